@@ -1,0 +1,76 @@
+//! A batch of packets to one destination: one contiguous buffer, so that a run of equal sizes leaves in one
+//! segmented send. Reused; filling it allocates nothing once it has grown.
+
+use wire::icrc::ICRC_LEN;
+use wire::roce::Header;
+
+use crate::Fault;
+
+/// Most packets a batch takes (the kernel's UDP_MAX_SEGMENTS is 64 on the oldest kernels we meet).
+pub const MAX_PACKETS: usize = 64;
+/// Most bytes a batch takes: what one UDP datagram may hold.
+pub const MAX_BYTES: usize = 65_507;
+
+/// Packets for one destination, each from BTH to ICRC, the ICRC's four bytes left for the link to seal.
+#[derive(Debug, Default)]
+pub struct TxBatch {
+    bytes: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+impl TxBatch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// Forgets all packets, keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+    /// Packets held.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+    /// Whether a packet of `len` bytes (BTH to ICRC) still fits.
+    pub fn has_room(&self, len: usize) -> bool {
+        self.ends.len() < MAX_PACKETS && self.bytes.len() + len <= MAX_BYTES
+    }
+    /// Appends a packet: headers, then `payload_len` bytes that `fill` writes, then zero padding and room for the
+    /// ICRC. Where `fill` fails the batch is as it was. The caller has asked [`TxBatch::has_room`].
+    pub fn push(
+        &mut self,
+        header: &Header,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let start = self.bytes.len();
+        let header_len = header.len();
+        let padded = payload_len.next_multiple_of(4);
+        self.bytes.resize(start + header_len + padded + ICRC_LEN, 0);
+        let packet = &mut self.bytes[start..];
+        header.emit(payload_len, packet);
+        if let Err(fault) = fill(&mut packet[header_len..header_len + payload_len]) {
+            self.bytes.truncate(start);
+            return Err(fault);
+        }
+        self.ends.push(self.bytes.len() as u32);
+        Ok(())
+    }
+    /// The bytes of all packets, and where each ends.
+    pub fn parts_mut(&mut self) -> (&mut [u8], &[u32]) {
+        (&mut self.bytes, &self.ends)
+    }
+    /// The packets, one by one.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.ends.iter().scan(0, |start, &end| {
+            let packet = &self.bytes[*start..end as usize];
+            *start = end as usize;
+            Some(packet)
+        })
+    }
+}

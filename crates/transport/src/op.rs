@@ -1,0 +1,332 @@
+//! The operation: what a work request asks, what memory allows, how it completes. Shared by every way an operation
+//! travels, so that checks, receive consumption and completion order exist once.
+
+use arrayvec::ArrayVec;
+use wire::{Qpn, Rkey};
+
+use crate::Window;
+
+/// A piece of local memory (`struct ibv_sge`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Virtual address (or offset from a region's iova).
+    pub addr: u64,
+    /// Bytes; 0 means 0 here, the 2^31 rule of the verbs is applied at the border.
+    pub length: u32,
+    /// Local key.
+    pub lkey: Rkey,
+}
+
+/// A range of a peer's wish in our memory: what a RETH or AtomicETH names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remote {
+    /// Virtual address.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Key.
+    pub rkey: Rkey,
+}
+
+/// Why memory refused an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// No region or window of this protection domain has the key.
+    #[error("no memory has this key")]
+    Key,
+    /// The range leaves the region.
+    #[error("range leaves the memory region")]
+    Range,
+    /// The region does not grant this kind of access.
+    #[error("memory region does not grant this access")]
+    Rights,
+    /// The mapping behind the region is gone or lost its rights.
+    #[error("memory is not mapped any more")]
+    Unmapped,
+}
+
+/// Whether the last bytes of a copy are the end of the whole message: they become visible last, after a release
+/// fence, because programs poll on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// More of the message follows.
+    More,
+    /// These bytes end the message.
+    End,
+}
+
+/// The access a peer asks for before the first byte moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+    /// Atomics.
+    Atomic,
+    /// FLUSH to global visibility.
+    FlushGlobal,
+    /// FLUSH to persistence.
+    FlushPersistent,
+}
+
+/// An atomic operation on eight aligned bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Store `swap` where the value equals `compare`.
+    CompareSwap {
+        /// Expected value.
+        compare: u64,
+        /// New value.
+        swap: u64,
+    },
+    /// Add, wrapping.
+    FetchAdd(u64),
+    /// Store (ATOMIC WRITE).
+    Write(u64),
+}
+
+/// What an engine may do to memory. Every call re-checks key, range and rights, in one protection domain.
+pub trait Memory {
+    /// Copies `dst.len()` bytes, starting `at` bytes into the concatenation of `sges`, out of local memory.
+    fn gather(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<(), Fault>;
+    /// Copies `src` to `at` bytes into the concatenation of `sges` (local write access).
+    fn scatter(&self, sges: &[Sge], at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
+    /// Whether the peer may do this to the whole range; a length of 0 needs no valid key (IBA 1.4 §9.4.1.1 o9-?).
+    fn check(&self, range: Remote, access: Access) -> Result<(), Fault>;
+    /// A peer's RDMA WRITE: copies `src` to `at` bytes into `to`.
+    fn write(&self, to: Remote, at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
+    /// A peer's RDMA READ: copies from `at` bytes into `from`.
+    fn read(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<(), Fault>;
+    /// A peer's atomic on the 8 bytes at `at`; returns the value before.
+    fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault>;
+}
+
+/// Largest number of scatter/gather elements of a work request.
+pub const MAX_SGE: usize = 32;
+/// Largest inline payload of a work request in bytes.
+pub const MAX_INLINE: usize = 1024;
+
+/// A scatter/gather list; short ones cost no allocation.
+#[derive(Clone, Debug)]
+pub enum SgeList {
+    /// Up to four elements.
+    Few(ArrayVec<Sge, 4>),
+    /// More, at most [`MAX_SGE`].
+    Many(Box<[Sge]>),
+}
+
+impl SgeList {
+    /// The elements.
+    pub fn as_slice(&self) -> &[Sge] {
+        match self {
+            SgeList::Few(v) => v,
+            SgeList::Many(v) => v,
+        }
+    }
+    /// Bytes in all, up to 32 * (2^32 - 1).
+    pub fn len_bytes(&self) -> u64 {
+        self.as_slice().iter().map(|s| u64::from(s.length)).sum()
+    }
+}
+
+impl FromIterator<Sge> for SgeList {
+    fn from_iter<T: IntoIterator<Item = Sge>>(iter: T) -> Self {
+        let mut few = ArrayVec::new();
+        let mut iter = iter.into_iter();
+        for s in iter.by_ref() {
+            if let Err(full) = few.try_push(s) {
+                return SgeList::Many(few.into_iter().chain([full.element()]).chain(iter).collect());
+            }
+        }
+        SgeList::Few(few)
+    }
+}
+
+/// Where the bytes of a SEND or WRITE come from, and those of a READ or atomic go to.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// Registered memory.
+    Sges(SgeList),
+    /// Bytes copied when the request was posted, at most 64.
+    Inline(ArrayVec<u8, 64>),
+    /// Bytes copied when the request was posted, at most [`MAX_INLINE`].
+    InlineLong(Box<[u8]>),
+}
+
+impl Data {
+    /// Copies of bytes at posting time.
+    pub fn inline(bytes: &[u8]) -> Data {
+        ArrayVec::try_from(bytes).map_or_else(|_| Data::InlineLong(bytes.into()), Data::Inline)
+    }
+    /// Bytes in all.
+    pub fn len_bytes(&self) -> u64 {
+        match self {
+            Data::Sges(l) => l.len_bytes(),
+            Data::Inline(v) => v.len() as u64,
+            Data::InlineLong(v) => v.len() as u64,
+        }
+    }
+}
+
+/// What a send work request does.
+#[derive(Clone, Debug)]
+pub enum SendOp {
+    /// SEND, perhaps with immediate data or a key to invalidate.
+    Send(wire::roce::SendTail),
+    /// RDMA WRITE, perhaps with immediate data.
+    Write {
+        /// Where to.
+        addr: u64,
+        /// Its key.
+        rkey: Rkey,
+        /// Immediate data.
+        immediate: Option<[u8; 4]>,
+    },
+    /// RDMA READ.
+    Read {
+        /// Where from.
+        addr: u64,
+        /// Its key.
+        rkey: Rkey,
+    },
+    /// COMPARE SWAP, FETCH ADD (result to the one 8-byte element) or ATOMIC WRITE.
+    Atomic {
+        /// Where.
+        addr: u64,
+        /// Its key.
+        rkey: Rkey,
+        /// What.
+        op: AtomicOp,
+    },
+}
+
+/// A send work request.
+#[derive(Clone, Debug)]
+pub struct SendWr {
+    /// The application's mark, returned in the completion.
+    pub wr_id: u64,
+    /// Operation.
+    pub op: SendOp,
+    /// Data.
+    pub data: Data,
+    /// A completion is wanted even when it succeeds.
+    pub signaled: bool,
+    /// The receiver's completion asks for an event.
+    pub solicited: bool,
+    /// Wait until READs and atomics posted before are complete (IBA 1.4 §10.8.3.3).
+    pub fence: bool,
+}
+
+/// A receive work request.
+#[derive(Clone, Debug)]
+pub struct RecvWr {
+    /// The application's mark.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sges: SgeList,
+}
+
+/// Status of a completion: `enum ibv_wc_status`, same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Status {
+    Success = 0,
+    LocalLength = 1,
+    LocalQpOperation = 2,
+    LocalEecOperation = 3,
+    LocalProtection = 4,
+    WrFlush = 5,
+    MwBind = 6,
+    BadResponse = 7,
+    LocalAccess = 8,
+    RemoteInvalidRequest = 9,
+    RemoteAccess = 10,
+    RemoteOperation = 11,
+    RetryExceeded = 12,
+    RnrRetryExceeded = 13,
+    LocalRddViolation = 14,
+    RemoteInvalidRdRequest = 15,
+    RemoteAbort = 16,
+    InvalidEecn = 17,
+    InvalidEecState = 18,
+    Fatal = 19,
+    ResponseTimeout = 20,
+    General = 21,
+}
+
+/// What completed: `enum ibv_wc_opcode`, same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Completed {
+    Send = 0,
+    Write = 1,
+    Read = 2,
+    CompareSwap = 3,
+    FetchAdd = 4,
+    BindMw = 5,
+    LocalInvalidate = 6,
+    Flush = 8,
+    AtomicWrite = 9,
+    Receive = 128,
+    ReceiveWriteImmediate = 129,
+}
+
+/// A work completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The work request's mark.
+    pub wr_id: u64,
+    /// How it went.
+    pub status: Status,
+    /// What it was; in a flushed or failed one only the side (send or receive) is sure.
+    pub opcode: Completed,
+    /// Bytes received or read (0 for sends and writes).
+    pub byte_len: u32,
+    /// Immediate data or invalidated key of a receive.
+    pub tail: wire::roce::SendTail,
+    /// The local queue pair.
+    pub qpn: Qpn,
+    /// The sender of a datagram.
+    pub source_qp: Qpn,
+    /// The sender asked for a solicited event, or the completion is an error: next-solicited arming fires.
+    pub solicited: bool,
+}
+
+/// Which queue a completion belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The send queue's CQ.
+    Send,
+    /// The receive queue's CQ.
+    Receive,
+}
+
+/// What happens to a queue pair beside completions; each becomes an asynchronous event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpEvent {
+    /// The first packet arrived while still in RTR (IBV_EVENT_COMM_EST).
+    CommunicationEstablished,
+    /// A peer's request was illegal (IBV_EVENT_QP_REQ_ERR).
+    RequestError,
+    /// A peer's request violated access rights (IBV_EVENT_QP_ACCESS_ERR).
+    AccessError,
+    /// The queue pair can not go on (IBV_EVENT_QP_FATAL).
+    Fatal,
+}
+
+/// What a queue pair's engine stands on; the adapter implements it for the length of one call.
+pub trait Context {
+    /// Memory of the queue pair's protection domain.
+    fn memory(&self) -> &impl Memory;
+    /// Takes the next posted receive, from the queue pair's own queue or its SRQ.
+    fn take_receive(&mut self) -> Option<RecvWr>;
+    /// Adds a completion to the send or receive CQ, in order.
+    fn complete(&mut self, side: Side, completion: Completion);
+    /// Raises an asynchronous event.
+    fn event(&mut self, event: QpEvent);
+    /// The congestion window of the path to the peer.
+    fn window(&self) -> &Window;
+}
