@@ -1,0 +1,46 @@
+//! What the adapter asks of the world around it.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use transport::TxBatch;
+use wire::Qpn;
+
+/// Where packets go, and as whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Our address.
+    pub source: IpAddr,
+    /// The peer's address, of the same family.
+    pub dest: IpAddr,
+    /// Index of our interface (the scope of a link-local address).
+    pub interface: u32,
+    /// Destination queue pair. Its upper bits tell peer processes apart, so flows to two of them never share a
+    /// source port.
+    pub dest_qpn: Qpn,
+    /// IPv4 ToS or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// TTL or hop limit; 0 leaves the system's default.
+    pub hop_limit: u8,
+    /// Counts up when the flow is suspected to end at a process that is stopped: each value leaves from another
+    /// source port.
+    pub detour: u32,
+}
+
+/// The way out of an adapter: shared by all its queue pairs, called with their lock held, so it must not wait.
+pub trait Outlet: Send + Sync + 'static {
+    /// Seals (ICRC) and sends the packets of `batch`, in order. What can not be sent is lost and counted, as on any
+    /// wire; protocols above retransmit.
+    fn send(&self, path: &Path, batch: &mut TxBatch);
+    /// Somebody wants to be woken (by the node's `expire`) at `at` or earlier.
+    fn wake_at(&self, at: Instant);
+    /// Fills `bytes` from a cryptographically secure generator.
+    fn fill_random(&self, bytes: &mut [u8]);
+}
+
+/// Somebody to tell that there is something to fetch: the C functions write to an eventfd, a simulation sets a mark.
+/// Called without any lock held; must not wait.
+pub trait Signal: Send + Sync {
+    /// One more thing to fetch.
+    fn signal(&self);
+}

@@ -1,0 +1,165 @@
+//! What a node asks of the world it lives in, and what the world tells it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use nic::Outlet;
+use wire::mad::PortSpace;
+
+/// A network interface with its addresses, as the system reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Index, the scope of link-local addresses.
+    pub index: u32,
+    /// Name, at most 15 bytes.
+    pub name: String,
+    /// Hardware address; all zero for loopback.
+    pub mac: [u8; 6],
+    /// Link MTU in bytes.
+    pub mtu: u32,
+    /// Administratively up and with carrier.
+    pub up: bool,
+    /// Whether it is a loopback interface.
+    pub loopback: bool,
+    /// Link speed in Mb/s, where the system knows one.
+    pub speed_mbps: Option<u32>,
+    /// Addresses in the order the system lists them.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// A name that one process of this host claims; it vanishes with the process. Names are scoped like the addresses (to
+/// the network namespace).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Name {
+    /// The upper 12 bits of the queue pair numbers and communication ids a process hands out, 1 to 0xffe.
+    Block(u16),
+    /// A bound port of a port space, on one address or on all.
+    Port {
+        /// Port space.
+        space: PortSpace,
+        /// The address; `None` is the wildcard.
+        addr: Option<IpAddr>,
+        /// Port, not 0.
+        port: u16,
+    },
+}
+
+/// A name held; dropping it gives the name back.
+pub trait Claim: Send + Sync {}
+
+/// Why a name could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    /// Another process, or this one, holds it.
+    #[error("the name is in use")]
+    InUse,
+    /// The system refused for want of something; its errno.
+    #[error("the system refused the name: errno {0}")]
+    System(i32),
+}
+
+/// A question to the routing table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteQuery {
+    /// Where to.
+    pub dest: IpAddr,
+    /// Scope of a link-local destination, or 0.
+    pub scope: u32,
+    /// From which address, where the caller has bound one.
+    pub source: Option<IpAddr>,
+}
+
+/// The routing table's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Address to send from.
+    pub source: IpAddr,
+    /// Address to send to.
+    pub dest: IpAddr,
+    /// Interface that bears `source` and sends: for one of this host's own addresses the interface bearing it.
+    pub interface: u32,
+    /// The neighbour packets go to first: the gateway, or `dest` itself.
+    pub next_hop: IpAddr,
+    /// `dest` is this host.
+    pub local: bool,
+    /// Path MTU in bytes where the route sets one, else the interface's.
+    pub mtu: u32,
+}
+
+/// One received UDP payload, BTH to ICRC, ICRC not yet checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Sender, with the port it sent from.
+    pub source: SocketAddr,
+    /// Our address it was sent to, port 4791.
+    pub dest: SocketAddr,
+    /// Interface (device) it belongs to.
+    pub interface: u32,
+    /// It came by way of another process of this host (which could not use it).
+    pub forwarded: bool,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+/// What the world tells the node.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// A packet.
+    Datagram(Datagram<'a>),
+    /// The answer to [`World::reach`].
+    Resolved {
+        /// The caller's mark.
+        ticket: u64,
+        /// Whether the neighbour answers; an errno where not (110 ETIMEDOUT is the node's own, 113 EHOSTUNREACH).
+        result: Result<(), i32>,
+    },
+    /// An ICMP error for a packet of ours.
+    Unreachable {
+        /// Where the packet went.
+        dest: IpAddr,
+        /// Our address it came from.
+        source: IpAddr,
+        /// The errno the system maps it to (111 ECONNREFUSED: nobody listens on the UDP port).
+        errno: i32,
+        /// The first bytes of the packet, from BTH on; may be short.
+        sent: &'a [u8],
+    },
+    /// The interfaces or their addresses changed; all of them, as they are now.
+    Interfaces(&'a [Interface]),
+    /// A name that [`World::watch`] watches is gone: its process ended.
+    Gone(Name),
+}
+
+/// The world around a node. No call waits (a bounded system call such as a netlink request is not waiting).
+pub trait World: Outlet {
+    /// Opens the UDP port on all addresses of an interface, now and as they change; repeated calls are harmless.
+    /// The error is an errno: EADDRINUSE where another user or the kernel's rxe owns the port.
+    fn attach(&self, interface: u32) -> Result<(), i32>;
+    /// Asks the routing table; the error is an errno such as ENETUNREACH.
+    fn route(&self, query: RouteQuery) -> Result<Route, i32>;
+    /// Starts to find out whether the next hop of a route answers (ARP, ND). [`Input::Resolved`] follows, never
+    /// from inside this call; for a neighbour already known, or a local address, at once.
+    fn reach(&self, ticket: u64, route: &Route);
+    /// Claims a name.
+    fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError>;
+    /// The names other processes and this one hold for a port, to find wildcard and specific ones in conflict.
+    fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name>;
+    /// Hands a packet to the process that bears `name`; false where nobody does.
+    fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool;
+    /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. False where nobody bears it.
+    fn watch(&self, name: Name) -> bool;
+    /// The host's random part of GUIDs: the same for all processes of this host and namespace, 40 bits.
+    fn host_id(&self) -> u64;
+    /// The time, for calls that come from programs.
+    fn now(&self) -> Instant;
+}
+
+/// A node, as the world sees it.
+pub trait Guest: Send + Sync + 'static {
+    /// Takes what the world has to tell.
+    fn input(&self, now: Instant, input: Input<'_>);
+    /// When [`Guest::expire`] wants to be called at the latest.
+    fn deadline(&self) -> Option<Instant>;
+    /// Timers may have run out.
+    fn expire(&self, now: Instant);
+}
