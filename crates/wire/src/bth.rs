@@ -12,7 +12,8 @@
 //! | 8 | acknowledge request, reserved (7 bits) |
 //! | 9..12 | PSN |
 
-use crate::{Pkey, Psn, Qkey, Qpn, Rkey};
+use crate::bytes::{Reader, Writer};
+use crate::{Malformed, Pkey, Psn, Qkey, Qpn, Rkey};
 
 /// What every packet carries, apart from its opcode (see [`crate::roce::Op`]) and pad count (from the payload).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,6 +123,186 @@ pub struct Feth {
 /// XRC extended transport header, 4 bytes (annex A14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcEth {
-    /// Number of the shared receive queue.
+    /// Number of the shared receive queue, 24 bits.
     pub srq: u32,
+}
+
+/// What the BTH says about the rest of the packet, not yet judged.
+pub(crate) struct Raw {
+    pub(crate) opcode: u8,
+    pub(crate) version: u8,
+    pub(crate) pad: u8,
+}
+
+impl Bth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 12;
+
+    #[inline]
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<(Bth, Raw), Malformed> {
+        let [opcode, flags, p0, p1, congestion, q0, q1, q2, ack, s0, s1, s2] =
+            from.array::<{ Bth::LEN }>()?;
+        let bth = Bth {
+            solicited: flags & 0x80 != 0,
+            migration: flags & 0x40 != 0,
+            pkey: Pkey(u16::from_be_bytes([p0, p1])),
+            fecn: congestion & 0x80 != 0,
+            becn: congestion & 0x40 != 0,
+            dest_qp: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
+            ack_request: ack & 0x80 != 0,
+            psn: Psn::new(u32::from_be_bytes([0, s0, s1, s2])),
+        };
+        Ok((bth, Raw { opcode, version: flags & 0x0f, pad: flags >> 4 & 3 }))
+    }
+
+    /// `pad` is at most 3.
+    #[inline]
+    pub(crate) fn write(&self, opcode: u8, pad: usize, out: &mut Writer<'_>) {
+        let flags = u8::from(self.solicited) << 7 | u8::from(self.migration) << 6 | (pad as u8) << 4;
+        let congestion = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
+        let [_, q0, q1, q2] = self.dest_qp.get().to_be_bytes();
+        let [_, s0, s1, s2] = self.psn.get().to_be_bytes();
+        let [p0, p1] = self.pkey.0.to_be_bytes();
+        let ack = u8::from(self.ack_request) << 7;
+        out.array([opcode, flags, p0, p1, congestion, q0, q1, q2, ack, s0, s1, s2]);
+    }
+}
+
+impl Reth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 16;
+
+    #[inline]
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Reth, Malformed> {
+        Ok(Reth { addr: from.u64()?, rkey: Rkey(from.u32()?), length: from.u32()? })
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+        out.u64(self.addr);
+        out.u32(self.rkey.0);
+        out.u32(self.length);
+    }
+}
+
+impl Deth {
+    /// Bytes on the wire: Q_Key (4), reserved (1), source QP (3).
+    pub const LEN: usize = 8;
+
+    #[inline]
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Deth, Malformed> {
+        let qkey = Qkey(from.u32()?);
+        let (_, source_qp) = from.u8_u24()?;
+        Ok(Deth { qkey, source_qp: Qpn::new(source_qp) })
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+        out.u32(self.qkey.0);
+        out.u8_u24(0, self.source_qp.get());
+    }
+}
+
+impl Aeth {
+    /// Bytes on the wire: syndrome (1), MSN (3).
+    pub const LEN: usize = 4;
+
+    #[inline]
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Aeth, Malformed> {
+        let (syndrome, msn) = from.u8_u24()?;
+        Ok(Aeth { syndrome: Syndrome::from_byte(syndrome)?, msn })
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+        out.u8_u24(self.syndrome.to_byte(), self.msn);
+    }
+}
+
+impl Syndrome {
+    /// Bit 7 is reserved, bits 6 and 5 say what it is, the rest is its value (IBA 1.4 table 43).
+    fn from_byte(byte: u8) -> Result<Syndrome, Malformed> {
+        let value = byte & 0x1f;
+        match byte >> 5 & 3 {
+            0 => Ok(Syndrome::Ack { credits: value }),
+            1 => Ok(Syndrome::RnrNak { timer: value }),
+            3 => NakCode::from_code(value).map(Syndrome::Nak).ok_or(Malformed::Field("AETH NAK code")),
+            _ => Err(Malformed::Field("AETH syndrome")),
+        }
+    }
+
+    fn to_byte(self) -> u8 {
+        match self {
+            Syndrome::Ack { credits } => credits & 0x1f,
+            Syndrome::RnrNak { timer } => 0x20 | timer & 0x1f,
+            Syndrome::Nak(code) => 0x60 | code as u8,
+        }
+    }
+}
+
+impl NakCode {
+    fn from_code(code: u8) -> Option<NakCode> {
+        Some(match code {
+            0 => NakCode::PsnSequence,
+            1 => NakCode::InvalidRequest,
+            2 => NakCode::RemoteAccess,
+            3 => NakCode::RemoteOperational,
+            4 => NakCode::InvalidRdRequest,
+            _ => return None,
+        })
+    }
+}
+
+impl AtomicEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 28;
+
+    #[inline]
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<AtomicEth, Malformed> {
+        Ok(AtomicEth {
+            addr: from.u64()?,
+            rkey: Rkey(from.u32()?),
+            swap_or_add: from.u64()?,
+            compare: from.u64()?,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+        out.u64(self.addr);
+        out.u32(self.rkey.0);
+        out.u64(self.swap_or_add);
+        out.u64(self.compare);
+    }
+}
+
+impl Feth {
+    /// Bytes on the wire: reserved (26 bits), selectivity (2 bits), placement type (4 bits).
+    pub const LEN: usize = 4;
+
+    #[inline]
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Feth, Malformed> {
+        let [_, _, _, bits] = from.array()?;
+        Ok(Feth { placement: bits & 0x0f, selectivity: bits >> 4 & 3 })
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+        out.array([0, 0, 0, (self.selectivity & 3) << 4 | self.placement & 0x0f]);
+    }
+}
+
+impl XrcEth {
+    /// Bytes on the wire: reserved (1), XRC SRQ (3).
+    pub const LEN: usize = 4;
+
+    #[inline]
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<XrcEth, Malformed> {
+        from.u8_u24().map(|(_, srq)| XrcEth { srq })
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+        out.u8_u24(0, self.srq);
+    }
 }

@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 pub mod bth;
+mod bytes;
 pub mod icrc;
 pub mod id;
 pub mod mad;
+mod opcode;
 pub mod roce;
 
 pub use id::{CommId, Gid, Guid, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, ServiceId};

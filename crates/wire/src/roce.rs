@@ -1,6 +1,8 @@
 //! A whole RoCEv2 packet between the UDP header and the ICRC: BTH, extension headers, payload, padding.
 
 use crate::bth::{Aeth, AtomicEth, Bth, Deth, Feth, Reth, XrcEth};
+use crate::bytes::{Reader, Writer};
+use crate::opcode::{self, Operation, Transport};
 use crate::{Malformed, Rkey};
 
 /// Which transport service a packet belongs to (the upper three bits of the opcode), with the header it adds.
@@ -12,7 +14,7 @@ pub enum Service {
     Uc,
     /// Unreliable datagram: SEND ONLY only.
     Ud(Deth),
-    /// Extended reliable connection; its requests carry the XRCETH, its responses travel as `Rc`-shaped ones.
+    /// Extended reliable connection; its requests carry the XRCETH (`Some`), its responses do not (`None`).
     Xrc(Option<XrcEth>),
 }
 
@@ -89,7 +91,8 @@ pub enum Op {
     Flush(Feth, Reth),
     /// ATOMIC WRITE; its payload is the eight bytes.
     AtomicWrite(Reth),
-    /// Congestion notification packet (annex A17 §A17.9.3); its payload is 16 reserved bytes.
+    /// Congestion notification packet (annex A17 §A17.9.3); its payload is 16 reserved bytes. It belongs to no
+    /// service and is parsed as one of [`Service::Rc`].
     CongestionNotification,
 }
 
@@ -114,22 +117,191 @@ pub struct Packet<'a> {
 }
 
 impl Header {
+    /// The BTH opcode byte. A service and an operation that IBA 1.4 table 38 does not pair (a READ over UC, say) give
+    /// a byte that [`Packet::parse`] refuses.
+    pub fn opcode(&self) -> u8 {
+        opcode::encode(&self.service, &self.op)
+    }
+
     /// Bytes the headers take on the wire, 12 to 44.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)] // a packet without headers does not exist
     pub fn len(&self) -> usize {
-        todo!("{self:?}")
+        let service = match self.service {
+            Service::Rc | Service::Uc | Service::Xrc(None) => 0,
+            Service::Ud(_) => Deth::LEN,
+            Service::Xrc(Some(_)) => XrcEth::LEN,
+        };
+        Bth::LEN + service + self.op.len()
     }
 
     /// Writes the headers of a packet whose payload will be `payload_len` bytes (which gives the pad count) to the
-    /// front of `out` and returns their length. `out` must hold at least [`Header::len`] bytes.
+    /// front of `out` and returns their length.
+    ///
+    /// # Panics
+    ///
+    /// If `out` holds fewer than [`Header::len`] bytes.
     pub fn emit(&self, payload_len: usize, out: &mut [u8]) -> usize {
-        todo!("{payload_len} {out:?}")
+        let mut out = Writer::new(out);
+        self.bth.write(self.opcode(), pad(payload_len), &mut out);
+        match &self.service {
+            Service::Rc | Service::Uc | Service::Xrc(None) => {}
+            Service::Ud(deth) => deth.write(&mut out),
+            Service::Xrc(Some(xrc)) => xrc.write(&mut out),
+        }
+        self.op.write(&mut out);
+        self.len()
+    }
+}
+
+/// Zero bytes that follow a payload of `payload_len` bytes to fill its last word, 0 to 3 (IBA 1.4 §9.2.3).
+#[inline]
+pub const fn pad(payload_len: usize) -> usize {
+    payload_len.wrapping_neg() & 3
+}
+
+impl Op {
+    #[inline]
+    fn len(&self) -> usize {
+        match self {
+            Op::Send(SendAt::First | SendAt::Middle) => 0,
+            Op::Send(SendAt::Last(tail) | SendAt::Only(tail)) => match tail {
+                SendTail::None => 0,
+                SendTail::Immediate(_) | SendTail::Invalidate(_) => 4,
+            },
+            Op::Write(WriteAt::First(_) | WriteAt::Only(_, None)) => Reth::LEN,
+            Op::Write(WriteAt::Middle | WriteAt::Last(None)) => 0,
+            Op::Write(WriteAt::Last(Some(_))) => 4,
+            Op::Write(WriteAt::Only(_, Some(_))) => Reth::LEN + 4,
+            Op::ReadRequest(_) | Op::AtomicWrite(_) => Reth::LEN,
+            Op::ReadResponse(ReadAt::Middle) => 0,
+            Op::ReadResponse(ReadAt::First(_) | ReadAt::Last(_) | ReadAt::Only(_)) => Aeth::LEN,
+            Op::Acknowledge(_) => Aeth::LEN,
+            Op::AtomicAcknowledge(..) => Aeth::LEN + 8,
+            Op::CompareSwap(_) | Op::FetchAdd(_) => AtomicEth::LEN,
+            Op::Flush(..) => Feth::LEN + Reth::LEN,
+            Op::CongestionNotification => 0,
+        }
+    }
+
+    #[inline]
+    fn write(&self, out: &mut Writer<'_>) {
+        match self {
+            Op::Send(SendAt::First | SendAt::Middle) => {}
+            Op::Send(SendAt::Last(tail) | SendAt::Only(tail)) => match tail {
+                SendTail::None => {}
+                SendTail::Immediate(data) => out.array(*data),
+                SendTail::Invalidate(rkey) => out.u32(rkey.0),
+            },
+            Op::Write(WriteAt::Middle | WriteAt::Last(None)) => {}
+            Op::Write(WriteAt::First(reth) | WriteAt::Only(reth, None)) => reth.write(out),
+            Op::Write(WriteAt::Last(Some(data))) => out.array(*data),
+            Op::Write(WriteAt::Only(reth, Some(data))) => {
+                reth.write(out);
+                out.array(*data);
+            }
+            Op::ReadRequest(reth) | Op::AtomicWrite(reth) => reth.write(out),
+            Op::ReadResponse(ReadAt::Middle) => {}
+            Op::ReadResponse(ReadAt::First(aeth) | ReadAt::Last(aeth) | ReadAt::Only(aeth)) => {
+                aeth.write(out)
+            }
+            Op::Acknowledge(aeth) => aeth.write(out),
+            Op::AtomicAcknowledge(aeth, original) => {
+                aeth.write(out);
+                out.u64(*original);
+            }
+            Op::CompareSwap(atomic) | Op::FetchAdd(atomic) => atomic.write(out),
+            Op::Flush(feth, reth) => {
+                feth.write(out);
+                reth.write(out);
+            }
+            Op::CongestionNotification => {}
+        }
+    }
+
+    #[inline]
+    fn read(operation: Operation, from: &mut Reader<'_>) -> Result<Op, Malformed> {
+        use Operation as O;
+        Ok(match operation {
+            O::SendFirst => Op::Send(SendAt::First),
+            O::SendMiddle => Op::Send(SendAt::Middle),
+            O::SendLast => Op::Send(SendAt::Last(SendTail::None)),
+            O::SendLastImmediate => Op::Send(SendAt::Last(SendTail::Immediate(from.array()?))),
+            O::SendLastInvalidate => Op::Send(SendAt::Last(SendTail::Invalidate(Rkey(from.u32()?)))),
+            O::SendOnly => Op::Send(SendAt::Only(SendTail::None)),
+            O::SendOnlyImmediate => Op::Send(SendAt::Only(SendTail::Immediate(from.array()?))),
+            O::SendOnlyInvalidate => Op::Send(SendAt::Only(SendTail::Invalidate(Rkey(from.u32()?)))),
+            O::WriteFirst => Op::Write(WriteAt::First(Reth::read(from)?)),
+            O::WriteMiddle => Op::Write(WriteAt::Middle),
+            O::WriteLast => Op::Write(WriteAt::Last(None)),
+            O::WriteLastImmediate => Op::Write(WriteAt::Last(Some(from.array()?))),
+            O::WriteOnly => Op::Write(WriteAt::Only(Reth::read(from)?, None)),
+            O::WriteOnlyImmediate => Op::Write(WriteAt::Only(Reth::read(from)?, Some(from.array()?))),
+            O::ReadRequest => Op::ReadRequest(Reth::read(from)?),
+            O::ReadResponseFirst => Op::ReadResponse(ReadAt::First(Aeth::read(from)?)),
+            O::ReadResponseMiddle => Op::ReadResponse(ReadAt::Middle),
+            O::ReadResponseLast => Op::ReadResponse(ReadAt::Last(Aeth::read(from)?)),
+            O::ReadResponseOnly => Op::ReadResponse(ReadAt::Only(Aeth::read(from)?)),
+            O::Acknowledge => Op::Acknowledge(Aeth::read(from)?),
+            O::AtomicAcknowledge => Op::AtomicAcknowledge(Aeth::read(from)?, from.u64()?),
+            O::CompareSwap => Op::CompareSwap(AtomicEth::read(from)?),
+            O::FetchAdd => Op::FetchAdd(AtomicEth::read(from)?),
+            O::Flush => Op::Flush(Feth::read(from)?, Reth::read(from)?),
+            O::AtomicWrite => Op::AtomicWrite(Reth::read(from)?),
+            O::CongestionNotification => Op::CongestionNotification,
+        })
+    }
+
+    /// The payload length that table 38 (annex A17 §A17.9.3 for the CNP) fixes for the operation, if it does. That of
+    /// ATOMIC WRITE is left to the responder, which owes the peer a NAK.
+    fn fixed_payload_len(&self) -> Option<usize> {
+        match self {
+            Op::ReadRequest(_)
+            | Op::Acknowledge(_)
+            | Op::AtomicAcknowledge(..)
+            | Op::CompareSwap(_)
+            | Op::FetchAdd(_)
+            | Op::Flush(..) => Some(0),
+            Op::CongestionNotification => Some(16),
+            Op::Send(_) | Op::Write(_) | Op::ReadResponse(_) | Op::AtomicWrite(_) => None,
+        }
     }
 }
 
 impl<'a> Packet<'a> {
     /// Parses what lies between the UDP header and the ICRC (that is, the ICRC's four bytes are cut off already).
-    /// The opcode is known to be legal before any length is computed from it.
+    /// The opcode is known to be legal before any length is computed from it. Reserved bits are ignored. Lengths that
+    /// only the connection's state can judge (the path MTU, a RETH's length) are not.
+    ///
+    /// # Errors
+    ///
+    /// `Truncated`: shorter than its headers. `Opcode`: not in table 38. `Version`: not 0. `Pad`: more padding than
+    /// payload. `Length`: not whole words, or a payload where the operation has none. `Field`: a reserved AETH
+    /// syndrome.
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
-        todo!("{bytes:?}")
+        let mut from = Reader::new(bytes);
+        let (bth, raw) = Bth::read(&mut from)?;
+        let (transport, operation) = opcode::decode(raw.opcode).ok_or(Malformed::Opcode(raw.opcode))?;
+        if raw.version != 0 {
+            return Err(Malformed::Version(raw.version));
+        }
+        let service = match transport {
+            // A CNP belongs to no service.
+            Transport::Rc | Transport::Cnp => Service::Rc,
+            Transport::Uc => Service::Uc,
+            Transport::Ud => Service::Ud(Deth::read(&mut from)?),
+            Transport::Xrc if operation.is_response() => Service::Xrc(None),
+            Transport::Xrc => Service::Xrc(Some(XrcEth::read(&mut from)?)),
+        };
+        let op = Op::read(operation, &mut from)?;
+        let padded = from.rest();
+        if padded.len() % 4 != 0 {
+            return Err(Malformed::Length);
+        }
+        let len = padded.len().checked_sub(raw.pad.into()).ok_or(Malformed::Pad(raw.pad))?;
+        if op.fixed_payload_len().is_some_and(|fixed| fixed != len) {
+            return Err(Malformed::Length);
+        }
+        Ok(Packet { header: Header { bth, service, op }, payload: &padded[..len] })
     }
 }

@@ -1,0 +1,38 @@
+//! ReadyToUse (IBA 1.4 table 111): confirms a REP.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..4 | local communication id |
+//! | 4..8 | remote communication id |
+//! | 8..232 | private data |
+
+use crate::bytes::{Reader, Writer};
+use crate::mad::PrivateData;
+use crate::{CommId, Malformed};
+
+/// ReadyToUse (table 111).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rtu {
+    /// The sender's communication id.
+    pub local_comm_id: CommId,
+    /// The receiver's communication id.
+    pub remote_comm_id: CommId,
+    /// Private data.
+    pub private_data: PrivateData<224>,
+}
+
+impl Rtu {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Rtu, Malformed> {
+        Ok(Rtu {
+            local_comm_id: CommId(from.u32()?),
+            remote_comm_id: CommId(from.u32()?),
+            private_data: from.array()?,
+        })
+    }
+
+    pub(super) fn write(&self, out: &mut Writer<'_>) {
+        out.u32(self.local_comm_id.0);
+        out.u32(self.remote_comm_id.0);
+        out.array(self.private_data);
+    }
+}
