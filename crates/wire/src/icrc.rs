@@ -22,7 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 use crc32fast::Hasher;
 
 use crate::Malformed;
-use crate::bth::Bth;
+use crate::bth::{Bth, Feth, Reth};
 
 /// The addresses and ports that the ICRC covers; both ends of one address family (an IPv4-mapped IPv6 address, as a
 /// dual-stack socket reports it, counts as IPv4).
@@ -40,9 +40,6 @@ pub const ICRC_LEN: usize = 4;
 /// The longest packet from BTH to ICRC: 44 bytes of headers, the largest path MTU, the ICRC.
 pub const MAX_PACKET: usize = 44 + 4096 + ICRC_LEN;
 
-/// The shortest: a BTH and the ICRC.
-const MIN_PACKET: usize = Bth::LEN + ICRC_LEN;
-
 /// Writes the ICRC into the last four bytes of `packet` (BTH to ICRC inclusive), as sent over `flow` in an IPv4
 /// datagram with DF set and identification `ip_id` (ignored for IPv6).
 ///
@@ -52,7 +49,21 @@ const MIN_PACKET: usize = Bth::LEN + ICRC_LEN;
 pub fn seal(flow: &Flow, ip_id: u16, packet: &mut [u8]) {
     let (covered, icrc) = packet.split_last_chunk_mut::<ICRC_LEN>().expect("room for the ICRC");
     let (bth, rest) = covered.split_first_chunk::<{ Bth::LEN }>().expect("a whole BTH");
-    let (crc, _) = checksum(flow, ip_id, bth, rest);
+    let (crc, _) = checksum(flow, ip_id, bth, [rest, &[]]);
+    *icrc = crc.to_le_bytes();
+}
+
+/// As [`seal`], but for a FLUSH to the kernel's rdma_rxe, which (Linux 6.2 to at least 6.12) covers BTH, FETH and RETH a
+/// second time, then unmasked, and drops a FLUSH whose ICRC is the standard's: its opcode table lacks the place of
+/// FLUSH's payload. [`open`] takes both.
+///
+/// # Panics
+///
+/// If `packet` is shorter than a BTH and the ICRC, 16 bytes.
+pub fn seal_rxe_flush(flow: &Flow, ip_id: u16, packet: &mut [u8]) {
+    let (covered, icrc) = packet.split_last_chunk_mut::<ICRC_LEN>().expect("room for the ICRC");
+    let (bth, rest) = covered.split_first_chunk::<{ Bth::LEN }>().expect("a whole BTH");
+    let (crc, _) = checksum(flow, ip_id, bth, [rest, covered]);
     *icrc = crc.to_le_bytes();
 }
 
@@ -70,14 +81,28 @@ pub fn open<'a>(flow: &Flow, packet: &'a [u8]) -> Result<&'a [u8], Malformed> {
     if packet.len() % 4 != 0 || packet.len() > MAX_PACKET {
         return Err(Malformed::Length);
     }
-    let (crc, version) = checksum(flow, 0, bth, rest);
-    let difference = crc ^ u32::from_le_bytes(*icrc);
-    if difference == 0 || version == Version::V4 && is_identification(difference, packet.len()) {
-        Ok(covered)
-    } else {
-        Err(Malformed::Icrc)
+    let received = u32::from_le_bytes(*icrc);
+    if matches(received, checksum(flow, 0, bth, [rest, &[]]), covered.len()) {
+        return Ok(covered);
     }
+    // See `seal_rxe_flush`.
+    let is_flush = bth[0] == 0x1c && covered.len() == FLUSH_LEN;
+    if is_flush && matches(received, checksum(flow, 0, bth, [rest, covered]), 2 * covered.len()) {
+        return Ok(covered);
+    }
+    Err(Malformed::Icrc)
 }
+
+/// Whether the ICRC `received` is the one `computed` with identification 0 over `len` bytes from the BTH, or would be
+/// with another identification.
+#[inline]
+fn matches(received: u32, computed: (u32, Version), len: usize) -> bool {
+    let (crc, version) = computed;
+    crc == received || version == Version::V4 && is_identification(crc ^ received, len)
+}
+
+/// BTH, FETH, RETH.
+const FLUSH_LEN: usize = Bth::LEN + Feth::LEN + Reth::LEN;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Version {
@@ -88,9 +113,10 @@ enum Version {
 /// Don't fragment, the upper byte of the IPv4 flags (RFC 791 §3.1).
 const DF: u8 = 0x40;
 
-/// The CRC of a packet, and which IP it was computed for.
+/// The CRC of a packet, which consists of `bth` and `rest`, and of what comes `again` behind it; and which IP it was
+/// computed for.
 #[inline]
-fn checksum(flow: &Flow, ip_id: u16, bth: &[u8; Bth::LEN], rest: &[u8]) -> (u32, Version) {
+fn checksum(flow: &Flow, ip_id: u16, bth: &[u8; Bth::LEN], [rest, again]: [&[u8]; 2]) -> (u32, Version) {
     // No UDP datagram is longer than 16 bits can say.
     let udp_len = (8 + Bth::LEN + rest.len() + ICRC_LEN) as u16;
     let mut hasher = Hasher::new();
@@ -119,6 +145,7 @@ fn checksum(flow: &Flow, ip_id: u16, bth: &[u8; Bth::LEN], rest: &[u8]) -> (u32,
         }
     };
     hasher.update(rest);
+    hasher.update(again);
     (hasher.finalize(), version)
 }
 
@@ -133,10 +160,10 @@ fn put_udp_bth(out: &mut [u8], flow: &Flow, udp_len: u16, bth: &[u8; Bth::LEN]) 
 }
 
 /// Whether `difference` is what another identification, with DF set or clear and no fragment offset, does to the CRC
-/// of a packet of `packet_len` bytes.
+/// over a packet of `len` bytes from the BTH, a multiple of 4.
 #[inline]
-fn is_identification(difference: u32, packet_len: usize) -> bool {
-    let [_, _, flags, offset] = multiply(difference, UNSHIFT[(packet_len - MIN_PACKET) / 4]).to_le_bytes();
+fn is_identification(difference: u32, len: usize) -> bool {
+    let [_, _, flags, offset] = multiply(difference, UNSHIFT[(len - Bth::LEN) / 4]).to_le_bytes();
     offset == 0 && (flags == 0 || flags == DF)
 }
 
@@ -146,10 +173,9 @@ fn is_identification(difference: u32, packet_len: usize) -> bool {
 /// The polynomial without its x^32.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// x^-(32 + 8n) for every length of packet, in words from [`MIN_PACKET`]; n bytes lie between the IPv4 fragment offset
-/// and the ICRC.
-static UNSHIFT: [u32; (MAX_PACKET - MIN_PACKET) / 4 + 1] = {
-    let mut table = [0; (MAX_PACKET - MIN_PACKET) / 4 + 1];
+/// x^-(32 + 8n), where n bytes lie between the IPv4 fragment offset and the ICRC, by the words behind the BTH.
+static UNSHIFT: [u32; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1] = {
+    let mut table = [0; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1];
     // Behind the fragment offset: 12 bytes of IPv4, 8 of UDP, the BTH.
     let mut power = divide_by_x(1 << 31, 32 + 8 * (12 + 8 + Bth::LEN));
     let mut word = 0;

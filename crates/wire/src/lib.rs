@@ -6,6 +6,7 @@
 
 pub mod bth;
 mod bytes;
+pub mod grh;
 pub mod icrc;
 pub mod id;
 pub mod mad;
