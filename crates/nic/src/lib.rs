@@ -1,6 +1,64 @@
 //! The software adapter's objects: device, GID table, PD, MR, CQ, completion channel, QP, asynchronous events; key
-//! checks. It never waits and owns no file descriptor.
+//! checks. It never waits and owns no file descriptor: whoever must be told gave a [`Signal`].
+//!
+//! Locks, in order: QP, then CQ, then channel or event queue. Never two queue pairs at once; signals are sent after
+//! everything is unlocked.
+#![deny(unsafe_code)]
 
+pub mod attr;
+pub mod cq;
+pub mod device;
+pub mod events;
+pub mod gid;
+pub mod limits;
+#[allow(unsafe_code)]
+pub mod memory;
 pub mod outlet;
+pub mod qp;
+mod timers;
 
+pub use attr::{AddressVector, QpAttr, QpState, QpType, mask};
+pub use cq::{Arm, Channel, Cq};
+pub use device::{Device, DeviceConfig, Numbers, Pd};
+pub use events::{AsyncEvent, Element, EventKind};
+pub use gid::{GidEntry, GidTable};
+pub use memory::{Access, Mr};
 pub use outlet::{Outlet, Path, Signal};
+pub use qp::{PostError, Qp, QpCap, QpInit};
+
+/// Why the adapter refuses a call; the C functions map each to its errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// An argument is out of its range or does not fit the object's state (EINVAL).
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// A limit of the table in [`limits`] is reached (ENOMEM).
+    #[error("limit reached: {0}")]
+    Limit(&'static str),
+    /// Memory is not mapped, or not with the rights asked for (EFAULT).
+    #[error("memory is not mapped with the access asked for")]
+    Fault,
+    /// The object is still used by others (EBUSY).
+    #[error("object is in use")]
+    Busy,
+    /// Not something this adapter does (EOPNOTSUPP).
+    #[error("not supported: {0}")]
+    Unsupported(&'static str),
+    /// The system refused; its errno.
+    #[error("the system refused: errno {0}")]
+    System(i32),
+}
+
+impl Error {
+    /// The errno of the manual pages.
+    pub fn errno(self) -> i32 {
+        match self {
+            Error::Invalid(_) => libc::EINVAL,
+            Error::Limit(_) => libc::ENOMEM,
+            Error::Fault => libc::EFAULT,
+            Error::Busy => libc::EBUSY,
+            Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::System(errno) => errno,
+        }
+    }
+}

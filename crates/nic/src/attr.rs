@@ -1,0 +1,256 @@
+//! Queue pair types, states and attributes, with the masks of `ibv_modify_qp` (IBA 1.4 §10.3, tables 91 to 95).
+
+use wire::{Mtu, Psn, Qkey, Qpn};
+
+use crate::Error;
+
+/// Transport service of a queue pair: `enum ibv_qp_type`, same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum QpType {
+    /// Reliable connection.
+    Rc = 2,
+}
+
+impl QpType {
+    /// From `enum ibv_qp_type`; `None` for what this adapter does not have.
+    pub fn from_code(code: u32) -> Option<QpType> {
+        (code == 2).then_some(QpType::Rc)
+    }
+}
+
+/// State of a queue pair: `enum ibv_qp_state`, same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum QpState {
+    Reset = 0,
+    Init = 1,
+    Rtr = 2,
+    Rts = 3,
+    Sqd = 4,
+    Sqe = 5,
+    Error = 6,
+}
+
+impl QpState {
+    /// From `enum ibv_qp_state`.
+    pub fn from_code(code: u32) -> Option<QpState> {
+        use QpState::*;
+        [Reset, Init, Rtr, Rts, Sqd, Sqe, Error].into_iter().find(|s| *s as u32 == code)
+    }
+}
+
+/// Bits of `enum ibv_qp_attr_mask`: which fields of a [`QpAttr`] a call means.
+#[allow(missing_docs)]
+pub mod mask {
+    pub const STATE: u32 = 1 << 0;
+    pub const CUR_STATE: u32 = 1 << 1;
+    pub const EN_SQD_ASYNC_NOTIFY: u32 = 1 << 2;
+    pub const ACCESS_FLAGS: u32 = 1 << 3;
+    pub const PKEY_INDEX: u32 = 1 << 4;
+    pub const PORT: u32 = 1 << 5;
+    pub const QKEY: u32 = 1 << 6;
+    pub const AV: u32 = 1 << 7;
+    pub const PATH_MTU: u32 = 1 << 8;
+    pub const TIMEOUT: u32 = 1 << 9;
+    pub const RETRY_CNT: u32 = 1 << 10;
+    pub const RNR_RETRY: u32 = 1 << 11;
+    pub const RQ_PSN: u32 = 1 << 12;
+    pub const MAX_QP_RD_ATOMIC: u32 = 1 << 13;
+    pub const ALT_PATH: u32 = 1 << 14;
+    pub const MIN_RNR_TIMER: u32 = 1 << 15;
+    pub const SQ_PSN: u32 = 1 << 16;
+    pub const MAX_DEST_RD_ATOMIC: u32 = 1 << 17;
+    pub const PATH_MIG_STATE: u32 = 1 << 18;
+    pub const CAP: u32 = 1 << 19;
+    pub const DEST_QPN: u32 = 1 << 20;
+    pub const RATE_LIMIT: u32 = 1 << 25;
+}
+
+/// Where a queue pair's packets go (`struct ibv_ah_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddressVector {
+    /// The peer's GID.
+    pub dgid: wire::Gid,
+    /// Index of our GID.
+    pub sgid_index: u8,
+    /// 20 bits.
+    pub flow_label: u32,
+    /// Hop limit; 0 leaves the system's default.
+    pub hop_limit: u8,
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Service level, 4 bits; kept for queries only.
+    pub sl: u8,
+    /// A GRH is present: always so on RoCE.
+    pub is_global: bool,
+    /// Port, 1.
+    pub port: u8,
+}
+
+/// All attributes of a queue pair (`struct ibv_qp_attr`); `mask` bits say which of them a call means.
+#[derive(Clone, Copy, Debug)]
+pub struct QpAttr {
+    /// State to go to, or the current one in a query.
+    pub state: QpState,
+    /// State the caller believes the queue pair to be in.
+    pub cur_state: QpState,
+    /// Path MTU.
+    pub path_mtu: Mtu,
+    /// Q_Key of a datagram queue pair.
+    pub qkey: Qkey,
+    /// First PSN expected.
+    pub rq_psn: Psn,
+    /// First PSN sent.
+    pub sq_psn: Psn,
+    /// The peer's queue pair.
+    pub dest_qpn: Qpn,
+    /// `enum ibv_access_flags` bits that peers may use.
+    pub access: u32,
+    /// Address vector.
+    pub av: AddressVector,
+    /// Partition index, 0.
+    pub pkey_index: u16,
+    /// READs and atomics started at once.
+    pub max_rd_atomic: u8,
+    /// READs and atomics accepted at once.
+    pub max_dest_rd_atomic: u8,
+    /// Timer code sent in RNR NAKs, 0 to 31.
+    pub min_rnr_timer: u8,
+    /// Port, 1.
+    pub port: u8,
+    /// Local ACK timeout code, 0 to 31.
+    pub timeout: u8,
+    /// Retries on timeout, 0 to 7.
+    pub retry_cnt: u8,
+    /// Retries on RNR NAK, 0 to 7 (7: for ever).
+    pub rnr_retry: u8,
+    /// Path migration state, `enum ibv_mig_state`: 0, migrated.
+    pub path_mig_state: u32,
+}
+
+impl Default for QpAttr {
+    fn default() -> Self {
+        QpAttr {
+            state: QpState::Reset,
+            cur_state: QpState::Reset,
+            path_mtu: Mtu::M256,
+            qkey: Qkey(0),
+            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            dest_qpn: Qpn::new(0),
+            access: 0,
+            av: AddressVector::default(),
+            pkey_index: 0,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            port: 0,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            path_mig_state: 0,
+        }
+    }
+}
+
+/// What a transition of an RC queue pair requires and allows beside STATE and CUR_STATE (IBA 1.4 table 91). `None`:
+/// no such transition.
+fn rc_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
+    use QpState::*;
+    use mask::*;
+    let any = ACCESS_FLAGS | PKEY_INDEX;
+    Some(match (from, to) {
+        (_, Reset) | (_, Error) => (0, u32::MAX),
+        (Reset, Init) => (PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
+        (Init, Init) => (0, any | PORT),
+        (Init, Rtr) => {
+            (AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER, any | ALT_PATH)
+        }
+        (Rtr, Rts) => (
+            TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC,
+            ACCESS_FLAGS | ALT_PATH | MIN_RNR_TIMER | PATH_MIG_STATE | RATE_LIMIT,
+        ),
+        (Rts, Rts) => (0, ACCESS_FLAGS | ALT_PATH | MIN_RNR_TIMER | PATH_MIG_STATE | RATE_LIMIT),
+        (Rts, Sqd) => (0, EN_SQD_ASYNC_NOTIFY),
+        (Sqd, Rts) => (0, ACCESS_FLAGS | ALT_PATH | MIN_RNR_TIMER | PATH_MIG_STATE | RATE_LIMIT),
+        (Sqd, Sqd) => (
+            0,
+            any | PORT
+                | AV
+                | TIMEOUT
+                | RETRY_CNT
+                | RNR_RETRY
+                | MAX_QP_RD_ATOMIC
+                | MAX_DEST_RD_ATOMIC
+                | ALT_PATH
+                | MIN_RNR_TIMER
+                | PATH_MIG_STATE,
+        ),
+        _ => return None,
+    })
+}
+
+/// Checks a call of `ibv_modify_qp` against state, masks and ranges; returns the state to go to.
+pub fn check_rc(current: QpState, attr: &QpAttr, bits: u32) -> Result<QpState, Error> {
+    if bits & mask::CUR_STATE != 0 && attr.cur_state != current {
+        return Err(Error::Invalid("cur_qp_state is not the current state"));
+    }
+    let to = if bits & mask::STATE != 0 { attr.state } else { current };
+    let (required, optional) =
+        rc_masks(current, to).ok_or(Error::Invalid("no transition between these states"))?;
+    let given = bits & !(mask::STATE | mask::CUR_STATE);
+    if given & required != required {
+        return Err(Error::Invalid("an attribute that the transition requires is missing"));
+    }
+    if given & !(required | optional) != 0 {
+        return Err(Error::Invalid("an attribute does not belong to the transition"));
+    }
+    if matches!(to, QpState::Reset | QpState::Error) {
+        return Ok(to);
+    }
+    let bad = |bit: u32, wrong: bool| given & bit != 0 && wrong;
+    let limit = crate::limits::MAX_RD_ATOMIC;
+    if bad(mask::PORT, attr.port != 1) {
+        return Err(Error::Invalid("port_num is not 1"));
+    }
+    if bad(mask::PKEY_INDEX, attr.pkey_index >= crate::limits::PKEYS) {
+        return Err(Error::Invalid("pkey_index is beyond the table"));
+    }
+    if bad(mask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic > limit)
+        || bad(mask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic > limit)
+    {
+        return Err(Error::Invalid("more READs and atomics than the device has"));
+    }
+    if bad(mask::TIMEOUT, attr.timeout > 31)
+        || bad(mask::RETRY_CNT, attr.retry_cnt > 7)
+        || bad(mask::RNR_RETRY, attr.rnr_retry > 7)
+        || bad(mask::MIN_RNR_TIMER, attr.min_rnr_timer > 31)
+    {
+        return Err(Error::Invalid("a timer or retry count is out of range"));
+    }
+    Ok(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rtr_without_its_attributes_is_refused() {
+        let attr = QpAttr { state: QpState::Rtr, ..QpAttr::default() };
+        assert!(check_rc(QpState::Init, &attr, mask::STATE | mask::AV).is_err());
+        assert!(check_rc(QpState::Reset, &attr, mask::STATE).is_err());
+    }
+
+    #[test]
+    fn every_state_may_go_to_error_and_reset() {
+        for from in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Error] {
+            for to in [QpState::Reset, QpState::Error] {
+                let attr = QpAttr { state: to, ..QpAttr::default() };
+                assert_eq!(check_rc(from, &attr, mask::STATE), Ok(to));
+            }
+        }
+    }
+}

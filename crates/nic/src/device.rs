@@ -1,0 +1,263 @@
+//! An adapter: one port over one network interface.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use transport::Window;
+use wire::roce::Packet;
+use wire::{Gid, Guid, Mtu, Qpn};
+
+use crate::gid::{GidEntry, GidTable};
+use crate::memory::Table;
+use crate::timers::Timers;
+use crate::{Error, Outlet, Qp, limits};
+
+/// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
+pub trait Numbers: Send + Sync {
+    /// A number nobody uses.
+    fn take(&self) -> Result<Qpn, Error>;
+    /// It is free again.
+    fn give(&self, qpn: Qpn);
+}
+
+/// What makes a device.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// Name, such as `rxe_eth0`.
+    pub name: String,
+    /// Node GUID.
+    pub guid: Guid,
+    /// Interface index.
+    pub interface: u32,
+    /// Interface name.
+    pub interface_name: String,
+    /// Hardware address.
+    pub mac: [u8; 6],
+}
+
+/// What changes about a port while the program runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Active: the interface is up.
+    pub up: bool,
+    /// Largest RDMA MTU that the link allows.
+    pub mtu: Mtu,
+    /// Link speed in Mb/s, where known.
+    pub speed_mbps: Option<u32>,
+    /// GID table.
+    pub gids: GidTable,
+}
+
+/// Counters of a device, one a reason.
+#[derive(Debug, Default)]
+#[allow(missing_docs)]
+pub struct Counters {
+    pub unknown_qp: AtomicU64,
+    pub wrong_peer: AtomicU64,
+    pub wrong_state: AtomicU64,
+    pub received: AtomicU64,
+}
+
+/// An adapter.
+pub struct Device {
+    /// What it was made from.
+    pub config: DeviceConfig,
+    /// What was dropped, and why.
+    pub counters: Counters,
+    pub(crate) outlet: Arc<dyn Outlet>,
+    pub(crate) memory: Table,
+    pub(crate) timers: Timers,
+    numbers: Arc<dyn Numbers>,
+    port: ArcSwap<Port>,
+    /// Default GIDs of this host that no interface bears, and the addresses that stand in for them.
+    aliases: ArcSwap<BTreeMap<Gid, IpAddr>>,
+    qps: RwLock<BTreeMap<u32, Arc<Qp>>>,
+    windows: Mutex<BTreeMap<IpAddr, Weak<Window>>>,
+    pds: AtomicU32,
+    next_pd: AtomicU32,
+    cqs: AtomicU32,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device").field("name", &self.config.name).finish_non_exhaustive()
+    }
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub struct Pd {
+    /// The device.
+    pub device: Arc<Device>,
+    pub(crate) id: u32,
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        self.device.pds.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Pd {
+    /// Registers memory, see [`Table::register`].
+    pub fn register(&self, addr: u64, len: u64, iova: u64, access: u32) -> Result<crate::Mr, Error> {
+        let mut random = [0; 4];
+        self.device.outlet.fill_random(&mut random);
+        self.device.memory.register(self.id, addr, len, iova, access, u32::from_ne_bytes(random))
+    }
+    /// Takes a registration back.
+    pub fn deregister(&self, mr: crate::Mr) -> Result<(), Error> {
+        self.device.memory.deregister(mr)
+    }
+}
+
+/// A counted resource of a device: given back when dropped.
+#[derive(Debug)]
+pub struct CqSlot(Arc<Device>);
+
+impl Drop for CqSlot {
+    fn drop(&mut self) {
+        self.0.cqs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn take_one(counter: &AtomicU32, limit: u32, what: &'static str) -> Result<(), Error> {
+    counter
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < limit).then_some(n + 1))
+        .map(drop)
+        .map_err(|_| Error::Limit(what))
+}
+
+impl Device {
+    /// A device on a port.
+    pub fn new(
+        config: DeviceConfig,
+        port: Port,
+        outlet: Arc<dyn Outlet>,
+        numbers: Arc<dyn Numbers>,
+    ) -> Arc<Device> {
+        Arc::new(Device {
+            config,
+            counters: Counters::default(),
+            outlet,
+            memory: Table::new(),
+            timers: Timers::default(),
+            numbers,
+            port: ArcSwap::from_pointee(port),
+            aliases: ArcSwap::default(),
+            qps: RwLock::default(),
+            windows: Mutex::default(),
+            pds: AtomicU32::new(0),
+            next_pd: AtomicU32::new(1),
+            cqs: AtomicU32::new(0),
+        })
+    }
+
+    /// The port as it is now.
+    pub fn port(&self) -> Arc<Port> {
+        self.port.load_full()
+    }
+
+    /// The interface changed.
+    pub fn set_port(&self, port: Port) {
+        self.port.store(Arc::new(port));
+    }
+
+    /// The default GIDs of this host that no interface bears.
+    pub fn set_aliases(&self, aliases: Arc<BTreeMap<Gid, IpAddr>>) {
+        self.aliases.store(aliases);
+    }
+
+    /// The entry of our GID table.
+    pub fn gid(&self, index: u8) -> Option<GidEntry> {
+        self.port.load().gids.get(index.into()).copied()
+    }
+
+    /// The address that a peer's GID is on the wire, seen from one of our GIDs: its own, or inside this host the stand-in
+    /// of a default GID that no interface bears.
+    pub fn address_of(&self, gid: Gid, from: &GidEntry) -> Result<IpAddr, Error> {
+        if let Some(&address) = self.aliases.load().get(&gid) {
+            return Ok(address);
+        }
+        if from.borne {
+            Ok(gid.ip())
+        } else {
+            Err(Error::Invalid("no interface bears the GID at sgid_index: it reaches this host only"))
+        }
+    }
+
+    /// A new protection domain.
+    pub fn alloc_pd(self: &Arc<Self>) -> Result<Pd, Error> {
+        take_one(&self.pds, limits::MAX_PD, "protection domains")?;
+        Ok(Pd { device: self.clone(), id: self.next_pd.fetch_add(1, Ordering::Relaxed) })
+    }
+
+    /// Counts a completion queue in.
+    pub fn take_cq(self: &Arc<Self>) -> Result<CqSlot, Error> {
+        take_one(&self.cqs, limits::MAX_CQ, "completion queues")?;
+        Ok(CqSlot(self.clone()))
+    }
+
+    /// The window shared by all that is sent to `dest`.
+    pub(crate) fn window(&self, dest: IpAddr) -> Arc<Window> {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(window) = windows.get(&dest).and_then(Weak::upgrade) {
+            return window;
+        }
+        windows.retain(|_, w| w.strong_count() > 0);
+        let window = Arc::new(Window::default());
+        windows.insert(dest, Arc::downgrade(&window));
+        window
+    }
+
+    pub(crate) fn take_qpn(&self) -> Result<Qpn, Error> {
+        self.numbers.take()
+    }
+
+    pub(crate) fn insert_qp(&self, qp: Arc<Qp>) {
+        self.qps.write().unwrap_or_else(PoisonError::into_inner).insert(qp.qpn().get(), qp);
+    }
+
+    /// Takes a queue pair off the device: packets for it are unknown from now on.
+    pub(crate) fn remove_qp(&self, qpn: Qpn) {
+        if self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn.get()).is_some() {
+            self.numbers.give(qpn);
+        }
+    }
+
+    /// The queue pair of a number.
+    pub fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn.get()).cloned()
+    }
+
+    /// All queue pairs.
+    pub fn qps(&self) -> Vec<Arc<Qp>> {
+        self.qps.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// A packet whose ICRC is good, for one of our queue pairs; `source` and `dest` as on the wire.
+    pub fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
+        match self.qp(packet.header.bth.dest_qp) {
+            Some(qp) => qp.input(now, source, dest, packet),
+            None => _ = self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// When [`Device::expire`] wants to be called.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Looks after all queue pairs whose timers may have run out.
+    pub fn expire(&self, now: Instant) {
+        while let Some(qpn) = self.timers.due(now) {
+            if let Some(qp) = self.qp(qpn) {
+                qp.expire(now);
+            }
+        }
+    }
+}

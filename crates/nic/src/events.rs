@@ -1,0 +1,89 @@
+//! Asynchronous events of an opened device (`ibv_get_async_event`).
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::limits::MAX_EVENTS;
+use crate::{Cq, Qp, Signal};
+
+/// `enum ibv_event_type`, same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum EventKind {
+    CqError = 0,
+    QpFatal = 1,
+    QpRequestError = 2,
+    QpAccessError = 3,
+    CommunicationEstablished = 4,
+    SqDrained = 5,
+    DeviceFatal = 8,
+    PortActive = 9,
+    PortError = 10,
+    GidChange = 18,
+}
+
+/// What an event is about.
+#[derive(Clone, Debug)]
+pub enum Element {
+    /// A queue pair.
+    Qp(Arc<Qp>),
+    /// A completion queue.
+    Cq(Arc<Cq>),
+    /// A port, counted from 1.
+    Port(u8),
+    /// The device.
+    Device,
+}
+
+/// An asynchronous event.
+#[derive(Clone, Debug)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: EventKind,
+    /// To what.
+    pub element: Element,
+}
+
+/// The events of one opened device, bounded; whoever opened it is told by its signal.
+pub struct EventQueue {
+    queue: Mutex<VecDeque<AsyncEvent>>,
+    signal: Box<dyn Signal>,
+}
+
+impl std::fmt::Debug for EventQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EventQueue")
+    }
+}
+
+impl EventQueue {
+    /// An empty queue.
+    pub fn new(signal: Box<dyn Signal>) -> Arc<Self> {
+        Arc::new(EventQueue { queue: Mutex::new(VecDeque::new()), signal })
+    }
+    /// Adds an event and signals; dropped where the queue is full.
+    pub fn push(&self, event: AsyncEvent) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.len() >= MAX_EVENTS {
+            return;
+        }
+        queue.push_back(event);
+        drop(queue);
+        self.signal.signal();
+    }
+    /// Takes the oldest event.
+    pub fn pop(&self) -> Option<AsyncEvent> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+    /// Forgets the events about a queue pair that is being destroyed.
+    pub fn forget_qp(&self, qp: &Arc<Qp>) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.retain(|e| !matches!(&e.element, Element::Qp(q) if Arc::ptr_eq(q, qp)));
+    }
+    /// Forgets the events about a completion queue that is being destroyed.
+    pub fn forget_cq(&self, cq: &Arc<Cq>) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.retain(|e| !matches!(&e.element, Element::Cq(c) if Arc::ptr_eq(c, cq)));
+    }
+}

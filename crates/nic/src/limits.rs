@@ -1,0 +1,42 @@
+//! Every limit of the adapter, in one table. A full resource is ENOMEM, never a wait and never a panic.
+//!
+//! | what | limit |
+//! |---|---|
+//! | queue pairs of a process | 65,536 |
+//! | completion queues of a device and process | 65,536 |
+//! | memory regions of a device and process | 65,535 |
+//! | protection domains of a device and process | 65,536 |
+//! | work requests of a send or receive queue | 32,768 |
+//! | completions of a CQ | 4,194,303 |
+//! | scatter/gather elements of a request | 32 |
+//! | inline bytes of a request | 1,024 |
+//! | READs and atomics under way a queue pair, each side | 128 |
+//! | size of a memory region | 2^64 - 1 bytes, as the address space allows |
+//! | size of a message | 2^31 bytes |
+
+/// Queue pairs.
+pub const MAX_QP: u32 = 65_536;
+/// Completion queues.
+pub const MAX_CQ: u32 = 65_536;
+/// Memory regions; a slot of the table each, slot 0 is not used.
+pub const MAX_MR: u32 = 65_535;
+/// Protection domains.
+pub const MAX_PD: u32 = 65_536;
+/// Work requests of a queue.
+pub const MAX_QP_WR: u32 = 32_768;
+/// Completions of a CQ.
+pub const MAX_CQE: u32 = 4_194_303;
+/// Scatter/gather elements of a request.
+pub const MAX_SGE: u32 = transport::op::MAX_SGE as u32;
+/// Inline bytes of a request.
+pub const MAX_INLINE: u32 = transport::op::MAX_INLINE as u32;
+/// READs and atomics that a queue pair accepts or starts at once.
+pub const MAX_RD_ATOMIC: u8 = 128;
+/// Bytes of a message (IBA 1.4 §9.7.7).
+pub const MAX_MESSAGE: u64 = 1 << 31;
+/// Entries of a port's GID table.
+pub const MAX_GIDS: usize = 256;
+/// Entries of a port's partition table.
+pub const PKEYS: u16 = 1;
+/// Asynchronous events kept for a program that does not fetch them; older ones stay, newer ones are dropped.
+pub const MAX_EVENTS: usize = 4_096;

@@ -1,0 +1,594 @@
+//! A queue pair: the engine of its transport, its receive queue, its attributes and its path.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use transport::op::{Completed, Completion, Context, QpEvent, RecvWr, SendOp, SendWr, Side, Status};
+use transport::rc::{RtrAttr, RtsAttr};
+use transport::{Memory, Rc, TxBatch, Window};
+use wire::roce::{Packet, SendTail};
+use wire::{Pkey, Qpn};
+
+use crate::attr::{self, AddressVector, QpAttr, QpState, QpType, mask};
+use crate::cq::{Cq, Note};
+use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
+use crate::memory::View;
+use crate::{Error, Path, Pd, limits};
+
+thread_local! {
+    /// Packets are built here and leave before the queue pair is unlocked; reused, so sending allocates nothing.
+    static BATCH: RefCell<TxBatch> = RefCell::new(TxBatch::new());
+}
+
+/// Sizes of a queue pair's queues (`struct ibv_qp_cap`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpCap {
+    /// Send work requests outstanding, 0 to [`limits::MAX_QP_WR`].
+    pub max_send_wr: u32,
+    /// Receive work requests outstanding.
+    pub max_recv_wr: u32,
+    /// Elements of a send request, 0 to [`limits::MAX_SGE`].
+    pub max_send_sge: u32,
+    /// Elements of a receive request.
+    pub max_recv_sge: u32,
+    /// Inline bytes, 0 to [`limits::MAX_INLINE`].
+    pub max_inline_data: u32,
+}
+
+/// What makes a queue pair.
+#[derive(Clone, Debug)]
+pub struct QpInit {
+    /// Transport service.
+    pub kind: QpType,
+    /// Queue of send completions.
+    pub send_cq: Arc<Cq>,
+    /// Queue of receive completions.
+    pub recv_cq: Arc<Cq>,
+    /// Sizes.
+    pub cap: QpCap,
+    /// Every send request completes visibly.
+    pub sq_sig_all: bool,
+    /// Where its asynchronous events go.
+    pub events: Arc<EventQueue>,
+}
+
+/// Why a work request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The state does not allow it, or an argument is wrong (EINVAL).
+    #[error("invalid work request: {0}")]
+    Invalid(&'static str),
+    /// The queue is full (ENOMEM).
+    #[error("work queue is full")]
+    Full,
+}
+
+impl PostError {
+    /// The errno of `ibv_post_send` and `ibv_post_recv`.
+    pub fn errno(self) -> i32 {
+        match self {
+            PostError::Invalid(_) => libc::EINVAL,
+            PostError::Full => libc::ENOMEM,
+        }
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    me: Weak<Qp>,
+    qpn: Qpn,
+    pd: Arc<Pd>,
+    init: QpInit,
+    inner: Mutex<Inner>,
+    /// The owner's mark, such as the address of its C structure.
+    pub cookie: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Inner {
+    engine: Rc,
+    receives: VecDeque<RecvWr>,
+    state: QpState,
+    attr: QpAttr,
+    path: Option<Path>,
+    window: Arc<Window>,
+    /// What the device's timers hold for this queue pair.
+    timer: Option<Instant>,
+    /// To be told when the lock is released.
+    notes: Vec<Note>,
+    destroyed: bool,
+}
+
+/// What the engine stands on during one call.
+struct Stand<'a> {
+    qp: &'a Qp,
+    view: View<'a>,
+    receives: &'a mut VecDeque<RecvWr>,
+    window: &'a Window,
+    notes: &'a mut Vec<Note>,
+}
+
+impl Context for Stand<'_> {
+    fn memory(&self) -> &impl Memory {
+        &self.view
+    }
+    fn take_receive(&mut self) -> Option<RecvWr> {
+        self.receives.pop_front()
+    }
+    fn complete(&mut self, side: Side, completion: Completion) {
+        let cq = match side {
+            Side::Send => &self.qp.init.send_cq,
+            Side::Receive => &self.qp.init.recv_cq,
+        };
+        cq.push(completion, self.notes);
+    }
+    fn event(&mut self, event: QpEvent) {
+        let kind = match event {
+            QpEvent::CommunicationEstablished => EventKind::CommunicationEstablished,
+            QpEvent::RequestError => EventKind::QpRequestError,
+            QpEvent::AccessError => EventKind::QpAccessError,
+            QpEvent::Fatal => EventKind::QpFatal,
+        };
+        if let Some(me) = self.qp.me.upgrade() {
+            let event = AsyncEvent { kind, element: Element::Qp(me) };
+            self.notes.push(Note::Async(self.qp.init.events.clone(), event));
+        }
+    }
+    fn window(&self) -> &Window {
+        self.window
+    }
+}
+
+impl Inner {
+    /// The engine and what it stands on.
+    fn split<'a>(&'a mut self, qp: &'a Qp) -> (&'a mut Rc, Stand<'a>) {
+        let stand = Stand {
+            qp,
+            view: qp.pd.device.memory.view(qp.pd.id, self.attr.access),
+            receives: &mut self.receives,
+            window: &self.window,
+            notes: &mut self.notes,
+        };
+        (&mut self.engine, stand)
+    }
+}
+
+impl Qp {
+    /// Makes a queue pair in state Reset; `cap` is granted as asked or refused.
+    pub fn create(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>, Error> {
+        let cap = &init.cap;
+        if cap.max_send_wr > limits::MAX_QP_WR || cap.max_recv_wr > limits::MAX_QP_WR {
+            return Err(Error::Invalid("more work requests than max_qp_wr"));
+        }
+        if cap.max_send_sge > limits::MAX_SGE || cap.max_recv_sge > limits::MAX_SGE {
+            return Err(Error::Invalid("more scatter/gather elements than max_sge"));
+        }
+        if cap.max_inline_data > limits::MAX_INLINE {
+            return Err(Error::Invalid("more inline data than the device takes"));
+        }
+        let device = &pd.device;
+        let qpn = device.take_qpn()?;
+        let qp = Arc::new_cyclic(|me| Qp {
+            me: me.clone(),
+            qpn,
+            pd: pd.clone(),
+            init,
+            inner: Mutex::new(Inner {
+                engine: Rc::new(qpn, Pkey::default()),
+                receives: VecDeque::new(),
+                state: QpState::Reset,
+                attr: QpAttr::default(),
+                path: None,
+                window: Arc::default(),
+                timer: None,
+                notes: Vec::new(),
+                destroyed: false,
+            }),
+            cookie: AtomicU64::new(0),
+        });
+        device.insert_qp(qp.clone());
+        Ok(qp)
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+    /// What it was made from.
+    pub fn init(&self) -> &QpInit {
+        &self.init
+    }
+    /// Its protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.lock().current_state()
+    }
+
+    /// Takes the queue pair off its device and forgets its completions and events.
+    pub fn destroy(self: &Arc<Self>) {
+        {
+            let mut inner = self.lock();
+            inner.destroyed = true;
+            // Leaves the window it may have packets in; nobody fetches these completions.
+            let (engine, mut stand) = inner.split(self);
+            engine.fail(&mut stand);
+            inner.receives.clear();
+            inner.notes.clear();
+        }
+        self.pd.device.remove_qp(self.qpn);
+        self.init.send_cq.forget_qp(self.qpn);
+        self.init.recv_cq.forget_qp(self.qpn);
+        self.init.events.forget_qp(self);
+    }
+
+    /// `ibv_modify_qp`: checks masks and ranges, then goes.
+    pub fn modify(&self, now: Instant, new: &QpAttr, bits: u32) -> Result<(), Error> {
+        let mut inner = self.lock();
+        let from = inner.current_state();
+        let to = attr::check_rc(from, new, bits)?;
+        match to {
+            QpState::Reset => inner.reset(self),
+            QpState::Error => {
+                inner.fail(self);
+                self.settle(inner, now);
+                return Ok(());
+            }
+            _ => inner.advance(self, from, to, new, bits)?,
+        }
+        inner.state = to;
+        self.settle(inner, now);
+        Ok(())
+    }
+
+    /// All attributes as they are.
+    pub fn query(&self) -> QpAttr {
+        let inner = self.lock();
+        let state = inner.current_state();
+        QpAttr { state, cur_state: state, ..inner.attr }
+    }
+
+    /// Begins posting send requests: the returned guard takes them one by one; dropping it sends.
+    pub fn sender(&self, now: Instant) -> Sender<'_> {
+        Sender { qp: self, now, inner: Some(self.lock()) }
+    }
+
+    /// Posts receive requests one by one through `post`.
+    pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
+        if wr.sges.as_slice().len() > self.init.cap.max_recv_sge as usize {
+            return Err(PostError::Invalid("more elements than max_recv_sge"));
+        }
+        let mut inner = self.lock();
+        match inner.current_state() {
+            QpState::Reset => return Err(PostError::Invalid("queue pair is in state RESET")),
+            QpState::Error => {
+                let flushed = flushed_receive(wr.wr_id, self.qpn);
+                self.init.recv_cq.push(flushed, &mut inner.notes);
+                self.unlock(inner);
+                return Ok(());
+            }
+            _ => {}
+        }
+        if inner.receives.len() >= self.init.cap.max_recv_wr as usize {
+            return Err(PostError::Full);
+        }
+        inner.receives.push_back(wr);
+        Ok(())
+    }
+
+    /// A packet for this queue pair. One that is not from its peer is counted and dropped.
+    pub(crate) fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
+        let counters = &self.pd.device.counters;
+        let mut inner = self.lock();
+        let Some(path) = inner.path.filter(|_| !inner.destroyed) else {
+            counters.wrong_state.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        if path.dest != source || path.source != dest {
+            counters.wrong_peer.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if !matches!(inner.current_state(), QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            counters.wrong_state.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        counters.received.fetch_add(1, Ordering::Relaxed);
+        let (engine, mut stand) = inner.split(self);
+        engine.receive(now, packet, &mut stand);
+        self.settle(inner, now);
+    }
+
+    /// A timer may have run out.
+    pub(crate) fn expire(&self, now: Instant) {
+        let mut inner = self.lock();
+        inner.timer = None;
+        if inner.destroyed || inner.path.is_none() {
+            return;
+        }
+        let (engine, mut stand) = inner.split(self);
+        engine.expire(now, &mut stand);
+        self.settle(inner, now);
+    }
+
+    /// To the error state, as `ibv_modify_qp` does, whatever the state is.
+    pub fn fail(&self, now: Instant) {
+        let mut inner = self.lock();
+        if inner.state != QpState::Reset {
+            inner.fail(self);
+        }
+        self.settle(inner, now);
+    }
+
+    /// What follows every step of the engine: packets leave, an engine that failed takes the queue pair with it, the timer
+    /// is set, then everything is unlocked and told.
+    fn settle(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
+        if inner.destroyed {
+            return;
+        }
+        if inner.current_state() == QpState::Error && inner.state != QpState::Error {
+            inner.fail(self);
+        }
+        inner.transmit(self, now);
+        if inner.current_state() == QpState::Error && inner.state != QpState::Error {
+            inner.fail(self);
+        }
+        let mut wake = None;
+        if let Some(deadline) = inner.engine.deadline()
+            && inner.timer.is_none_or(|t| deadline < t)
+        {
+            inner.timer = Some(deadline);
+            wake = Some(deadline);
+        }
+        self.unlock(inner);
+        if let Some(at) = wake
+            && self.pd.device.timers.add(at, self.qpn)
+        {
+            self.pd.device.outlet.wake_at(at);
+        }
+    }
+
+    /// Unlocks, then tells what there is to tell.
+    fn unlock(&self, mut inner: MutexGuard<'_, Inner>) {
+        if inner.notes.is_empty() {
+            return;
+        }
+        let notes = std::mem::take(&mut inner.notes);
+        drop(inner);
+        notes.into_iter().for_each(Note::send);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// The engine knows first when it failed.
+    fn current_state(&self) -> QpState {
+        if self.state > QpState::Init && self.engine.state() == transport::rc::State::Error {
+            return QpState::Error;
+        }
+        self.state
+    }
+
+    fn reset(&mut self, qp: &Qp) {
+        let (engine, mut stand) = self.split(qp);
+        engine.fail(&mut stand);
+        self.engine = Rc::new(qp.qpn, Pkey::default());
+        self.receives.clear();
+        self.notes.clear();
+        self.attr = QpAttr::default();
+        self.path = None;
+        qp.init.send_cq.forget_qp(qp.qpn);
+        qp.init.recv_cq.forget_qp(qp.qpn);
+    }
+
+    fn fail(&mut self, qp: &Qp) {
+        let (engine, mut stand) = self.split(qp);
+        engine.fail(&mut stand);
+        self.state = QpState::Error;
+        while let Some(wr) = self.receives.pop_front() {
+            qp.init.recv_cq.push(flushed_receive(wr.wr_id, qp.qpn), &mut self.notes);
+        }
+    }
+
+    /// Takes over the attributes that `bits` name and moves the engine.
+    fn advance(
+        &mut self,
+        qp: &Qp,
+        from: QpState,
+        to: QpState,
+        new: &QpAttr,
+        bits: u32,
+    ) -> Result<(), Error> {
+        let mut next = self.attr;
+        next.merge(new, bits);
+        let path = match bits & mask::AV {
+            0 => self.path,
+            _ => Some(qp.path_to(&next.av, next.dest_qpn)?),
+        };
+        if bits & mask::PATH_MTU != 0 && new.path_mtu > qp.pd.device.port().mtu {
+            return Err(Error::Invalid("path_mtu is larger than the port's active MTU"));
+        }
+        if let Some(path) = path
+            && self.path != Some(path)
+        {
+            self.window = qp.pd.device.window(path.dest);
+        }
+        self.path = path;
+        self.attr = next;
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => self.engine.ready_to_receive(RtrAttr {
+                dest_qpn: next.dest_qpn,
+                path_mtu: next.path_mtu,
+                rq_psn: next.rq_psn,
+                max_dest_rd_atomic: next.max_dest_rd_atomic,
+                min_rnr_timer: next.min_rnr_timer,
+            }),
+            (QpState::Rtr, QpState::Rts) => self.engine.ready_to_send(RtsAttr {
+                sq_psn: next.sq_psn,
+                max_rd_atomic: next.max_rd_atomic,
+                timeout: next.timeout,
+                retry_cnt: next.retry_cnt,
+                rnr_retry: next.rnr_retry,
+            }),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Sends what the engine has, batch by batch.
+    fn transmit(&mut self, qp: &Qp, now: Instant) {
+        let Some(mut path) = self.path else { return };
+        if self.engine.take_path_suspect() {
+            path.detour = path.detour.wrapping_add(1);
+            self.path = Some(path);
+        }
+        BATCH.with_borrow_mut(|batch| {
+            loop {
+                batch.clear();
+                let (engine, mut stand) = self.split(qp);
+                engine.fill(now, batch, &mut stand);
+                if batch.is_empty() {
+                    break;
+                }
+                qp.pd.device.outlet.send(&path, batch);
+            }
+        });
+    }
+}
+
+impl Qp {
+    fn path_to(&self, av: &AddressVector, dest_qpn: Qpn) -> Result<Path, Error> {
+        if !av.is_global {
+            return Err(Error::Invalid("RoCE needs a GRH: is_global is not set"));
+        }
+        let device = &self.pd.device;
+        let ours = device.gid(av.sgid_index).ok_or(Error::Invalid("no GID at sgid_index"))?;
+        let source = ours.address.ok_or(Error::Invalid("the interface has no address"))?;
+        let dest = device.address_of(av.dgid, &ours)?;
+        if source.is_ipv4() != dest.is_ipv4() {
+            return Err(Error::Invalid("dgid and the GID at sgid_index are of different address families"));
+        }
+        Ok(Path {
+            source,
+            dest,
+            interface: device.config.interface,
+            dest_qpn,
+            traffic_class: av.traffic_class,
+            hop_limit: av.hop_limit,
+            detour: 0,
+        })
+    }
+}
+
+impl QpAttr {
+    fn merge(&mut self, new: &QpAttr, bits: u32) {
+        macro_rules! take {
+            ($($bit:ident: $($field:ident),+;)*) => {
+                $(if bits & mask::$bit != 0 { $(self.$field = new.$field;)+ })*
+            };
+        }
+        take! {
+            ACCESS_FLAGS: access;
+            PKEY_INDEX: pkey_index;
+            PORT: port;
+            QKEY: qkey;
+            AV: av;
+            PATH_MTU: path_mtu;
+            TIMEOUT: timeout;
+            RETRY_CNT: retry_cnt;
+            RNR_RETRY: rnr_retry;
+            RQ_PSN: rq_psn;
+            MAX_QP_RD_ATOMIC: max_rd_atomic;
+            MIN_RNR_TIMER: min_rnr_timer;
+            SQ_PSN: sq_psn;
+            MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+            PATH_MIG_STATE: path_mig_state;
+            DEST_QPN: dest_qpn;
+        }
+    }
+}
+
+/// Send requests being posted to one queue pair, its lock held; dropping it sends.
+#[derive(Debug)]
+pub struct Sender<'a> {
+    qp: &'a Qp,
+    now: Instant,
+    inner: Option<MutexGuard<'a, Inner>>,
+}
+
+impl Sender<'_> {
+    /// Takes a request, or says why not; those before it stay posted.
+    pub fn post(&mut self, mut wr: SendWr) -> Result<(), PostError> {
+        // Present until drop.
+        let Some(inner) = self.inner.as_mut() else { return Err(PostError::Invalid("posting has ended")) };
+        let init = &self.qp.init;
+        match inner.current_state() {
+            QpState::Rts | QpState::Sqd | QpState::Error => {}
+            _ => return Err(PostError::Invalid("queue pair is not ready to send")),
+        }
+        check_send(&wr, &init.cap)?;
+        if inner.engine.outstanding() >= init.cap.max_send_wr as usize {
+            return Err(PostError::Full);
+        }
+        wr.signaled |= init.sq_sig_all;
+        let (engine, mut stand) = inner.split(self.qp);
+        engine.post(wr, &mut stand);
+        Ok(())
+    }
+}
+
+impl Drop for Sender<'_> {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.take() {
+            self.qp.settle(inner, self.now);
+        }
+    }
+}
+
+/// What the verbs require of a send request whatever the transport.
+fn check_send(wr: &SendWr, cap: &QpCap) -> Result<(), PostError> {
+    let len = wr.data.len_bytes();
+    match &wr.data {
+        transport::op::Data::Sges(list) => {
+            if list.as_slice().len() > cap.max_send_sge as usize {
+                return Err(PostError::Invalid("more elements than max_send_sge"));
+            }
+        }
+        _ if len > u64::from(cap.max_inline_data) => {
+            return Err(PostError::Invalid("more bytes than max_inline_data"));
+        }
+        _ => {
+            if !matches!(wr.op, SendOp::Send(_) | SendOp::Write { .. }) {
+                return Err(PostError::Invalid("only SEND and WRITE may be inline"));
+            }
+        }
+    }
+    match wr.op {
+        SendOp::Atomic { addr, .. } if len != 8 || addr % 8 != 0 => {
+            Err(PostError::Invalid("an atomic works on eight aligned bytes"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn flushed_receive(wr_id: u64, qpn: Qpn) -> Completion {
+    Completion {
+        wr_id,
+        status: Status::WrFlush,
+        opcode: Completed::Receive,
+        byte_len: 0,
+        tail: SendTail::None,
+        qpn,
+        source_qp: Qpn::new(0),
+        solicited: true,
+    }
+}
