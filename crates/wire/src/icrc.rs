@@ -78,7 +78,7 @@ pub fn seal_rxe_flush(flow: &Flow, ip_id: u16, packet: &mut [u8]) {
 pub fn open<'a>(flow: &Flow, packet: &'a [u8]) -> Result<&'a [u8], Malformed> {
     let (covered, icrc) = packet.split_last_chunk::<ICRC_LEN>().ok_or(Malformed::Truncated)?;
     let (bth, rest) = covered.split_first_chunk::<{ Bth::LEN }>().ok_or(Malformed::Truncated)?;
-    if packet.len() % 4 != 0 || packet.len() > MAX_PACKET {
+    if !packet.len().is_multiple_of(4) || packet.len() > MAX_PACKET {
         return Err(Malformed::Length);
     }
     let received = u32::from_le_bytes(*icrc);

@@ -295,7 +295,7 @@ impl<'a> Packet<'a> {
         };
         let op = Op::read(operation, &mut from)?;
         let padded = from.rest();
-        if padded.len() % 4 != 0 {
+        if !padded.len().is_multiple_of(4) {
             return Err(Malformed::Length);
         }
         let len = padded.len().checked_sub(raw.pad.into()).ok_or(Malformed::Pad(raw.pad))?;

@@ -90,7 +90,7 @@ pub struct Req {
     pub primary: ReqPath,
     /// Alternate path; all zero where there is none.
     pub alternate: ReqPath,
-    /// Private data, 92 bytes; for RDMA IP CM service ids its first 36 are [`IpCm`].
+    /// Private data, 92 bytes; for RDMA IP CM service ids its first 36 are [`IpCm`](super::IpCm).
     pub private_data: PrivateData<92>,
 }
 

@@ -36,7 +36,7 @@ pub struct SidrReq {
     pub pkey: Pkey,
     /// Service asked for.
     pub service_id: ServiceId,
-    /// Private data, 216 bytes; for RDMA IP CM service ids its first 36 are [`IpCm`].
+    /// Private data, 216 bytes; for RDMA IP CM service ids its first 36 are [`IpCm`](super::IpCm).
     pub private_data: PrivateData<216>,
 }
 
