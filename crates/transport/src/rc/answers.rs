@@ -1,0 +1,214 @@
+//! What the responder still has to say: ACKs, NAKs, READ responses and atomics' results, in the order in which they
+//! must leave. READ responses are gathered as they leave, so a long READ costs one entry.
+
+use std::collections::VecDeque;
+
+use wire::Psn;
+use wire::bth::{Aeth, NakCode, Syndrome};
+use wire::roce::{Op, ReadAt};
+
+use super::{Path, packet_len};
+use crate::TxBatch;
+use crate::op::{Context, Fault, Memory, Remote};
+
+/// Most answers kept. A requester that has more outstanding is not heard until some have left; it tries again.
+const MAX_ANSWERS: usize = 1024;
+
+/// The credit count of every ACK: no end-to-end flow control (IBA 1.4 §9.7.7.2.5), as the kernel sends it.
+const NO_CREDITS: u8 = 31;
+
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// ACK, NAK or RNR NAK.
+    Acknowledge(Psn, Aeth),
+    Atomic {
+        psn: Psn,
+        msn: u32,
+        original: u64,
+        repeated: bool,
+    },
+    Read(Read),
+}
+
+/// A READ being answered.
+#[derive(Debug)]
+pub(super) struct Read {
+    /// PSN of packet 0.
+    pub psn: Psn,
+    pub msn: u32,
+    pub from: Remote,
+    pub packets: u32,
+    /// The packet that leaves next.
+    pub next: u32,
+    /// Asked for again: does not count as one of the READs outstanding.
+    pub repeated: bool,
+}
+
+impl Read {
+    fn op(&self) -> Op {
+        let aeth = ack(self.msn);
+        Op::ReadResponse(match (self.next == 0, self.next + 1 == self.packets) {
+            (true, true) => ReadAt::Only(aeth),
+            (true, false) => ReadAt::First(aeth),
+            (false, true) => ReadAt::Last(aeth),
+            (false, false) => ReadAt::Middle,
+        })
+    }
+}
+
+fn ack(msn: u32) -> Aeth {
+    Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn }
+}
+
+/// The queue of answers.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    queue: VecDeque<Answer>,
+    /// READs and atomics in it that were asked for the first time.
+    fresh: usize,
+    /// READs and atomics in it that were asked for again.
+    repeated: usize,
+}
+
+impl Answers {
+    pub fn is_full(&self) -> bool {
+        self.queue.len() >= MAX_ANSWERS
+    }
+    /// READs and atomics asked for and not answered, repeated ones apart.
+    pub fn fresh(&self) -> usize {
+        self.fresh
+    }
+    pub fn repeated(&self) -> usize {
+        self.repeated
+    }
+
+    /// An ACK stands for all before it, so one that follows another in the queue replaces it.
+    pub fn ack(&mut self, psn: Psn, msn: u32) {
+        if let Some(Answer::Acknowledge(last, Aeth { syndrome: Syndrome::Ack { .. }, .. })) =
+            self.queue.back()
+            && !psn.before(*last)
+        {
+            self.queue.pop_back();
+        }
+        self.queue.push_back(Answer::Acknowledge(psn, ack(msn)));
+    }
+    pub fn nak(&mut self, psn: Psn, msn: u32, code: NakCode) {
+        self.queue.push_back(Answer::Acknowledge(psn, Aeth { syndrome: Syndrome::Nak(code), msn }));
+    }
+    pub fn rnr_nak(&mut self, psn: Psn, msn: u32, timer: u8) {
+        self.queue.push_back(Answer::Acknowledge(psn, Aeth { syndrome: Syndrome::RnrNak { timer }, msn }));
+    }
+    pub fn atomic(&mut self, psn: Psn, msn: u32, original: u64, repeated: bool) {
+        *self.count(repeated) += 1;
+        self.queue.push_back(Answer::Atomic { psn, msn, original, repeated });
+    }
+    pub fn read(&mut self, read: Read) {
+        *self.count(read.repeated) += 1;
+        self.queue.push_back(Answer::Read(read));
+    }
+
+    /// Puts a READ asked for again in the place of a queued one that it continues or restarts, if there is one: the
+    /// requester wants the rest only as it asks for it now. However often it asks, that is one READ's work.
+    pub fn replace(&mut self, again: &Read) -> bool {
+        for answer in &mut self.queue {
+            if let Answer::Read(read) = answer {
+                let at = again.psn.since(read.psn);
+                if at >= 0 && at as u32 + again.packets == read.packets {
+                    *read = Read { repeated: read.repeated, ..*again };
+                    return true;
+                }
+            }
+        }
+        false
+    }
+    /// Whether the result of the atomic at `psn` waits to leave.
+    pub fn holds_atomic(&self, psn: Psn) -> bool {
+        self.queue.iter().any(|a| matches!(a, Answer::Atomic { psn: p, .. } if *p == psn))
+    }
+    /// Forgets the first READ and all that comes after it: nothing is read for a peer in the error state.
+    pub fn cut_off(&mut self) {
+        if let Some(at) = self.queue.iter().position(|a| matches!(a, Answer::Read(_))) {
+            self.truncate(at);
+        }
+    }
+
+    /// Sends what fits.
+    ///
+    /// # Errors
+    ///
+    /// Memory refused a READ: a NAK takes the place of the rest of its response and of all that was to follow.
+    pub fn fill(&mut self, path: &Path, batch: &mut TxBatch, cx: &impl Context) -> Result<(), Fault> {
+        let mut outcome = Ok(());
+        while let Some(answer) = self.queue.front_mut() {
+            let (psn, op) = match answer {
+                Answer::Acknowledge(psn, aeth) => (*psn, Op::Acknowledge(*aeth)),
+                Answer::Atomic { psn, msn, original, .. } => {
+                    (*psn, Op::AtomicAcknowledge(ack(*msn), *original))
+                }
+                Answer::Read(read) => match fill_read(read, path, batch, cx.memory()) {
+                    Ok(true) => {
+                        self.pop();
+                        continue;
+                    }
+                    Ok(false) => break,
+                    Err(fault) => {
+                        let (psn, msn) = (read.psn.add(read.next), read.msn);
+                        self.truncate(0);
+                        self.nak(psn, msn, NakCode::RemoteAccess);
+                        outcome = Err(fault);
+                        continue;
+                    }
+                },
+            };
+            let header = path.header(psn, op);
+            if !batch.has_room(packet_len(&header, 0)) || batch.push(&header, 0, |_| Ok(())).is_err() {
+                break;
+            }
+            self.pop();
+        }
+        outcome
+    }
+
+    fn count(&mut self, repeated: bool) -> &mut usize {
+        if repeated { &mut self.repeated } else { &mut self.fresh }
+    }
+    fn pop(&mut self) {
+        if let Some(Answer::Atomic { repeated, .. } | Answer::Read(Read { repeated, .. })) =
+            self.queue.pop_front()
+        {
+            *self.count(repeated) -= 1;
+        }
+    }
+    fn truncate(&mut self, len: usize) {
+        self.queue.truncate(len);
+        let counted = |wanted: bool| {
+            move |a: &&Answer| match a {
+                Answer::Acknowledge(..) => false,
+                Answer::Atomic { repeated, .. } => *repeated == wanted,
+                Answer::Read(read) => read.repeated == wanted,
+            }
+        };
+        self.fresh = self.queue.iter().filter(counted(false)).count();
+        self.repeated = self.queue.iter().filter(counted(true)).count();
+    }
+}
+
+/// Sends what fits of a READ's response; whether that was all.
+fn fill_read(read: &mut Read, path: &Path, batch: &mut TxBatch, memory: &impl Memory) -> Result<bool, Fault> {
+    let from = read.from;
+    while read.next < read.packets {
+        let header = path.header(read.psn.add(read.next), read.op());
+        let payload_len = path.payload_len(from.length as u32, read.next);
+        if !batch.has_room(packet_len(&header, payload_len)) {
+            return Ok(false);
+        }
+        let at = u64::from(read.next) * path.mtu as u64;
+        batch.push(
+            &header,
+            payload_len,
+            |dst| if dst.is_empty() { Ok(()) } else { memory.read(from, at, dst) },
+        )?;
+        read.next += 1;
+    }
+    Ok(true)
+}

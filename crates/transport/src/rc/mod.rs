@@ -1,0 +1,270 @@
+//! The reliable connection service over RoCEv2 (IBA 1.4 §9.7): one queue pair.
+//!
+//! [`Rc`] holds the state and hands every packet to one of two halves that share nothing but the path: the requester
+//! (`requester`, its queue's entries in `request`) and the responder (`responder`, what it still has to say in
+//! `answers`). Either half may fail the queue pair; `Rc` then flushes both, in order.
+
+mod answers;
+mod request;
+mod requester;
+mod responder;
+mod timers;
+
+use std::time::Instant;
+
+use wire::bth::Bth;
+use wire::icrc::ICRC_LEN;
+use wire::roce::{Header, Op, Packet, Service};
+use wire::{Mtu, Pkey, Psn, Qpn};
+
+use crate::TxBatch;
+use crate::op::{Context, QpEvent, SendWr, Status};
+use requester::Requester;
+use responder::Responder;
+pub use timers::{rnr_timer_of, timeout_of};
+
+/// Longest message in bytes (IBA 1.4 §9.7.7: 2^31).
+pub const MAX_MESSAGE: u64 = 1 << 31;
+
+/// What the responder needs to work: set on the way to RTR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RtrAttr {
+    /// The peer's queue pair.
+    pub dest_qpn: Qpn,
+    /// Payload bytes of a full packet.
+    pub path_mtu: Mtu,
+    /// First PSN expected.
+    pub rq_psn: Psn,
+    /// READs and atomics accepted at once, 0 to 255.
+    pub max_dest_rd_atomic: u8,
+    /// Code of the timer in RNR NAKs sent, 0 to 31 (0: 655.36 ms).
+    pub min_rnr_timer: u8,
+}
+
+/// What the requester needs to work: set on the way to RTS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RtsAttr {
+    /// First PSN sent.
+    pub sq_psn: Psn,
+    /// READs and atomics started at once, 0 to 255.
+    pub max_rd_atomic: u8,
+    /// Local ACK timeout code, 0 to 31: 4.096 us * 2^code, 0 never.
+    pub timeout: u8,
+    /// Times a timed-out request is sent again, 0 to 7 (finite).
+    pub retry_cnt: u8,
+    /// Times an RNR NAK is obeyed, 0 to 7 (7: for ever).
+    pub rnr_retry: u8,
+}
+
+/// The state of a queue pair (IBA 1.4 figure 124), as far as the engine knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Neither side works; receives may be posted.
+    Init,
+    /// The responder works.
+    Rtr,
+    /// Both work.
+    Rts,
+    /// The requester takes no new request to the wire, finishes those begun.
+    Sqd,
+    /// Everything is flushed.
+    Error,
+}
+
+/// One RC queue pair.
+///
+/// An idle one takes less than a KiB; its queues grow with use. Before it is dropped it must be failed
+/// ([`Rc::fail`]), so that it leaves the [`Window`](crate::Window) it may have entered.
+#[derive(Debug)]
+pub struct Rc {
+    state: State,
+    established: bool,
+    path: Path,
+    requester: Requester,
+    responder: Responder,
+}
+
+impl Rc {
+    /// A queue pair in state Init.
+    pub fn new(qpn: Qpn, pkey: Pkey) -> Rc {
+        Rc {
+            state: State::Init,
+            established: false,
+            path: Path { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes() },
+            requester: Requester::default(),
+            responder: Responder::default(),
+        }
+    }
+    /// Current state.
+    pub fn state(&self) -> State {
+        self.state
+    }
+    /// Init to RTR.
+    pub fn ready_to_receive(&mut self, attr: RtrAttr) {
+        self.path.dest = attr.dest_qpn;
+        self.path.mtu = attr.path_mtu.bytes();
+        self.responder.start(attr);
+        self.state = State::Rtr;
+    }
+    /// RTR to RTS.
+    pub fn ready_to_send(&mut self, attr: RtsAttr) {
+        self.requester.start(attr);
+        self.state = State::Rts;
+    }
+    /// RTS to SQD: no request that has not begun goes to the wire; [`Rc::drained`] tells when those begun are
+    /// complete. Nothing in other states.
+    pub fn drain(&mut self) {
+        if self.state == State::Rts {
+            self.state = State::Sqd;
+        }
+    }
+    /// SQD back to RTS. Follow with [`Rc::fill`]. Nothing in other states.
+    pub fn resume(&mut self) {
+        if self.state == State::Sqd {
+            self.state = State::Rts;
+        }
+    }
+    /// Whether every request begun is complete (IBV_EVENT_SQ_DRAINED is due once this holds in SQD).
+    pub fn drained(&self) -> bool {
+        self.requester.nothing_under_way()
+    }
+    /// Changes the code of the timer in RNR NAKs sent, 0 to 31; allowed in RTR, RTS and SQD.
+    pub fn set_min_rnr_timer(&mut self, code: u8) {
+        self.responder.set_min_rnr_timer(code);
+    }
+    /// Changes how long the requester waits for an ACK and how often it tries again, as far as the standard lets a
+    /// running queue pair (SQD to RTS): everything of `attr` but `sq_psn` and `max_rd_atomic`.
+    pub fn set_retries(&mut self, attr: RtsAttr) {
+        self.requester.set_retries(attr);
+    }
+    /// The PSN the next new request packet will bear.
+    pub fn sq_psn(&self) -> Psn {
+        self.requester.sq_psn()
+    }
+    /// The PSN the responder expects next.
+    pub fn rq_psn(&self) -> Psn {
+        self.responder.rq_psn()
+    }
+    /// To the error state: everything outstanding on the send queue, and a receive half filled, completes with
+    /// `WrFlush`, in order. Posted receives that no packet has touched are the adapter's to flush.
+    pub fn fail(&mut self, cx: &mut impl Context) {
+        self.responder.cut_off();
+        self.enter_error(cx);
+    }
+    /// Send work requests posted and not completed.
+    pub fn outstanding(&self) -> usize {
+        self.requester.outstanding()
+    }
+    /// Queues a request; the adapter has checked queue depth and state. In the error state it is flushed at once.
+    pub fn post(&mut self, wr: SendWr, cx: &mut impl Context) {
+        self.requester.post(wr);
+        if self.state == State::Error {
+            self.requester.flush(&self.path, cx);
+        }
+    }
+    /// A packet for this queue pair, whose ICRC and source address are checked already. Follow with [`Rc::fill`].
+    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, cx: &mut impl Context) {
+        if packet.header.service != Service::Rc {
+            return;
+        }
+        match packet.header.op {
+            Op::CongestionNotification => {}
+            Op::Acknowledge(_) | Op::AtomicAcknowledge(..) | Op::ReadResponse(_) => {
+                if matches!(self.state, State::Rts | State::Sqd) {
+                    let outcome = self.requester.response(now, &self.path, packet, cx);
+                    self.settle(outcome, cx);
+                }
+            }
+            _ => self.request(packet, cx),
+        }
+    }
+    /// Writes as many packets as there are to send and as fit; call again with an emptied batch until it stays empty.
+    /// Responses come before requests.
+    pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
+        if self.responder.fill(&self.path, batch, cx).is_err() && self.state != State::Error {
+            cx.event(QpEvent::AccessError);
+            self.enter_error(cx);
+        }
+        if matches!(self.state, State::Rts | State::Sqd) {
+            let draining = self.state == State::Sqd;
+            let outcome = self.requester.fill(now, &self.path, draining, batch, cx);
+            self.settle(outcome, cx);
+        }
+    }
+    /// When [`Rc::expire`] wants to be called at the latest; early calls do nothing.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.requester.deadline()
+    }
+    /// A timer may have run out: retransmission or the end of an RNR wait. Follow with [`Rc::fill`].
+    pub fn expire(&mut self, now: Instant, cx: &mut impl Context) {
+        let outcome = self.requester.expire(now, cx);
+        self.settle(outcome, cx);
+    }
+    /// Whether retransmissions happened since the last call because no answer came: the adapter then lets the packets
+    /// leave from another source port, because the old flow may end at a process that is stopped. (An answer, be it a
+    /// NAK, shows that the flow arrives.)
+    pub fn take_path_suspect(&mut self) -> bool {
+        self.requester.take_path_suspect()
+    }
+
+    fn request(&mut self, packet: &Packet<'_>, cx: &mut impl Context) {
+        match self.state {
+            State::Init | State::Error => return,
+            State::Rtr if !self.established => {
+                self.established = true;
+                cx.event(QpEvent::CommunicationEstablished);
+            }
+            _ => {}
+        }
+        if self.responder.request(&self.path, packet, cx).is_err() {
+            self.enter_error(cx);
+        }
+    }
+
+    /// The requester says its oldest request failed: it completes with that, all others are flushed.
+    fn settle(&mut self, outcome: Result<(), Status>, cx: &mut impl Context) {
+        if let Err(status) = outcome {
+            self.requester.fail_oldest(status, &self.path, cx);
+            self.responder.cut_off();
+            self.enter_error(cx);
+        }
+    }
+
+    /// Answers queued before still leave: the NAK that says why must.
+    fn enter_error(&mut self, cx: &mut impl Context) {
+        self.state = State::Error;
+        self.requester.flush(&self.path, cx);
+        self.responder.flush(&self.path, cx);
+    }
+}
+
+/// What every packet of a connection has in common.
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    qpn: Qpn,
+    dest: Qpn,
+    pkey: Pkey,
+    /// Payload bytes of a full packet.
+    mtu: usize,
+}
+
+impl Path {
+    fn header(&self, psn: Psn, op: Op) -> Header {
+        let bth = Bth { pkey: self.pkey, dest_qp: self.dest, psn, ..Bth::default() };
+        Header { bth, service: Service::Rc, op }
+    }
+    /// Packets that carry `len` bytes: at least one.
+    fn packets(&self, len: u32) -> u32 {
+        len.div_ceil(self.mtu as u32).max(1)
+    }
+    /// Payload bytes of packet `at` of a message of `len` bytes.
+    fn payload_len(&self, len: u32, at: u32) -> usize {
+        let before = u64::from(at) * self.mtu as u64;
+        u64::from(len).saturating_sub(before).min(self.mtu as u64) as usize
+    }
+}
+
+/// Bytes of a packet in a batch.
+fn packet_len(header: &Header, payload_len: usize) -> usize {
+    header.len() + payload_len.next_multiple_of(4) + ICRC_LEN
+}

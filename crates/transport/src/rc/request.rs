@@ -1,0 +1,226 @@
+//! A send work request on its way: how many packets it takes, what each of them says, how much is done.
+
+use wire::Psn;
+use wire::bth::{AtomicEth, Reth};
+use wire::roce::{Header, Op, SendAt, SendTail, WriteAt};
+
+use super::{MAX_MESSAGE, Path};
+use crate::op::{AtomicOp, Completed, Completion, Data, Fault, Memory, SendOp, SendWr, Status, Tail};
+
+/// Fewest response packets that a READ is split into parts of.
+const MIN_PART: u32 = 16;
+
+/// Bytes an atomic returns.
+const ATOMIC_LEN: u64 = 8;
+
+/// An entry of the send queue.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub wr: SendWr,
+    /// Whether its first packet has been sent, or would have been but for `fault`.
+    pub begun: bool,
+    /// Bytes of the message; known from the beginning on.
+    pub len: u32,
+    /// PSNs it takes; known from the beginning on.
+    pub packets: u32,
+    /// Packets acknowledged, or answers received.
+    pub done: u32,
+    /// Why it can not be sent: it fails once all before it are complete.
+    pub fault: Option<Status>,
+    /// A READ is asked for in parts of so many response packets, a power of two: responses are not acknowledged, so
+    /// the requester paces them.
+    part: u32,
+    /// Some part was asked for again, so that responses to the old request and to the new may differ in their
+    /// opcodes.
+    resumed: bool,
+}
+
+impl Request {
+    pub fn new(wr: SendWr) -> Request {
+        Request { wr, begun: false, len: 0, packets: 1, done: 0, fault: None, part: 1, resumed: false }
+    }
+
+    /// What is to be known before the first packet.
+    pub fn begin(&mut self, path: &Path, share: u32, max_rd_atomic: u8) {
+        self.begun = true;
+        let len = self.wr.data.len_bytes();
+        self.fault = self.illegal(len, max_rd_atomic);
+        if self.fault.is_some() {
+            return;
+        }
+        match self.wr.op {
+            SendOp::Atomic { .. } => self.len = ATOMIC_LEN as u32,
+            SendOp::Send(_) | SendOp::Write { .. } | SendOp::Read { .. } => {
+                // At most 2^31, as `illegal` has seen.
+                self.len = len as u32;
+                self.packets = path.packets(self.len);
+            }
+        }
+        self.part = part_for(share);
+    }
+
+    fn illegal(&self, len: u64, max_rd_atomic: u8) -> Option<Status> {
+        let answer_place = matches!(self.wr.data, Data::Sges(_));
+        match self.wr.op {
+            _ if len > MAX_MESSAGE => Some(Status::LocalLength),
+            // ATOMIC WRITE goes with FLUSH, which this engine does not speak yet.
+            SendOp::Atomic { op: AtomicOp::Write(_), .. } => Some(Status::LocalQpOperation),
+            SendOp::Read { .. } | SendOp::Atomic { .. } if !answer_place || max_rd_atomic == 0 => {
+                Some(Status::LocalQpOperation)
+            }
+            SendOp::Atomic { .. } if len < ATOMIC_LEN => Some(Status::LocalLength),
+            _ => None,
+        }
+    }
+
+    /// Whether it is complete only with an answer of its own: READ or atomic.
+    pub fn awaits_answer(&self) -> bool {
+        matches!(self.wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
+    }
+    /// PSNs not yet acknowledged or answered.
+    pub fn left(&self) -> u32 {
+        self.packets - self.done
+    }
+    /// PSNs that the request packet at `at` takes: a READ takes one for each response.
+    pub fn psns(&self, at: u32) -> u32 {
+        match self.wr.op {
+            SendOp::Read { .. } => (self.part - at % self.part).min(self.packets - at),
+            _ => 1,
+        }
+    }
+    /// Whether the answer before `at` ends what one request packet asked for.
+    pub fn ends_part(&self, at: u32) -> bool {
+        at == self.packets || at.is_multiple_of(self.part)
+    }
+    /// It will be sent again from `done` on, at a share of the window of `share`.
+    pub fn go_back(&mut self, share: u32) {
+        self.resumed = true;
+        // Both are powers of two, so that what ended a part before still does.
+        self.part = self.part.min(part_for(share));
+    }
+
+    /// Headers of the request packet at `at`, and its payload's length. The ACK request is the caller's to add.
+    pub fn header(&self, path: &Path, psn: Psn, at: u32) -> (Header, usize) {
+        let first = at == 0;
+        let last = at + 1 == self.packets;
+        let offset = u64::from(at) * path.mtu as u64;
+        let mut payload_len = path.payload_len(self.len, at);
+        let mut asks_event = false;
+        let op = match self.wr.op {
+            SendOp::Send(tail) => {
+                asks_event = last;
+                Op::Send(match (first, last) {
+                    (true, true) => SendAt::Only(tail),
+                    (true, false) => SendAt::First,
+                    (false, true) => SendAt::Last(tail),
+                    (false, false) => SendAt::Middle,
+                })
+            }
+            SendOp::Write { addr, rkey, immediate } => {
+                asks_event = last && immediate.is_some();
+                let reth = Reth { addr, rkey, length: self.len };
+                Op::Write(match (first, last) {
+                    (true, true) => WriteAt::Only(reth, immediate),
+                    (true, false) => WriteAt::First(reth),
+                    (false, true) => WriteAt::Last(immediate),
+                    (false, false) => WriteAt::Middle,
+                })
+            }
+            SendOp::Read { addr, rkey } => {
+                payload_len = 0;
+                let until = u64::from(at + self.psns(at)) * path.mtu as u64;
+                let length = u64::from(self.len).min(until).saturating_sub(offset) as u32;
+                Op::ReadRequest(Reth { addr: addr.wrapping_add(offset), rkey, length })
+            }
+            SendOp::Atomic { addr, rkey, op } => {
+                payload_len = 0;
+                match op {
+                    AtomicOp::CompareSwap { compare, swap } => {
+                        Op::CompareSwap(AtomicEth { addr, rkey, swap_or_add: swap, compare })
+                    }
+                    AtomicOp::FetchAdd(add) | AtomicOp::Write(add) => {
+                        Op::FetchAdd(AtomicEth { addr, rkey, swap_or_add: add, compare: 0 })
+                    }
+                }
+            }
+        };
+        let mut header = path.header(psn, op);
+        header.bth.solicited = asks_event && self.wr.solicited;
+        (header, payload_len)
+    }
+
+    /// Copies the payload of packet `at` out.
+    pub fn copy_out(&self, path: &Path, at: u32, dst: &mut [u8], memory: &impl Memory) -> Result<(), Fault> {
+        if dst.is_empty() {
+            return Ok(());
+        }
+        let offset = u64::from(at) * path.mtu as u64;
+        let inline = match &self.wr.data {
+            Data::Sges(list) => return memory.gather(list.as_slice(), offset, dst),
+            Data::Inline(bytes) => bytes.as_slice(),
+            Data::InlineLong(bytes) => bytes,
+        };
+        let start = offset as usize;
+        let src = inline.get(start..start + dst.len()).ok_or(Fault::Range)?;
+        dst.copy_from_slice(src);
+        Ok(())
+    }
+
+    /// Copies the next answer's bytes to where the application wants them.
+    pub fn copy_in(&self, path: &Path, src: &[u8], memory: &impl Memory) -> Result<(), Fault> {
+        match &self.wr.data {
+            Data::Sges(_) if src.is_empty() => Ok(()),
+            Data::Sges(list) => {
+                let offset = u64::from(self.done) * path.mtu as u64;
+                let tail = if self.left() == 1 { Tail::End } else { Tail::More };
+                memory.scatter(list.as_slice(), offset, src, tail)
+            }
+            Data::Inline(_) | Data::InlineLong(_) => Err(Fault::Rights),
+        }
+    }
+
+    /// Whether a READ response of this opcode and length is one that the next packet of this READ may be.
+    pub fn expects(&self, path: &Path, at: wire::roce::ReadAt, payload_len: usize) -> bool {
+        use wire::roce::ReadAt;
+        let begins = self.done == 0 || self.done.is_multiple_of(self.part);
+        let ends = self.ends_part(self.done + 1);
+        let position = match at {
+            ReadAt::First(_) => begins && !ends,
+            ReadAt::Middle => !begins && !ends,
+            ReadAt::Last(_) => !begins && ends,
+            ReadAt::Only(_) => begins && ends,
+        };
+        // An old request may have asked for more at once, a new one may have begun anywhere.
+        let end_of_part = matches!(at, ReadAt::Last(_) | ReadAt::Only(_));
+        let resumed = self.resumed && if self.left() == 1 { end_of_part } else { ends || !end_of_part };
+        (position || resumed) && payload_len == path.payload_len(self.len, self.done)
+    }
+
+    /// Its completion.
+    pub fn completion(&self, status: Status, path: &Path) -> Completion {
+        let (opcode, answer_len) = match self.wr.op {
+            SendOp::Send(_) => (Completed::Send, 0),
+            SendOp::Write { .. } => (Completed::Write, 0),
+            SendOp::Read { .. } => (Completed::Read, self.len),
+            SendOp::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => (Completed::CompareSwap, self.len),
+            SendOp::Atomic { op: AtomicOp::FetchAdd(_), .. } => (Completed::FetchAdd, self.len),
+            SendOp::Atomic { op: AtomicOp::Write(_), .. } => (Completed::AtomicWrite, 0),
+        };
+        let good = status == Status::Success;
+        Completion {
+            wr_id: self.wr.wr_id,
+            status,
+            opcode,
+            byte_len: if good { answer_len } else { 0 },
+            tail: SendTail::None,
+            qpn: path.qpn,
+            source_qp: path.dest,
+            solicited: !good,
+        }
+    }
+}
+
+/// The part of a READ for a share of the window: the greatest power of two in it.
+fn part_for(share: u32) -> u32 {
+    1 << share.max(MIN_PART).ilog2()
+}

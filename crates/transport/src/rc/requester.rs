@@ -1,0 +1,532 @@
+//! The requester (IBA 1.4 §9.7.3, §9.7.5.1, §9.7.6): a queue of requests and three places in the PSNs they take.
+//!
+//! ```text
+//! acknowledged | una ... sent ... | next ... sent before, to be sent again ... | high ... not yet sent
+//! ```
+//!
+//! Recovery is go-back-N: `next` returns to `una`, and everything follows again. `una` lies always in the oldest
+//! request, `next` at the cursor. PSNs outstanding number at most a window and a part of a READ, far less than 2^23,
+//! so serial arithmetic between the three is sound however long the messages are.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use wire::Psn;
+use wire::bth::{Aeth, NakCode, Syndrome};
+use wire::roce::{Op, Packet, ReadAt};
+
+use super::request::Request;
+use super::{Path, RtsAttr, packet_len, rnr_timer_of, timeout_of};
+use crate::TxBatch;
+use crate::op::{Context, SendOp, SendWr, Side, Status};
+
+/// Shortest local ACK timeout: responders are threads, not gates. The standard lets an adapter have a least timeout and
+/// wait up to four times as long as it was told (IBA 1.4 §9.7.6.1.3).
+const MIN_TIMEOUT: Duration = Duration::from_millis(1);
+
+/// `rnr_retry` of this value means for ever.
+const RNR_FOR_EVER: u8 = 7;
+
+#[derive(Debug, Default)]
+pub(super) struct Requester {
+    limits: Limits,
+    queue: VecDeque<Request>,
+    /// Requests that have left the queue: the ordinal number of its front.
+    retired: u64,
+    /// Ordinal number of the last READ or atomic begun.
+    last_answered: Option<u64>,
+    /// Oldest PSN not acknowledged.
+    una: Psn,
+    /// PSN sent next.
+    next: Psn,
+    /// PSN after the last ever sent.
+    high: Psn,
+    /// Where `next` is.
+    cursor: Cursor,
+    /// READ requests and atomics sent and not answered.
+    reads: u32,
+    /// Packets sent since one asked for an ACK.
+    unasked: u32,
+    timer: Option<Instant>,
+    /// The peer wants to be left alone until then.
+    rnr_until: Option<Instant>,
+    /// `una` when we last went back: what arrives from before that says nothing new.
+    went_back_at: Option<Psn>,
+    /// `high` when the window was last halved: one loss event lasts until all that was sent before it is through.
+    recover: Option<Psn>,
+    /// The window, not the application, was what stopped the last [`Requester::fill`].
+    held_back: bool,
+    /// Counted in the window.
+    entered: bool,
+    path_suspect: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Cursor {
+    request: usize,
+    packet: u32,
+}
+
+#[derive(Debug, Default)]
+struct Limits {
+    max_rd_atomic: u8,
+    timeout: Option<Duration>,
+    retry_cnt: u8,
+    rnr_retry: u8,
+    retries_left: u8,
+    rnr_retries_left: u8,
+}
+
+/// Nothing, or the status with which the oldest request fails, and the queue pair with it.
+type Outcome = Result<(), Status>;
+
+impl Requester {
+    pub fn start(&mut self, attr: RtsAttr) {
+        (self.una, self.next, self.high) = (attr.sq_psn, attr.sq_psn, attr.sq_psn);
+        self.limits.max_rd_atomic = attr.max_rd_atomic;
+        self.set_retries(attr);
+    }
+    pub fn set_retries(&mut self, attr: RtsAttr) {
+        self.limits.timeout = timeout_of(attr.timeout).map(|t| t.max(MIN_TIMEOUT));
+        self.limits.retry_cnt = attr.retry_cnt;
+        self.limits.rnr_retry = attr.rnr_retry;
+        self.limits.refill();
+    }
+    pub fn outstanding(&self) -> usize {
+        self.queue.len()
+    }
+    pub fn sq_psn(&self) -> Psn {
+        self.high
+    }
+    pub fn nothing_under_way(&self) -> bool {
+        self.queue.front().is_none_or(|r| !r.begun)
+    }
+    pub fn take_path_suspect(&mut self) -> bool {
+        std::mem::take(&mut self.path_suspect)
+    }
+    pub fn post(&mut self, wr: SendWr) {
+        self.queue.push_back(Request::new(wr));
+    }
+
+    // ---- sending ----
+
+    /// Sends what window, depth, fence and batch allow.
+    pub fn fill(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        draining: bool,
+        batch: &mut TxBatch,
+        cx: &mut impl Context,
+    ) -> Outcome {
+        self.held_back = false;
+        if self.rnr_until.is_some() {
+            return Ok(());
+        }
+        let share = cx.window().share();
+        while self.begin_next(path, share, draining)? && self.send_next(now, path, share, batch, cx)? {}
+        Ok(())
+    }
+
+    /// Whether the request at the cursor has begun or may now.
+    fn begin_next(&mut self, path: &Path, share: u32, draining: bool) -> Result<bool, Status> {
+        let Cursor { request: at, .. } = self.cursor;
+        let Some(request) = self.queue.get_mut(at) else { return Ok(false) };
+        if !request.begun {
+            // A fence waits for READs and atomics before it, nothing else (IBA 1.4 §10.8.3.3). Once it has let a
+            // request through it is not asked again: those before it are complete, those after it do not count.
+            let fenced = request.wr.fence && self.last_answered.is_some_and(|last| last >= self.retired);
+            if draining || fenced {
+                return Ok(false);
+            }
+            request.begin(path, share, self.limits.max_rd_atomic);
+            if request.awaits_answer() {
+                self.last_answered = Some(self.retired + at as u64);
+            }
+        }
+        match request.fault {
+            Some(status) if at == 0 => Err(status),
+            Some(_) => Ok(false),
+            None => Ok(true),
+        }
+    }
+
+    /// Sends the packet at the cursor, if it may go now and fits.
+    fn send_next(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        share: u32,
+        batch: &mut TxBatch,
+        cx: &mut impl Context,
+    ) -> Result<bool, Status> {
+        let Cursor { request: index, packet: at } = self.cursor;
+        let under_way = self.under_way();
+        let Some(request) = self.queue.get_mut(index) else { return Ok(false) };
+        let psns = request.psns(at);
+        let full = under_way > 0 && under_way + psns > share;
+        self.held_back |= full;
+        // A window that shrank may be full of packets none of which asks for an ACK; then one more goes that does.
+        let must_ask = full && self.unasked == under_way;
+        if full && !must_ask {
+            return Ok(false);
+        }
+        if request.awaits_answer() && self.reads >= u32::from(self.limits.max_rd_atomic) {
+            return Ok(false);
+        }
+        let (mut header, payload_len) = request.header(path, self.next, at);
+        let message_ends = at + psns == request.packets;
+        // Asking twice a window keeps it moving.
+        let asks =
+            must_ask || message_ends || request.awaits_answer() || self.unasked + 1 >= (share / 2).max(1);
+        header.bth.ack_request = asks;
+        if !batch.has_room(packet_len(&header, payload_len)) {
+            return Ok(false);
+        }
+        let memory = cx.memory();
+        if batch.push(&header, payload_len, |dst| request.copy_out(path, at, dst, memory)).is_err() {
+            request.fault = Some(Status::LocalProtection);
+            return if index == 0 { Err(Status::LocalProtection) } else { Ok(false) };
+        }
+        self.reads += u32::from(request.awaits_answer());
+        self.unasked = if asks { 0 } else { self.unasked + 1 };
+        self.cursor = if message_ends {
+            Cursor { request: index + 1, packet: 0 }
+        } else {
+            Cursor { request: index, packet: at + psns }
+        };
+        self.sent(now, psns, cx);
+        Ok(true)
+    }
+
+    fn sent(&mut self, now: Instant, psns: u32, cx: &mut impl Context) {
+        if self.timer.is_none() || self.next == self.una {
+            self.timer = self.limits.timeout.map(|t| now + t);
+        }
+        self.next = self.next.add(psns);
+        if self.high.before(self.next) {
+            self.high = self.next;
+        }
+        if !self.entered {
+            self.entered = true;
+            cx.window().enter();
+        }
+    }
+
+    /// PSNs sent, and not yet to be sent again.
+    fn under_way(&self) -> u32 {
+        self.next.since(self.una).max(0) as u32
+    }
+
+    // ---- what the responder says ----
+
+    pub fn response(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        packet: &Packet<'_>,
+        cx: &mut impl Context,
+    ) -> Outcome {
+        let psn = packet.header.bth.psn;
+        let ahead = psn.since(self.una);
+        if ahead < 0 || ahead >= self.high.since(self.una) {
+            // A ghost: acknowledged long ago, or never sent (IBA 1.4 §9.7.5.1.2).
+            return Ok(());
+        }
+        match packet.header.op {
+            Op::Acknowledge(Aeth { syndrome, .. }) => self.acknowledge(now, path, psn, syndrome, cx),
+            Op::AtomicAcknowledge(Aeth { syndrome: Syndrome::Ack { .. }, .. }, original) => {
+                self.atomic_answer(now, path, psn, original, cx)
+            }
+            Op::ReadResponse(at) => self.read_answer(now, path, psn, at, packet.payload, cx),
+            _ => Err(Status::BadResponse),
+        }
+    }
+
+    fn acknowledge(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        psn: Psn,
+        syndrome: Syndrome,
+        cx: &mut impl Context,
+    ) -> Outcome {
+        // An ACK acknowledges its own PSN, a NAK all before it (IBA 1.4 §9.7.5.2).
+        let end = if matches!(syndrome, Syndrome::Ack { .. }) { psn.add(1) } else { psn };
+        if !self.retire_before(now, path, end, cx) {
+            return match fatal(syndrome) {
+                // The answer that is missing is of the very READ that is refused.
+                Some(status) if self.in_oldest(psn) => Err(status),
+                _ => {
+                    self.implied_nak(cx);
+                    Ok(())
+                }
+            };
+        }
+        match syndrome {
+            Syndrome::Ack { .. } => Ok(()),
+            Syndrome::RnrNak { timer } => self.rnr_nak(now, timer, cx),
+            Syndrome::Nak(_) => fatal(syndrome).map_or_else(|| self.sequence_nak(cx), Err),
+        }
+    }
+
+    /// Takes all before `end` as acknowledged; false where a READ or atomic stands before it whose answer has not come.
+    fn retire_before(&mut self, now: Instant, path: &Path, end: Psn, cx: &mut impl Context) -> bool {
+        let mut acked = 0;
+        let reached = loop {
+            let left = end.since(self.una);
+            if left <= 0 {
+                break true;
+            }
+            match self.queue.front() {
+                Some(front) if front.awaits_answer() => break false,
+                Some(front) => {
+                    let n = front.left().min(left as u32);
+                    acked += n;
+                    self.advance(path, n, cx);
+                }
+                None => break true,
+            }
+        };
+        if acked > 0 {
+            self.progress(now, acked, cx);
+        }
+        reached
+    }
+
+    /// The next `n` packets of the oldest request are done.
+    fn advance(&mut self, path: &Path, n: u32, cx: &mut impl Context) {
+        let Some(front) = self.queue.front_mut() else { return };
+        front.done += n;
+        let (done, complete) = (front.done, front.left() == 0);
+        self.una = self.una.add(n);
+        if complete {
+            if let Some(request) = self.queue.pop_front()
+                && request.wr.signaled
+            {
+                cx.complete(Side::Send, request.completion(Status::Success, path));
+            }
+            self.retired += 1;
+            self.cursor.request = self.cursor.request.saturating_sub(1);
+        }
+        if self.next.before(self.una) {
+            // What was to be sent again had arrived the first time.
+            if !complete && let Some(front) = self.queue.front_mut() {
+                front.go_back(cx.window().share());
+            }
+            self.next = self.una;
+            self.cursor = Cursor { request: 0, packet: if complete { 0 } else { done } };
+            self.reads = 0;
+        }
+    }
+
+    /// The responder got further.
+    fn progress(&mut self, now: Instant, acked: u32, cx: &mut impl Context) {
+        self.limits.refill();
+        self.rnr_until = None;
+        self.went_back_at = None;
+        self.unasked = self.unasked.min(self.under_way());
+        if self.recover.is_some_and(|end| !self.una.before(end)) {
+            self.recover = None;
+        }
+        if self.held_back {
+            cx.window().acked(acked);
+        }
+        let idle = self.next == self.una;
+        self.timer = if idle { None } else { self.limits.timeout.map(|t| now + t) };
+        if self.una == self.high {
+            self.leave(cx);
+        }
+    }
+
+    fn read_answer(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        psn: Psn,
+        at: ReadAt,
+        payload: &[u8],
+        cx: &mut impl Context,
+    ) -> Outcome {
+        if !self.retire_before(now, path, psn, cx) {
+            self.implied_nak(cx);
+            return Ok(());
+        }
+        let Some(front) = self.queue.front() else { return Ok(()) };
+        let good = match at {
+            ReadAt::First(aeth) | ReadAt::Last(aeth) | ReadAt::Only(aeth) => {
+                matches!(aeth.syndrome, Syndrome::Ack { .. })
+            }
+            ReadAt::Middle => true,
+        };
+        if !good || !matches!(front.wr.op, SendOp::Read { .. }) || !front.expects(path, at, payload.len()) {
+            return Err(Status::BadResponse);
+        }
+        front.copy_in(path, payload, cx.memory()).map_err(|_| Status::LocalProtection)?;
+        let part_ends = front.ends_part(front.done + 1);
+        self.answered(now, path, part_ends, cx);
+        Ok(())
+    }
+
+    fn atomic_answer(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        psn: Psn,
+        original: u64,
+        cx: &mut impl Context,
+    ) -> Outcome {
+        if !self.retire_before(now, path, psn, cx) {
+            self.implied_nak(cx);
+            return Ok(());
+        }
+        let Some(front) = self.queue.front() else { return Ok(()) };
+        if !matches!(front.wr.op, SendOp::Atomic { .. }) {
+            return Err(Status::BadResponse);
+        }
+        front.copy_in(path, &original.to_ne_bytes(), cx.memory()).map_err(|_| Status::LocalProtection)?;
+        self.answered(now, path, true, cx);
+        Ok(())
+    }
+
+    fn answered(&mut self, now: Instant, path: &Path, part_ends: bool, cx: &mut impl Context) {
+        self.advance(path, 1, cx);
+        if part_ends {
+            self.reads = self.reads.saturating_sub(1);
+        }
+        self.progress(now, 1, cx);
+    }
+
+    fn in_oldest(&self, psn: Psn) -> bool {
+        self.queue.front().is_some_and(|front| psn.since(self.una) < front.left() as i32)
+    }
+
+    // ---- going back ----
+
+    /// An answer came that can only follow one that did not (IBA 1.4 §9.7.5.1.5). All further ones say so too: the first
+    /// counts, the timer guards the rest.
+    fn implied_nak(&mut self, cx: &mut impl Context) {
+        if self.went_back_at != Some(self.una) {
+            self.lost(cx);
+            self.go_back(cx);
+        }
+    }
+
+    /// NAK, PSN sequence error; all before its PSN is retired already.
+    fn sequence_nak(&mut self, cx: &mut impl Context) -> Outcome {
+        if self.next == self.una {
+            // We are there already and have sent nothing since.
+            return Ok(());
+        }
+        self.limits.retries_left = self.limits.retries_left.checked_sub(1).ok_or(Status::RetryExceeded)?;
+        self.lost(cx);
+        self.go_back(cx);
+        Ok(())
+    }
+
+    /// RNR NAK; all before its PSN is retired already.
+    fn rnr_nak(&mut self, now: Instant, timer: u8, cx: &mut impl Context) -> Outcome {
+        if self.rnr_until.is_some() || self.next == self.una {
+            // The wait is on, or nothing was sent since it ended: the same NAK again.
+            return Ok(());
+        }
+        if self.limits.rnr_retry != RNR_FOR_EVER {
+            self.limits.rnr_retries_left =
+                self.limits.rnr_retries_left.checked_sub(1).ok_or(Status::RnrRetryExceeded)?;
+        }
+        self.go_back(cx);
+        self.rnr_until = Some(now + rnr_timer_of(timer));
+        // The peer has answered: nothing is to be waited for until we send again.
+        self.timer = None;
+        Ok(())
+    }
+
+    fn go_back(&mut self, cx: &mut impl Context) {
+        self.next = self.una;
+        self.reads = 0;
+        self.unasked = 0;
+        self.went_back_at = Some(self.una);
+        let packet = match self.queue.front_mut() {
+            Some(front) => {
+                front.go_back(cx.window().share());
+                front.done
+            }
+            None => 0,
+        };
+        self.cursor = Cursor { request: 0, packet };
+    }
+
+    fn lost(&mut self, cx: &mut impl Context) {
+        if self.recover.is_none() {
+            self.recover = Some(self.high);
+            cx.window().lost();
+        }
+    }
+
+    // ---- time ----
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.rnr_until.or(self.timer)
+    }
+
+    pub fn expire(&mut self, now: Instant, cx: &mut impl Context) -> Outcome {
+        if let Some(end) = self.rnr_until {
+            if end <= now {
+                self.rnr_until = None;
+            }
+            return Ok(());
+        }
+        if self.timer.is_none_or(|end| now < end) {
+            return Ok(());
+        }
+        self.timer = None;
+        self.limits.retries_left = self.limits.retries_left.checked_sub(1).ok_or(Status::RetryExceeded)?;
+        self.path_suspect = true;
+        self.recover = None;
+        self.lost(cx);
+        self.go_back(cx);
+        Ok(())
+    }
+
+    // ---- the end ----
+
+    pub fn fail_oldest(&mut self, status: Status, path: &Path, cx: &mut impl Context) {
+        if let Some(request) = self.queue.pop_front() {
+            cx.complete(Side::Send, request.completion(status, path));
+        }
+    }
+
+    /// Completes all that is queued as flushed; nothing is waited for any more.
+    pub fn flush(&mut self, path: &Path, cx: &mut impl Context) {
+        while let Some(request) = self.queue.pop_front() {
+            cx.complete(Side::Send, request.completion(Status::WrFlush, path));
+        }
+        self.cursor = Cursor::default();
+        (self.timer, self.rnr_until) = (None, None);
+        self.leave(cx);
+    }
+
+    fn leave(&mut self, cx: &mut impl Context) {
+        if std::mem::take(&mut self.entered) {
+            cx.window().leave();
+        }
+    }
+}
+
+impl Limits {
+    fn refill(&mut self) {
+        self.retries_left = self.retry_cnt;
+        self.rnr_retries_left = self.rnr_retry;
+    }
+}
+
+/// The status of a request that met this answer, where no further try can help.
+fn fatal(syndrome: Syndrome) -> Option<Status> {
+    match syndrome {
+        Syndrome::Nak(NakCode::InvalidRequest) => Some(Status::RemoteInvalidRequest),
+        Syndrome::Nak(NakCode::RemoteAccess) => Some(Status::RemoteAccess),
+        Syndrome::Nak(NakCode::RemoteOperational) => Some(Status::RemoteOperation),
+        Syndrome::Nak(NakCode::InvalidRdRequest) => Some(Status::RemoteInvalidRdRequest),
+        Syndrome::Nak(NakCode::PsnSequence) | Syndrome::Ack { .. } | Syndrome::RnrNak { .. } => None,
+    }
+}

@@ -1,0 +1,406 @@
+//! The responder (IBA 1.4 §9.7.4, §9.7.5.2): executes requests in the order of their PSNs, each once, and queues the
+//! answers.
+
+use std::collections::VecDeque;
+
+use wire::Psn;
+use wire::bth::{AtomicEth, NakCode, Reth};
+use wire::roce::{Op, Packet, SendAt, SendTail, WriteAt};
+
+use super::answers::{Answers, Read};
+use super::{MAX_MESSAGE, Path, RtrAttr};
+use crate::TxBatch;
+use crate::op::{
+    Access, AtomicOp, Completed, Completion, Context, Fault, Memory, QpEvent, RecvWr, Remote, Side, Status,
+    Tail,
+};
+
+/// Repeated READs and atomics answered at once beyond `max_dest_rd_atomic`; more are dropped, their requester asks again.
+const EXTRA_REPEATED: usize = 16;
+
+#[derive(Debug, Default)]
+pub(super) struct Responder {
+    max_rd_atomic: usize,
+    min_rnr_timer: u8,
+    expected: Psn,
+    msn: u32,
+    /// A NAK has named the expected PSN: what lies after it is dropped in silence until it comes.
+    quiet: bool,
+    message: Message,
+    answers: Answers,
+    /// Results of the last `max_rd_atomic` atomics, for those asked for again.
+    results: VecDeque<(Psn, u64)>,
+}
+
+/// The message of several packets that is arriving.
+#[derive(Debug, Default)]
+enum Message {
+    #[default]
+    None,
+    Send {
+        receive: RecvWr,
+        received: u64,
+    },
+    Write {
+        to: Remote,
+        received: u64,
+    },
+}
+
+/// Why a request is not executed.
+enum Refusal {
+    /// No receive is posted: the requester may try again.
+    NotReady,
+    /// The queue pair can not go on.
+    Nak(NakCode, Option<QpEvent>),
+}
+
+/// The request breaks the protocol (IBA 1.4 table 58: "invalid request").
+const INVALID: Refusal = Refusal::Nak(NakCode::InvalidRequest, Some(QpEvent::RequestError));
+
+impl From<Fault> for Refusal {
+    /// A fault at the address that the peer named.
+    fn from(_: Fault) -> Refusal {
+        Refusal::Nak(NakCode::RemoteAccess, Some(QpEvent::AccessError))
+    }
+}
+
+/// The queue pair goes to the error state; the NAK is queued.
+#[derive(Debug)]
+pub(super) struct Broken;
+
+impl Responder {
+    pub fn start(&mut self, attr: RtrAttr) {
+        self.max_rd_atomic = attr.max_dest_rd_atomic.into();
+        self.min_rnr_timer = attr.min_rnr_timer;
+        self.expected = attr.rq_psn;
+    }
+    pub fn set_min_rnr_timer(&mut self, code: u8) {
+        self.min_rnr_timer = code & 31;
+    }
+    pub fn rq_psn(&self) -> Psn {
+        self.expected
+    }
+    pub fn fill(&mut self, path: &Path, batch: &mut TxBatch, cx: &impl Context) -> Result<(), Fault> {
+        self.answers.fill(path, batch, cx)
+    }
+    pub fn cut_off(&mut self) {
+        self.answers.cut_off();
+    }
+    /// A receive half filled completes as flushed.
+    pub fn flush(&mut self, path: &Path, cx: &mut impl Context) {
+        if let Message::Send { receive, .. } = std::mem::take(&mut self.message) {
+            cx.complete(Side::Receive, received(&receive, Status::WrFlush, path));
+        }
+    }
+
+    pub fn request(&mut self, path: &Path, packet: &Packet<'_>, cx: &mut impl Context) -> Result<(), Broken> {
+        if self.answers.is_full() {
+            return Ok(());
+        }
+        let psn = packet.header.bth.psn;
+        let ahead = psn.since(self.expected);
+        if ahead < 0 {
+            self.repeat(path, packet, cx);
+            return Ok(());
+        }
+        if ahead > 0 {
+            if !std::mem::replace(&mut self.quiet, true) {
+                self.answers.nak(self.expected, self.msn, NakCode::PsnSequence);
+            }
+            return Ok(());
+        }
+        match self.execute(path, packet, cx) {
+            Ok(()) => {
+                self.quiet = false;
+                Ok(())
+            }
+            Err(Refusal::NotReady) => {
+                self.quiet = true;
+                self.answers.rnr_nak(psn, self.msn, self.min_rnr_timer);
+                Ok(())
+            }
+            Err(Refusal::Nak(code, event)) => {
+                self.answers.nak(psn, self.msn, code);
+                event.into_iter().for_each(|e| cx.event(e));
+                Err(Broken)
+            }
+        }
+    }
+
+    /// The request expected next.
+    fn execute(&mut self, path: &Path, packet: &Packet<'_>, cx: &mut impl Context) -> Result<(), Refusal> {
+        let bth = &packet.header.bth;
+        let message_ends = match packet.header.op {
+            Op::Send(at) => self.send(path, at, packet, cx)?,
+            Op::Write(at) => self.write(path, at, packet, cx)?,
+            Op::ReadRequest(reth) if packet.payload.is_empty() => return self.read(path, bth.psn, reth, cx),
+            Op::CompareSwap(eth) if packet.payload.is_empty() => {
+                let op = AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add };
+                return self.atomic(bth.psn, eth, op, cx);
+            }
+            Op::FetchAdd(eth) if packet.payload.is_empty() => {
+                return self.atomic(bth.psn, eth, AtomicOp::FetchAdd(eth.swap_or_add), cx);
+            }
+            // FLUSH and ATOMIC WRITE are not offered.
+            _ => return Err(INVALID),
+        };
+        self.take(1, message_ends);
+        if bth.ack_request {
+            self.answers.ack(bth.psn, self.msn);
+        }
+        Ok(())
+    }
+
+    /// PSNs executed.
+    fn take(&mut self, psns: u32, message_ends: bool) {
+        self.expected = self.expected.add(psns);
+        self.msn = self.msn.wrapping_add(u32::from(message_ends)) & 0xff_ffff;
+    }
+
+    // ---- SEND ----
+
+    /// Whether the message ends with this packet.
+    fn send(
+        &mut self,
+        path: &Path,
+        at: SendAt,
+        packet: &Packet<'_>,
+        cx: &mut impl Context,
+    ) -> Result<bool, Refusal> {
+        let (first, tail) = match at {
+            SendAt::First => (true, None),
+            SendAt::Middle => (false, None),
+            SendAt::Last(tail) => (false, Some(tail)),
+            SendAt::Only(tail) => (true, Some(tail)),
+        };
+        check_len(path, packet.payload, first, tail.is_some())?;
+        if matches!(tail, Some(SendTail::Invalidate(_))) {
+            // No memory here can be invalidated by a peer.
+            return Err(INVALID);
+        }
+        match (&self.message, first) {
+            (Message::None, true) => {
+                let receive = cx.take_receive().ok_or(Refusal::NotReady)?;
+                self.message = Message::Send { receive, received: 0 };
+            }
+            (Message::Send { .. }, false) => {}
+            _ => return Err(INVALID),
+        }
+        self.append(path, packet, tail, cx)?;
+        Ok(tail.is_some())
+    }
+
+    /// Puts the payload where the receive says; completes it at the end of the message, or where it can not take it.
+    fn append(
+        &mut self,
+        path: &Path,
+        packet: &Packet<'_>,
+        tail: Option<SendTail>,
+        cx: &mut impl Context,
+    ) -> Result<(), Refusal> {
+        let Message::Send { receive, received: before } = &mut self.message else { return Err(INVALID) };
+        let after = *before + packet.payload.len() as u64;
+        let failure = if after > receive.sges.len_bytes().min(MAX_MESSAGE) {
+            // IBA 1.4 §9.7.4.1.5: the message is too long for the receive.
+            Some((Status::LocalLength, NakCode::InvalidRequest))
+        } else if packet.payload.is_empty() {
+            None
+        } else {
+            let copied = cx.memory().scatter(receive.sges.as_slice(), *before, packet.payload, tail_of(tail));
+            // §9.9.3: the responder's own fault, not the requester's.
+            copied.err().map(|_| (Status::LocalProtection, NakCode::RemoteOperational))
+        };
+        *before = after;
+        let status = match (failure, tail) {
+            (Some((status, _)), _) => status,
+            (None, Some(_)) => Status::Success,
+            (None, None) => return Ok(()),
+        };
+        if let Message::Send { receive, .. } = std::mem::take(&mut self.message) {
+            let mut completion = received(&receive, status, path);
+            if let (Status::Success, Some(tail)) = (status, tail) {
+                completion.byte_len = after as u32;
+                completion.tail = tail;
+                completion.solicited = packet.header.bth.solicited;
+            }
+            cx.complete(Side::Receive, completion);
+        }
+        failure.map_or(Ok(()), |(_, code)| Err(Refusal::Nak(code, None)))
+    }
+
+    // ---- WRITE ----
+
+    /// Whether the message ends with this packet.
+    fn write(
+        &mut self,
+        path: &Path,
+        at: WriteAt,
+        packet: &Packet<'_>,
+        cx: &mut impl Context,
+    ) -> Result<bool, Refusal> {
+        let (reth, ends, immediate) = match at {
+            WriteAt::First(reth) => (Some(reth), false, None),
+            WriteAt::Middle => (None, false, None),
+            WriteAt::Last(immediate) => (None, true, immediate),
+            WriteAt::Only(reth, immediate) => (Some(reth), true, immediate),
+        };
+        check_len(path, packet.payload, reth.is_some(), ends)?;
+        let (to, before) = match (&self.message, reth) {
+            (Message::None, Some(reth)) => (remote(reth), 0),
+            (Message::Write { to, received }, None) => (*to, *received),
+            _ => return Err(INVALID),
+        };
+        let after = before + packet.payload.len() as u64;
+        // A last packet ends the length that the RETH says; any other leaves some for it.
+        if to.length > MAX_MESSAGE || (ends && after != to.length) || (!ends && after >= to.length) {
+            return Err(INVALID);
+        }
+        if reth.is_some() && to.length > 0 {
+            cx.memory().check(to, Access::Write)?;
+        }
+        let receive = match immediate {
+            Some(_) => Some(cx.take_receive().ok_or(Refusal::NotReady)?),
+            None => None,
+        };
+        let tail = if ends { Tail::End } else { Tail::More };
+        let copied = match packet.payload {
+            [] => Ok(()),
+            payload => cx.memory().write(to, before, payload, tail),
+        };
+        self.message = if ends { Message::None } else { Message::Write { to, received: after } };
+        if let (Some(receive), Some(immediate)) = (&receive, immediate) {
+            let status = if copied.is_ok() { Status::Success } else { Status::WrFlush };
+            let mut completion = received(receive, status, path);
+            completion.opcode = Completed::ReceiveWriteImmediate;
+            if copied.is_ok() {
+                completion.byte_len = after as u32;
+                completion.tail = SendTail::Immediate(immediate);
+                completion.solicited = packet.header.bth.solicited;
+            }
+            cx.complete(Side::Receive, completion);
+        }
+        copied?;
+        Ok(ends)
+    }
+
+    // ---- READ and atomics ----
+
+    fn read(&mut self, path: &Path, psn: Psn, reth: Reth, cx: &mut impl Context) -> Result<(), Refusal> {
+        let from = self.check_read(reth)?;
+        if self.answers.fresh() >= self.max_rd_atomic {
+            return Err(INVALID);
+        }
+        if from.length > 0 {
+            cx.memory().check(from, Access::Read)?;
+        }
+        let packets = path.packets(reth.length);
+        self.take(packets, true);
+        self.answers.read(Read { psn, msn: self.msn, from, packets, next: 0, repeated: false });
+        Ok(())
+    }
+
+    fn check_read(&self, reth: Reth) -> Result<Remote, Refusal> {
+        let legal = matches!(self.message, Message::None) && u64::from(reth.length) <= MAX_MESSAGE;
+        if legal { Ok(remote(reth)) } else { Err(INVALID) }
+    }
+
+    fn atomic(
+        &mut self,
+        psn: Psn,
+        eth: AtomicEth,
+        op: AtomicOp,
+        cx: &mut impl Context,
+    ) -> Result<(), Refusal> {
+        if !matches!(self.message, Message::None)
+            || !eth.addr.is_multiple_of(8)
+            || self.answers.fresh() >= self.max_rd_atomic
+        {
+            return Err(INVALID);
+        }
+        let original = cx.memory().atomic(Remote { addr: eth.addr, length: 8, rkey: eth.rkey }, op)?;
+        self.take(1, true);
+        if self.results.len() >= self.max_rd_atomic {
+            self.results.pop_front();
+        }
+        self.results.push_back((psn, original));
+        self.answers.atomic(psn, self.msn, original, false);
+        Ok(())
+    }
+
+    // ---- requests that came before ----
+
+    /// A PSN from before the one expected (IBA 1.4 §9.7.4.1.2): nothing is executed twice.
+    fn repeat(&mut self, path: &Path, packet: &Packet<'_>, cx: &mut impl Context) {
+        let psn = packet.header.bth.psn;
+        let room = self.answers.repeated() < self.max_rd_atomic + EXTRA_REPEATED;
+        match packet.header.op {
+            Op::Send(_) | Op::Write(_) => self.answers.ack(self.expected.add(0xff_ffff), self.msn),
+            Op::ReadRequest(reth) if packet.payload.is_empty() => {
+                self.repeat_read(path, psn, reth, room, cx);
+            }
+            Op::CompareSwap(_) | Op::FetchAdd(_) => {
+                let saved = self.results.iter().rev().find(|(p, _)| *p == psn);
+                if let Some(&(_, original)) = saved
+                    && room
+                    && !self.answers.holds_atomic(psn)
+                {
+                    self.answers.atomic(psn, self.msn, original, true);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A READ leaves no trace, so reading again gives what the requester asks for: the whole, or the rest of it. What
+    /// it names must be allowed now, and lie before the PSN expected; else it is no repetition, and is dropped.
+    fn repeat_read(&mut self, path: &Path, psn: Psn, reth: Reth, room: bool, cx: &mut impl Context) {
+        let from = remote(reth);
+        let packets = path.packets(reth.length);
+        let lies_before = packets as i64 <= -i64::from(psn.since(self.expected));
+        if from.length > MAX_MESSAGE
+            || !lies_before
+            || (from.length > 0 && cx.memory().check(from, Access::Read).is_err())
+        {
+            return;
+        }
+        let read = Read { psn, msn: self.msn, from, packets, next: 0, repeated: true };
+        if !self.answers.replace(&read) && room {
+            self.answers.read(read);
+        }
+    }
+}
+
+/// Payload lengths by a packet's place in its message (IBA 1.4 §9.7.4.1.6): full but for the last, which is not empty
+/// unless it is the only one.
+fn check_len(path: &Path, payload: &[u8], first: bool, last: bool) -> Result<(), Refusal> {
+    let len = payload.len();
+    let legal = match (first, last) {
+        (_, false) => len == path.mtu,
+        (false, true) => (1..=path.mtu).contains(&len),
+        (true, true) => len <= path.mtu,
+    };
+    if legal { Ok(()) } else { Err(INVALID) }
+}
+
+fn tail_of(end: Option<SendTail>) -> Tail {
+    if end.is_some() { Tail::End } else { Tail::More }
+}
+
+fn remote(reth: Reth) -> Remote {
+    Remote { addr: reth.addr, length: reth.length.into(), rkey: reth.rkey }
+}
+
+/// The completion of a receive, as far as its status alone says.
+fn received(receive: &RecvWr, status: Status, path: &Path) -> Completion {
+    Completion {
+        wr_id: receive.wr_id,
+        status,
+        opcode: Completed::Receive,
+        byte_len: 0,
+        tail: SendTail::None,
+        qpn: path.qpn,
+        source_qp: path.dest,
+        solicited: status != Status::Success,
+    }
+}
