@@ -1,7 +1,8 @@
 //! Packet formats of RoCEv2 and the InfiniBand connection manager: parse and emit, nothing else.
 //!
-//! One file a format, the table of its bytes at the top. A `Repr`-like type can only hold a legal packet, so what
-//! was parsed needs no second check, and `parse(emit(x)) == x` for every value.
+//! One file a format, the table of its bytes at the top. What was parsed needs no second check, and
+//! `parse(emit(x)) == x` for every value whose fields are in the ranges they document (of a field narrower than its
+//! type the low bits are sent).
 #![forbid(unsafe_code)]
 
 pub mod bth;

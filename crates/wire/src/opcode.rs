@@ -48,6 +48,7 @@ pub(crate) enum Operation {
 
 impl Operation {
     /// Whether the responder sends it.
+    #[inline]
     pub(crate) fn is_response(self) -> bool {
         use Operation::*;
         matches!(
@@ -61,7 +62,7 @@ impl Operation {
         )
     }
 
-    fn from_low_bits(bits: u8) -> Option<Operation> {
+    const fn from_low_bits(bits: u8) -> Option<Operation> {
         use Operation::*;
         Some(match bits {
             0x00 => SendFirst,
@@ -95,25 +96,40 @@ impl Operation {
 }
 
 /// What an opcode byte means; `None` where it means nothing.
+#[inline]
 pub(crate) fn decode(opcode: u8) -> Option<(Transport, Operation)> {
+    static MEANING: [Option<(Transport, Operation)>; 256] = {
+        let mut table = [None; 256];
+        let mut opcode = 0;
+        while opcode < table.len() {
+            table[opcode] = meaning(opcode as u8);
+            opcode += 1;
+        }
+        table
+    };
+    MEANING[usize::from(opcode)]
+}
+
+const fn meaning(opcode: u8) -> Option<(Transport, Operation)> {
     let low = opcode & 0x1f;
     // UC has no responses and no invalidation; FLUSH and ATOMIC WRITE are RC's alone (annex A19).
     let (transport, legal) = match opcode >> 5 {
         0 => (Transport::Rc, true),
         1 => (Transport::Uc, low <= 0x0b),
         3 => (Transport::Ud, low == 0x04 || low == 0x05),
-        4 => return (low == 1).then_some((Transport::Cnp, Operation::CongestionNotification)),
+        4 if low == 1 => return Some((Transport::Cnp, Operation::CongestionNotification)),
         5 => (Transport::Xrc, low <= 0x17),
         _ => return None,
     };
-    if !legal {
-        return None;
+    match Operation::from_low_bits(low) {
+        Some(operation) if legal => Some((transport, operation)),
+        _ => None,
     }
-    Operation::from_low_bits(low).map(|operation| (transport, operation))
 }
 
 /// The opcode byte of an operation. Pairs that table 38 does not have (a READ over UC, say) give a byte that
 /// [`decode`] refuses.
+#[inline]
 pub(crate) fn encode(service: &Service, op: &Op) -> u8 {
     let transport = match (service, op) {
         (_, Op::CongestionNotification) => Transport::Cnp,
@@ -126,6 +142,7 @@ pub(crate) fn encode(service: &Service, op: &Op) -> u8 {
 }
 
 /// The operation without its headers.
+#[inline]
 pub(crate) fn operation(op: &Op) -> Operation {
     match op {
         Op::Send(SendAt::First) => Operation::SendFirst,

@@ -119,6 +119,7 @@ pub struct Packet<'a> {
 impl Header {
     /// The BTH opcode byte. A service and an operation that IBA 1.4 table 38 does not pair (a READ over UC, say) give
     /// a byte that [`Packet::parse`] refuses.
+    #[inline]
     pub fn opcode(&self) -> u8 {
         opcode::encode(&self.service, &self.op)
     }
@@ -141,6 +142,7 @@ impl Header {
     /// # Panics
     ///
     /// If `out` holds fewer than [`Header::len`] bytes.
+    #[inline]
     pub fn emit(&self, payload_len: usize, out: &mut [u8]) -> usize {
         let mut out = Writer::new(out);
         self.bth.write(self.opcode(), pad(payload_len), &mut out);
@@ -278,6 +280,7 @@ impl<'a> Packet<'a> {
     /// `Truncated`: shorter than its headers. `Opcode`: not in table 38. `Version`: not 0. `Pad`: more padding than
     /// payload. `Length`: not whole words, or a payload where the operation has none. `Field`: a reserved AETH
     /// syndrome.
+    #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let mut from = Reader::new(bytes);
         let (bth, raw) = Bth::read(&mut from)?;
