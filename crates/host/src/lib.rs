@@ -1,1 +1,178 @@
-//! .
+//! The real world under a node: interfaces and routes by netlink, UDP sockets, names shared between the processes of
+//! this host, and the engine thread that serves whoever does not poll.
+//!
+//! [`Host::start`] makes the world, has the guest made on it, and runs both; [`RealWorld`] is what the guest sees.
+//!
+//! | file | what |
+//! |---|---|
+//! | `world` | the world's face: [`nic::Outlet`] and [`node::World`] |
+//! | `engine`, `alarm`, `interest` | the thread, when it wakes, what it waits for |
+//! | `link` | the send path |
+//! | `ports`, `receive` | the receive path: which sockets, and one of them |
+//! | `sockets` | how both kinds are set up |
+//! | `registry` | names, and packets handed from process to process |
+//! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
+//! | `fork`, `sys` | descriptors that end with a fork; system calls. The only unsafe code |
+
+mod alarm;
+mod clock;
+mod counters;
+mod engine;
+mod fork;
+mod identity;
+mod interest;
+mod interfaces;
+mod link;
+mod neighbours;
+mod netlink;
+mod ports;
+mod receive;
+mod registry;
+mod routes;
+mod sockets;
+mod sys;
+mod world;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use node::{Guest, Input};
+
+pub use counters::Counters;
+pub use world::RealWorld;
+
+use receive::Delivery;
+
+/// What can be chosen about a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Send runs of equal packets with one system call (UDP_SEGMENT).
+    pub segmentation: bool,
+    /// Receive buffer of each socket in bytes; the kernel caps it at net.core.rmem_max.
+    pub receive_buffer_bytes: u32,
+    /// Send buffer of each socket in bytes; the kernel caps it at net.core.wmem_max.
+    pub send_buffer_bytes: u32,
+    /// After so many packets that came by way of another process a flow gets a socket of its own; at least 1.
+    pub promote_after: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            segmentation: true,
+            receive_buffer_bytes: 4 << 20,
+            send_buffer_bytes: 4 << 20,
+            promote_after: 4,
+        }
+    }
+}
+
+/// A guest and the real world under it, running.
+///
+/// Dropping it stops it. In a forked child an inherited host is inert: its descriptors are closed, its calls do
+/// nothing, and dropping it touches neither threads nor descriptors.
+pub struct Host<G: Guest> {
+    world: Arc<RealWorld>,
+    guest: Arc<G>,
+    stop: Arc<AtomicBool>,
+    engine: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl<G: Guest> Host<G> {
+    /// Opens the world, makes the guest on it, tells it the interfaces ([`Input::Interfaces`]) and starts the engine
+    /// thread, named "verbena".
+    ///
+    /// # Errors
+    ///
+    /// What the system refused: descriptors (EMFILE, ENFILE), memory, netlink, a thread (EAGAIN).
+    pub fn start(
+        make_guest: impl FnOnce(Arc<RealWorld>) -> Arc<G>,
+        config: Config,
+    ) -> io::Result<Arc<Host<G>>> {
+        let world = Arc::new(RealWorld::open(config)?);
+        let guest = make_guest(world.clone());
+        guest.input(Instant::now(), Input::Interfaces(&world.interfaces()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let engine = {
+            let (world, guest, stop) = (world.clone(), guest.clone(), stop.clone());
+            let thread = std::thread::Builder::new().name("verbena".to_owned());
+            sys::with_signals_blocked(|| thread.spawn(move || engine::run(world, guest, &stop)))?
+        };
+        Ok(Arc::new(Host { world, guest, stop, engine: Mutex::new(Some(engine)) }))
+    }
+
+    /// The guest.
+    pub fn guest(&self) -> &Arc<G> {
+        &self.guest
+    }
+
+    /// The world under it.
+    pub fn world(&self) -> &Arc<RealWorld> {
+        &self.world
+    }
+
+    /// Whether this process started it; false in a forked child that inherited it.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        self.world.is_ours()
+    }
+
+    /// For a thread that found its completion queue empty: takes what arrived from the sockets to the guest, in the
+    /// calling thread; returns whether anything came. Where nothing did it costs one system call.
+    ///
+    /// While it is called again and again (within 200 us) the engine thread leaves those sockets to the caller. Call it
+    /// with no lock of the guest held. A panic in the guest comes through.
+    #[inline]
+    pub fn poll(&self) -> bool {
+        if !self.is_ours() {
+            return false;
+        }
+        let RealWorld { clock, counters, ports, .. } = &*self.world;
+        ports.poll(&Delivery { guest: &*self.guest, clock, counters })
+    }
+
+    /// For a thread that polled and now is about to wait (on a completion channel): hands the sockets back to the
+    /// engine at once. Without it the engine takes them back up to 200 us later.
+    pub fn rest(&self) {
+        if self.is_ours() {
+            self.world.ports.rest(&self.world.interest);
+        }
+    }
+
+    /// Stops the engine thread, waits until it has ended (unless it is the caller), and closes the sockets. Names are given
+    /// back by those who hold them. Further calls do nothing.
+    pub fn stop(&self) {
+        if !self.is_ours() {
+            return;
+        }
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(engine) = engine else { return };
+        self.stop.store(true, Ordering::Release);
+        self.world.alarm.bell.ring();
+        if engine.thread().id() != std::thread::current().id() {
+            // A panic of the engine itself: there is nothing left of it to tidy up.
+            let _ = engine.join();
+        }
+        self.world.close();
+    }
+}
+
+impl<G: Guest> Drop for Host<G> {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            self.stop();
+        } else if let Ok(mut engine) = self.engine.try_lock() {
+            // The thread does not exist in this process: a join handle must not even be dropped.
+            std::mem::forget(engine.take());
+        }
+    }
+}
+
+impl<G: Guest> std::fmt::Debug for Host<G> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("world", &self.world).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,61 @@
+//! What a host has done, in numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// Counts since the start of the host; any thread may read them at any time.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])+ pub $name: AtomicU64,)+
+        }
+
+        impl Counters {
+            /// All of them with their names, in the order of the declaration.
+            pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)+]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets handed to the network.
+    packets_sent,
+    /// System calls that sent them.
+    sends,
+    /// Packets the system would not take: a full queue, no route, no descriptor left.
+    packets_dropped_sending,
+    /// Sockets that gave up segmented sends because the path takes single packets only.
+    segmentation_given_up,
+    /// Packets that came out of our sockets.
+    packets_received,
+    /// System calls that brought them.
+    receives,
+    /// Datagrams the system dropped because a receive buffer was full (SO_RXQ_OVFL).
+    overflow_drops,
+    /// Receives that failed or brought no UDP datagram with a sender.
+    receive_errors,
+    /// Packets handed to other processes of this host.
+    forwarded_out,
+    /// Packets other processes handed to us.
+    forwarded_in,
+    /// Packets lost on the way to another process, because its queue was full.
+    forward_drops,
+    /// Messages from other processes that were none of ours.
+    forward_errors,
+    /// ICMP errors for packets of ours.
+    icmp_errors,
+    /// Flows that got a socket of their own.
+    promotions,
+    /// Addresses whose UDP port could not be opened.
+    addresses_refused,
+    /// Panics caught in the engine thread: each is a bug.
+    panics,
+}
+
+/// Adds to a counter.
+#[inline]
+pub(crate) fn add(counter: &AtomicU64, n: usize) {
+    counter.fetch_add(n as u64, Ordering::Relaxed);
+}

@@ -1,0 +1,185 @@
+//! The thread that serves whoever does not poll: targets of one-sided operations, completion channels, timers; and
+//! everything that is not a packet. One per host.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use node::{Guest, Input};
+
+use crate::counters::add;
+use crate::interest::Source;
+use crate::receive::{Delivery, Drained, ReceiveSocket};
+use crate::sys;
+use crate::world::RealWorld;
+
+/// How often one event reads its socket before the others get their turn.
+const READS_PER_EVENT: usize = 64;
+/// How long a guest is left alone that panicked, so that a panic in a timer does not take a whole processor.
+const AFTER_PANIC: Duration = Duration::from_millis(10);
+
+/// The engine's own state.
+struct Engine<G> {
+    world: Arc<RealWorld>,
+    guest: Arc<G>,
+    /// Sockets that polling threads serve: looked at again when their lease ends.
+    leased: Vec<Arc<ReceiveSocket>>,
+    /// For packets of other processes.
+    bytes: Box<[u8]>,
+    /// When the guest is called again.
+    guest_at: Option<Instant>,
+}
+
+/// Runs until `stop` is set and the bell rung.
+pub(crate) fn run<G: Guest>(world: Arc<RealWorld>, guest: Arc<G>, stop: &AtomicBool) {
+    sys::tighten_timers();
+    let bytes = vec![0; 1 << 16].into_boxed_slice();
+    let mut engine = Engine { world, guest, leased: Vec::new(), bytes, guest_at: None };
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+    while !stop.load(Ordering::Acquire) {
+        let timeout = engine.timers();
+        let world = engine.world.clone();
+        match world.interest.wait(&mut events, timeout) {
+            Ok(events) => events.iter().for_each(|event| engine.event(event.events, event.u64)),
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            // Nothing that a valid epoll instance can say; but never turn in circles at full speed.
+            Err(_) => std::thread::sleep(AFTER_PANIC),
+        }
+    }
+}
+
+impl<G: Guest> Engine<G> {
+    /// Does what is due; how long there is nothing to do (`None`: until something happens).
+    fn timers(&mut self) -> Option<Duration> {
+        let world = self.world.clone();
+        let due = world.alarm.take();
+        let now = Instant::now();
+        world.neighbours.recheck(now, &world.requests);
+        for (ticket, result) in world.neighbours.take_answers() {
+            self.guarded(|guest| guest.input(now, Input::Resolved { ticket, result }));
+        }
+        let is_due = due <= world.clock.nanos(now);
+        if is_due || self.guest_at.is_some_and(|at| at <= now) {
+            let fine = self.guarded(|guest| guest.expire(now));
+            self.guest_at = if fine { self.deadline() } else { Some(now + AFTER_PANIC) };
+        } else {
+            self.guest_at = self.deadline();
+        }
+        let lease_end = self.look_after_leases();
+        let own = [self.guest_at, world.neighbours.deadline()].into_iter().flatten();
+        let set = (!is_due).then_some(due);
+        let own = own.map(|at| world.clock.nanos(at)).chain(lease_end).chain(set).min().unwrap_or(u64::MAX);
+        match world.alarm.sleep(own) {
+            u64::MAX => None,
+            at => Some(Duration::from_nanos(at.saturating_sub(world.clock.now()))),
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let mut deadline = None;
+        self.guarded(|guest| deadline = guest.deadline());
+        deadline
+    }
+
+    /// Takes back the sockets whose lease has ended; when the next one ends.
+    fn look_after_leases(&mut self) -> Option<u64> {
+        let now = self.world.clock.now();
+        let interest = &self.world.interest;
+        let mut next: Option<u64> = None;
+        self.leased.retain(|socket| match socket.lease_end(now) {
+            Some(end) => {
+                next = Some(next.map_or(end, |next| next.min(end)));
+                true
+            }
+            None => {
+                socket.arm(interest);
+                false
+            }
+        });
+        next
+    }
+
+    fn event(&mut self, events: u32, token: u64) {
+        let world = self.world.clone();
+        // Removed since the event: nothing to do.
+        let Some(source) = world.interest.get(token) else { return };
+        match source {
+            Source::Bell => world.alarm.bell.silence(),
+            Source::Receive(socket) => self.packets(events, &socket),
+            Source::Send(socket) => {
+                self.guarded(|guest| socket.report_errors(guest, &world.counters));
+            }
+            Source::Interfaces => self.interfaces(),
+            Source::Neighbours => world.neighbours.follow(),
+            Source::Listener(listener) => listener.accept(&world.interest),
+            Source::Connection(connection) => {
+                let mut bytes = std::mem::take(&mut self.bytes);
+                let mut open = true;
+                self.guarded(|guest| {
+                    open = connection.read(READS_PER_EVENT, &mut bytes, &world.counters, |datagram| {
+                        world.ports.note_forwarded(datagram.source, datagram.dest, &world.opener());
+                        guest.input(Instant::now(), Input::Datagram(datagram));
+                    });
+                });
+                self.bytes = bytes;
+                if !open {
+                    connection.close(&world.interest);
+                }
+            }
+            Source::Bearer(bearer) => {
+                if let Some(name) = world.registry.ended(&bearer, &world.interest) {
+                    self.guarded(|guest| guest.input(Instant::now(), Input::Gone(name)));
+                }
+            }
+        }
+    }
+
+    /// Packets wait at a socket, or an error does.
+    fn packets(&mut self, events: u32, socket: &Arc<ReceiveSocket>) {
+        let world = self.world.clone();
+        let readable = events & libc::EPOLLIN as u32 != 0;
+        if readable && socket.lease_end(world.clock.now()).is_some() {
+            return self.leave_to_poller(socket);
+        }
+        let mut drained = Drained::Empty;
+        self.guarded(|guest| {
+            let to = Delivery { guest, clock: &world.clock, counters: &world.counters };
+            drained = socket.drain(READS_PER_EVENT, false, &to);
+        });
+        match drained {
+            Drained::Some => world.ports.delivered_by_engine(socket, world.clock.now()),
+            // Its thread may have found it empty before this packet came.
+            Drained::Busy => self.leave_to_poller(socket),
+            Drained::Empty => {}
+        }
+    }
+
+    fn leave_to_poller(&mut self, socket: &Arc<ReceiveSocket>) {
+        socket.lease(self.world.clock.now().max(1));
+        socket.disarm(&self.world.interest);
+        if !self.leased.iter().any(|leased| leased.token == socket.token) {
+            self.leased.push(socket.clone());
+        }
+    }
+
+    fn interfaces(&mut self) {
+        let world = self.world.clone();
+        if let Some(known) = world.interfaces.follow(&world.requests) {
+            world.ports.follow(&known, &world.opener());
+            world.link.retain(|address| known.bearing(address, 0).is_some(), &world.interest);
+            self.guarded(|guest| guest.input(Instant::now(), Input::Interfaces(&known.list)));
+        }
+    }
+
+    /// Calls the guest; a panic in it is counted, and the thread lives on. False where it panicked.
+    fn guarded(&self, call: impl FnOnce(&G)) -> bool {
+        // The guest's own locks tell it what was left half-done; ours are not held here, but for a receive token, which
+        // guards nothing but buffers.
+        let fine = catch_unwind(AssertUnwindSafe(|| call(&self.guest))).is_ok();
+        if !fine {
+            add(&self.world.counters.panics, 1);
+        }
+        fine
+    }
+}

@@ -1,0 +1,193 @@
+//! Network interfaces and their addresses, by netlink (rtnetlink(7)), now and as they change.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use node::world::Interface;
+
+use crate::netlink::{Message, Netlink, u32_at};
+use crate::sys;
+
+// linux/if_link.h
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+// linux/if_addr.h
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+/// Addresses nothing can be bound to: duplicate detection runs, or has found a duplicate.
+const IFA_UNUSABLE: u32 = 0x40 | 0x08;
+
+/// The interfaces at one time.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) list: Vec<Interface>,
+    /// Indices of interfaces whose neighbours need no resolution.
+    without_neighbours: Vec<u32>,
+}
+
+impl Known {
+    pub(crate) fn by_index(&self, index: u32) -> Option<&Interface> {
+        self.list.iter().find(|interface| interface.index == index)
+    }
+
+    /// The interface that bears `address`; `scope` tells link-local ones apart.
+    pub(crate) fn bearing(&self, address: IpAddr, scope: u32) -> Option<&Interface> {
+        let bears = |interface: &&Interface| {
+            interface.addresses.contains(&address)
+                && (!is_link_local(address) || scope == 0 || interface.index == scope)
+        };
+        let loopback = |interface: &&Interface| interface.loopback && address.is_loopback();
+        self.list.iter().find(bears).or_else(|| self.list.iter().find(loopback))
+    }
+
+    /// Whether neighbours on the interface need no resolution: loopback, point-to-point.
+    pub(crate) fn has_no_neighbours(&self, index: u32) -> bool {
+        self.without_neighbours.contains(&index)
+    }
+}
+
+/// The interfaces as they are now.
+pub(crate) struct Interfaces {
+    current: RwLock<Arc<Known>>,
+    /// Told of changes; the engine reads it.
+    changes: Mutex<Netlink>,
+}
+
+impl Interfaces {
+    /// Subscribes to changes, then reads what is there. The error is an errno.
+    pub(crate) fn open(requests: &mut Netlink) -> Result<Interfaces, i32> {
+        let groups = [libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
+        let changes = Netlink::for_notifications(&groups).map_err(|error| sys::errno(&error))?;
+        let current = RwLock::new(Arc::new(read(requests)?));
+        Ok(Interfaces { current, changes: Mutex::new(changes) })
+    }
+
+    pub(crate) fn current(&self) -> Arc<Known> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The descriptor to wait on.
+    pub(crate) fn changes(&self) -> std::sync::MutexGuard<'_, Netlink> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the notifications that have come; the interfaces where they differ from those known.
+    pub(crate) fn follow(&self, requests: &Mutex<Netlink>) -> Option<Arc<Known>> {
+        // What they say is not looked at: they can be lost (ENOBUFS), the tables themselves can not.
+        let _ = self.changes().notifications(|_| {});
+        let known = read(&mut requests.lock().unwrap_or_else(PoisonError::into_inner)).ok()?;
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        if **current == known {
+            return None;
+        }
+        *current = Arc::new(known);
+        Some(current.clone())
+    }
+}
+
+/// Whether the address means something on one link only.
+pub(crate) fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local() || v6.is_multicast() && v6.octets()[1] & 15 == 2)
+}
+
+fn read(requests: &mut Netlink) -> Result<Known, i32> {
+    // An ifinfomsg, 16 bytes, and an ifaddrmsg, 8 bytes, of all families.
+    let mut known = requests.dump(libc::RTM_GETLINK, &[0; 16], Known::default, |known, message| {
+        read_link(known, &message);
+    })?;
+    let addresses = requests.dump(libc::RTM_GETADDR, &[0; 8], Vec::new, |addresses, message| {
+        addresses.extend(read_address(&message));
+    })?;
+    for (index, address) in addresses {
+        if let Some(interface) = known.list.iter_mut().find(|interface| interface.index == index) {
+            interface.addresses.push(address);
+        }
+    }
+    Ok(known)
+}
+
+fn read_link(known: &mut Known, message: &Message<'_>) {
+    if message.kind != libc::RTM_NEWLINK {
+        return;
+    }
+    // ifinfomsg: family, padding, type (2), index (4), flags (4), change (4).
+    let Some(head) = message.head::<16>() else { return };
+    let (Some(index), Some(flags)) = (u32_at(head, 4), u32_at(head, 8)) else { return };
+    let has = |flag: i32| flags & flag as u32 != 0;
+    let mut interface = Interface {
+        index,
+        name: String::new(),
+        mac: [0; 6],
+        mtu: 0,
+        up: has(libc::IFF_UP) && has(libc::IFF_LOWER_UP),
+        loopback: has(libc::IFF_LOOPBACK),
+        speed_mbps: None,
+        addresses: Vec::new(),
+    };
+    for (kind, value) in message.attributes(16) {
+        match kind {
+            IFLA_ADDRESS => interface.mac = value.try_into().unwrap_or([0; 6]),
+            IFLA_IFNAME => {
+                interface.name = String::from_utf8_lossy(value).trim_end_matches('\0').to_owned();
+            }
+            IFLA_MTU => interface.mtu = u32_at(value, 0).unwrap_or(0),
+            _ => {}
+        }
+    }
+    interface.speed_mbps = speed(&interface.name);
+    if has(libc::IFF_LOOPBACK) || has(libc::IFF_NOARP) || has(libc::IFF_POINTOPOINT) {
+        known.without_neighbours.push(index);
+    }
+    known.list.push(interface);
+}
+
+/// Link speed in Mb/s (Documentation/ABI/testing/sysfs-class-net); reading fails, or says -1, where there is none.
+fn speed(name: &str) -> Option<u32> {
+    if name.contains('/') {
+        return None;
+    }
+    std::fs::read_to_string(format!("/sys/class/net/{name}/speed"))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+        .filter(|&mbps| mbps > 0)
+}
+
+fn read_address(message: &Message<'_>) -> Option<(u32, IpAddr)> {
+    if message.kind != libc::RTM_NEWADDR {
+        return None;
+    }
+    // ifaddrmsg: family, prefix length, flags, scope, index (4).
+    let head = message.head::<8>()?;
+    let mut flags = u32::from(head[2]);
+    let (mut address, mut local) = (None, None);
+    for (kind, value) in message.attributes(8) {
+        match kind {
+            // On a point-to-point link this is the peer's, and IFA_LOCAL ours.
+            IFA_ADDRESS => address = ip(value),
+            IFA_LOCAL => local = ip(value),
+            IFA_FLAGS => flags = u32_at(value, 0)?,
+            _ => {}
+        }
+    }
+    (flags & IFA_UNUSABLE == 0).then_some((u32_at(head, 4)?, local.or(address)?))
+}
+
+/// An address of 4 or 16 bytes.
+pub(crate) fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
+        return Some(Ipv4Addr::from(v4).into());
+    }
+    <[u8; 16]>::try_from(bytes).ok().map(|v6| Ipv6Addr::from(v6).into())
+}
+
+/// Family and bytes of an address, as netlink has them.
+pub(crate) fn family_and_bytes(address: &IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(v4) => (libc::AF_INET as u8, v4.octets().to_vec()),
+        IpAddr::V6(v6) => (libc::AF_INET6 as u8, v6.octets().to_vec()),
+    }
+}

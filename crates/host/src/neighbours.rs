@@ -1,0 +1,216 @@
+//! Whether the next hop answers: the kernel's neighbour tables, and how an unprivileged process makes the kernel look.
+//!
+//! Nobody but the administrator may ask for ARP or neighbour discovery. But any datagram to a neighbour that is not
+//! known starts it: so one byte goes to the neighbour's discard port (RFC 863), with a hop limit of 1, and the kernel's
+//! notifications tell how it went.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use node::world::Route;
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+
+use crate::fork::Fd;
+use crate::interest::{IN, Interest, Source};
+use crate::interfaces::{Known, family_and_bytes, ip};
+use crate::netlink::{Message, Netlink, put_attribute, u16_at, u32_at};
+use crate::sys;
+
+/// How long somebody is kept waiting; ARP and neighbour discovery give up after three seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the table is looked at while somebody waits, since notifications can be lost.
+const RECHECK: Duration = Duration::from_millis(250);
+/// Most that may wait.
+const MAX_WAITING: usize = 4096;
+
+/// Bytes of an ndmsg: family, padding (3), interface (4), state (2), flags, type.
+const NDMSG: usize = 12;
+/// States in which the link-layer address is known or needless.
+const USABLE: u16 = libc::NUD_REACHABLE
+    | libc::NUD_STALE
+    | libc::NUD_DELAY
+    | libc::NUD_PROBE
+    | libc::NUD_NOARP
+    | libc::NUD_PERMANENT;
+
+/// Who waits for which neighbour.
+#[derive(Default)]
+pub(crate) struct Neighbours {
+    state: Mutex<State>,
+}
+
+/// An answer for `Input::Resolved`: the ticket and the result.
+pub(crate) type Answer = (u64, Result<(), i32>);
+
+#[derive(Default)]
+struct State {
+    waiting: Vec<Waiting>,
+    answers: Vec<Answer>,
+    /// Told of changes; opened when somebody has to wait.
+    changes: Option<Netlink>,
+    recheck_at: Option<Instant>,
+}
+
+struct Waiting {
+    ticket: u64,
+    neighbour: Neighbour,
+    since: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Neighbour {
+    interface: u32,
+    address: IpAddr,
+}
+
+impl Neighbours {
+    /// Starts to find out about the next hop of `route`; the caller then wakes the engine.
+    pub(crate) fn reach(
+        &self,
+        ticket: u64,
+        route: &Route,
+        known: &Known,
+        requests: &Mutex<Netlink>,
+        interest: &Interest,
+    ) {
+        let neighbour = Neighbour { interface: route.interface, address: route.next_hop };
+        let mut state = self.lock();
+        if route.local
+            || route.dest.is_multicast()
+            || known.has_no_neighbours(route.interface)
+            || matches!(look_up(requests, neighbour), Some(found) if found & USABLE != 0)
+        {
+            state.answers.push((ticket, Ok(())));
+            return;
+        }
+        if state.waiting.len() >= MAX_WAITING {
+            state.answers.push((ticket, Err(libc::ENOBUFS)));
+            return;
+        }
+        // First listen, then ask: the answer may be quick. Without notifications the rechecks have to do.
+        if state.changes.is_none() {
+            state.changes = subscribe(interest);
+        }
+        if let Err(error) = provoke(route) {
+            state.answers.push((ticket, Err(sys::errno(&error))));
+            return;
+        }
+        let now = Instant::now();
+        state.waiting.push(Waiting { ticket, neighbour, since: now });
+        state.recheck_at.get_or_insert(now + RECHECK);
+    }
+
+    /// Takes the notifications that have come.
+    pub(crate) fn follow(&self) {
+        let state = &mut *self.lock();
+        let State { waiting, answers, changes: Some(changes), .. } = state else { return };
+        let result = changes.notifications(|message| {
+            if let Some((neighbour, found)) = read(&message) {
+                settle(waiting, answers, neighbour, found);
+            }
+        });
+        if result.is_err() {
+            state.recheck_at = Some(Instant::now());
+        }
+    }
+
+    /// When [`Neighbours::recheck`] wants to be called.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.lock().recheck_at
+    }
+
+    /// Looks at the tables themselves, where it is time, and gives up on what takes too long.
+    pub(crate) fn recheck(&self, now: Instant, requests: &Mutex<Netlink>) {
+        let state = &mut *self.lock();
+        if state.recheck_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let neighbours: Vec<Neighbour> = state.waiting.iter().map(|waiting| waiting.neighbour).collect();
+        for neighbour in neighbours {
+            if let Some(found) = look_up(requests, neighbour) {
+                settle(&mut state.waiting, &mut state.answers, neighbour, found);
+            }
+        }
+        let answers = &mut state.answers;
+        state.waiting.retain(|waiting| {
+            let patient = now.saturating_duration_since(waiting.since) < PATIENCE;
+            if !patient {
+                answers.push((waiting.ticket, Err(libc::ETIMEDOUT)));
+            }
+            patient
+        });
+        state.recheck_at = (!state.waiting.is_empty()).then(|| now + RECHECK);
+    }
+
+    /// What has been found out since the last call.
+    pub(crate) fn take_answers(&self) -> Vec<Answer> {
+        std::mem::take(&mut self.lock().answers)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Answers all that wait for `neighbour`, where `found` is an answer.
+fn settle(waiting: &mut Vec<Waiting>, answers: &mut Vec<Answer>, neighbour: Neighbour, found: u16) {
+    let result = match found {
+        usable if usable & USABLE != 0 => Ok(()),
+        failed if failed & libc::NUD_FAILED != 0 => Err(libc::EHOSTUNREACH),
+        _ => return,
+    };
+    waiting.retain(|waiting| {
+        let other = waiting.neighbour != neighbour;
+        if !other {
+            answers.push((waiting.ticket, result));
+        }
+        other
+    });
+}
+
+/// The state of a neighbour, where the kernel knows it.
+fn look_up(requests: &Mutex<Netlink>, neighbour: Neighbour) -> Option<u16> {
+    let (family, address) = family_and_bytes(&neighbour.address);
+    let mut body = vec![family, 0, 0, 0];
+    body.extend_from_slice(&neighbour.interface.to_ne_bytes());
+    body.extend_from_slice(&[0; 4]);
+    put_attribute(&mut body, libc::NDA_DST, &address);
+    let mut found = None;
+    let mut requests = requests.lock().unwrap_or_else(PoisonError::into_inner);
+    // ENOENT: no such neighbour. EOPNOTSUPP and EINVAL before Linux 5.0: found out as if there were none.
+    requests.ask(libc::RTM_GETNEIGH, &body, |message| found = read(&message).map(|(_, state)| state)).ok()?;
+    found
+}
+
+fn read(message: &Message<'_>) -> Option<(Neighbour, u16)> {
+    let head = message.head::<NDMSG>().filter(|_| message.kind == libc::RTM_NEWNEIGH)?;
+    let (_, address) = message.attributes(NDMSG).find(|(kind, _)| *kind == libc::NDA_DST)?;
+    Some((Neighbour { interface: u32_at(head, 4)?, address: ip(address)? }, u16_at(head, 8)?))
+}
+
+fn subscribe(interest: &Interest) -> Option<Netlink> {
+    let changes = Netlink::for_notifications(&[libc::RTNLGRP_NEIGH]).ok()?;
+    interest.add(interest.token(), &changes.as_raw_fd(), IN, Source::Neighbours).ok()?;
+    Some(changes)
+}
+
+/// Sends the byte.
+fn provoke(route: &Route) -> std::io::Result<()> {
+    const DISCARD: u16 = 9;
+    let to: SocketAddr = match route.next_hop {
+        IpAddr::V4(v4) => (v4, DISCARD).into(),
+        IpAddr::V6(v6) => SocketAddrV6::new(v6, DISCARD, 0, route.interface).into(),
+    };
+    let socket = Fd::open(|| Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP)))?;
+    let socket = SockRef::from(&socket);
+    socket.set_nonblocking(true)?;
+    // Best effort: the routing table leads there all the same, and farther than one hop nothing would come to harm.
+    let _ = socket.bind_device_by_index_v4(std::num::NonZeroU32::new(route.interface));
+    let _ = if to.is_ipv4() { socket.set_ttl_v4(1) } else { socket.set_unicast_hops_v6(1) };
+    match socket.send_to(&[0], &SockAddr::from(to)) {
+        Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,224 @@
+//! Just enough of routing netlink (RFC 3549, rtnetlink(7)): requests, dumps, notifications, attributes.
+//!
+//! | bytes | nlmsghdr |
+//! |---|---|
+//! | 4 | length, this header included |
+//! | 2 | type |
+//! | 2 | flags |
+//! | 4 | sequence number |
+//! | 4 | port of the sender |
+//!
+//! then a structure that the type determines, then attributes: 2 bytes of length (these four included), 2 of type, the
+//! value, padding to 4. All in the byte order of the machine. Only the attributes asked for are looked at, so that what
+//! newer kernels add or lengthen does no harm.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use crate::fork::Fd;
+use crate::sys;
+
+const HEADER: usize = 16;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+/// The dump was disturbed by a change and may be incomplete (linux/netlink.h).
+const NLM_F_DUMP_INTR: u16 = 0x10;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+
+/// A netlink socket.
+pub(crate) struct Netlink {
+    fd: Fd,
+    sequence: u32,
+    bytes: Vec<u8>,
+}
+
+/// One message: its type, the structure the type determines, and its attributes.
+#[derive(Clone, Copy)]
+pub(crate) struct Message<'a> {
+    pub(crate) kind: u16,
+    payload: &'a [u8],
+}
+
+impl Netlink {
+    /// A socket for requests.
+    pub(crate) fn for_requests() -> io::Result<Netlink> {
+        let netlink = Netlink { fd: sys::netlink_socket(0, 0)?, sequence: 0, bytes: vec![0; 1 << 16] };
+        // The kernel answers while it handles the request; this is for the day it does not.
+        SockRef::from(&netlink.fd).set_read_timeout(Some(Duration::from_secs(1)))?;
+        Ok(netlink)
+    }
+
+    /// A socket that is told of changes; it never waits. `groups` are RTNLGRP numbers.
+    pub(crate) fn for_notifications(groups: &[u32]) -> io::Result<Netlink> {
+        let mask = groups.iter().fold(0, |mask, group| mask | 1 << (group - 1));
+        Ok(Netlink {
+            fd: sys::netlink_socket(mask, libc::SOCK_NONBLOCK)?,
+            sequence: 0,
+            bytes: vec![0; 1 << 16],
+        })
+    }
+
+    /// Asks one question; `each` gets the answer. The error is an errno.
+    pub(crate) fn ask(&mut self, kind: u16, body: &[u8], each: impl FnMut(Message<'_>)) -> Result<(), i32> {
+        self.send(kind, NLM_F_REQUEST, body)?;
+        self.answers(false, each).map(drop)
+    }
+
+    /// Asks for all entries of a table. `each` may get some of them twice, where the table changed meanwhile: `start`
+    /// is called before each attempt.
+    pub(crate) fn dump<S>(
+        &mut self,
+        kind: u16,
+        body: &[u8],
+        start: impl Fn() -> S,
+        mut each: impl FnMut(&mut S, Message<'_>),
+    ) -> Result<S, i32> {
+        let mut attempt = 0;
+        loop {
+            let mut state = start();
+            self.send(kind, NLM_F_REQUEST | NLM_F_DUMP, body)?;
+            let disturbed = self.answers(true, |message| each(&mut state, message))?;
+            attempt += 1;
+            if !disturbed || attempt == 5 {
+                return Ok(state);
+            }
+        }
+    }
+
+    /// Takes the notifications that have come. ENOBUFS: some were lost.
+    pub(crate) fn notifications(&mut self, mut each: impl FnMut(Message<'_>)) -> Result<(), i32> {
+        loop {
+            let len = match self.receive() {
+                Ok(len) => len,
+                Err(libc::EAGAIN) => return Ok(()),
+                Err(errno) => return Err(errno),
+            };
+            for (_, message) in messages(&self.bytes[..len]) {
+                each(message);
+            }
+        }
+    }
+
+    fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> Result<(), i32> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut request = Vec::with_capacity(HEADER + body.len());
+        request.extend_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
+        request.extend_from_slice(&kind.to_ne_bytes());
+        request.extend_from_slice(&flags.to_ne_bytes());
+        request.extend_from_slice(&self.sequence.to_ne_bytes());
+        request.extend_from_slice(&0u32.to_ne_bytes());
+        request.extend_from_slice(body);
+        SockRef::from(&self.fd).send(&request).map(drop).map_err(|error| sys::errno(&error))
+    }
+
+    /// Reads to the end of the answer; true where a dump was disturbed.
+    fn answers(&mut self, dump: bool, mut each: impl FnMut(Message<'_>)) -> Result<bool, i32> {
+        let mut disturbed = false;
+        loop {
+            let len = self.receive()?;
+            for (header, message) in messages(&self.bytes[..len]) {
+                if header.sequence != self.sequence {
+                    continue;
+                }
+                disturbed |= header.flags & NLM_F_DUMP_INTR != 0;
+                match message.kind {
+                    NLMSG_DONE => return Ok(disturbed),
+                    NLMSG_ERROR => match sys::first_int(message.payload) {
+                        Some(0) => return Ok(disturbed),
+                        Some(error) => return Err(error.wrapping_neg()),
+                        None => return Err(libc::EIO),
+                    },
+                    _ => each(message),
+                }
+                if !dump {
+                    return Ok(disturbed);
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Result<usize, i32> {
+        loop {
+            // Through the standard trait: the buffer is initialized memory, and a netlink read is a plain read.
+            match io::Read::read(&mut &*SockRef::from(&self.fd), &mut self.bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(sys::errno(&error)),
+                Ok(len) => return Ok(len),
+            }
+        }
+    }
+}
+
+impl AsRawFd for Netlink {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl<'a> Message<'a> {
+    /// The structure in front, `N` bytes; `None` for a message too short to hold it.
+    pub(crate) fn head<const N: usize>(&self) -> Option<&'a [u8; N]> {
+        self.payload.first_chunk()
+    }
+
+    /// The attributes behind a structure of `head` bytes.
+    pub(crate) fn attributes(&self, head: usize) -> Attributes<'a> {
+        Attributes(self.payload.get(head..).unwrap_or(&[]))
+    }
+}
+
+/// Attributes: type and value.
+#[derive(Clone, Copy)]
+pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let len = usize::from(u16_at(self.0, 0)?);
+        // The two upper bits are flags (NLA_F_NESTED, NLA_F_NET_BYTEORDER).
+        let kind = u16_at(self.0, 2)? & 0x3fff;
+        let value = self.0.get(4..len)?;
+        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+        Some((kind, value))
+    }
+}
+
+/// Appends an attribute to the body of a request.
+pub(crate) fn put_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    body.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
+    body.extend_from_slice(&kind.to_ne_bytes());
+    body.extend_from_slice(value);
+    body.resize(body.len().next_multiple_of(4), 0);
+}
+
+/// The number at `at`, in the machine's byte order.
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes))
+}
+
+/// The number at `at`, in the machine's byte order.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
+struct Header {
+    flags: u16,
+    sequence: u32,
+}
+
+/// The messages in what one read returned.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (Header, Message<'_>)> {
+    std::iter::from_fn(move || {
+        let len = u32_at(bytes, 0)? as usize;
+        let header = Header { flags: u16_at(bytes, 6)?, sequence: u32_at(bytes, 8)? };
+        let message = Message { kind: u16_at(bytes, 4)?, payload: bytes.get(HEADER..len)? };
+        bytes = bytes.get(len.next_multiple_of(size_of::<u32>())..).unwrap_or(&[]);
+        Some((header, message))
+    })
+}

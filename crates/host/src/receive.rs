@@ -1,0 +1,199 @@
+//! One socket that receives: its receive token, its lease, and how what it brings reaches the guest.
+//!
+//! Whoever reads the socket holds the token until what was read is dispatched: two threads that drain one socket would
+//! reorder packets, and go-back-N turns that into a storm of NAKs.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, TryLockError};
+use std::time::Instant;
+
+use node::world::Datagram;
+use node::{Guest, Input};
+
+use crate::clock::Clock;
+use crate::counters::{Counters, add};
+use crate::fork::Fd;
+use crate::interest::{ERRORS_ONLY, IN, Interest};
+use crate::sys::{self, ControlBuffer};
+
+/// For how long after a poll the polling thread alone serves the sockets it polls.
+pub(crate) const LEASE_NANOS: u64 = 200_000;
+
+/// A socket on the RoCEv2 port of one of our addresses.
+pub(crate) struct ReceiveSocket {
+    fd: Fd,
+    /// Its name with the engine.
+    pub(crate) token: u64,
+    /// Our address.
+    pub(crate) dest: SocketAddr,
+    /// The interface that bears it.
+    pub(crate) interface: u32,
+    /// The one flow it is connected to, if it is.
+    pub(crate) peer: Option<SocketAddr>,
+    receiver: Mutex<Receiver>,
+    /// When a polling thread last tried it.
+    polled_at: AtomicU64,
+    /// When it last brought something.
+    delivered_at: AtomicU64,
+    /// Whether the engine is told of packets.
+    armed: AtomicBool,
+}
+
+/// What the holder of the token works with.
+struct Receiver {
+    bytes: Box<[u8]>,
+    /// Datagrams dropped so far, as the socket told last (SO_RXQ_OVFL).
+    dropped: u32,
+}
+
+/// What became of an attempt to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Drained {
+    /// Another thread holds the token.
+    Busy,
+    /// Nothing there.
+    Empty,
+    /// Packets were dispatched.
+    Some,
+}
+
+/// Where packets go.
+pub(crate) struct Delivery<'a, G> {
+    pub(crate) guest: &'a G,
+    pub(crate) clock: &'a Clock,
+    pub(crate) counters: &'a Counters,
+}
+
+impl ReceiveSocket {
+    pub(crate) fn new(
+        fd: Fd,
+        token: u64,
+        dest: SocketAddr,
+        interface: u32,
+        peer: Option<SocketAddr>,
+    ) -> ReceiveSocket {
+        ReceiveSocket {
+            fd,
+            token,
+            dest,
+            interface,
+            peer,
+            // The longest UDP datagram, and so the longest that segments are put together to.
+            receiver: Mutex::new(Receiver { bytes: vec![0; 1 << 16].into_boxed_slice(), dropped: 0 }),
+            polled_at: AtomicU64::new(0),
+            delivered_at: AtomicU64::new(0),
+            armed: AtomicBool::new(true),
+        }
+    }
+
+    /// Reads at most `limit` times and dispatches. With `bulk_only` it stops behind a datagram that came alone: more
+    /// is likely behind a bundle only, and an application that polls comes back at once.
+    pub(crate) fn drain<G: Guest>(&self, limit: usize, bulk_only: bool, to: &Delivery<'_, G>) -> Drained {
+        let mut receiver = match self.receiver.try_lock() {
+            Ok(receiver) => receiver,
+            // A guest that panicked left no half-done work in here.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Drained::Busy,
+        };
+        let mut drained = Drained::Empty;
+        for _ in 0..limit {
+            match self.read(&mut receiver, to) {
+                Ok(segments) => {
+                    drained = Drained::Some;
+                    if bulk_only && segments <= 1 {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // An ICMP error that somebody forged (nothing is sent from here): reading it took it away.
+                Err(_) => add(&to.counters.receive_errors, 1),
+            }
+        }
+        drained
+    }
+
+    /// One recvmsg and its dispatch: how many packets it brought.
+    #[inline]
+    fn read<G: Guest>(&self, receiver: &mut Receiver, to: &Delivery<'_, G>) -> io::Result<usize> {
+        let mut control = ControlBuffer::new();
+        let received = sys::receive(&self.fd, &mut receiver.bytes, &mut control, 0)?;
+        let now = Instant::now();
+        self.delivered_at.store(to.clock.nanos(now), Ordering::Relaxed);
+        let mut size = received.len;
+        for (level, kind, data) in received.control {
+            match (level, kind) {
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    size = sys::first_int(data).and_then(|size| usize::try_from(size).ok()).unwrap_or(size);
+                }
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                    let dropped = sys::first_int(data).unwrap_or(0) as u32;
+                    add(&to.counters.overflow_drops, dropped.wrapping_sub(receiver.dropped) as usize);
+                    receiver.dropped = dropped;
+                }
+                _ => {}
+            }
+        }
+        let Some(source) = received.address.filter(|_| !received.truncated && size > 0) else {
+            add(&to.counters.receive_errors, 1);
+            return Ok(1);
+        };
+        let packets = receiver.bytes[..received.len].chunks(size);
+        let count = packets.len();
+        add(&to.counters.receives, 1);
+        add(&to.counters.packets_received, count);
+        for bytes in packets {
+            let (dest, interface) = (self.dest, self.interface);
+            to.guest
+                .input(now, Input::Datagram(Datagram { source, dest, interface, forwarded: false, bytes }));
+        }
+        Ok(count)
+    }
+
+    /// Starts or renews the lease: a thread polls this socket.
+    #[inline]
+    pub(crate) fn lease(&self, now: u64) {
+        self.polled_at.store(now, Ordering::Relaxed);
+    }
+
+    /// When the lease ends, where one runs.
+    pub(crate) fn lease_end(&self, now: u64) -> Option<u64> {
+        match self.polled_at.load(Ordering::Relaxed) {
+            0 => None,
+            polled_at => Some(polled_at.saturating_add(LEASE_NANOS)).filter(|&end| end > now),
+        }
+    }
+
+    /// Ends the lease: nobody polls any more.
+    pub(crate) fn end_lease(&self) {
+        self.polled_at.store(0, Ordering::Relaxed);
+    }
+
+    /// When it last brought something, in nanoseconds of the clock.
+    pub(crate) fn delivered_at(&self) -> u64 {
+        self.delivered_at.load(Ordering::Relaxed)
+    }
+
+    /// Has the engine told of packets again; of those that wait, at once.
+    pub(crate) fn arm(&self, interest: &Interest) {
+        if !self.armed.swap(true, Ordering::AcqRel) {
+            interest.set(self.token, self, IN);
+        }
+    }
+
+    /// Leaves packets to the polling thread.
+    pub(crate) fn disarm(&self, interest: &Interest) {
+        if self.armed.swap(false, Ordering::AcqRel) {
+            interest.set(self.token, self, ERRORS_ONLY);
+        }
+    }
+}
+
+impl AsRawFd for ReceiveSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}

@@ -1,0 +1,302 @@
+//! The system calls that neither the standard library nor socket2 offers, as safe functions.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::Duration;
+
+use libc::{c_int, c_void, socklen_t};
+
+use crate::fork::Fd;
+
+/// The errno in an error; EIO for one that has none.
+pub(crate) fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// What a call that returns -1 on failure came to.
+fn check(result: c_int) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sets a socket option that is an int.
+pub(crate) fn set_option(fd: impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads `size_of::<c_int>()` bytes from `value`, which lives across the call.
+    let result = unsafe {
+        libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<c_int>() as socklen_t)
+    };
+    check(result).map(drop)
+}
+
+/// The user at the other end of a Unix socket when it connected or listened (SO_PEERCRED, unix(7)).
+pub(crate) fn peer_uid(fd: impl AsFd) -> io::Result<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as socklen_t;
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the kernel writes at most `len` bytes into `peer`, which is that large.
+    let result = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len)
+    };
+    check(result).map(|_| peer.uid)
+}
+
+/// The effective user of this process.
+pub(crate) fn own_uid() -> u32 {
+    // SAFETY: it takes nothing and can not fail.
+    unsafe { libc::geteuid() }
+}
+
+/// A routing netlink socket, bound, with the multicast groups of `groups` (bit n-1 for group n).
+pub(crate) fn netlink_socket(groups: u32, flags: c_int) -> io::Result<Fd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags;
+    // SAFETY: no pointers.
+    let fd = Fd::open_raw(|| unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+    // SAFETY: all zero is a valid sockaddr_nl.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as u16;
+    address.nl_groups = groups;
+    let len = size_of::<libc::sockaddr_nl>() as socklen_t;
+    // SAFETY: the kernel reads `len` bytes from `address`.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(fd)
+}
+
+/// What `recvmsg` returned.
+pub(crate) struct Received<'a> {
+    /// Bytes of the message.
+    pub(crate) len: usize,
+    /// Sender (for the error queue: destination of the packet in question), where it is an IP address.
+    pub(crate) address: Option<SocketAddr>,
+    /// Control messages.
+    pub(crate) control: Control<'a>,
+    /// The message was longer than the buffer.
+    pub(crate) truncated: bool,
+}
+
+/// recvmsg(2) with MSG_DONTWAIT and `flags`.
+#[inline]
+pub(crate) fn receive<'a>(
+    fd: &Fd,
+    bytes: &mut [u8],
+    control: &'a mut ControlBuffer,
+    flags: c_int,
+) -> io::Result<Received<'a>> {
+    let mut name = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = name.as_mut_ptr().cast();
+    message.msg_namelen = size_of::<libc::sockaddr_storage>() as socklen_t;
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = size_of::<ControlBuffer>() as _;
+    // SAFETY: name, bytes and control live across the call and are as long as the message says.
+    let result = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | flags) };
+    let len = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: zeroed above, and any bytes make a sockaddr_storage.
+    let address = socket_address(unsafe { name.assume_init_ref() });
+    let control_len = (message.msg_controllen as usize).min(size_of::<ControlBuffer>());
+    // SAFETY: the buffer is initialized memory of at least that many bytes.
+    let control = unsafe { std::slice::from_raw_parts(control.0.as_ptr().cast::<u8>(), control_len) };
+    Ok(Received {
+        len,
+        address,
+        control: Control(control),
+        truncated: message.msg_flags & libc::MSG_TRUNC != 0,
+    })
+}
+
+/// The IP address and port in a socket address.
+fn socket_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: sockaddr_storage is as large and as aligned as any socket address; the family says which.
+            let v4 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Some(SocketAddr::from((ip, u16::from_be(v4.sin_port))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+/// Room for control messages, aligned as they need.
+pub(crate) struct ControlBuffer([u64; 32]);
+
+impl ControlBuffer {
+    pub(crate) fn new() -> ControlBuffer {
+        ControlBuffer([0; 32])
+    }
+}
+
+/// Bytes of a cmsghdr: length, level, type.
+const CMSG_HEADER: usize = size_of::<libc::cmsghdr>();
+const CMSG_ALIGN: usize = size_of::<usize>();
+
+/// Control messages, one after the other (cmsg(3)).
+#[derive(Clone, Copy)]
+pub(crate) struct Control<'a>(&'a [u8]);
+
+impl<'a> Iterator for Control<'a> {
+    type Item = (c_int, c_int, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let (header, _) = self.0.split_at_checked(CMSG_HEADER)?;
+        let (len, rest) = header.split_first_chunk::<{ size_of::<usize>() }>()?;
+        let (level, kind) = rest.split_at(rest.len() - 8).1.split_at(4);
+        let len = usize::from_ne_bytes(*len);
+        let data = self.0.get(CMSG_HEADER..len)?;
+        self.0 = self.0.get(len.next_multiple_of(CMSG_ALIGN)..).unwrap_or(&[]);
+        Some((first_int(level)?, first_int(kind)?, data))
+    }
+}
+
+/// The int at the front of `bytes`.
+pub(crate) fn first_int(bytes: &[u8]) -> Option<c_int> {
+    bytes.first_chunk().map(|bytes| c_int::from_ne_bytes(*bytes))
+}
+
+/// The control message that makes one `sendmsg` many datagrams of `size` bytes (UDP_SEGMENT, udp(7)).
+#[inline]
+pub(crate) fn segment_control(size: u16) -> [u8; CMSG_HEADER + CMSG_ALIGN] {
+    let mut bytes = [0; CMSG_HEADER + CMSG_ALIGN];
+    bytes[..size_of::<usize>()].copy_from_slice(&(CMSG_HEADER + 2).to_ne_bytes());
+    bytes[CMSG_HEADER - 8..CMSG_HEADER - 4].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+    bytes[CMSG_HEADER - 4..CMSG_HEADER].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
+    bytes[CMSG_HEADER..CMSG_HEADER + 2].copy_from_slice(&size.to_ne_bytes());
+    bytes
+}
+
+/// An epoll instance (epoll(7)), level-triggered.
+pub(crate) struct Epoll(Fd);
+
+impl Epoll {
+    pub(crate) fn new() -> io::Result<Epoll> {
+        // SAFETY: no pointers.
+        Fd::open_raw(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Epoll)
+    }
+
+    /// Adds a descriptor; errors and hang-ups are told whatever `events` says.
+    pub(crate) fn add(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, events, token)
+    }
+
+    pub(crate) fn modify(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, events, token)
+    }
+
+    pub(crate) fn remove(&self, fd: RawFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
+    }
+
+    fn control(&self, op: c_int, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: token };
+        // SAFETY: the kernel reads one event, which lives across the call.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd, &raw mut event) }).map(drop)
+    }
+
+    /// Waits for events, at most `timeout` (`None`: for ever); finer than a millisecond where the kernel can
+    /// (epoll_pwait2, Linux 5.11).
+    pub(crate) fn wait<'a>(
+        &self,
+        events: &'a mut [libc::epoll_event],
+        timeout: Option<Duration>,
+    ) -> io::Result<&'a [libc::epoll_event]> {
+        let fd = self.0.as_raw_fd();
+        let capacity = events.len().min(i32::MAX as usize) as c_int;
+        let time = timeout.map(|timeout| libc::timespec {
+            tv_sec: timeout.as_secs().min(1 << 30) as libc::time_t,
+            tv_nsec: timeout.subsec_nanos() as _,
+        });
+        let time_ptr: *const libc::timespec = time.as_ref().map_or(std::ptr::null(), |time| time);
+        // SAFETY: the kernel writes at most `capacity` events, reads one timespec or none, and no signal mask.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                fd,
+                events.as_mut_ptr(),
+                capacity,
+                time_ptr,
+                std::ptr::null::<c_void>(),
+                0usize,
+            )
+        };
+        let count = match usize::try_from(result) {
+            Ok(count) => count,
+            Err(_) => match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::ENOSYS) => {
+                    let millis = timeout.map_or(-1, |timeout| {
+                        timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as c_int
+                    });
+                    // SAFETY: the kernel writes at most `capacity` events.
+                    check(unsafe { libc::epoll_wait(fd, events.as_mut_ptr(), capacity, millis) })?
+                }
+                error => return Err(error),
+            },
+        };
+        Ok(&events[..count])
+    }
+}
+
+/// A descriptor that another thread can make readable (eventfd(2)).
+pub(crate) struct Bell(Fd);
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Bell> {
+        // SAFETY: no pointers.
+        Fd::open_raw(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Bell)
+    }
+
+    pub(crate) fn ring(&self) {
+        let one = 1u64;
+        // SAFETY: the kernel reads eight bytes. It fails only where the counter is full, and then it is readable.
+        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+
+    pub(crate) fn silence(&self) {
+        let mut count = 0u64;
+        // SAFETY: the kernel writes eight bytes into `count`. It fails only where nothing has rung.
+        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+impl AsRawFd for Bell {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Runs `start` with every signal blocked but those that tell of a fault of the running thread itself, so that a
+/// thread it starts leaves the program's signals to the program's threads.
+pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
+    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initializes `blocked`, pthread_sigmask `before`; all signal numbers are valid.
+    unsafe {
+        libc::sigfillset(blocked.as_mut_ptr());
+        for fault in faults {
+            libc::sigdelset(blocked.as_mut_ptr(), fault);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), before.as_mut_ptr());
+    }
+    let result = start();
+    // SAFETY: initialized above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    result
+}
+
+/// Lets timers of the calling thread run out to the microsecond; the default lets them be 50 us late (prctl(2)).
+pub(crate) fn tighten_timers() {
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
+}

@@ -1,0 +1,177 @@
+//! The real world, as a node sees it.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use nic::{Outlet, Path};
+use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
+use node::{Name, World};
+use transport::TxBatch;
+use wire::mad::PortSpace;
+
+use crate::alarm::Alarm;
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::interest::{IN, Interest, Source};
+use crate::interfaces::Interfaces;
+use crate::link::{Link, Sender};
+use crate::neighbours::Neighbours;
+use crate::netlink::Netlink;
+use crate::ports::{Opener, Ports};
+use crate::registry::{self, Registry};
+use crate::sys::Bell;
+use crate::{Config, fork, identity, routes};
+
+/// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by a guest and the
+/// [`Host`](crate::Host) that runs it.
+///
+/// In a forked child it is inert: it sends nothing, and what can fail fails with ENODEV.
+pub struct RealWorld {
+    generation: u32,
+    host_id: u64,
+    pub(crate) config: Config,
+    pub(crate) clock: Clock,
+    pub(crate) counters: Counters,
+    pub(crate) interest: Arc<Interest>,
+    pub(crate) alarm: Alarm,
+    pub(crate) requests: Mutex<Netlink>,
+    pub(crate) interfaces: Interfaces,
+    pub(crate) neighbours: Neighbours,
+    pub(crate) ports: Ports,
+    pub(crate) link: Link,
+    pub(crate) registry: Registry,
+}
+
+impl RealWorld {
+    pub(crate) fn open(config: Config) -> io::Result<RealWorld> {
+        let interest = Arc::new(Interest::new()?);
+        let alarm = Alarm::new(Bell::new()?);
+        interest.add(interest.token(), &alarm.bell, IN, Source::Bell)?;
+        let mut requests = Netlink::for_requests()?;
+        let interfaces = Interfaces::open(&mut requests).map_err(io::Error::from_raw_os_error)?;
+        interest.add(interest.token(), &*interfaces.changes(), IN, Source::Interfaces)?;
+        Ok(RealWorld {
+            generation: fork::generation(),
+            host_id: identity::host_id(),
+            config,
+            clock: Clock::start(),
+            counters: Counters::default(),
+            interest,
+            alarm,
+            requests: Mutex::new(requests),
+            interfaces,
+            neighbours: Neighbours::default(),
+            ports: Ports::default(),
+            link: Link::default(),
+            registry: Registry::default(),
+        })
+    }
+
+    /// What has been done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The interfaces as they are now.
+    pub fn interfaces(&self) -> Vec<Interface> {
+        self.interfaces.current().list.clone()
+    }
+
+    /// Whether this process made it; false in a forked child that inherited it.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        self.generation == fork::generation()
+    }
+
+    pub(crate) fn opener(&self) -> Opener<'_> {
+        let RealWorld { config, clock, interest, counters, .. } = self;
+        Opener { config, clock, interest, counters }
+    }
+
+    /// Closes everything but the names, which their holders give back.
+    pub(crate) fn close(&self) {
+        self.ports.close(&self.interest);
+        self.registry.close(&self.interest);
+        self.link.retain(|_| false, &self.interest);
+    }
+
+    fn check_ours(&self) -> Result<(), i32> {
+        if self.is_ours() { Ok(()) } else { Err(libc::ENODEV) }
+    }
+}
+
+impl Outlet for RealWorld {
+    fn send(&self, path: &Path, batch: &mut TxBatch) {
+        if self.is_ours() {
+            let RealWorld { config, clock, interest, counters, .. } = self;
+            self.link.send(path, batch, &Sender { config, clock, interest, counters });
+        }
+    }
+
+    #[inline]
+    fn wake_at(&self, at: Instant) {
+        if self.is_ours() {
+            self.alarm.set(self.clock.nanos(at));
+        }
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        // It fails only where the kernel has neither getrandom nor /dev/urandom: nothing secure can be done then, and
+        // nothing else may be.
+        while getrandom::fill(bytes).is_err() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl World for RealWorld {
+    fn attach(&self, interface: u32) -> Result<(), i32> {
+        self.check_ours()?;
+        self.ports.attach(interface, &self.interfaces.current(), &self.opener())
+    }
+
+    fn route(&self, query: RouteQuery) -> Result<Route, i32> {
+        self.check_ours()?;
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        routes::route(&mut requests, &self.interfaces.current(), query)
+    }
+
+    fn reach(&self, ticket: u64, route: &Route) {
+        if self.is_ours() {
+            self.neighbours.reach(ticket, route, &self.interfaces.current(), &self.requests, &self.interest);
+            self.alarm.set(0);
+        }
+    }
+
+    fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError> {
+        self.check_ours().map_err(ClaimError::System)?;
+        registry::claim(name, &self.interest)
+    }
+
+    fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name> {
+        registry::port_names(space, port)
+    }
+
+    fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool {
+        self.is_ours() && self.registry.forward(name, datagram, &self.interest, &self.counters)
+    }
+
+    fn watch(&self, name: Name) -> bool {
+        self.is_ours() && self.registry.watch(name, &self.interest)
+    }
+
+    fn host_id(&self) -> u64 {
+        self.host_id
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+}
+
+impl std::fmt::Debug for RealWorld {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RealWorld").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
