@@ -1,0 +1,471 @@
+"""What every row of the conformance table needs: programs that are started, waited for and ended by pid, network namespaces of
+its own, the kernel guest, and a verdict in a few stable words."""
+import atexit, glob, os, re, select, shutil, signal, subprocess, sys, tempfile, threading, time
+
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+GOLDEN = os.path.join(HERE, "golden")
+KERNEL_PEER = os.path.join(HERE, "kernel-peer", "kernel-peer")
+ROOT = os.geteuid() == 0
+# Namespaces are named after this process, so that two runs do not meet.
+PREFIX = f"vbt-{os.getpid()}"
+KEPT_LINES = 200_000
+
+
+class Fail(Exception):
+    """A row failed; the message is a few words that are the same on every run, the detail is for the terminal."""
+
+    def __init__(self, why, detail=""):
+        super().__init__(why)
+        self.detail = detail
+
+
+class LeftOut(Exception):
+    """A row cannot run here; the message says what is missing."""
+
+
+def need(*programs):
+    for p in programs:
+        if not shutil.which(p):
+            raise LeftOut(f"{p} is not installed")
+
+
+def need_root():
+    if not ROOT:
+        raise LeftOut("network namespaces need root")
+
+
+def sh(*argv, check=True):
+    r = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    if check and r.returncode != 0:
+        raise Fail("set-up failed", f"{' '.join(argv)}: {r.stderr.strip()}")
+    return r.stdout
+
+
+class Stream:
+    """One output of a program: its lines, each with the monotonic time at which it came."""
+
+    def __init__(self, pipe, keep):
+        self.lines, self.times, self.dropped = [], [], 0
+        self._keep = keep
+        self._thread = threading.Thread(target=self._pump, args=(pipe,), daemon=True)
+        self._thread.start()
+
+    def _pump(self, pipe):
+        for raw in pipe:
+            line = raw.decode(errors="replace").rstrip("\n")
+            if len(self.lines) < KEPT_LINES and (self._keep is None or self._keep(line)):
+                self.times.append(time.monotonic())
+                self.lines.append(line)
+            else:
+                self.dropped += 1
+        pipe.close()
+
+    def join(self, seconds=5):
+        self._thread.join(seconds)
+
+
+class Program:
+    """A program under test in a session of its own: it and what it starts are ended together, by its pid."""
+
+    def __init__(self, row, argv, ns=None, name=None, keep=None, env=None):
+        self.row, self.ns = row, ns
+        self.name = name or os.path.basename(argv[0])
+        inside = ["ip", "netns", "exec", ns] if ns else []
+        self.argv = inside + argv
+        self.began = time.monotonic()
+        self.popen = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                      start_new_session=True, env={**os.environ, **(env or {})})
+        self.out, self.err = Stream(self.popen.stdout, keep), Stream(self.popen.stderr, keep)
+        row.programs.append(self)
+
+    @property
+    def pid(self):
+        return self.popen.pid
+
+    @property
+    def rc(self):
+        return self.popen.returncode
+
+    def running(self):
+        return self.popen.poll() is None
+
+    def signal(self, number):
+        """To the whole session, which this harness made: the program may have a launcher above it."""
+        if self.running():
+            os.killpg(self.pid, number)
+
+    def wait(self, seconds=30):
+        """The exit code; a program that takes longer fails the row."""
+        try:
+            self.popen.wait(max(0.1, min(seconds, self.row.left())))
+        except subprocess.TimeoutExpired:
+            raise Fail(f"{self.name} did not end", self.tail()) from None
+        self.out.join(), self.err.join()
+        return self.rc
+
+    def end(self):
+        for number, patience in ((signal.SIGCONT, 0), (signal.SIGTERM, 2), (signal.SIGKILL, 5)):
+            self.signal(number)
+            if patience:
+                try:
+                    self.popen.wait(patience)
+                except subprocess.TimeoutExpired:
+                    pass
+        self.out.join(2), self.err.join(2)
+
+    def until(self, wanted, seconds=10, stream="both"):
+        """The time at which a line with `wanted` (a regular expression) came, waiting for it."""
+        end = time.monotonic() + min(seconds, self.row.left())
+        streams = {"out": [self.out], "err": [self.err], "both": [self.out, self.err]}[stream]
+        seen = [0] * len(streams)
+        while True:
+            ended = not self.running()
+            for i, s in enumerate(streams):
+                while seen[i] < len(s.times):
+                    if re.search(wanted, s.lines[seen[i]]):
+                        return s.times[seen[i]]
+                    seen[i] += 1
+            if ended or time.monotonic() > end:
+                raise Fail(f"{self.name} did not say {wanted}", self.tail())
+            time.sleep(0.01)
+
+    def rss_kib(self):
+        """Resident memory of the program and of what it started, in KiB."""
+        total = 0
+        for pid in session(self.pid):
+            try:
+                with open(f"/proc/{pid}/status") as f:
+                    total += sum(int(line.split()[1]) for line in f if line.startswith("VmRSS:"))
+            except OSError:
+                pass
+        return total
+
+    def tail(self, lines=15):
+        state = "running" if self.running() else f"exit {self.rc}"
+        text = [f"$ {' '.join(self.argv)}   ({state})"]
+        for what, s in (("out", self.out), ("err", self.err)):
+            text += [f"  {what}: {line[:200]}" for line in s.lines[-lines:]]
+        return "\n".join(text)
+
+
+class Job:
+    """A program in the guest, with the face of Program."""
+
+    def __init__(self, row, guest, argv):
+        self.row, self.guest, self.argv, self.name = row, guest, argv, argv[0]
+        self.rc = None
+        self.job = guest.k("exec", "-d", guest.name, "--", *argv).strip()
+        row.programs.append(self)
+
+    def running(self):
+        return self.rc is None
+
+    def wait(self, seconds=30):
+        r = subprocess.run([KERNEL_PEER, "wait", self.guest.name, self.job, str(min(seconds, max(1, self.row.left())))],
+                           env=self.guest.env, capture_output=True)
+        if r.returncode == 124:
+            raise Fail(f"{self.name} in the guest did not end", self.tail())
+        self.rc = r.returncode
+        return self.rc
+
+    def end(self):
+        if self.rc is None:
+            self.guest.k("kill", self.guest.name, self.job, check=False)
+
+    @property
+    def out(self):
+        return Text(self.guest.k("out", self.guest.name, self.job, check=False))
+
+    @property
+    def err(self):
+        return Text(self.guest.k("err", self.guest.name, self.job, check=False))
+
+    def tail(self, lines=15):
+        text = [f"$ guest: {' '.join(self.argv)}   (exit {self.rc})"]
+        for what, s in (("out", self.out), ("err", self.err)):
+            text += [f"  {what}: {line[:200]}" for line in s.lines[-lines:]]
+        return "\n".join(text)
+
+
+class Text:
+    def __init__(self, text):
+        self.lines = text.split("\n")[:-1] if text.endswith("\n") else text.split("\n")
+
+
+class Guest:
+    """A kernel guest, booted when the first row wants it and taken down at exit."""
+
+    up = {}
+    unavailable = None
+
+    def __init__(self, name, ip, ip6):
+        self.name, self.ip, self.ip6 = name, ip, ip6
+        self.ns = f"{PREFIX}-kp"
+        self.env = {**os.environ, "KERNEL_PEER_NETNS": self.ns}
+
+    @classmethod
+    def get(cls, name="A"):
+        need_root()
+        if cls.unavailable:
+            raise LeftOut(cls.unavailable)
+        if name not in cls.up:
+            n = {"A": 2, "B": 3}[name]
+            g = cls(name, f"10.77.0.{n}", f"fd77::{n}")
+            if not os.path.exists("/dev/net/tun") or not shutil.which("apt-get"):
+                cls.unavailable = "the kernel guest needs /dev/net/tun and apt"
+                raise LeftOut(cls.unavailable)
+            cls.up[name] = g
+            r = subprocess.run([KERNEL_PEER, "up", "--name", name, "--ip", g.ip], env=g.env, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            if r.returncode != 0:
+                cls.unavailable = "the kernel guest did not boot"
+                print(r.stderr[-2000:], file=sys.stderr)
+                raise LeftOut(cls.unavailable)
+        return cls.up[name]
+
+    @classmethod
+    def down(cls):
+        if cls.up:
+            g = next(iter(cls.up.values()))
+            subprocess.run([KERNEL_PEER, "down"], env=g.env, stdin=subprocess.DEVNULL, capture_output=True)
+            cls.up.clear()
+
+    def k(self, *argv, check=True):
+        r = subprocess.run([KERNEL_PEER, *argv], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        if check and r.returncode != 0:
+            raise Fail("the guest did not answer", f"{' '.join(argv)}: {r.stderr[-500:]}")
+        return r.stdout
+
+    def until(self, script, why, seconds=20):
+        """Until the shell script succeeds in the guest."""
+        r = subprocess.run([KERNEL_PEER, "exec", "-t", str(seconds), self.name, "--", f"until {script}; do usleep 50000; done"],
+                           env=self.env, stdin=subprocess.DEVNULL, capture_output=True)
+        if r.returncode != 0:
+            raise Fail(why)
+
+
+def session(pid):
+    """The pids of the session that `pid` leads."""
+    found = []
+    for stat in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(stat) as f:
+                fields = f.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == pid:
+            found.append(int(stat.split("/")[2]))
+    return found
+
+
+def unix_names(pid="self"):
+    """The abstract names of Verbena in that process's network namespace."""
+    with open(f"/proc/{pid}/net/unix") as f:
+        return [w[7] for w in (line.split() for line in f) if len(w) > 7 and w[7].startswith("@verbena/")]
+
+
+def sockets(pid, table):
+    """(local port, state) of each socket in /proc/PID/net/TABLE."""
+    try:
+        with open(f"/proc/{pid}/net/{table}") as f:
+            return [(int(w[1].rpartition(":")[2], 16), w[3]) for w in (line.split() for line in f) if ":" in w[1]]
+    except OSError:
+        return []
+
+
+class Row:
+    """One line of the table while it runs."""
+
+    def __init__(self, harness, spec):
+        self.harness, self.spec = harness, spec
+        self.programs, self.namespaces = [], []
+        self.end_at = time.monotonic() + spec.limit
+
+    def left(self):
+        left = self.end_at - time.monotonic()
+        if left <= 0:
+            raise Fail("time limit", "\n".join(p.tail() for p in self.programs))
+        return left
+
+    # -- places -------------------------------------------------------------------------------------------------------------
+
+    def namespace(self, name="a"):
+        """A network namespace of this row with lo up; None without root, which is the namespace we are in."""
+        if not ROOT:
+            return None
+        need("ip")
+        ns = f"{PREFIX}-{name}"
+        sh("ip", "netns", "add", ns)
+        self.namespaces.append(ns)
+        sh("ip", "-n", ns, "link", "set", "lo", "up")
+        return ns
+
+    def veth(self, mtu=1500):
+        """Two namespaces, 10.90.0.1 = fd90::1 and 10.90.0.2 = fd90::2, joined by a veth named veth0 in each."""
+        need_root()
+        a, b = self.namespace("a"), self.namespace("b")
+        sh("ip", "link", "add", "veth0", "netns", a, "mtu", str(mtu), "type", "veth", "peer", "name", "veth0", "netns", b, "mtu", str(mtu))
+        for n, ns in ((1, a), (2, b)):
+            sh("ip", "-n", ns, "addr", "add", f"10.90.0.{n}/24", "dev", "veth0")
+            sh("ip", "-n", ns, "addr", "add", f"fd90::{n}/64", "dev", "veth0", "nodad")
+            sh("ip", "-n", ns, "link", "set", "veth0", "up")
+        # The link-local addresses are GIDs too: wait until duplicate address detection is through, so that the GID table is still.
+        for ns in (a, b):
+            end = time.monotonic() + 5
+            while "tentative" in sh("ip", "-n", ns, "-6", "addr", "show", "dev", "veth0") and time.monotonic() < end:
+                time.sleep(0.05)
+        return a, b
+
+    # -- programs -----------------------------------------------------------------------------------------------------------
+
+    def run(self, *argv, ns=None, lines=False, keep=None, env=None):
+        """Start a program on Verbena. With `lines` its output is line buffered, so that the times of lines are real."""
+        need(argv[0])
+        command = [self.harness.verbena, "run", "--"] + (["stdbuf", "-oL"] if lines else []) + list(argv)
+        return Program(self, command, ns, os.path.basename(argv[0]), keep, env)
+
+    def plain(self, *argv, ns=None, **more):
+        need(argv[0])
+        return Program(self, list(argv), ns, **more)
+
+    def guest(self, g, *argv):
+        return Job(self, g, list(argv))
+
+    def compiled(self, name):
+        return self.harness.compiled(name)
+
+    def listening(self, server, port, seconds=10):
+        """Wait until an rdma_cm listener of `server`'s namespace has the port: its abstract name is there."""
+        self._until(server, seconds, lambda: any("/port/" in n and n.endswith(f"/{port}") for n in unix_names(server.pid)))
+
+    def tcp_listening(self, server, port=18515, seconds=10):
+        self._until(server, seconds, lambda: any((port, "0A") in sockets(server.pid, t) for t in ("tcp", "tcp6")))
+
+    def _until(self, server, seconds, ready):
+        end = time.monotonic() + min(seconds, self.left())
+        while True:
+            if not server.running():
+                raise Fail(f"{server.name} ended before it listened", server.tail())
+            try:
+                if ready():
+                    return
+            except OSError:
+                pass
+            if time.monotonic() > end:
+                raise Fail(f"{server.name} does not listen", server.tail())
+            time.sleep(0.01)
+
+    # -- judgement ----------------------------------------------------------------------------------------------------------
+
+    def check(self, good, why, *programs):
+        if not good:
+            raise Fail(why, "\n".join(p.tail() for p in programs or self.programs))
+
+    def nothing_left(self, ns, seconds=2):
+        """No name of Verbena and no UDP port may outlive the programs."""
+        if ns is None:
+            return
+        end = time.monotonic() + seconds
+        while True:
+            names = re.findall(r"@verbena/\S+", sh("ip", "netns", "exec", ns, "cat", "/proc/net/unix"))
+            udp = [line for t in ("udp", "udp6") for line in sh("ip", "netns", "exec", ns, "cat", f"/proc/net/{t}", check=False).splitlines()[1:]]
+            if not names and not udp:
+                return
+            if time.monotonic() > end:
+                raise Fail("a name is left behind" if names else "a UDP port is left behind", "\n".join(names + udp))
+            time.sleep(0.05)
+
+    def finish(self):
+        for p in self.programs:
+            p.end()
+        try:
+            for ns in self.namespaces:
+                self.nothing_left(ns)
+        finally:
+            self.clean()
+
+    def clean(self):
+        for p in self.programs:
+            p.end()
+        for ns in self.namespaces:
+            sh("ip", "netns", "del", ns, check=False)
+        self.namespaces = []
+
+
+class Harness:
+    def __init__(self, verbena, reference=False):
+        self.verbena, self.reference = verbena, reference
+        self.work = tempfile.mkdtemp(prefix="verbena-conformance.")
+        self.row = None
+        atexit.register(self.close)
+        for s in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(s, lambda number, frame: sys.exit(128 + number))
+
+    def close(self):
+        if self.row:
+            self.row.clean()
+        Guest.down()
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def compiled(self, name):
+        """A program of programs/, built against the installed headers and linked to -libverbs -lrdmacm as anyone would."""
+        binary = os.path.join(self.work, name)
+        if not os.path.exists(binary):
+            need("gcc")
+            for header in ("infiniband/verbs.h", "rdma/rdma_cma.h"):
+                if not os.path.exists(f"/usr/include/{header}"):
+                    raise LeftOut("libibverbs-dev or librdmacm-dev is not installed")
+            sh("gcc", "-O1", "-g", "-Wall", "-Wextra", "-o", binary, os.path.join(HERE, "programs", f"{name}.c"),
+               "-libverbs", "-lrdmacm", "-lpthread")
+        return binary
+
+    def run(self, spec):
+        """('pass' | 'fail' | 'left out', reason, detail)"""
+        self.row = row = Row(self, spec)
+        try:
+            if not spec.kernel and not os.access(self.verbena, os.X_OK):
+                raise LeftOut(f"there is no {os.path.basename(self.verbena)} to test")
+            spec.run(row)
+            row.finish()
+            return "pass", "", ""
+        except LeftOut as e:
+            return "left out", str(e), ""
+        except Fail as e:
+            return "fail", str(e), e.detail
+        finally:
+            row.clean()
+            self.row = None
+
+
+class Spec:
+    """A row of the table: where it stands, what it shows and how it is run."""
+
+    def __init__(self, group, what, program, run, limit=30, kernel=False):
+        self.group, self.what, self.program, self.run, self.limit, self.kernel = group, what, program, run, limit, kernel
+
+    @property
+    def name(self):
+        return f"{self.group}: {self.what}"
+
+
+SPECS = []
+
+
+def row(group, what, program, limit=30, kernel=False):
+    def add(run):
+        SPECS.append(Spec(group, what, program, run, limit, kernel))
+        return run
+    return add
+
+
+def golden(name):
+    """A recorded run of the kernel's own stack: {'client stdout': [lines], ...}."""
+    parts, at = {}, None
+    with open(os.path.join(GOLDEN, name)) as f:
+        for line in f.read().split("\n"):
+            if line.startswith("--- "):
+                at = line[4:]
+                parts[at] = []
+            elif at:
+                parts[at].append(line)
+    return {k: [line for line in v if line] for k, v in parts.items()}

@@ -1,0 +1,149 @@
+"""Two processes on one machine, over the loopback interface."""
+import re
+
+from .harness import row
+from .programs import judge_client, judge_golden, judge_pingpong, judge_server
+
+HERE = "one machine"
+
+
+def rping_pair(row, count, size, server_args, client_args, ns, server_ns=None, verbose=True, address=None, listen=None):
+    """One server and one client, both judged: `listen` is what the server binds, `address` what the client asks for."""
+    server = row.run("rping", "-s", *server_args, "-C", str(count), "-S", str(size), *(["-a", listen] if listen else []), ns=server_ns or ns)
+    row.listening(server, 7174)
+    client = row.run("rping", "-c", "-a", address, *client_args, "-C", str(count), "-S", str(size), ns=ns)
+    judge_client(row, client, count, size, verbose)
+    judge_server(row, server, count, size, "-v" in server_args)
+
+
+@row(HERE, "small pings", "rping -C 1000 -S 64 -v")
+def small(row):
+    rping_pair(row, 1000, 64, ["-v"], ["-v"], row.namespace(), address="127.0.0.1", listen="127.0.0.1")
+
+
+@row(HERE, "large pings, verified", "rping -S 65535 -C 100 -V")
+def large(row):
+    rping_pair(row, 100, 65535, ["-V"], ["-V"], row.namespace(), verbose=False, address="127.0.0.1", listen="127.0.0.1")
+
+
+@row(HERE, "large pings, every byte printed by both sides", "rping -S 65535 -C 100 -v -V")
+def large_printed(row):
+    rping_pair(row, 100, 65535, ["-v", "-V"], ["-v", "-V"], row.namespace(), address="127.0.0.1", listen="127.0.0.1")
+
+
+@row(HERE, "IPv6", "rping -a ::1 -C 1000 -S 64 -v")
+def ipv6(row):
+    rping_pair(row, 1000, 64, ["-v"], ["-v"], row.namespace(), address="::1", listen="::1")
+
+
+@row(HERE, "server on 0.0.0.0", "rping -s -a 0.0.0.0")
+def any_address(row):
+    rping_pair(row, 100, 64, ["-v"], ["-v"], row.namespace(), address="127.0.0.1", listen="0.0.0.0")
+
+
+@row(HERE, "server without an address", "rping -s")
+def no_address(row):
+    rping_pair(row, 100, 64, ["-v"], ["-v"], row.namespace(), address="127.0.0.1")
+
+
+@row(HERE, "endpoints and synchronous calls", "rdma_server, rdma_client")
+def rdma_client(row):
+    ns = row.namespace()
+    server = row.run("rdma_server", "-s", "127.0.0.1", ns=ns)
+    row.listening(server, 7471)
+    judge_golden(row, "rxe-rdma_client.txt", server, row.run("rdma_client", "-s", "127.0.0.1", ns=ns))
+
+
+@row(HERE, "ten connections", "ucmatose -c 10 -C 100")
+def ucmatose(row):
+    ns = row.namespace()
+    server = row.run("ucmatose", "-c", "10", "-C", "100", ns=ns)
+    row.listening(server, 7471)
+    judge_golden(row, "rxe-ucmatose.txt", server, row.run("ucmatose", "-s", "127.0.0.1", "-c", "10", "-C", "100", ns=ns))
+
+
+@row(HERE, "a connection refused by the server", "ucmatose -c 1, -c 2")
+def refused(row):
+    ns = row.namespace()
+    server = row.run("ucmatose", "-c", "1", "-C", "1", ns=ns)
+    row.listening(server, 7471)
+    client = row.run("ucmatose", "-s", "127.0.0.1", "-c", "2", "-C", "1", ns=ns)
+    row.check(client.wait() == 28, f"client exit {client.rc}", client, server)
+    row.check("cmatose: event: RDMA_CM_EVENT_REJECTED, error: 28" in client.out.lines, "not rejected with 28", client, server)
+
+
+def pingpong(row, device, address, ns, server_ns, *more):
+    argv = ["ibv_rc_pingpong", *(["-d", device] if device else []), "-g", "1", *more]
+    server = row.run(*argv, ns=server_ns)
+    row.tcp_listening(server)
+    judge_pingpong(row, "rxe-ibv_rc_pingpong.txt", server, row.run(*argv, address, ns=ns), 1000, 4096)
+
+
+@row(HERE, "queue pairs without a connection manager, polling", "ibv_rc_pingpong -g 1")
+def pingpong_polling(row):
+    ns = row.namespace()
+    pingpong(row, None, "127.0.0.1", ns, ns)
+
+
+@row(HERE, "queue pairs without a connection manager, events", "ibv_rc_pingpong -g 1 -e")
+def pingpong_events(row):
+    ns = row.namespace()
+    pingpong(row, None, "127.0.0.1", ns, ns, "-e")
+
+
+def device_list(row, ns):
+    """{name: GUID} as ibv_devices prints them."""
+    p = row.run("ibv_devices", ns=ns)
+    row.check(p.wait() == 0, f"exit {p.rc}")
+    return dict(m.groups() for line in p.out.lines if (m := re.match(r"\s+(\S+)\s+([0-9a-f]{16})$", line)))
+
+
+@row(HERE, "a device for the interface", "ibv_devices")
+def devices(row):
+    found = device_list(row, row.namespace())
+    row.check("rxe_lo" in found, "there is no rxe_lo")
+    row.check(int(found["rxe_lo"], 16) != 0, "the GUID is zero")
+    row.check(len(set(found.values())) == len(found), "two devices have one GUID")
+
+
+def attributes(row, ns, device):
+    """ibv_devinfo -v of one device: its fields, and its GID lines."""
+    p = row.run("ibv_devinfo", "-v", "-d", device, ns=ns)
+    row.check(p.wait() == 0, f"exit {p.rc}")
+    fields = dict(m.groups() for line in p.out.lines if (m := re.match(r"\s*([\w ]+?):\s+(.+?)\s*$", line)))
+    return fields, [line.split("\t", 3)[-1].strip() for line in p.out.lines if "GID[" in line]
+
+
+def number(fields, name):
+    return int(fields.get(name, "0").split()[0], 0)
+
+
+@row(HERE, "attributes of device, port and GIDs", "ibv_devinfo -v")
+def devinfo(row):
+    ns = row.namespace()
+    guid = device_list(row, ns).get("rxe_lo", "")
+    fields, gids = attributes(row, ns, "rxe_lo")
+    row.check(fields.get("node_guid", "").replace(":", "") == guid, "ibv_devices has another GUID")
+    row.check(fields.get("transport", "").startswith("InfiniBand"), "transport is not InfiniBand")
+    for name, least in (("phys_port_cnt", 1), ("max_mr_size", 1 << 30), ("max_qp", 8), ("max_qp_wr", 128), ("max_sge", 2), ("max_cq", 8),
+                        ("max_cqe", 128), ("max_mr", 8), ("max_pd", 8), ("max_qp_rd_atom", 1), ("max_qp_init_rd_atom", 1), ("max_pkeys", 1)):
+        row.check(number(fields, name) >= least, f"{name} is too small")
+    for name, value in (("state", "PORT_ACTIVE (4)"), ("max_mtu", "4096 (5)"), ("active_mtu", "4096 (5)"), ("link_layer", "Ethernet")):
+        row.check(fields.get(name) == value, f"{name} is not {value}")
+    row.check(any("127.0.0.1" in g for g in gids), "no GID for 127.0.0.1")
+    row.check(any(re.search(r"(^|\s)::1\b|0000:0001\b", g) for g in gids), "no GID for ::1")
+    row.check(all("RoCE v2" in g for g in gids), "a GID is not RoCE v2")
+
+
+@row(HERE, "what this machine offers", "verbena devices")
+def verbena_devices(row):
+    p = row.plain(row.harness.verbena, "devices", ns=row.namespace())
+    row.check(p.wait() == 0, f"exit {p.rc}")
+    row.check(any("rxe_lo" in line for line in p.out.lines), "there is no rxe_lo")
+
+
+@row(HERE, "the demonstration", "verbena demo", limit=60)
+def verbena_demo(row):
+    p = row.plain(row.harness.verbena, "demo", ns=row.namespace())
+    row.check(p.wait(60) == 0, f"exit {p.rc}")
+    row.check(any("ESTABLISHED" in line.upper() for line in p.out.lines), "no connection is shown")
