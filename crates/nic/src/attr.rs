@@ -130,6 +130,14 @@ pub struct QpAttr {
     pub path_mig_state: u32,
 }
 
+impl QpAttr {
+    /// The same attributes for a move to another state.
+    #[must_use]
+    pub fn with_state(self, state: QpState) -> QpAttr {
+        QpAttr { state, ..self }
+    }
+}
+
 impl Default for QpAttr {
     fn default() -> Self {
         QpAttr {

@@ -1,7 +1,111 @@
 //! One RDMA host: the adapters, the connection manager, rdma_cm identifiers and port spaces. Generic over [`World`]:
 //! written once, run by the real world and by the simulated one.
+//!
+//! Locks, in order: the connection manager's, an identifier's, then those of the adapter (see [`nic`]). Signals are sent
+//! when all are released.
 #![forbid(unsafe_code)]
 
+pub mod blocks;
+pub mod connect;
+pub mod devices;
+pub mod event;
+pub mod id;
+mod input;
+mod manager;
 pub mod world;
 
+use std::sync::{Arc, PoisonError, RwLock};
+
+use nic::Device;
+
+pub use blocks::Blocks;
+pub use devices::DeviceSpec;
+pub use event::{ConnParam, Event, EventChannel, EventKind};
+pub use id::Id;
+pub use input::Counters;
+pub use nic::Error;
 pub use world::{Guest, Input, Interface, Name, World};
+
+/// What a node is made from.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// Devices asked for; `None`: one for each interface that is up and has an address.
+    pub devices: Option<Vec<DeviceSpec>>,
+    /// Timers of the connection manager.
+    pub timing: cm::Timing,
+}
+
+/// One RDMA host.
+pub struct Node<W> {
+    world: Arc<W>,
+    devices: RwLock<Vec<Arc<Device>>>,
+    blocks: Arc<Blocks<W>>,
+    manager: manager::Manager,
+    /// What was dropped, and why.
+    pub counters: Counters,
+}
+
+impl<W: World> Node<W> {
+    /// A node in its world, with the interfaces that the world has now.
+    pub fn new(world: Arc<W>, config: &Config, interfaces: &[Interface]) -> Arc<Node<W>> {
+        let blocks = Arc::new(Blocks::new(world.clone()));
+        let host_id = world.host_id();
+        let devices: Vec<Arc<Device>> = devices::choose(config.devices.as_deref(), interfaces, host_id)
+            .into_iter()
+            .map(|(config, port)| Device::new(config, port, world.clone(), blocks.clone()))
+            .collect();
+        let node = Arc::new(Node {
+            manager: manager::Manager::new(&config.timing, host_id),
+            world,
+            devices: RwLock::new(devices),
+            blocks,
+            counters: Counters::default(),
+        });
+        node.share_aliases();
+        node
+    }
+
+    /// The world it lives in.
+    pub fn world(&self) -> &Arc<W> {
+        &self.world
+    }
+
+    /// The devices, in the order of interfaces or of the configuration.
+    pub fn devices(&self) -> Vec<Arc<Device>> {
+        self.devices.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Opens the UDP port of a device, which must be done before its first packet; repeated calls are harmless.
+    /// EADDRINUSE where another user, or the kernel's rdma_rxe, owns the port.
+    pub fn attach(&self, device: &Device) -> Result<(), Error> {
+        self.world.attach(device.config.interface).map_err(Error::System)
+    }
+
+    /// The device over an interface.
+    pub(crate) fn device_on(&self, interface: u32) -> Option<Arc<Device>> {
+        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        devices.iter().find(|d| d.config.interface == interface).cloned()
+    }
+
+    /// The interfaces are now as given: ports and GID tables follow. Devices neither come nor go while a program runs.
+    fn update_interfaces(&self, interfaces: &[Interface]) {
+        for device in self.devices() {
+            let before = device.port();
+            let now = match interfaces.iter().find(|i| i.index == device.config.interface) {
+                Some(i) => devices::port(&before.gids, i),
+                None => nic::device::Port { up: false, ..(*before).clone() },
+            };
+            if now != *before {
+                device.set_port(now);
+            }
+        }
+        self.share_aliases();
+    }
+
+    fn share_aliases(&self) {
+        let devices = self.devices();
+        let ports: Vec<_> = devices.iter().map(|d| d.port()).collect();
+        let aliases = devices::shared_aliases(&ports);
+        devices.iter().for_each(|d| d.set_aliases(aliases.clone()));
+    }
+}

@@ -1,0 +1,448 @@
+//! Connecting: the calls of rdma_cm that exchange messages, and the requests that arrive.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use nic::{Device, Qp, QpAttr, QpState};
+use wire::mad::{IpCm, PortSpace, reason};
+use wire::{Psn, Qkey, Qpn, ServiceId};
+
+use crate::event::{ConnParam, Event, EventKind};
+use crate::id::{Id, Progress, WRONG_STATE, with_scope};
+use crate::manager::{ConnKey, Core, INIT_MASK, plain};
+use crate::world::{RouteQuery, World};
+use crate::{Error, Node};
+
+/// Consumer private data of a request for RDMA_PS_TCP, in bytes (rdma_connect(3)).
+pub const CONNECT_DATA: usize = 56;
+/// Consumer private data of an accept for RDMA_PS_TCP, in bytes (rdma_accept(3)).
+pub const ACCEPT_DATA: usize = 196;
+/// Consumer private data of a reject, in bytes.
+pub const REJECT_DATA: usize = 148;
+/// Requests that may wait at a listener whatever backlog it asks for.
+pub const MAX_BACKLOG: usize = 1024;
+
+impl<W: World> Node<W> {
+    /// Gives an identifier its queue pair, in state Reset, and takes it to INIT as `rdma_create_qp` does.
+    pub fn set_qp(&self, id: &Arc<Id>, qp: &Arc<Qp>) -> Result<(), Error> {
+        {
+            let mut inner = id.lock();
+            if inner.qp.is_some() || inner.device.is_none() {
+                return Err(WRONG_STATE);
+            }
+            inner.qp = Some(qp.clone());
+        }
+        let attr = QpAttr { state: QpState::Init, port: 1, ..QpAttr::default() };
+        qp.modify(self.world.now(), &attr, INIT_MASK).inspect_err(|_| id.lock().qp = None)
+    }
+
+    /// Takes the queue pair from the identifier, `rdma_destroy_qp`.
+    pub fn take_qp(&self, id: &Arc<Id>) -> Option<Arc<Qp>> {
+        id.lock().qp.take()
+    }
+
+    /// `rdma_listen`: an identifier not bound gets a free port on all addresses first. A backlog of 0 or above
+    /// [`MAX_BACKLOG`] means that many.
+    pub fn listen(&self, id: &Arc<Id>, backlog: u32) -> Result<(), Error> {
+        if id.lock().progress == Progress::Idle {
+            self.bind(id, (Ipv4Addr::UNSPECIFIED, 0).into())?;
+        }
+        let (address, device) = {
+            let inner = id.lock();
+            if inner.progress != Progress::Bound {
+                return Err(WRONG_STATE);
+            }
+            (inner.source.ok_or(WRONG_STATE)?, inner.device.clone())
+        };
+        match device {
+            Some(device) => self.attach(&device)?,
+            None => self.attach_all()?,
+        }
+        let mut core = self.manager.lock();
+        let mut inner = id.lock();
+        inner.backlog = match backlog as usize {
+            n @ 1..=MAX_BACKLOG => n,
+            _ => MAX_BACKLOG,
+        };
+        inner.progress = Progress::Listening;
+        core.listeners.insert((id.space, address.ip(), address.port()), id.clone());
+        Ok(())
+    }
+
+    /// Opens the port of all devices; it is enough if one can be had.
+    fn attach_all(&self) -> Result<(), Error> {
+        let mut result = Err(Error::System(crate::id::libc_errno::ENODEV));
+        for device in self.devices() {
+            match self.attach(&device) {
+                Ok(()) => result = Ok(()),
+                Err(e) if result.is_err() => result = Err(e),
+                Err(_) => {}
+            }
+        }
+        result
+    }
+
+    /// `rdma_connect`: sends a request. EINVAL for parameters beyond the device's limits or more than [`CONNECT_DATA`]
+    /// bytes of private data; what comes of it is an event.
+    pub fn connect(&self, id: &Arc<Id>, param: &ConnParam, private_data: &[u8]) -> Result<(), Error> {
+        check(param)?;
+        if private_data.len() > CONNECT_DATA {
+            return Err(Error::Invalid("more than 56 bytes of private data"));
+        }
+        let now = self.world.now();
+        let mut core = self.manager.lock();
+        let (interface, connect) = {
+            let inner = id.lock();
+            if inner.progress != Progress::RouteResolved {
+                return Err(WRONG_STATE);
+            }
+            let (Some(source), Some(dest), Some(route), Some(device)) =
+                (inner.source, inner.dest, inner.route, &inner.device)
+            else {
+                return Err(WRONG_STATE);
+            };
+            let header = IpCm { source: route.source, source_port: source.port(), dest: route.dest };
+            let mut data = [0; 92];
+            data[..IpCm::LEN].copy_from_slice(&header.emit());
+            data[IpCm::LEN..][..private_data.len()].copy_from_slice(private_data);
+            let connect = cm::Connect {
+                service_id: ServiceId::from_port(id.space, dest.port()),
+                path: path(device, route.source, route.dest, inner.tos.unwrap_or(0), route.mtu),
+                private_data: data,
+                qpn: inner.qp.as_ref().map_or(Qpn::new(param.qp_num), |qp| qp.qpn()),
+                starting_psn: self.random_psn(),
+                responder_resources: param.responder_resources,
+                initiator_depth: param.initiator_depth,
+                flow_control: param.flow_control,
+                retry_count: param.retry_count & 7,
+                rnr_retry_count: param.rnr_retry_count & 7,
+                srq: param.srq,
+                transport_service: cm::TransportService::Rc,
+                qkey: Qkey(0),
+            };
+            (route.interface, connect)
+        };
+        let conn = self.with_cm(&mut core, interface, |cm| cm.connect(now, &connect)).map_err(refused)?;
+        core.ids.insert((interface, conn), id.clone());
+        {
+            let mut inner = id.lock();
+            inner.conn = Some((interface, conn));
+            inner.param = *param;
+            inner.progress = Progress::Connecting;
+        }
+        self.settle(core, now);
+        Ok(())
+    }
+
+    /// `rdma_accept`: takes the queue pair to RTS and sends the reply. Without parameters, those of the request, cut to what
+    /// the device has.
+    pub fn accept(
+        &self,
+        id: &Arc<Id>,
+        param: Option<&ConnParam>,
+        private_data: &[u8],
+    ) -> Result<(), Error> {
+        if private_data.len() > ACCEPT_DATA {
+            return Err(Error::Invalid("more than 196 bytes of private data"));
+        }
+        let now = self.world.now();
+        let mut core = self.manager.lock();
+        let (key, param, qpn) = {
+            let inner = id.lock();
+            if inner.progress != Progress::Requested {
+                return Err(WRONG_STATE);
+            }
+            let param = param.copied().unwrap_or(ConnParam { qp_num: 0, ..cut(&inner.offered) });
+            let qpn = inner.qp.as_ref().map_or(Qpn::new(param.qp_num), |qp| qp.qpn());
+            (inner.conn.ok_or(WRONG_STATE)?, param, qpn)
+        };
+        check(&param)?;
+        if param.initiator_depth > id.lock().offered.initiator_depth {
+            return Err(Error::Invalid("initiator_depth is above the one in the connection request"));
+        }
+        let mut data = [0; ACCEPT_DATA];
+        data[..private_data.len()].copy_from_slice(private_data);
+        let accept = cm::Accept {
+            qpn,
+            starting_psn: self.random_psn(),
+            responder_resources: param.responder_resources,
+            initiator_depth: param.initiator_depth,
+            flow_control: param.flow_control,
+            rnr_retry_count: param.rnr_retry_count & 7,
+            srq: param.srq,
+            qkey: Qkey(0),
+            private_data: data,
+        };
+        let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
+        cm.accept(now, conn, &accept).map_err(refused)?;
+        answered(id);
+        if id.lock().qp.is_some()
+            && let Err(e) = self.connect_qp(&mut core, now, key, id)
+        {
+            if let Some((cm, conn)) = core.cm(key) {
+                cm.destroy(now, conn);
+            }
+            self.settle(core, now);
+            return Err(e);
+        }
+        {
+            let mut inner = id.lock();
+            inner.param = param;
+            inner.progress = Progress::Answered;
+        }
+        self.settle(core, now);
+        Ok(())
+    }
+
+    /// `rdma_reject`: refuses a request with reason 28, consumer defined.
+    pub fn reject(&self, id: &Arc<Id>, private_data: &[u8]) -> Result<(), Error> {
+        if private_data.len() > REJECT_DATA {
+            return Err(Error::Invalid("more than 148 bytes of private data"));
+        }
+        let now = self.world.now();
+        let mut core = self.manager.lock();
+        let key = {
+            let inner = id.lock();
+            let may = matches!(inner.progress, Progress::Requested | Progress::Answered);
+            inner.conn.filter(|_| may).ok_or(WRONG_STATE)?
+        };
+        let mut data = [0; REJECT_DATA];
+        data[..private_data.len()].copy_from_slice(private_data);
+        let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
+        cm.reject(now, conn, reason::CONSUMER_DEFINED, &[], data).map_err(refused)?;
+        answered(id);
+        id.lock().progress = Progress::Disconnected;
+        self.settle(core, now);
+        Ok(())
+    }
+
+    /// `rdma_establish`: the active side's queue pair, not owned by the identifier, is ready.
+    pub fn establish(&self, id: &Arc<Id>) -> Result<(), Error> {
+        let now = self.world.now();
+        let mut core = self.manager.lock();
+        let key = {
+            let mut inner = id.lock();
+            if inner.progress != Progress::Answered || inner.qp.is_some() {
+                return Err(WRONG_STATE);
+            }
+            inner.progress = Progress::Connected;
+            inner.conn.ok_or(WRONG_STATE)?
+        };
+        let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
+        cm.established(now, conn).map_err(refused)?;
+        self.settle(core, now);
+        Ok(())
+    }
+
+    /// `rdma_disconnect`: the queue pair goes to the error state, the peer is told. On an identifier whose connection
+    /// has ended it does the former only.
+    pub fn disconnect(&self, id: &Arc<Id>) -> Result<(), Error> {
+        let now = self.world.now();
+        let mut core = self.manager.lock();
+        let (key, qp) = {
+            let inner = id.lock();
+            match inner.progress {
+                Progress::Connected | Progress::Answered | Progress::Disconnected | Progress::Connecting => {}
+                _ => return Err(WRONG_STATE),
+            }
+            (inner.conn.ok_or(WRONG_STATE)?, inner.qp.clone())
+        };
+        if let Some(qp) = qp {
+            qp.fail(now);
+        }
+        if let Some((cm, conn)) = core.cm(key) {
+            // An error says that the connection has ended already.
+            _ = cm.disconnect(now, conn, [0; 220]);
+        }
+        self.settle(core, now);
+        Ok(())
+    }
+
+    /// `rdma_destroy_id`, whatever the state: peers are told what their state calls for, events not yet fetched vanish, and
+    /// with a listener the requests that wait.
+    pub fn destroy(&self, id: &Arc<Id>) {
+        let now = self.world.now();
+        let mut core = self.manager.lock();
+        let (key, channel, source, was) = {
+            let mut inner = id.lock();
+            let was = std::mem::replace(&mut inner.progress, Progress::Destroyed);
+            inner.claim = None;
+            (inner.conn.take(), inner.channel.clone(), inner.source, was)
+        };
+        if let (Progress::Listening, Some(source)) = (was, source) {
+            core.listeners.remove(&(id.space, source.ip(), source.port()));
+        }
+        answered(id);
+        if let Some(key) = key {
+            core.ids.remove(&key);
+            if let Some((cm, conn)) = core.cm(key) {
+                cm.destroy(now, conn);
+            }
+        }
+        let gone = channel.remove(|e| {
+            Arc::ptr_eq(&e.id, id) || e.listener.as_ref().is_some_and(|l| Arc::ptr_eq(l, id))
+        });
+        self.settle(core, now);
+        // Requests nobody will see: their identifiers never reached the program.
+        for event in gone.into_iter().filter(|e| e.kind == EventKind::ConnectRequest) {
+            if event.id.cookie.load(Ordering::Relaxed) == 0 && !Arc::ptr_eq(&event.id, id) {
+                self.destroy(&event.id);
+            }
+        }
+    }
+
+    /// The attributes that `rdma_init_qp_attr` gives for a move to `state`, with their mask.
+    pub fn init_qp_attr(&self, id: &Arc<Id>, state: QpState) -> Result<(QpAttr, u32), Error> {
+        use crate::manager::{RTR_MASK, RTS_MASK};
+        let (key, device) = {
+            let inner = id.lock();
+            (inner.conn, inner.device.clone().ok_or(WRONG_STATE)?)
+        };
+        let wants = key.and_then(|key| {
+            let mut core = self.manager.lock();
+            let (cm, conn) = core.cm(key)?;
+            cm.qp_attr(conn)
+        });
+        let attr = match &wants {
+            Some(wants) => self.rtr_attributes(id, &device, wants)?,
+            None => QpAttr { port: 1, ..QpAttr::default() },
+        };
+        let bits = match state {
+            QpState::Init => INIT_MASK,
+            QpState::Rtr if wants.is_some() => RTR_MASK,
+            QpState::Rts if wants.is_some() => RTS_MASK,
+            _ => return Err(WRONG_STATE),
+        };
+        Ok((attr.with_state(state), bits))
+    }
+
+    /// A request arrived for one of our listeners, or for nobody.
+    pub(crate) fn on_request(&self, core: &mut Core, now: Instant, key: ConnKey, request: &cm::Request) {
+        let refuse = |core: &mut Core, why: u16| {
+            if let Some((cm, conn)) = core.cm(key) {
+                _ = cm.reject(now, conn, why, &[], [0; 148]);
+            }
+        };
+        let req = &request.req;
+        let target = req.service_id.ip_port();
+        let header = IpCm::parse(&req.private_data[..IpCm::LEN]);
+        let (Some((space, port)), Ok(header)) = (target, header) else {
+            return refuse(core, reason::INVALID_SERVICE_ID);
+        };
+        let ours = request.path.local_gid.ip();
+        let Some(listener) = core.listener(space, ours, port).cloned() else {
+            return refuse(core, reason::INVALID_SERVICE_ID);
+        };
+        if space != PortSpace::Tcp || cm::TransportService::from_codes(req.transport_service, 0).is_none() {
+            return refuse(core, reason::INVALID_TRANSPORT_SERVICE);
+        }
+        {
+            let mut inner = listener.lock();
+            if inner.pending >= inner.backlog {
+                drop(inner);
+                return refuse(core, reason::NO_RESOURCES);
+            }
+            inner.pending += 1;
+        }
+        let id = self.incoming(&listener, key, request, &header, port);
+        self.watch_peer(&id, req.local_comm_id);
+        core.ids.insert(key, id.clone());
+        let param = id.lock().offered;
+        let channel = listener.lock().channel.clone();
+        let event = Event {
+            listener: Some(listener),
+            param,
+            private_data: req.private_data[IpCm::LEN..].to_vec(),
+            ..plain(&id, EventKind::ConnectRequest, 0)
+        };
+        core.push_to(channel, event);
+    }
+
+    /// The identifier of a new request.
+    fn incoming(
+        &self,
+        listener: &Arc<Id>,
+        key: ConnKey,
+        request: &cm::Request,
+        header: &IpCm,
+        port: u16,
+    ) -> Arc<Id> {
+        let req = &request.req;
+        let id = Id::new(listener.space, listener.lock().channel.clone());
+        let (ours, theirs) = (request.path.local_gid.ip(), request.path.remote_gid.ip());
+        let query = RouteQuery { dest: theirs, scope: key.0, source: Some(ours) };
+        let mut inner = id.lock();
+        inner.progress = Progress::Requested;
+        inner.source = Some(with_scope(ours, port, key.0));
+        inner.dest = Some(with_scope(theirs, header.source_port, key.0));
+        inner.device = self.device_on(key.0);
+        inner.route = self.world.route(query).ok();
+        inner.conn = Some(key);
+        inner.listener = Some(listener.clone());
+        inner.offered = ConnParam {
+            responder_resources: request.responder_resources,
+            initiator_depth: request.initiator_depth,
+            flow_control: req.flow_control,
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+            srq: req.srq,
+            qp_num: req.local_qpn.get(),
+        };
+        drop(inner);
+        id
+    }
+
+    fn random_psn(&self) -> Psn {
+        let mut bytes = [0; 4];
+        self.world.fill_random(&mut bytes);
+        Psn::new(u32::from_ne_bytes(bytes))
+    }
+}
+
+/// The request of an identifier has its answer: its listener's backlog has a place again.
+fn answered(id: &Id) {
+    let listener = id.lock().listener.take();
+    if let Some(listener) = listener {
+        let mut inner = listener.lock();
+        inner.pending = inner.pending.saturating_sub(1);
+    }
+}
+
+/// Ranges of rdma_connect(3) and rdma_accept(3).
+fn check(param: &ConnParam) -> Result<(), Error> {
+    let most = nic::limits::MAX_RD_ATOMIC;
+    if param.responder_resources > most {
+        return Err(Error::Invalid("responder_resources is above max_qp_rd_atom"));
+    }
+    if param.initiator_depth > most {
+        return Err(Error::Invalid("initiator_depth is above max_qp_init_rd_atom"));
+    }
+    Ok(())
+}
+
+/// What a request offers, cut to what the device has.
+fn cut(offered: &ConnParam) -> ConnParam {
+    let most = nic::limits::MAX_RD_ATOMIC;
+    ConnParam {
+        responder_resources: offered.responder_resources.min(most),
+        initiator_depth: offered.initiator_depth.min(most),
+        ..*offered
+    }
+}
+
+fn path(device: &Device, source: IpAddr, dest: IpAddr, tos: u8, link_mtu: u32) -> cm::Path {
+    let mtu = wire::Mtu::for_link(link_mtu).unwrap_or(wire::Mtu::M256).min(device.port().mtu);
+    cm::Path {
+        traffic_class: tos,
+        ..cm::Path::new(source.into(), dest.into(), device.config.interface, mtu)
+    }
+}
+
+fn refused(e: cm::Error) -> Error {
+    match e {
+        cm::Error::Full(_) | cm::Error::CommIds(_) => Error::Limit("connections"),
+        cm::Error::State(..) | cm::Error::Unknown(_) | cm::Error::Parameter(_) => WRONG_STATE,
+    }
+}

@@ -1,0 +1,124 @@
+//! rdma_cm events and the channels they travel on.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nic::Signal;
+use wire::Qpn;
+
+use crate::id::Id;
+
+/// `enum rdma_cm_event_type`, same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum EventKind {
+    AddrResolved = 0,
+    AddrError = 1,
+    RouteResolved = 2,
+    RouteError = 3,
+    ConnectRequest = 4,
+    ConnectResponse = 5,
+    ConnectError = 6,
+    Unreachable = 7,
+    Rejected = 8,
+    Established = 9,
+    Disconnected = 10,
+    DeviceRemoval = 11,
+    MulticastJoin = 12,
+    MulticastError = 13,
+    AddrChange = 14,
+    TimewaitExit = 15,
+}
+
+/// Connection parameters (`struct rdma_conn_param` without its private data).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnParam {
+    /// READs and atomics this side accepts at once.
+    pub responder_resources: u8,
+    /// READs and atomics this side starts at once.
+    pub initiator_depth: u8,
+    /// End-to-end flow control, told to the peer only.
+    pub flow_control: bool,
+    /// Retries on timeout, 0 to 7.
+    pub retry_count: u8,
+    /// Retries on RNR NAK, 0 to 7.
+    pub rnr_retry_count: u8,
+    /// The queue pair uses a shared receive queue.
+    pub srq: bool,
+    /// Number of the queue pair.
+    pub qp_num: u32,
+}
+
+/// An event.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// Whom it is for: for a connection request the new identifier.
+    pub id: Arc<Id>,
+    /// The listener, of a connection request.
+    pub listener: Option<Arc<Id>>,
+    /// What happened.
+    pub kind: EventKind,
+    /// 0, a negative errno, or a reject reason.
+    pub status: i32,
+    /// Connection parameters, where the event has them.
+    pub param: ConnParam,
+    /// The message's whole private data field, zero-padded; empty where there is none.
+    pub private_data: Vec<u8>,
+}
+
+/// An event channel.
+pub struct EventChannel {
+    queue: Mutex<VecDeque<Event>>,
+    signal: Box<dyn Signal>,
+}
+
+impl std::fmt::Debug for EventChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("EventChannel")
+    }
+}
+
+impl EventChannel {
+    /// A channel whose owner is told by `signal`, once an event.
+    pub fn new(signal: Box<dyn Signal>) -> Arc<EventChannel> {
+        Arc::new(EventChannel { queue: Mutex::new(VecDeque::new()), signal })
+    }
+    /// Takes the oldest event.
+    pub fn pop(&self) -> Option<Event> {
+        self.lock().pop_front()
+    }
+    /// Adds an event; [`EventChannel::signal`] follows when all is unlocked.
+    pub(crate) fn push(&self, event: Event) {
+        self.lock().push_back(event);
+    }
+    pub(crate) fn signal(&self) {
+        self.signal.signal();
+    }
+    /// Takes out the events that `leave` names, in order.
+    pub(crate) fn remove(&self, mut leave: impl FnMut(&Event) -> bool) -> Vec<Event> {
+        let mut queue = self.lock();
+        let (gone, kept): (Vec<_>, Vec<_>) = queue.drain(..).partition(|e| leave(e));
+        queue.extend(kept);
+        gone
+    }
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Event>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a route holds, for `rdma_cm_id.route` and path records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathInfo {
+    /// Our address.
+    pub source: IpAddr,
+    /// The peer's.
+    pub dest: IpAddr,
+    /// Path MTU.
+    pub mtu: wire::Mtu,
+    /// Code of the packet life time, 4.096 us * 2^code.
+    pub packet_life_time: u8,
+    /// The peer's queue pair, where known.
+    pub qpn: Qpn,
+}

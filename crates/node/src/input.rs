@@ -1,0 +1,167 @@
+//! What the world tells the node: packets to their queue pairs, management datagrams to the connection manager or to the
+//! process they are for, and everything that is not a packet.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use wire::icrc::{self, Flow};
+use wire::mad::{GSI_QKEY, Mad, Message};
+use wire::roce::{Op, Packet, SendAt, Service};
+use wire::{CommId, Malformed, Qpn};
+
+use crate::blocks::{comm_owner, qpn_owner};
+use crate::world::{Datagram, Guest, Input, Name, World};
+use crate::{Node, id};
+
+/// What a node dropped, one counter a reason.
+#[derive(Debug, Default)]
+#[allow(missing_docs)]
+pub struct Counters {
+    pub icrc: AtomicU64,
+    pub malformed: AtomicU64,
+    pub unknown_opcode: AtomicU64,
+    pub unknown_device: AtomicU64,
+    pub unknown_owner: AtomicU64,
+    pub bad_mad: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl<W: World> Guest for Node<W> {
+    fn input(&self, now: Instant, input: Input<'_>) {
+        match input {
+            Input::Datagram(d) => self.datagram(now, &d),
+            Input::Resolved { ticket, result } => {
+                if let Some(id) = self.manager.take_resolving(ticket) {
+                    self.finish_resolve(&id, result);
+                }
+            }
+            Input::Unreachable { dest, sent, .. } => {
+                if let Some(comm_id) = offending_comm_id(sent) {
+                    self.peer_unreachable(now, dest, comm_id);
+                }
+            }
+            Input::Interfaces(interfaces) => self.update_interfaces(interfaces),
+            Input::Gone(name) => self.peer_gone(now, name),
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let devices = self.devices();
+        devices.iter().filter_map(|d| d.deadline()).chain(self.manager.deadline()).min()
+    }
+
+    fn expire(&self, now: Instant) {
+        for device in self.devices() {
+            device.expire(now);
+        }
+        for id in self.manager.overdue(now) {
+            self.finish_resolve(&id, Err(id::libc_errno::ETIMEDOUT));
+        }
+        self.expire_manager(now);
+    }
+}
+
+impl<W: World> Node<W> {
+    fn datagram(&self, now: Instant, d: &Datagram<'_>) {
+        let flow = Flow { source: d.source, dest: d.dest };
+        let bytes = match icrc::open(&flow, d.bytes) {
+            Ok(bytes) => bytes,
+            Err(_) => return count(&self.counters.icrc),
+        };
+        let packet = match Packet::parse(bytes) {
+            Ok(packet) => packet,
+            Err(Malformed::Opcode(_)) => return count(&self.counters.unknown_opcode),
+            Err(_) => return count(&self.counters.malformed),
+        };
+        let dest_qp = packet.header.bth.dest_qp;
+        if dest_qp == Qpn::GSI {
+            return self.management(now, d, &packet);
+        }
+        let owner = qpn_owner(dest_qp);
+        if !self.blocks.owns(owner) {
+            return self.pass_on(owner, d);
+        }
+        match self.device_on(d.interface) {
+            Some(device) => device.input(now, d.source.ip(), d.dest.ip(), &packet),
+            None => count(&self.counters.unknown_device),
+        }
+    }
+
+    /// Hands a packet to the process it is for. What came from another process goes no further: no loops.
+    fn pass_on(&self, owner: Name, d: &Datagram<'_>) {
+        if d.forwarded || !self.world.forward(owner, d) {
+            count(&self.counters.unknown_owner);
+        }
+    }
+
+    /// A packet for QP1 (IBA 1.4 §13.5.1): checked, then to the connection manager of the process it is for.
+    fn management(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
+        let legal = matches!(packet.header.op, Op::Send(SendAt::Only(_)))
+            && matches!(packet.header.service, Service::Ud(deth) if deth.qkey == GSI_QKEY);
+        let Some(mad) = legal.then(|| Mad::parse(packet.payload).ok()).flatten() else {
+            return count(&self.counters.bad_mad);
+        };
+        let owner = match &mad.message {
+            Message::Req(m) => return self.request(now, d, &mad, m.service_id),
+            Message::SidrReq(m) => return self.request(now, d, &mad, m.service_id),
+            Message::SidrRep(m) => m.request_id,
+            Message::Rep(m) => m.remote_comm_id,
+            Message::Rtu(m) => m.remote_comm_id,
+            Message::Rej(m) => m.remote_comm_id,
+            Message::Mra(m) => m.remote_comm_id,
+            Message::Dreq(m) => m.remote_comm_id,
+            Message::Drep(m) => m.remote_comm_id,
+        };
+        let owner = comm_owner(owner);
+        if !self.blocks.owns(owner) && !d.forwarded && self.world.forward(owner, d) {
+            return;
+        }
+        // Nobody bears the name: the answer for an unknown identifier is ours to give.
+        self.manager_input(now, d, &mad);
+    }
+
+    /// A request goes to whoever bears the name of the service; where nobody does, it is refused here.
+    fn request(&self, now: Instant, d: &Datagram<'_>, mad: &Mad, service: wire::ServiceId) {
+        let Some((space, port)) = service.ip_port() else { return self.manager_input(now, d, mad) };
+        let ip = d.dest.ip();
+        if !d.forwarded && !self.manager.listens(space, ip, port) {
+            for addr in [Some(ip), None] {
+                let name = Name::Port { space, addr, port };
+                if self.world.forward(name, d) {
+                    return;
+                }
+            }
+        }
+        self.manager_input(now, d, mad);
+    }
+}
+
+/// The communication id of ours in a MAD that could not be delivered; `None` where the packet was none.
+fn offending_comm_id(sent: &[u8]) -> Option<CommId> {
+    let bytes = sent.get(..sent.len().checked_sub(icrc::ICRC_LEN)?)?;
+    let packet = Packet::parse(bytes).ok()?;
+    if packet.header.bth.dest_qp != Qpn::GSI {
+        return None;
+    }
+    match Mad::parse(packet.payload).ok()?.message {
+        Message::Req(m) => Some(m.local_comm_id),
+        Message::Rep(m) => Some(m.local_comm_id),
+        Message::Rtu(m) => Some(m.local_comm_id),
+        Message::Dreq(m) => Some(m.local_comm_id),
+        Message::SidrReq(m) => Some(m.request_id),
+        _ => None,
+    }
+}
+
+/// Whether an address is one of the family-specific wildcards' kind that a listener on all addresses takes.
+pub(crate) fn family_fits(listener: IpAddr, v6_only: bool, dest: IpAddr) -> bool {
+    match (listener, dest) {
+        (IpAddr::V4(_), IpAddr::V6(_)) => false,
+        (IpAddr::V6(_), IpAddr::V4(_)) => !v6_only,
+        _ => true,
+    }
+}

@@ -1,0 +1,424 @@
+//! The connection manager of a node: the tables that join identifiers, listeners and connections, and what its outputs
+//! do: messages leave through QP1, events move queue pairs and reach the program.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use cm::{Cm, ConnId, Origin, Output};
+use nic::{Path, QpAttr, QpState, mask};
+use transport::TxBatch;
+use wire::bth::{Bth, Deth};
+use wire::mad::{GSI_QKEY, MAD_LEN, Mad, PortSpace};
+use wire::roce::{Header, Op, SendAt, SendTail, Service};
+use wire::{CommId, Psn, Qpn};
+
+use crate::blocks::comm_owner;
+use crate::event::{ConnParam, Event, EventChannel, EventKind};
+use crate::id::{Id, Progress};
+use crate::input::family_fits;
+use crate::world::{Datagram, Name, World};
+use crate::{Error, Node};
+
+/// A connection: the interface of its device, and its number in that device's connection manager.
+pub type ConnKey = (u32, ConnId);
+
+type ListenKey = (PortSpace, IpAddr, u16);
+
+/// See the module.
+pub(crate) struct Manager {
+    core: Mutex<Core>,
+    timing: cm::Timing,
+    host_id: u64,
+    gsi_psn: AtomicU32,
+}
+
+/// Everything under the connection manager's lock.
+pub(crate) struct Core {
+    /// One connection manager a channel adapter, by interface: peers key their tables on its GUID.
+    cms: BTreeMap<u32, Cm>,
+    pub(crate) ids: BTreeMap<ConnKey, Arc<Id>>,
+    /// Listeners; those on all addresses under the unspecified address of their family.
+    pub(crate) listeners: BTreeMap<ListenKey, Arc<Id>>,
+    resolving: BTreeMap<u64, (Arc<Id>, Instant)>,
+    next_ticket: u64,
+    /// Channels to signal when the lock is released.
+    told: Vec<Arc<EventChannel>>,
+}
+
+impl Manager {
+    pub fn new(timing: &cm::Timing, host_id: u64) -> Manager {
+        Manager {
+            core: Mutex::new(Core {
+                cms: BTreeMap::new(),
+                ids: BTreeMap::new(),
+                listeners: BTreeMap::new(),
+                resolving: BTreeMap::new(),
+                next_ticket: 1,
+                told: Vec::new(),
+            }),
+            timing: *timing,
+            host_id,
+            gsi_psn: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn start_resolving(&self, id: &Arc<Id>, until: Instant) -> u64 {
+        let mut core = self.lock();
+        let ticket = core.next_ticket;
+        core.next_ticket += 1;
+        core.resolving.insert(ticket, (id.clone(), until));
+        ticket
+    }
+
+    pub fn take_resolving(&self, ticket: u64) -> Option<Arc<Id>> {
+        Some(self.lock().resolving.remove(&ticket)?.0)
+    }
+
+    /// Resolutions whose time is over.
+    pub fn overdue(&self, now: Instant) -> Vec<Arc<Id>> {
+        let mut core = self.lock();
+        let late: Vec<u64> =
+            core.resolving.iter().filter(|(_, (_, until))| *until <= now).map(|(t, _)| *t).collect();
+        late.into_iter().filter_map(|t| Some(core.resolving.remove(&t)?.0)).collect()
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        let core = self.lock();
+        core.cms.values().filter_map(Cm::deadline).chain(core.resolving.values().map(|(_, t)| *t)).min()
+    }
+
+    /// Whether this process listens there.
+    pub fn listens(&self, space: PortSpace, ip: IpAddr, port: u16) -> bool {
+        self.lock().listener(space, ip, port).is_some()
+    }
+}
+
+impl Core {
+    /// The listener for a request: the one on its address before those on all.
+    pub fn listener(&self, space: PortSpace, ip: IpAddr, port: u16) -> Option<&Arc<Id>> {
+        let exact = self.listeners.get(&(space, ip, port));
+        exact.or_else(|| {
+            let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+            any.into_iter().filter_map(|a| Some((a, self.listeners.get(&(space, a, port))?))).find_map(
+                |(a, id)| {
+                    let v6_only = id.lock().v6_only;
+                    family_fits(a, v6_only, ip).then_some(id)
+                },
+            )
+        })
+    }
+
+    /// The connection manager of a connection's device; it exists as long as the node once it was made.
+    pub fn cm(&mut self, key: ConnKey) -> Option<(&mut Cm, ConnId)> {
+        Some((self.cms.get_mut(&key.0)?, key.1))
+    }
+
+    pub(crate) fn push(&mut self, event: Event) {
+        let channel = event.id.lock().channel.clone();
+        self.push_to(channel, event);
+    }
+
+    pub(crate) fn push_to(&mut self, channel: Arc<EventChannel>, event: Event) {
+        channel.push(event);
+        self.told.push(channel);
+    }
+}
+
+/// An event without parameters.
+pub(crate) fn plain(id: &Arc<Id>, kind: EventKind, status: i32) -> Event {
+    Event {
+        id: id.clone(),
+        listener: None,
+        kind,
+        status,
+        param: ConnParam::default(),
+        private_data: Vec::new(),
+    }
+}
+
+impl<W: World> Node<W> {
+    /// Gives an identifier an event that comes from no message.
+    pub(crate) fn tell(&self, id: &Arc<Id>, kind: EventKind, status: i32) {
+        let channel = id.lock().channel.clone();
+        channel.push(plain(id, kind, status));
+        channel.signal();
+    }
+
+    /// Runs `f` on the connection manager of a device, made at its first use.
+    pub(crate) fn with_cm<T>(&self, core: &mut Core, interface: u32, f: impl FnOnce(&mut Cm) -> T) -> T {
+        let blocks = self.blocks.clone();
+        let cm = core.cms.entry(interface).or_insert_with(|| {
+            let guid = crate::devices::guid(self.manager.host_id, interface);
+            let config = cm::Config { timing: self.manager.timing, ..cm::Config::new(guid) };
+            // Where the host has no block left, identifier 0 is refused by the table as taken.
+            Cm::new(config, move || blocks.comm_id().unwrap_or(CommId(0)))
+        });
+        f(cm)
+    }
+
+    /// Does what the connection manager put out, unlocks, and tells the channels.
+    pub(crate) fn settle(&self, mut core: MutexGuard<'_, Core>, now: Instant) {
+        let interfaces: Vec<u32> = core.cms.keys().copied().collect();
+        for interface in interfaces {
+            while let Some(output) = core.cms.get_mut(&interface).and_then(Cm::poll) {
+                match output {
+                    Output::Transmit { path, mad, attempt, .. } => self.send_mad(&path, &mad, attempt),
+                    Output::Event { conn, event } => self.on_event(&mut core, now, (interface, conn), event),
+                    Output::Released { conn, .. } => _ = core.ids.remove(&(interface, conn)),
+                }
+            }
+        }
+        let told = std::mem::take(&mut core.told);
+        let deadline = core.cms.values().filter_map(Cm::deadline).min();
+        drop(core);
+        told.into_iter().for_each(|c| c.signal());
+        if let Some(at) = deadline {
+            self.world.wake_at(at);
+        }
+    }
+
+    pub(crate) fn manager_input(&self, now: Instant, d: &Datagram<'_>, mad: &Mad) {
+        let origin = Origin { source: d.source.ip().into(), dest: d.dest.ip().into(), link: d.interface };
+        let mut core = self.manager.lock();
+        self.with_cm(&mut core, d.interface, |cm| cm.input(now, origin, mad));
+        self.settle(core, now);
+    }
+
+    pub(crate) fn expire_manager(&self, now: Instant) {
+        let mut core = self.manager.lock();
+        core.cms.values_mut().for_each(|cm| cm.expire(now));
+        self.settle(core, now);
+    }
+
+    /// An ICMP error came for a message of ours.
+    pub(crate) fn peer_unreachable(&self, now: Instant, dest: IpAddr, comm_id: CommId) {
+        let mut core = self.manager.lock();
+        core.cms.values_mut().for_each(|cm| cm.peer_unreachable(now, dest, Some(comm_id)));
+        self.settle(core, now);
+    }
+
+    /// A process of this host ended.
+    pub(crate) fn peer_gone(&self, now: Instant, name: Name) {
+        let mut core = self.manager.lock();
+        let local = |ip: IpAddr| self.devices().iter().any(|d| d.port().gids.index_of(ip).is_some());
+        core.cms.values_mut().for_each(|cm| {
+            cm.peer_gone(now, |remote, gid| {
+                remote.is_some_and(|r| comm_owner(r) == name) && local(gid.ip())
+            });
+        });
+        self.settle(core, now);
+    }
+
+    /// Sends a MAD from QP1 to QP1.
+    fn send_mad(&self, path: &cm::Path, mad: &Mad, attempt: u32) {
+        let psn = Psn::new(self.manager.gsi_psn.fetch_add(1, Ordering::Relaxed));
+        let header = Header {
+            bth: Bth { dest_qp: Qpn::GSI, psn, pkey: path.pkey, ..Bth::default() },
+            service: Service::Ud(Deth { qkey: GSI_QKEY, source_qp: Qpn::GSI }),
+            op: Op::Send(SendAt::Only(SendTail::None)),
+        };
+        let bytes = mad.emit();
+        let mut batch = TxBatch::new();
+        let filled = batch.push(&header, MAD_LEN, |to| {
+            to.copy_from_slice(&bytes);
+            Ok(())
+        });
+        if filled.is_ok() {
+            let way = Path {
+                source: path.local_gid.ip(),
+                dest: path.remote_gid.ip(),
+                interface: path.link,
+                dest_qpn: Qpn::GSI,
+                traffic_class: path.traffic_class,
+                hop_limit: path.hop_limit,
+                detour: attempt,
+            };
+            self.world.send(&way, &mut batch);
+        }
+    }
+
+    fn on_event(&self, core: &mut Core, now: Instant, key: ConnKey, event: cm::Event) {
+        if let cm::Event::Request(request) = event {
+            return self.on_request(core, now, key, &request);
+        }
+        if let cm::Event::SidrRequest { .. } = event {
+            // Datagram services have no listeners yet: "service not supported" is the answer.
+            if let Some((cm, conn)) = core.cm(key) {
+                cm.destroy(now, conn);
+            }
+            return;
+        }
+        let Some(id) = core.ids.get(&key).cloned() else { return };
+        match event {
+            cm::Event::Reply(rep) => self.on_reply(core, now, key, &id, &rep),
+            cm::Event::Established => {
+                id.lock().progress = Progress::Connected;
+                let param = id.lock().param;
+                core.push(Event { param, ..plain(&id, EventKind::Established, 0) });
+            }
+            cm::Event::Rejected { reason, private_data, .. } => {
+                self.end(&id, now, true);
+                let event = plain(&id, EventKind::Rejected, reason.into());
+                core.push(Event { private_data: private_data.to_vec(), ..event });
+            }
+            cm::Event::Unreachable { status } => {
+                self.end(&id, now, true);
+                core.push(plain(&id, EventKind::Unreachable, status));
+            }
+            cm::Event::Disconnected { .. } => {
+                self.end(&id, now, false);
+                core.push(plain(&id, EventKind::Disconnected, 0));
+            }
+            cm::Event::TimewaitExit => core.push(plain(&id, EventKind::TimewaitExit, 0)),
+            cm::Event::SidrReply { .. } | cm::Event::Request(_) | cm::Event::SidrRequest { .. } => {}
+        }
+    }
+
+    /// The connection is no more. A connection that failed takes its queue pair to the error state; one that the peer ended
+    /// leaves that to the program, as librdmacm does.
+    fn end(&self, id: &Arc<Id>, now: Instant, failed: bool) {
+        let qp = {
+            let mut inner = id.lock();
+            inner.progress = Progress::Disconnected;
+            inner.qp.clone()
+        };
+        if let Some(qp) = qp.filter(|_| failed) {
+            qp.fail(now);
+        }
+    }
+
+    /// The peer accepted: the queue pair goes to RTS, then the peer is told.
+    fn on_reply(&self, core: &mut Core, now: Instant, key: ConnKey, id: &Arc<Id>, rep: &wire::mad::Rep) {
+        let param = ConnParam {
+            responder_resources: rep.initiator_depth,
+            initiator_depth: rep.responder_resources,
+            flow_control: rep.flow_control,
+            retry_count: 0,
+            rnr_retry_count: rep.rnr_retry_count,
+            srq: rep.srq,
+            qp_num: rep.local_qpn.get(),
+        };
+        self.watch_peer(id, rep.local_comm_id);
+        let has_qp = id.lock().qp.is_some();
+        let kind = if has_qp {
+            if self.connect_qp(core, now, key, id).is_err() {
+                if let Some((cm, conn)) = core.cm(key) {
+                    _ = cm.reject(now, conn, wire::mad::reason::CONSUMER_DEFINED, &[], [0; 148]);
+                }
+                self.end(id, now, true);
+                return core.push(plain(id, EventKind::ConnectError, -crate::id::libc_errno::EINVAL));
+            }
+            if let Some((cm, conn)) = core.cm(key) {
+                _ = cm.established(now, conn);
+            }
+            id.lock().progress = Progress::Connected;
+            EventKind::Established
+        } else {
+            id.lock().progress = Progress::Answered;
+            EventKind::ConnectResponse
+        };
+        core.push(Event { param, private_data: rep.private_data.to_vec(), ..plain(id, kind, 0) });
+    }
+
+    /// A process of this host is at the other end: be told when it ends, because nobody sends a DREQ for one that was
+    /// killed.
+    pub(crate) fn watch_peer(&self, id: &Id, remote: CommId) {
+        let local = id.lock().route.is_some_and(|r| r.local);
+        let owner = comm_owner(remote);
+        if local && !self.blocks.owns(owner) {
+            self.world.watch(owner);
+        }
+    }
+
+    /// Takes an identifier's queue pair to RTS with what the connection manager negotiated.
+    pub(crate) fn connect_qp(
+        &self,
+        core: &mut Core,
+        now: Instant,
+        key: ConnKey,
+        id: &Arc<Id>,
+    ) -> Result<(), Error> {
+        let wants = core
+            .cm(key)
+            .and_then(|(cm, conn)| cm.qp_attr(conn))
+            .ok_or(Error::Invalid("the connection has no attributes yet"))?;
+        let (qp, device) = {
+            let inner = id.lock();
+            let missing = Error::Invalid("the identifier has no queue pair");
+            (inner.qp.clone().ok_or(missing)?, inner.device.clone().ok_or(missing)?)
+        };
+        let attr = self.rtr_attributes(id, &device, &wants)?;
+        qp.modify(now, &attr.with_state(QpState::Init), INIT_MASK)?;
+        qp.modify(now, &attr.with_state(QpState::Rtr), RTR_MASK)?;
+        qp.modify(now, &attr.with_state(QpState::Rts), RTS_MASK)
+    }
+
+    /// The attributes of all steps to RTS.
+    pub(crate) fn rtr_attributes(
+        &self,
+        id: &Id,
+        device: &nic::Device,
+        wants: &cm::QpAttributes,
+    ) -> Result<QpAttr, Error> {
+        use nic::memory::Access;
+        let source = wants.path.local_gid.ip();
+        let sgid_index = device.port().gids.index_of(source).and_then(|i| u8::try_from(i).ok());
+        let ack_timeout = id.lock().ack_timeout;
+        // As the kernel grants: writes always, READs and atomics where the connection accepts any.
+        let reads = match wants.max_dest_rd_atomic {
+            0 => 0,
+            _ => Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        };
+        Ok(QpAttr {
+            port: 1,
+            access: Access::REMOTE_WRITE | reads,
+            path_mtu: wants.path_mtu.min(device.port().mtu),
+            dest_qpn: wants.dest_qpn,
+            rq_psn: wants.rq_psn,
+            sq_psn: wants.sq_psn,
+            max_rd_atomic: wants.max_rd_atomic,
+            max_dest_rd_atomic: wants.max_dest_rd_atomic,
+            min_rnr_timer: wants.min_rnr_timer,
+            timeout: ack_timeout.unwrap_or(wants.timeout),
+            retry_cnt: wants.retry_cnt,
+            rnr_retry: wants.rnr_retry,
+            av: nic::AddressVector {
+                dgid: wants.path.remote_gid,
+                sgid_index: sgid_index
+                    .ok_or(Error::Invalid("the device does not bear the address any more"))?,
+                flow_label: wants.path.flow_label,
+                hop_limit: wants.path.hop_limit,
+                traffic_class: wants.path.traffic_class,
+                sl: wants.path.service_level,
+                is_global: true,
+                port: 1,
+            },
+            ..QpAttr::default()
+        })
+    }
+}
+
+/// What `rdma_init_qp_attr` sets for INIT.
+pub const INIT_MASK: u32 = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
+/// ... for RTR.
+pub const RTR_MASK: u32 = mask::STATE
+    | mask::AV
+    | mask::PATH_MTU
+    | mask::DEST_QPN
+    | mask::RQ_PSN
+    | mask::MAX_DEST_RD_ATOMIC
+    | mask::MIN_RNR_TIMER;
+/// ... for RTS.
+pub const RTS_MASK: u32 = mask::STATE
+    | mask::TIMEOUT
+    | mask::RETRY_CNT
+    | mask::RNR_RETRY
+    | mask::SQ_PSN
+    | mask::MAX_QP_RD_ATOMIC;
