@@ -1,0 +1,235 @@
+//! The side that connects: REQ out, REP, MRA in, RTU out (IBA 1.4 §12.9.7.1).
+
+use std::time::Instant;
+
+use wire::mad::{Mad, Message, Mra, Rep, Req, ReqPath, reason};
+use wire::{CommId, Gid};
+
+use crate::connection::{Connection, REJECTS_REP, State, rej};
+use crate::params::{ConnId, Connect, Error, Event, Origin};
+use crate::table::Cm;
+use crate::timing::{Retry, local_ack_timeout, timeout};
+
+/// LID that stands for "any": RoCE has none.
+const PERMISSIVE_LID: u16 = 0xffff;
+
+impl Cm {
+    /// Asks for a connection: sends REQ and repeats it. `Reply`, `Rejected` or `Unreachable` follows.
+    ///
+    /// # Errors
+    ///
+    /// `Parameter`: a field is wider than its bits on the wire. `Full`, `CommIds`: no room.
+    pub fn connect(&mut self, now: Instant, connect: &Connect) -> Result<ConnId, Error> {
+        check(connect)?;
+        let timing = self.config.timing;
+        let (guid, ack_delay) = (self.config.guid, self.config.ack_delay);
+        let conn = self.insert(State::ReqSent, connect.path)?;
+        conn.active = true;
+        conn.local_qpn = connect.qpn;
+        conn.holds_qpn = true;
+        conn.rq_psn = connect.starting_psn;
+        conn.responder_resources = connect.responder_resources;
+        conn.initiator_depth = connect.initiator_depth;
+        conn.retry_count = connect.retry_count;
+        conn.local_ack_timeout = local_ack_timeout(connect.path.packet_life_time, ack_delay);
+        let (transport_service, extended_transport) = connect.transport_service.codes();
+        let message = Message::Req(Req {
+            local_comm_id: conn.local,
+            service_id: connect.service_id,
+            local_ca_guid: guid,
+            local_qkey: connect.qkey,
+            local_qpn: connect.qpn,
+            responder_resources: connect.responder_resources,
+            local_eecn: 0,
+            initiator_depth: connect.initiator_depth,
+            remote_eecn: 0,
+            remote_cm_response_timeout: timing.cm_response_timeout,
+            transport_service,
+            flow_control: connect.flow_control,
+            starting_psn: connect.starting_psn,
+            local_cm_response_timeout: timing.cm_response_timeout,
+            retry_count: connect.retry_count,
+            pkey: connect.path.pkey,
+            path_mtu: connect.path.mtu,
+            rdc_exists: false,
+            rnr_retry_count: connect.rnr_retry_count,
+            max_cm_retries: timing.max_cm_retries,
+            srq: connect.srq,
+            extended_transport,
+            primary: primary_path(conn),
+            alternate: NO_PATH,
+            private_data: connect.private_data,
+        });
+        let mad = Mad { transaction_id: conn.transaction_id, message };
+        conn.message = Some(Box::new(mad));
+        conn.retry = Some(Retry::new(now, timing.request));
+        let id = conn.id;
+        self.retransmit(id);
+        self.rearm(id);
+        Ok(id)
+    }
+
+    /// The consumer's side of the handshake is done. After `Reply`: sends RTU. After accept: data has arrived on the queue
+    /// pair, which says as much as an RTU that may be lost (§12.10.6, "communication established"); `Established` follows.
+    /// Harmless when the connection is established already or past it.
+    ///
+    /// # Errors
+    ///
+    /// `Unknown`, or `State` before there is a REP.
+    pub fn established(&mut self, _now: Instant, id: ConnId) -> Result<(), Error> {
+        let conn = self.connections.get(&id).ok_or(Error::Unknown(id))?;
+        match conn.state {
+            State::RepReceived => {
+                let rtu = conn.rtu();
+                self.set_state(id, State::Established);
+                self.answer(id, rtu);
+                Ok(())
+            }
+            State::RepSent => {
+                self.passive_established(id);
+                Ok(())
+            }
+            State::Established | State::DreqSent | State::TimeWait | State::Closed => Ok(()),
+            state => Err(Error::State(id, state.name())),
+        }
+    }
+
+    pub(crate) fn on_rep(&mut self, now: Instant, from: Origin, transaction_id: u64, rep: &Rep) {
+        let Some(conn) = self.find(from, rep.remote_comm_id) else {
+            if !self.knows(rep.remote_comm_id) {
+                self.reject_rep(from, transaction_id, rep, reason::INVALID_COMM_ID);
+            }
+            return;
+        };
+        let id = conn.id;
+        if conn.active && conn.state == State::ReqSent {
+            return self.reply(now, from, id, transaction_id, rep);
+        }
+        if !conn.active || conn.remote != Some(rep.local_comm_id) {
+            // A second answer to one REQ, from somebody else.
+            return self.reject_rep(from, transaction_id, rep, reason::INVALID_COMM_INSTANCE);
+        }
+        match conn.state {
+            State::RepReceived => {
+                let mra = conn.mra(REJECTS_REP, self.config.timing.mra_service_timeout);
+                self.answer(id, mra);
+            }
+            State::Established => {
+                let rtu = conn.rtu();
+                self.answer(id, rtu);
+            }
+            // The peer has seen neither RTU nor DREQ: what it needs now is the DREQ.
+            State::DreqSent => self.repeat(id),
+            State::TimeWait => {
+                let dreq = conn.dreq([0; 220]);
+                self.answer(id, dreq);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn on_mra(&mut self, now: Instant, from: Origin, mra: &Mra) {
+        let max = self.config.timing.max_cm_retries;
+        let Some(conn) = self.find(from, mra.remote_comm_id) else { return };
+        let id = conn.id;
+        let fits = match conn.state {
+            State::ReqSent => mra.message == 0,
+            State::RepSent => mra.message == REJECTS_REP && conn.remote == Some(mra.local_comm_id),
+            _ => false,
+        };
+        let wait = timeout(mra.service_timeout) + timeout(conn.path.packet_life_time);
+        if let Some(conn) = self.connections.get_mut(&id)
+            && let Some(retry) = &mut conn.retry
+            && fits
+        {
+            retry.extend(now, wait, max);
+            if conn.state == State::ReqSent && mra.local_comm_id != CommId(0) {
+                conn.remote_hint = Some(mra.local_comm_id);
+            }
+            self.rearm(id);
+        }
+    }
+
+    /// The first REP.
+    fn reply(&mut self, now: Instant, from: Origin, id: ConnId, transaction_id: u64, rep: &Rep) {
+        let stale = self.find_qpn(rep.local_ca_guid, from.source, rep.local_qpn).map(|old| old.id);
+        if let Some(old) = stale {
+            // §12.9.8.3.1: the peer's queue pair cannot be connected twice.
+            self.reject_rep(from, transaction_id, rep, reason::STALE_CONNECTION);
+            self.stale(now, old);
+            let rejected =
+                Event::Rejected { reason: reason::STALE_CONNECTION, info: [0; 72], private_data: [0; 148] };
+            self.event(id, rejected);
+            return self.close(id);
+        }
+        self.set_state(id, State::RepReceived);
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        conn.remote = Some(rep.local_comm_id);
+        conn.remote_guid = rep.local_ca_guid;
+        conn.remote_qpn = rep.local_qpn;
+        conn.sq_psn = rep.starting_psn;
+        conn.rnr_retry_count = rep.rnr_retry_count;
+        conn.initiator_depth = conn.initiator_depth.min(rep.responder_resources);
+        conn.responder_resources = conn.responder_resources.min(rep.initiator_depth);
+        conn.local_ack_timeout = local_ack_timeout(conn.path.packet_life_time, rep.target_ack_delay);
+        conn.retry = None;
+        conn.message = None;
+        self.index_remote(id);
+        self.rearm(id);
+        self.event(id, Event::Reply(Box::new(rep.clone())));
+    }
+
+    fn reject_rep(&mut self, from: Origin, transaction_id: u64, rep: &Rep, why: u16) {
+        let message = rej(rep.remote_comm_id, rep.local_comm_id, REJECTS_REP, why, &[], [0; 148]);
+        self.answer_stateless(from, Mad { transaction_id, message });
+    }
+}
+
+fn check(connect: &Connect) -> Result<(), Error> {
+    let path = &connect.path;
+    for (legal, name) in [
+        (connect.retry_count <= 7, "retry count"),
+        (connect.rnr_retry_count <= 7, "RNR retry count"),
+        (path.flow_label < 1 << 20, "flow label"),
+        (path.service_level < 16, "service level"),
+        (path.packet_rate < 64, "packet rate"),
+        (path.packet_life_time < 32, "packet life time"),
+        (path.local_gid != Gid::default() && path.remote_gid != Gid::default(), "GID"),
+    ] {
+        if !legal {
+            return Err(Error::Parameter(name));
+        }
+    }
+    Ok(())
+}
+
+fn primary_path(conn: &Connection) -> ReqPath {
+    let path = &conn.path;
+    ReqPath {
+        local_lid: PERMISSIVE_LID,
+        remote_lid: PERMISSIVE_LID,
+        local_gid: path.local_gid,
+        remote_gid: path.remote_gid,
+        flow_label: path.flow_label,
+        packet_rate: path.packet_rate,
+        traffic_class: path.traffic_class,
+        hop_limit: path.hop_limit,
+        service_level: path.service_level,
+        subnet_local: false,
+        local_ack_timeout: conn.local_ack_timeout,
+    }
+}
+
+const NO_PATH: ReqPath = ReqPath {
+    local_lid: 0,
+    remote_lid: 0,
+    local_gid: Gid([0; 16]),
+    remote_gid: Gid([0; 16]),
+    flow_label: 0,
+    packet_rate: 0,
+    traffic_class: 0,
+    hop_limit: 0,
+    service_level: 0,
+    subnet_local: false,
+    local_ack_timeout: 0,
+};

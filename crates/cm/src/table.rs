@@ -1,0 +1,366 @@
+//! The connection manager of one process: the tables that find a connection, what comes in, what goes out, and time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::time::Instant;
+
+use wire::mad::{Mad, Message};
+use wire::{CommId, Gid, Guid, Qpn};
+
+use crate::connection::{Connection, State};
+use crate::params::{Config, ConnId, ETIMEDOUT, Error, Event, Origin, Output, Path, QpAttributes};
+
+/// Draws from the caller's source of communication ids before a call fails.
+const COMM_ID_DRAWS: usize = 128;
+
+/// The connection manager of one process. See the crate's page for who calls what.
+///
+/// After every call that changes something, [`Cm::poll`] until it gives nothing, and look at [`Cm::deadline`].
+pub struct Cm {
+    pub(crate) config: Config,
+    comm_ids: Box<dyn FnMut() -> CommId + Send>,
+    next: u64,
+    pub(crate) connections: BTreeMap<ConnId, Connection>,
+    by_local: BTreeMap<CommId, ConnId>,
+    by_remote: BTreeMap<(Guid, Gid, CommId), ConnId>,
+    by_qpn: BTreeMap<(Guid, Gid, Qpn), ConnId>,
+    timers: BTreeSet<(Instant, ConnId)>,
+    /// Timer of each connection as it stands in `timers`.
+    armed: BTreeMap<ConnId, Instant>,
+    pub(crate) pending: usize,
+    /// Remembered answers (refused requests, SIDR), oldest first; ids that are gone may linger in it.
+    answered: VecDeque<ConnId>,
+    output: VecDeque<Output>,
+    stateless_answers: u32,
+}
+
+impl Cm {
+    /// A connection manager without connections.
+    ///
+    /// `comm_ids` gives candidates for local communication ids: unpredictable, from the numbers that are this process's
+    /// own among those behind the same GUID. Candidates in use, and 0, are passed over.
+    pub fn new(config: Config, comm_ids: impl FnMut() -> CommId + Send + 'static) -> Cm {
+        Cm {
+            config,
+            comm_ids: Box::new(comm_ids),
+            next: 1,
+            connections: BTreeMap::new(),
+            by_local: BTreeMap::new(),
+            by_remote: BTreeMap::new(),
+            by_qpn: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            armed: BTreeMap::new(),
+            pending: 0,
+            answered: VecDeque::new(),
+            output: VecDeque::new(),
+            stateless_answers: 0,
+        }
+    }
+
+    /// A MAD that arrived at QP1.
+    ///
+    /// Messages for a connection count only when they come from its peer's address. What names no connection is
+    /// answered where the standard asks for it and otherwise dropped.
+    pub fn input(&mut self, now: Instant, from: Origin, mad: &Mad) {
+        let tid = mad.transaction_id;
+        match &mad.message {
+            Message::Req(req) => self.on_req(now, from, tid, req),
+            Message::Mra(mra) => self.on_mra(now, from, mra),
+            Message::Rej(rej) => self.on_rej(now, from, rej),
+            Message::Rep(rep) => self.on_rep(now, from, tid, rep),
+            Message::Rtu(rtu) => self.on_rtu(from, rtu.local_comm_id, rtu.remote_comm_id),
+            Message::Dreq(dreq) => self.on_dreq(now, from, tid, dreq),
+            Message::Drep(drep) => self.on_drep(now, from, drep.local_comm_id, drep.remote_comm_id),
+            Message::SidrReq(req) => self.on_sidr_req(from, tid, req),
+            Message::SidrRep(rep) => self.on_sidr_rep(from, rep),
+        }
+    }
+
+    /// The next thing to send or to tell.
+    pub fn poll(&mut self) -> Option<Output> {
+        self.output.pop_front()
+    }
+
+    /// When [`Cm::expire`] has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+
+    /// Does what is due at `now`.
+    pub fn expire(&mut self, now: Instant) {
+        while let Some(&(at, id)) = self.timers.first() {
+            if at > now {
+                break;
+            }
+            self.timers.pop_first();
+            self.armed.remove(&id);
+            self.expire_one(now, id);
+        }
+    }
+
+    /// What the queue pair wants for RTR and RTS; `None` before the peer's numbers are known and after the end.
+    pub fn qp_attr(&self, conn: ConnId) -> Option<QpAttributes> {
+        self.connections.get(&conn)?.attributes()
+    }
+
+    /// The connection's local and remote communication id, the latter once known.
+    pub fn comm_ids(&self, conn: ConnId) -> Option<(CommId, Option<CommId>)> {
+        self.connections.get(&conn).map(|c| (c.local, c.remote))
+    }
+
+    /// Whether a MAD without a communication id of ours belongs here: one of ours has `(guid, comm id)` as its peer.
+    /// (REJ for a time out, and duplicates of a REQ, name only the sender.)
+    pub fn has_peer(&self, guid: Guid, gid: Gid, remote: CommId) -> bool {
+        self.by_remote.contains_key(&(guid, gid, remote))
+    }
+
+    /// Connections and SIDR exchanges held, time wait and remembered answers included.
+    pub fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    fn expire_one(&mut self, now: Instant, id: ConnId) {
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        let Some(retry) = &mut conn.retry else {
+            return self.time_is_up(id);
+        };
+        if retry.step(now) {
+            self.retransmit(id);
+            self.rearm(id);
+            return;
+        }
+        match conn.state {
+            State::ReqSent => {
+                self.send_timeout_rej(id);
+                self.event(id, Event::Unreachable { status: ETIMEDOUT });
+                self.close(id);
+            }
+            State::RepSent => {
+                self.send_timeout_rej(id);
+                self.event(id, Event::Unreachable { status: ETIMEDOUT });
+                self.enter_timewait(now, id);
+            }
+            State::DreqSent => {
+                self.event(id, Event::Disconnected { status: ETIMEDOUT });
+                self.enter_timewait(now, id);
+            }
+            State::SidrSent => {
+                self.event(id, Event::Unreachable { status: ETIMEDOUT });
+                self.close(id);
+            }
+            // Only the states above repeat anything.
+            _ => {}
+        }
+    }
+
+    // What every part uses.
+
+    /// Draws a communication id and makes a connection with it.
+    pub(crate) fn insert(&mut self, state: State, path: Path) -> Result<&mut Connection, Error> {
+        if self.connections.len() >= self.config.max_connections {
+            return Err(Error::Full(self.config.max_connections));
+        }
+        let mut local = CommId(0);
+        for _ in 0..COMM_ID_DRAWS {
+            local = (self.comm_ids)();
+            if local.0 != 0 && !self.by_local.contains_key(&local) {
+                let id = ConnId(self.next);
+                self.next += 1;
+                self.by_local.insert(local, id);
+                return Ok(self.connections.entry(id).or_insert(Connection::new(id, state, path, local)));
+            }
+        }
+        Err(Error::CommIds(local))
+    }
+
+    /// The connection that has `local`, if its peer's address is where the message comes from.
+    pub(crate) fn find(&self, from: Origin, local: CommId) -> Option<&Connection> {
+        let conn = self.connections.get(self.by_local.get(&local)?)?;
+        (conn.path.remote_gid == from.source).then_some(conn)
+    }
+
+    /// The connection that has both ids.
+    pub(crate) fn find_pair(&self, from: Origin, local: CommId, remote: CommId) -> Option<&Connection> {
+        self.find(from, local).filter(|conn| conn.remote == Some(remote))
+    }
+
+    pub(crate) fn find_remote(&self, guid: Guid, gid: Gid, remote: CommId) -> Option<&Connection> {
+        self.connections.get(self.by_remote.get(&(guid, gid, remote))?)
+    }
+
+    pub(crate) fn find_qpn(&self, guid: Guid, gid: Gid, qpn: Qpn) -> Option<&Connection> {
+        self.connections.get(self.by_qpn.get(&(guid, gid, qpn))?)
+    }
+
+    /// Whether some connection has `local`, whoever asks.
+    pub(crate) fn knows(&self, local: CommId) -> bool {
+        self.by_local.contains_key(&local)
+    }
+
+    /// Enters the peer's id, and its queue pair, into the tables.
+    pub(crate) fn index_remote(&mut self, id: ConnId) {
+        let Some(conn) = self.connections.get(&id) else { return };
+        if let Some(key) = conn.remote_key() {
+            self.by_remote.insert(key, id);
+        }
+        if conn.state.live() {
+            self.by_qpn.insert(conn.qpn_key(), id);
+        }
+    }
+
+    /// The peer's queue pair is no longer ours to defend.
+    pub(crate) fn unindex_qpn(&mut self, id: ConnId) {
+        let Some(conn) = self.connections.get(&id) else { return };
+        let key = conn.qpn_key();
+        if self.by_qpn.get(&key) == Some(&id) {
+            self.by_qpn.remove(&key);
+        }
+    }
+
+    /// Changes the state and keeps the count of unanswered requests.
+    pub(crate) fn set_state(&mut self, id: ConnId, state: State) {
+        let waits = |s| matches!(s, State::ReqReceived | State::SidrReceived);
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        if waits(conn.state) && !waits(state) {
+            self.pending = self.pending.saturating_sub(1);
+        }
+        conn.state = state;
+    }
+
+    /// Brings the timer in line with the connection.
+    pub(crate) fn rearm(&mut self, id: ConnId) {
+        if let Some(at) = self.armed.remove(&id) {
+            self.timers.remove(&(at, id));
+        }
+        if let Some(at) = self.connections.get(&id).and_then(Connection::deadline) {
+            self.armed.insert(id, at);
+            self.timers.insert((at, id));
+        }
+    }
+
+    pub(crate) fn event(&mut self, id: ConnId, event: Event) {
+        if self.connections.get(&id).is_some_and(|conn| !conn.detached) {
+            self.output.push_back(Output::Event { conn: id, event });
+        }
+    }
+
+    pub(crate) fn transmit(&mut self, id: ConnId, mad: Mad, attempt: u32) {
+        let Some(conn) = self.connections.get(&id) else { return };
+        self.output.push_back(Output::Transmit {
+            conn: Some(id),
+            path: conn.path,
+            mad: Box::new(mad),
+            attempt,
+        });
+    }
+
+    /// Sends an answer of a connection: each from another source port.
+    pub(crate) fn answer(&mut self, id: ConnId, mad: Mad) {
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        let attempt = conn.answers;
+        conn.answers = conn.answers.wrapping_add(1);
+        self.transmit(id, mad, attempt);
+    }
+
+    /// Sends what is being repeated, or remembered, once more; with the attempt it has come to.
+    pub(crate) fn retransmit(&mut self, id: ConnId) {
+        let Some(conn) = self.connections.get(&id) else { return };
+        let Some(mad) = conn.message.as_deref().cloned() else { return };
+        match conn.retry {
+            Some(retry) => self.transmit(id, mad, retry.attempt.wrapping_add(conn.answers)),
+            None => self.answer(id, mad),
+        }
+    }
+
+    /// Sends it because the peer has asked again.
+    pub(crate) fn repeat(&mut self, id: ConnId) {
+        if let Some(conn) = self.connections.get_mut(&id)
+            && conn.retry.is_some()
+        {
+            conn.answers = conn.answers.wrapping_add(1);
+        }
+        self.retransmit(id);
+    }
+
+    /// Answers a message that belongs to no connection.
+    pub(crate) fn answer_stateless(&mut self, from: Origin, mad: Mad) {
+        let attempt = self.stateless_answers;
+        self.stateless_answers = attempt.wrapping_add(1);
+        self.output.push_back(Output::Transmit {
+            conn: None,
+            path: from.path(),
+            mad: Box::new(mad),
+            attempt,
+        });
+    }
+
+    /// Remembers the answer in `message` until `until`, and forgets the oldest where there are too many.
+    pub(crate) fn remember_answer(&mut self, id: ConnId, state: State, until: Instant) {
+        self.unindex_qpn(id);
+        self.set_state(id, state);
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        conn.retry = None;
+        conn.until = Some(until);
+        conn.detached = true;
+        self.rearm(id);
+        self.answered.push_back(id);
+        while self.answered.len() > self.config.max_refusals {
+            match self.answered.pop_front() {
+                Some(oldest) => self.remove(oldest),
+                None => break,
+            }
+        }
+    }
+
+    /// Ends everything the connection holds. What the consumer still owns stays as an empty shell until destroyed.
+    pub(crate) fn close(&mut self, id: ConnId) {
+        self.unindex_qpn(id);
+        self.set_state(id, State::Closed);
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        conn.retry = None;
+        conn.until = None;
+        conn.message = None;
+        if self.by_local.get(&conn.local) == Some(&id) {
+            self.by_local.remove(&conn.local);
+        }
+        if let Some(key) = conn.remote_key()
+            && self.by_remote.get(&key) == Some(&id)
+        {
+            self.by_remote.remove(&key);
+        }
+        if std::mem::take(&mut conn.holds_qpn) {
+            self.output.push_back(Output::Released { conn: id, qpn: conn.local_qpn });
+        }
+        let detached = conn.detached;
+        self.rearm(id);
+        if detached {
+            self.connections.remove(&id);
+        }
+        if self.answered.front() == Some(&id) {
+            self.answered.pop_front();
+        }
+    }
+
+    /// Closes and forgets.
+    pub(crate) fn remove(&mut self, id: ConnId) {
+        if let Some(conn) = self.connections.get_mut(&id) {
+            conn.detached = true;
+            self.close(id);
+        }
+    }
+}
+
+impl fmt::Debug for Cm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cm")
+            .field("guid", &self.config.guid)
+            .field("connections", &self.connections.len())
+            .field("pending", &self.pending)
+            .finish_non_exhaustive()
+    }
+}

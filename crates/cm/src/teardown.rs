@@ -1,0 +1,245 @@
+//! How connections end: DREQ and DREP, REJ, destruction, time wait, and peers that are gone (IBA 1.4 §12.9.7, §12.9.8).
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use wire::mad::{Dreq, Rej, reason};
+use wire::{CommId, Gid, Guid};
+
+use crate::connection::{Connection, REJECTS_REQ, State, drep};
+use crate::params::{ConnId, ETIMEDOUT, Error, Event, Origin};
+use crate::table::Cm;
+use crate::timing::{Retry, timeout};
+
+impl Cm {
+    /// Ends a connection: sends DREQ and repeats it; `Disconnected`, then `TimewaitExit` follow. Harmless when it is
+    /// ending or has ended (a DREQ of the peer is answered without the consumer's help).
+    ///
+    /// # Errors
+    ///
+    /// `Unknown`, or `State`: there is no connection yet.
+    pub fn disconnect(&mut self, now: Instant, id: ConnId, private_data: [u8; 220]) -> Result<(), Error> {
+        match self.connections.get(&id).ok_or(Error::Unknown(id))?.state {
+            State::Established | State::RepSent | State::RepReceived => {
+                self.send_dreq(now, id, private_data);
+                Ok(())
+            }
+            State::DreqSent | State::TimeWait | State::Refused | State::Closed => Ok(()),
+            state => Err(Error::State(id, state.name())),
+        }
+    }
+
+    /// The consumer is done with the connection, whatever its state; no event follows. The peer is told as the state asks
+    /// (REJ, DREQ, a SIDR_REP that says no); DREQ and time wait run on until `Released`.
+    pub fn destroy(&mut self, now: Instant, id: ConnId) {
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        conn.detached = true;
+        match conn.state {
+            State::ReqSent => {
+                self.send_timeout_rej(id);
+                self.close(id);
+            }
+            State::ReqReceived => {
+                let mad = conn.rej(self.config.guid, reason::CONSUMER_DEFINED, &[], [0; 148]);
+                self.remember_refusal(now, id, mad);
+            }
+            State::RepReceived | State::RepSent => {
+                let mad = conn.rej(self.config.guid, reason::CONSUMER_DEFINED, &[], [0; 148]);
+                self.answer(id, mad);
+                self.enter_timewait(now, id);
+            }
+            State::Established => self.send_dreq(now, id, [0; 220]),
+            State::SidrReceived => self.refuse_sidr(now, id),
+            State::Closed | State::SidrSent => self.close(id),
+            State::DreqSent | State::TimeWait | State::Refused | State::SidrAnswered => {}
+        }
+    }
+
+    /// An ICMP error says that nothing at `peer` takes our packets. Of the connections to it only those that have no
+    /// answer yet are concerned (`Unreachable`), and those that were ending end; established ones are the queue pair's
+    /// affair. `comm_id` is our communication id in the packet that came back, where known: then only that connection.
+    pub fn peer_unreachable(&mut self, now: Instant, peer: IpAddr, comm_id: Option<CommId>) {
+        let hit = |conn: &&Connection| {
+            conn.path.remote_ip() == peer && comm_id.is_none_or(|comm_id| conn.local == comm_id)
+        };
+        let hit: Vec<_> = self.connections.values().filter(hit).map(|conn| (conn.id, conn.state)).collect();
+        for (id, state) in hit {
+            match state {
+                State::ReqSent | State::SidrSent => {
+                    self.event(id, Event::Unreachable { status: ETIMEDOUT });
+                    self.close(id);
+                }
+                State::RepSent => {
+                    self.event(id, Event::Unreachable { status: ETIMEDOUT });
+                    self.enter_timewait(now, id);
+                }
+                State::DreqSent => self.disconnected(now, id),
+                _ => {}
+            }
+        }
+    }
+
+    /// A process that owned far ends is gone for sure. `is_gone` gets a far communication id (`None`: not known, no
+    /// answer has come) and the far GID. Connections end as if its kernel had cleaned up behind it: DREQ for connected
+    /// ones, REJ for the rest.
+    pub fn peer_gone(&mut self, now: Instant, is_gone: impl Fn(Option<CommId>, Gid) -> bool) {
+        let hit = |conn: &&Connection| is_gone(conn.remote.or(conn.remote_hint), conn.path.remote_gid);
+        let hit: Vec<_> = self.connections.values().filter(hit).map(|conn| (conn.id, conn.state)).collect();
+        for (id, state) in hit {
+            match state {
+                State::ReqSent => {
+                    self.rejected(id, reason::CONSUMER_DEFINED);
+                    self.close(id);
+                }
+                State::ReqReceived => {
+                    self.rejected(id, reason::TIMEOUT);
+                    self.close(id);
+                }
+                State::RepReceived | State::RepSent | State::Established | State::DreqSent => {
+                    self.disconnected(now, id);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn on_dreq(&mut self, now: Instant, from: Origin, transaction_id: u64, dreq: &Dreq) {
+        let answer = drep(transaction_id, dreq);
+        let Some(conn) = self.find(from, dreq.remote_comm_id) else {
+            // §12.9.8.3: whoever asks to disconnect what we do not know is told that it is disconnected.
+            if !self.knows(dreq.remote_comm_id) {
+                self.answer_stateless(from, answer);
+            }
+            return;
+        };
+        let id = conn.id;
+        if conn.state == State::ReqSent {
+            // The peer accepted and thought better of it, and its REP is lost.
+            self.answer(id, answer);
+            self.rejected(id, reason::CONSUMER_DEFINED);
+            return self.close(id);
+        }
+        if conn.remote != Some(dreq.local_comm_id) || conn.local_qpn != dreq.remote_qpn {
+            return;
+        }
+        match conn.state {
+            State::RepReceived | State::RepSent | State::Established | State::DreqSent => {
+                self.answer(id, answer);
+                self.disconnected(now, id);
+            }
+            State::TimeWait => self.answer(id, answer),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn on_drep(&mut self, now: Instant, from: Origin, theirs: CommId, ours: CommId) {
+        if let Some(conn) = self.find_pair(from, ours, theirs)
+            && conn.state == State::DreqSent
+        {
+            let id = conn.id;
+            self.disconnected(now, id);
+        }
+    }
+
+    pub(crate) fn on_rej(&mut self, now: Instant, from: Origin, rej: &Rej) {
+        let Some(conn) = self.rejected_connection(from, rej) else { return };
+        let (id, state) = (conn.id, conn.state);
+        let event = Event::Rejected { reason: rej.reason, info: rej.info, private_data: rej.private_data };
+        match state {
+            State::ReqSent | State::ReqReceived => {
+                self.event(id, event);
+                self.close(id);
+            }
+            State::RepReceived | State::RepSent | State::Established => {
+                self.event(id, event);
+                self.enter_timewait(now, id);
+            }
+            State::DreqSent => self.disconnected(now, id),
+            _ => {}
+        }
+    }
+
+    /// Another connection claims the peer's queue pair: this one is over, and the peer hears so.
+    pub(crate) fn stale(&mut self, now: Instant, id: ConnId) {
+        match self.connections.get(&id).map(|conn| conn.state) {
+            Some(State::RepReceived | State::RepSent | State::Established) => {
+                self.send_dreq(now, id, [0; 220]);
+            }
+            Some(State::ReqReceived) => {
+                self.rejected(id, reason::STALE_CONNECTION);
+                self.close(id);
+            }
+            _ => {}
+        }
+    }
+
+    /// Time wait or a memory is over.
+    pub(crate) fn time_is_up(&mut self, id: ConnId) {
+        match self.connections.get(&id).map(|conn| conn.state) {
+            Some(State::TimeWait) => {
+                self.event(id, Event::TimewaitExit);
+                self.close(id);
+            }
+            Some(State::Refused | State::SidrAnswered) => self.remove(id),
+            _ => {}
+        }
+    }
+
+    /// Packets of the connection may still be under way for as long as one can live on the path and back (§12.9.8.4).
+    pub(crate) fn enter_timewait(&mut self, now: Instant, id: ConnId) {
+        self.unindex_qpn(id);
+        self.set_state(id, State::TimeWait);
+        let longest = self.config.timing.max_timewait;
+        if let Some(conn) = self.connections.get_mut(&id) {
+            conn.message = None;
+            conn.retry = None;
+            conn.until = Some(now + timeout(conn.local_ack_timeout).min(longest));
+        }
+        self.rearm(id);
+    }
+
+    /// "Timed out" to the peer, which may be waiting for us: it finds the connection by our GUID and id.
+    pub(crate) fn send_timeout_rej(&mut self, id: ConnId) {
+        let Some(conn) = self.connections.get(&id) else { return };
+        let mad = conn.rej(self.config.guid, reason::TIMEOUT, &[], [0; 148]);
+        self.answer(id, mad);
+    }
+
+    fn send_dreq(&mut self, now: Instant, id: ConnId, private_data: [u8; 220]) {
+        self.set_state(id, State::DreqSent);
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        conn.message = Some(Box::new(conn.dreq(private_data)));
+        conn.retry = Some(Retry::new(now, self.config.timing.disconnect));
+        conn.answers = 0;
+        self.retransmit(id);
+        self.rearm(id);
+    }
+
+    fn disconnected(&mut self, now: Instant, id: ConnId) {
+        self.event(id, Event::Disconnected { status: 0 });
+        self.enter_timewait(now, id);
+    }
+
+    fn rejected(&mut self, id: ConnId, reason: u16) {
+        self.event(id, Event::Rejected { reason, info: [0; 72], private_data: [0; 148] });
+    }
+
+    /// Which connection a REJ means. Until its REP has come the sender has no id we know, and it may not know ours: then a
+    /// REJ for a time out names the sender by GUID and id.
+    fn rejected_connection(&self, from: Origin, rej: &Rej) -> Option<&Connection> {
+        if let Some(conn) = self.find(from, rej.remote_comm_id) {
+            let fits = match conn.state {
+                State::ReqSent => true,
+                // Of a duplicate REQ, too late.
+                _ if conn.active && rej.message == REJECTS_REQ => false,
+                _ => conn.remote == Some(rej.local_comm_id),
+            };
+            return fits.then_some(conn);
+        }
+        if rej.reason != reason::TIMEOUT {
+            return None;
+        }
+        let guid = u64::from_be_bytes(*rej.info.first_chunk()?);
+        self.find_remote(Guid(guid), from.source, rej.local_comm_id)
+    }
+}

@@ -1,0 +1,165 @@
+//! Every duration of the connection manager in one table, with the kernel's beside it, and the timer that repeats a
+//! message until it is answered.
+
+use std::time::{Duration, Instant};
+
+/// How often and how long an unanswered message is sent again: the first time after `first`, then after twice as long
+/// and so on up to `ceiling`, until `total` has passed since the message was first sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// Wait before the first repetition.
+    pub first: Duration,
+    /// Longest wait between two repetitions.
+    pub ceiling: Duration,
+    /// When to give up, counted from the first transmission.
+    pub total: Duration,
+}
+
+/// The durations and timeout codes of a [`Cm`](crate::Cm). A code `c` of five bits stands for 4.096 us * 2^c
+/// (IBA 1.4 §12.7.26).
+///
+/// | | here | Linux ib_cm, rdma_cm |
+/// |---|---|---|
+/// | REQ, SIDR_REQ: first repetition, ceiling, total | 250 ms, 4.6 s, 78 s | 4.86 s each, 16 times, 77.8 s |
+/// | REP: first repetition, ceiling, total | 250 ms, 4.1 s, 66 s | 4.1 s each, 16 times, 66 s |
+/// | DREQ: first repetition, ceiling, total | 50 ms, 400 ms, 2 s | 4.1 s each, 16 times; once for a destroyed id |
+/// | time wait | the local ACK timeout, at most 4 s | the local ACK timeout (512 ms on rxe) |
+/// | refusal remembered | 10 s | not at all |
+/// | CM response timeouts in REQ | code 20 (4.3 s) | code 20 |
+/// | service timeout in MRA | code 24 (69 s) | code 24 |
+/// | max CM retries in REQ | 15 | 15 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Repetition of REQ and SIDR_REQ.
+    pub request: Backoff,
+    /// Repetition of REP.
+    pub reply: Backoff,
+    /// Repetition of DREQ. Far shorter than the kernel's: a peer that lives answers within milliseconds, and one that
+    /// does not must not keep its partner for a minute.
+    pub disconnect: Backoff,
+    /// Longest time wait, whatever ACK timeout the peer's REQ names (code 31 is 2.4 hours).
+    pub max_timewait: Duration,
+    /// How long a refused request is remembered, so that its duplicates get the same answer; longer than two of the
+    /// kernel's intervals.
+    pub refusal: Duration,
+    /// Remote and local CM response timeout codes written into REQ.
+    pub cm_response_timeout: u8,
+    /// Service timeout code of the MRA that a duplicate REQ or REP gets while the consumer decides.
+    pub mra_service_timeout: u8,
+    /// Max CM retries written into REQ; also the most MRAs that prolong one exchange.
+    pub max_cm_retries: u8,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        let ms = Duration::from_millis;
+        Timing {
+            request: Backoff { first: ms(250), ceiling: ms(4_608), total: ms(78_000) },
+            reply: Backoff { first: ms(250), ceiling: ms(4_096), total: ms(66_000) },
+            disconnect: Backoff { first: ms(50), ceiling: ms(400), total: ms(2_000) },
+            max_timewait: ms(4_000),
+            refusal: ms(10_000),
+            cm_response_timeout: 20,
+            mra_service_timeout: 24,
+            max_cm_retries: 15,
+        }
+    }
+}
+
+/// The duration a five-bit timeout code stands for: 4.096 us * 2^code; codes above 31 count as 31.
+pub fn timeout(code: u8) -> Duration {
+    Duration::from_nanos(4_096 << code.min(31))
+}
+
+/// The local ACK timeout code of a path: twice the packet life time plus the far adapter's ACK delay, rounded to a power
+/// of two (IBA 1.4 §12.7.34), 0 to 31. Equal to what the kernel writes into REQ and gives the queue pair.
+pub fn local_ack_timeout(packet_life_time: u8, ack_delay: u8) -> u8 {
+    let (round_trip, delay) = (packet_life_time.saturating_add(1), ack_delay);
+    // The sum of two powers of two, rounded up when the smaller is at least half the larger.
+    let (large, small) = if round_trip >= delay { (round_trip, delay) } else { (delay, round_trip) };
+    large.saturating_add(u8::from(small.saturating_add(1) >= large)).min(31)
+}
+
+/// A running repetition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retry {
+    /// Times the message has been repeated.
+    pub attempt: u32,
+    interval: Duration,
+    ceiling: Duration,
+    next: Instant,
+    give_up: Instant,
+    mras: u8,
+}
+
+impl Retry {
+    pub fn new(now: Instant, backoff: Backoff) -> Retry {
+        let interval = backoff.first.max(Duration::from_millis(1));
+        let give_up = now + backoff.total;
+        Retry {
+            attempt: 0,
+            interval,
+            ceiling: backoff.ceiling.max(interval),
+            next: (now + interval).min(give_up),
+            give_up,
+            mras: 0,
+        }
+    }
+
+    /// When [`Retry::step`] has something to do.
+    pub fn due(&self) -> Instant {
+        self.next
+    }
+
+    /// The message is due: counts and sets the next time. `false`: the time is up.
+    pub fn step(&mut self, now: Instant) -> bool {
+        if now >= self.give_up {
+            return false;
+        }
+        self.attempt += 1;
+        self.interval = (self.interval * 2).min(self.ceiling);
+        self.next = (now + self.interval).min(self.give_up);
+        true
+    }
+
+    /// The peer asks for patience (MRA): no repetition before `wait` is over, and then the time that was left. At most
+    /// `max` times, so that nobody is held for ever.
+    pub fn extend(&mut self, now: Instant, wait: Duration, max: u8) {
+        if self.mras >= max {
+            return;
+        }
+        self.mras += 1;
+        let resume = now + wait;
+        if resume > self.next {
+            let left = self.give_up.saturating_duration_since(now);
+            self.next = resume;
+            self.give_up = resume + left;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ack_timeout_is_the_one_the_kernel_writes() {
+        // rxe: packet life time 16, ACK delay 15; the golden captures show 17.
+        assert_eq!(local_ack_timeout(16, 15), 17);
+        assert_eq!(local_ack_timeout(16, 16), 18);
+        assert_eq!(local_ack_timeout(10, 15), 15);
+        assert_eq!(local_ack_timeout(255, 255), 31);
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods)] // Any instant will do as the origin of virtual time.
+    fn a_silent_host_is_given_up_after_the_total() {
+        let start = Instant::now();
+        let timing = Timing::default();
+        let mut retry = Retry::new(start, timing.request);
+        assert_eq!(retry.due(), start + Duration::from_millis(250));
+        while retry.step(retry.due()) {}
+        assert_eq!(retry.due(), start + timing.request.total);
+        assert!((15..25).contains(&retry.attempt));
+    }
+}
