@@ -1,0 +1,126 @@
+//! Where C calls Rust: what every exported function passes through. A panic does not cross into the caller: it becomes
+//! the function's failure, and the devices of this process become fatal, because their state is not to be trusted.
+//!
+//! What must **not** run inside: a blocking call. Programs cancel threads (`pthread_cancel`) that wait in
+//! `ibv_get_cq_event`, `rdma_get_cm_event` and the like; cancellation unwinds the stack from inside `read`, and an unwind
+//! that Rust did not start aborts the process when it meets `catch_unwind` or an `extern "C"` frame. Such a function is
+//! an `extern "C-unwind" fn` that waits with a plain `read` on the descriptor, holding no lock and owning nothing that
+//! has a destructor, and goes through the border before and after.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+/// A value of errno, positive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub c_int);
+
+impl Errno {
+    /// Writes it where C looks for it.
+    pub fn set(self) {
+        // SAFETY: the address is this thread's own errno, valid as long as the thread lives.
+        unsafe { *libc::__errno_location() = self.0 }
+    }
+
+    /// This thread's errno, after a call that failed.
+    pub fn last() -> Errno {
+        // SAFETY: as in `set`.
+        Errno(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl From<std::io::Error> for Errno {
+    /// EIO where the error does not come from the system.
+    fn from(e: std::io::Error) -> Self {
+        Errno(e.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// What to do after a caught panic, once set.
+static AFTER_PANIC: OnceLock<fn()> = OnceLock::new();
+
+/// Sets what happens after a caught panic: whoever owns the devices makes them fatal and tells their programs by an
+/// async event. Only the first call has an effect. `f` is called on the thread that panicked, with no lock of the border held;
+/// should it panic too, that is caught as well.
+pub fn after_panic(f: fn()) {
+    let _ = AFTER_PANIC.set(f);
+}
+
+/// Runs `f`; `Err(EIO)` if it panics.
+fn caught<T>(f: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    // The state behind a panic is given up as a whole (`after_panic`), so none of it is seen half changed.
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| {
+        if let Some(f) = AFTER_PANIC.get() {
+            let _ = catch_unwind(f);
+        }
+        Err(Errno(libc::EIO))
+    })
+}
+
+/// Runs a function that fails with `failed` and errno.
+pub fn or<T>(failed: T, f: impl FnOnce() -> Result<T, Errno>) -> T {
+    caught(f).unwrap_or_else(|e| {
+        e.set();
+        failed
+    })
+}
+
+/// Runs a function that fails with -1 and errno: all of librdmacm's, some of libibverbs'.
+pub fn or_minus_one(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    or(-1, f)
+}
+
+/// Runs a function that fails with NULL and errno.
+pub fn or_null<T>(f: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    or(std::ptr::null_mut(), f)
+}
+
+/// Runs a function that returns 0 or a positive errno: most of libibverbs'. Sets errno too, as rdma-core does in effect:
+/// programs print `strerror(errno)` after either kind.
+pub fn or_errno(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match caught(f) {
+        Ok(()) => 0,
+        Err(e) => {
+            e.set();
+            e.0
+        }
+    }
+}
+
+/// Runs a function that returns nothing.
+pub fn nothing(f: impl FnOnce()) {
+    let _ = caught(|| {
+        f();
+        Ok(())
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_becomes_the_documented_failure_and_errno() {
+        assert_eq!(or_minus_one(|| Err(Errno(libc::EINVAL))), -1);
+        assert_eq!(Errno::last(), Errno(libc::EINVAL));
+        assert_eq!(or_errno(|| Err(Errno(libc::EBUSY))), libc::EBUSY);
+        assert!(or_null::<u8>(|| Err(Errno(libc::ENOMEM))).is_null());
+        assert_eq!(Errno::last(), Errno(libc::ENOMEM));
+        assert_eq!(or_errno(|| Ok(())), 0);
+    }
+
+    #[test]
+    fn a_panic_becomes_eio_and_is_told_once() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static TOLD: AtomicU32 = AtomicU32::new(0);
+        after_panic(|| {
+            TOLD.fetch_add(1, Ordering::Relaxed);
+            panic!("also while telling");
+        });
+        assert_eq!(or_minus_one(|| panic!("in a call")), -1);
+        assert_eq!(Errno::last(), Errno(libc::EIO));
+        assert_eq!(TOLD.load(Ordering::Relaxed), 1);
+        nothing(|| panic!("in a call that returns nothing"));
+        assert_eq!(TOLD.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,3 @@
+//! librdmacm.
+
+pub mod strings;

@@ -1,0 +1,6 @@
+//! libibverbs.
+
+pub mod fork;
+pub mod provider;
+pub mod rate;
+pub mod strings;

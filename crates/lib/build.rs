@@ -1,0 +1,204 @@
+//! Makes the trampolines and the version script of the shared object from the lists in symbols/.
+//!
+//! Every exported symbol gets a trampoline, a jump to its function in `capi`, and a `.symver` that gives the trampoline
+//! the symbol's name and node. The version script holds only the nodes: what is exported, the `.symver`s say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, exit};
+
+/// The lists of exported symbols, and the chain of nodes of each library, oldest first.
+const LIBRARIES: [&str; 3] = ["ibverbs", "rdmacm", "rpma"];
+
+fn main() {
+    println!("cargo::rerun-if-changed=symbols");
+    println!("cargo::rerun-if-changed=build.rs");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let mut exports = Vec::new();
+    for library in LIBRARIES {
+        exports.extend(pairs(&format!("symbols/{library}.txt")));
+    }
+    fs::write(out.join("trampolines.rs"), trampolines(&exports)).expect("OUT_DIR can be written");
+    let script = out.join("nodes.map");
+    fs::write(&script, version_script(&exports)).expect("OUT_DIR can be written");
+    probe_linker(&out, &script);
+    for arg in [
+        &format!("-Wl,--version-script={}", script.display()),
+        // One name whichever of its three links a program loads it by.
+        "-Wl,-soname,libverbena_rdma.so",
+        // Our thread and handlers outlive a dlclose.
+        "-Wl,-z,nodelete",
+    ] {
+        println!("cargo::rustc-cdylib-link-arg={arg}");
+    }
+}
+
+/// Ends the build with a message that says what to do.
+fn fail(message: &str) -> ! {
+    for line in message.lines() {
+        println!("cargo::error={line}");
+    }
+    exit(1)
+}
+
+/// The lines of a list, split at spaces, without comments.
+fn lines(path: &str) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(path).unwrap_or_else(|e| fail(&format!("{path}: {e}")));
+    let lines = text.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty());
+    lines.map(|l| l.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+/// A list of "symbol node".
+fn pairs(path: &str) -> Vec<(String, String)> {
+    let pair = |l: Vec<String>| match <[String; 2]>::try_from(l) {
+        Ok([symbol, node]) => (symbol, node),
+        Err(l) => fail(&format!("{path}: `{}` is not \"symbol node\"", l.join(" "))),
+    };
+    lines(path).into_iter().map(pair).collect()
+}
+
+/// What stands behind a symbol.
+enum Target {
+    /// A function, by its path.
+    Function(String),
+    /// A byte of data.
+    Byte,
+}
+
+/// What stands behind each symbol, keyed by "symbol" or "symbol@node".
+fn targets() -> BTreeMap<String, Target> {
+    let mut targets = BTreeMap::new();
+    let mut add = |key: &String, target| {
+        if targets.insert(key.clone(), target).is_some() {
+            fail(&format!("symbols/: {key} is listed twice, in built.txt or unbuilt.txt"));
+        }
+    };
+    for line in lines("symbols/built.txt") {
+        match &line[..] {
+            [symbol, what] if what == "byte" => add(symbol, Target::Byte),
+            [symbol, module] => {
+                let name = symbol.split('@').next().unwrap_or(symbol);
+                add(symbol, Target::Function(format!("capi::{module}::{name}")));
+            }
+            [symbol, module, name] => add(symbol, Target::Function(format!("capi::{module}::{name}"))),
+            other => fail(&format!("symbols/built.txt: `{}` is not \"symbol module\"", other.join(" "))),
+        }
+    }
+    for line in lines("symbols/unbuilt.txt") {
+        match &line[..] {
+            [symbol, answer] => add(symbol, Target::Function(format!("capi::unbuilt::{answer}"))),
+            other => fail(&format!("symbols/unbuilt.txt: `{}` is not \"symbol answer\"", other.join(" "))),
+        }
+    }
+    targets
+}
+
+/// One `global_asm!`: a trampoline and a `.symver` for each export.
+fn trampolines(exports: &[(String, String)]) -> String {
+    let jump = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => "jmp",
+        Ok("aarch64") => "b",
+        other => fail(&format!("no trampoline is known for {other:?}: add its jump to crates/lib/build.rs")),
+    };
+    let targets = targets();
+    let mut used = BTreeSet::new();
+    let mut functions = BTreeMap::new();
+    let (mut text, mut data) = (String::new(), String::new());
+    for (symbol, node) in exports {
+        let exact = format!("{symbol}@{node}");
+        let key = if targets.contains_key(&exact) { &exact } else { symbol };
+        let Some(target) = targets.get(key) else {
+            fail(&format!("symbols/: {symbol} is exported but neither in built.txt nor in unbuilt.txt"));
+        };
+        used.insert(key.clone());
+        let label = format!("__t_{symbol}__{}", node.replace('.', "_"));
+        let at = if is_default(exports, symbol, node) { "@@" } else { "@" };
+        let symver = format!(".globl {label}\\n.symver {label}, {symbol}{at}{node}\\n");
+        match target {
+            Target::Function(path) => {
+                let next = functions.len();
+                let f = functions.entry(path.clone()).or_insert(next);
+                let _ = writeln!(
+                    text,
+                    "    \"{symver}.type {label}, %function\\n{label}: {jump} {{f{f}}}\\n.size {label}, . - {label}\","
+                );
+            }
+            Target::Byte => {
+                let _ = writeln!(
+                    data,
+                    "    \"{symver}.type {label}, %object\\n{label}: .zero 1\\n.size {label}, 1\","
+                );
+            }
+        }
+    }
+    if let Some(unknown) = targets.keys().find(|k| !used.contains(*k)) {
+        fail(&format!("symbols/: {unknown} is in built.txt or unbuilt.txt but not exported"));
+    }
+    let mut out = format!(
+        "core::arch::global_asm!(\n    \".pushsection .text.trampolines, \\\"ax\\\", %progbits\",\n{text}    \
+         \".popsection\",\n    \".pushsection .bss.exported, \\\"aw\\\", %nobits\",\n{data}    \".popsection\",\n"
+    );
+    for (path, f) in functions {
+        let _ = writeln!(out, "    f{f} = sym {path},");
+    }
+    out + ");\n"
+}
+
+/// Whether new programs bind to this node: of several nodes with the symbol, the newest.
+fn is_default(exports: &[(String, String)], symbol: &str, node: &str) -> bool {
+    exports.iter().filter(|(s, _)| s == symbol).map(|(_, n)| age(n)).max() == Some(age(node))
+}
+
+/// Orders the nodes of one library: `IBVERBS_1.10` after `IBVERBS_1.9`.
+fn age(node: &str) -> (String, Vec<u32>) {
+    let (name, version) = node.rsplit_once('_').unwrap_or((node, ""));
+    (name.to_owned(), version.split('.').filter_map(|n| n.parse().ok()).collect())
+}
+
+/// The nodes, each after its older one.
+fn version_script(exports: &[(String, String)]) -> String {
+    let nodes: BTreeSet<_> = exports.iter().map(|(_, node)| (age(node), node)).collect();
+    let mut script = String::new();
+    let mut older: Option<(&str, &str)> = None;
+    for ((library, _), node) in &nodes {
+        // Private nodes stand alone, as they do in rdma-core.
+        let parent =
+            older.filter(|(l, _)| l == library && !library.contains("PRIVATE")).map_or("", |(_, n)| n);
+        let space = if parent.is_empty() { "" } else { " " };
+        let _ = writeln!(script, "{node} {{ }}{space}{parent};");
+        older = Some((library, node));
+    }
+    script
+}
+
+/// Links an empty shared object the way the real one will be: a linker that does not take a second version script
+/// beside rustc's own (GNU ld) is better refused here, with a reason, than at the end of the build.
+fn probe_linker(out: &Path, script: &Path) {
+    println!("cargo::rerun-if-env-changed=RUSTFLAGS");
+    let source = out.join("probe.rs");
+    let asm = "core::arch::global_asm!(\".globl __t\\n.symver __t, t@@IBVERBS_1.1\\n__t:\");\n";
+    fs::write(&source, asm).expect("OUT_DIR can be written");
+    let mut rustc = Command::new(env::var_os("RUSTC").expect("cargo sets RUSTC"));
+    rustc
+        .args(["--edition=2024", "--crate-type=cdylib", "--crate-name=probe", "-o"])
+        .arg(out.join("probe.so"));
+    rustc.arg("--target").arg(env::var_os("TARGET").expect("cargo sets TARGET"));
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        rustc.arg("-C").arg(format!("linker={}", linker.display()));
+    }
+    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    rustc.args(flags.split('\u{1f}').filter(|f| !f.is_empty()));
+    rustc.arg(format!("-Clink-arg=-Wl,--version-script={}", script.display())).arg(&source);
+    let done = rustc.output().unwrap_or_else(|e| fail(&format!("cannot run rustc to try the linker: {e}")));
+    if !done.status.success() {
+        fail(&format!(
+            "the linker does not take the version script of libverbena_rdma.so.\n\
+             It must be lld: rustc's default on x86-64 Linux since 1.90; elsewhere set RUSTFLAGS=-Clink-arg=-fuse-ld=lld.\n\
+             GNU ld refuses a second version script.\n{}",
+            String::from_utf8_lossy(&done.stderr)
+        ));
+    }
+}

@@ -1,0 +1,73 @@
+//! What the shared object exports, asked of the dynamic loader itself, and how much of it is not built yet.
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+/// How many lines of symbols/unbuilt.txt there may be. The number may only fall: lower it with every function built.
+const UNBUILT_AT_MOST: usize = 362;
+
+/// The lines of a list in symbols/, without comments, split at spaces.
+fn list(name: &str) -> Vec<Vec<String>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("symbols").join(name);
+    let text = std::fs::read_to_string(&path).expect("a list of symbols/");
+    let lines = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty());
+    lines.map(|l| l.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+/// The object that cargo built beside this test.
+fn object() -> PathBuf {
+    let test = std::env::current_exe().expect("the test's own path");
+    test.parent().expect("deps/").join("libverbena_rdma.so")
+}
+
+fn c(s: &str) -> CString {
+    CString::new(s).expect("no zero byte inside")
+}
+
+#[test]
+fn every_symbol_of_the_lists_is_found_under_its_version() {
+    let path = c(object().to_str().expect("a path in UTF-8"));
+    // SAFETY: the object's constructors are Rust's own; the string ends with a zero byte.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    assert!(!handle.is_null(), "{path:?} does not load");
+    let mut missing = Vec::new();
+    for line in ["ibverbs.txt", "rdmacm.txt", "rpma.txt"].into_iter().flat_map(list) {
+        let (symbol, node) = (c(&line[0]), c(&line[1]));
+        // SAFETY: the handle is open, both strings end with a zero byte; the address is only compared.
+        let address = unsafe { libc::dlvsym(handle, symbol.as_ptr(), node.as_ptr()) };
+        if address.is_null() {
+            missing.push(line.join("@"));
+        }
+    }
+    assert!(missing.is_empty(), "not exported: {}", missing.join(" "));
+}
+
+#[test]
+fn the_number_of_unbuilt_functions_only_falls() {
+    let unbuilt = list("unbuilt.txt").len();
+    println!("{unbuilt} exported functions are not built, {} are", list("built.txt").len());
+    assert!(unbuilt <= UNBUILT_AT_MOST, "{unbuilt} exported functions are not built, {UNBUILT_AT_MOST} were");
+}
+
+#[test]
+fn an_unbuilt_function_fails_as_its_man_page_says() {
+    let path = c(object().to_str().expect("a path in UTF-8"));
+    // SAFETY: as above.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    let call = |symbol: &str, node: &str| -> (isize, i32) {
+        let (symbol, node) = (c(symbol), c(node));
+        // SAFETY: the handle is open, both strings end with a zero byte.
+        let address = unsafe { libc::dlvsym(handle, symbol.as_ptr(), node.as_ptr()) };
+        assert!(!address.is_null(), "{symbol:?} is missing");
+        // SAFETY: an unbuilt function takes no arguments and returns at most 64 bits; errno is this thread's own.
+        unsafe {
+            *libc::__errno_location() = 0;
+            let f: extern "C" fn() -> isize = std::mem::transmute(address);
+            (f(), *libc::__errno_location())
+        }
+    };
+    // The compat names are never built together with their successors, so these stay.
+    assert_eq!(call("ibv_alloc_pd", "IBVERBS_1.0"), (0, libc::EOPNOTSUPP));
+    assert_eq!(call("ibv_query_gid", "IBVERBS_1.0"), (-1, libc::EOPNOTSUPP));
+    assert_eq!(call("ibv_cmd_alloc_pd", "IBVERBS_PRIVATE_34").0, libc::EOPNOTSUPP as isize);
+}
