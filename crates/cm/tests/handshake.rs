@@ -1,0 +1,327 @@
+//! REQ, REP, RTU and what may go wrong among them.
+
+mod support;
+
+use cm::Event;
+use support::*;
+use wire::mad::{Mad, Message, Rep, reason};
+use wire::{CommId, Guid, Psn, Qkey, Qpn};
+
+#[test]
+fn a_connection_is_made_by_three_messages() {
+    let mut w = World::new(&[2, 3]);
+    let (active, passive) = w.connected();
+    let kinds: Vec<_> = w.sent.iter().map(|s| (s.from, kind(&s.mad), s.attempt)).collect();
+    assert_eq!(kinds, [(0, "REQ", 0), (1, "REP", 0), (0, "RTU", 0)]);
+    assert!(w.sent.iter().all(|s| s.mad.transaction_id == w.sent[0].mad.transaction_id));
+    assert!(w.saw(0, active, |e| matches!(e, Event::Reply(rep) if rep.private_data == [0x22; 196])));
+    assert!(w.saw(1, passive, |e| matches!(e, Event::Request(r)
+        if r.req.private_data == [0x11; 92] && r.responder_resources == 3 && r.initiator_depth == 4)));
+    assert_eq!(w.hosts[0].cm.deadline(), None);
+    assert_eq!(w.hosts[1].cm.deadline(), None);
+}
+
+#[test]
+fn attributes_of_both_queue_pairs_fit_together() {
+    let mut w = World::new(&[2, 3]);
+    let (active, passive) = w.connected();
+    let a = w.hosts[0].cm.qp_attr(active).unwrap();
+    let p = w.hosts[1].cm.qp_attr(passive).unwrap();
+    // A starting PSN is the one the peer shall begin with (IBA 1.4 §12.7.31; in the captures of rxe likewise).
+    assert_eq!((a.rq_psn, a.sq_psn), (Psn::new(0x4e_b0ef), Psn::new(0xbd_5bc6)));
+    assert_eq!((p.rq_psn, p.sq_psn), (a.sq_psn, a.rq_psn));
+    assert_eq!((a.dest_qpn, p.dest_qpn), (Qpn::new(0x201), Qpn::new(0x101)));
+    // Asked: 3 out, 4 in. Accepted: 2 in, 9 out, of which 4 are left.
+    assert_eq!((a.max_rd_atomic, a.max_dest_rd_atomic), (2, 4));
+    assert_eq!((p.max_rd_atomic, p.max_dest_rd_atomic), (4, 2));
+    assert_eq!((a.retry_cnt, a.rnr_retry, a.timeout, a.min_rnr_timer), (6, 7, 17, 0));
+    assert_eq!((p.retry_cnt, p.rnr_retry, p.timeout, p.min_rnr_timer), (6, 5, 17, 0));
+    assert_eq!((p.path.local_gid, p.path.remote_gid), (a.path.remote_gid, a.path.local_gid));
+}
+
+#[test]
+fn duplicate_req_gets_the_same_rep() {
+    let mut w = World::new(&[2, 3]);
+    w.hosts[0].willing = false;
+    w.connect(0, 1);
+    w.run_for(10 * MS);
+    let req = w.sent_by(0, "REQ")[0].mad.clone();
+    w.inject(1, gid(2), &req);
+    w.inject(1, gid(2), &req);
+    let reps = w.sent_by(1, "REP");
+    assert_eq!(reps.len(), 3);
+    assert!(reps.iter().all(|s| s.mad == reps[0].mad));
+    assert_eq!(reps.iter().map(|s| s.attempt).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(w.hosts[1].events.len(), 1, "one request only");
+}
+
+#[test]
+fn duplicate_req_gets_the_same_rej() {
+    let mut w = World::new(&[2, 3]);
+    w.hosts[1].willing = false;
+    w.lose(|s| kind(&s.mad) == "REJ" && s.attempt < 2);
+    let active = w.connect(0, 1);
+    w.run_for(MS);
+    let request = w.request(1);
+    w.hosts[1].cm.reject(w.now, request, reason::CONSUMER_DEFINED, b"because", [9; 148]).unwrap();
+    w.run_for(5000 * MS);
+    assert_eq!(w.sent_by(1, "REJ").len(), 3);
+    assert_eq!(w.hosts[1].events.len(), 1, "one request only");
+    assert!(w.saw(0, active, |e| matches!(e, Event::Rejected { reason: 28, info, private_data }
+        if info.starts_with(b"because\0") && *private_data == [9; 148])));
+    w.run_for(20_000 * MS);
+    assert!(w.hosts[1].cm.is_empty(), "the refusal is forgotten");
+}
+
+#[test]
+fn duplicate_req_while_the_consumer_decides_gets_an_mra() {
+    let mut w = World::new(&[2, 3]);
+    w.hosts[1].willing = false;
+    let active = w.connect(0, 1);
+    w.run_for(60_000 * MS);
+    assert_eq!(w.sent_by(0, "REQ").len(), 2, "the MRA stops the repetition for 69 s");
+    assert_eq!(w.sent_by(1, "MRA").len(), 1);
+    let request = w.request(1);
+    let accept = w.accept_params(1);
+    w.hosts[1].cm.accept(w.now, request, &accept).unwrap();
+    w.run_for(10 * MS);
+    assert!(w.saw(1, request, |e| *e == Event::Established));
+    assert!(w.saw(0, active, |e| matches!(e, Event::Reply(_))));
+}
+
+#[test]
+fn mra_prolongs_but_not_for_ever() {
+    let mut w = World::new(&[2, 3]);
+    w.hosts[1].willing = false;
+    w.connect(0, 1);
+    w.run_for(MS);
+    let request = w.request(1);
+    assert!(w.hosts[1].cm.mra(w.now, request, 32).is_err());
+    w.hosts[1].cm.mra(w.now, request, 20).unwrap();
+    w.run_for(4_000 * MS);
+    assert_eq!(w.sent_by(0, "REQ").len(), 1);
+    w.run_for(3_600_000 * MS);
+    assert!(w.hosts[0].events.iter().any(|(_, e)| unreachable(e)));
+}
+
+#[test]
+fn duplicate_rep_gets_the_rtu_again() {
+    let mut w = World::new(&[2, 3]);
+    let mut first = true;
+    w.lose(move |s| kind(&s.mad) == "RTU" && std::mem::take(&mut first));
+    let (_, passive) = {
+        w.connect(0, 1);
+        w.run_for(1000 * MS);
+        ((), w.request(1))
+    };
+    assert_eq!(w.count(1, passive, |e| *e == Event::Established), 1);
+    assert_eq!(w.sent_by(1, "REP").len(), 2);
+    let rtus = w.sent_by(0, "RTU");
+    assert_eq!(rtus.iter().map(|s| s.attempt).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(w.hosts[0].events.len(), 1, "one reply only");
+}
+
+#[test]
+fn duplicate_rep_before_the_consumer_confirms_gets_an_mra() {
+    let mut w = World::new(&[2, 3]);
+    w.hosts[0].willing = false;
+    let active = w.connect(0, 1);
+    w.run_for(60_000 * MS);
+    assert_eq!(w.sent_by(1, "REP").len(), 2);
+    assert_eq!(w.sent_by(0, "MRA").len(), 1);
+    w.hosts[0].cm.established(w.now, active).unwrap();
+    w.run_for(10 * MS);
+    assert!(w.saw(1, w.request(1), |e| *e == Event::Established));
+}
+
+#[test]
+fn lost_rtu_is_made_up_by_data() {
+    let mut w = World::new(&[2, 3]);
+    w.lose(|s| kind(&s.mad) == "RTU");
+    w.connect(0, 1);
+    w.run_for(10 * MS);
+    let passive = w.request(1);
+    w.hosts[1].cm.established(w.now, passive).unwrap();
+    w.run_for(10_000 * MS);
+    assert_eq!(w.count(1, passive, |e| *e == Event::Established), 1);
+    assert_eq!(w.sent_by(1, "REP").len(), 1);
+    w.heal();
+    let rtu = w.sent_by(0, "RTU")[0].mad.clone();
+    w.inject(1, gid(2), &rtu);
+    assert_eq!(w.count(1, passive, |e| *e == Event::Established), 1, "a late RTU tells nothing new");
+}
+
+#[test]
+fn silent_host_is_unreachable_after_as_long_as_with_the_kernel() {
+    let mut w = World::new(&[2, 3]);
+    w.lose(|_| true);
+    let active = w.connect(0, 1);
+    w.run_for(77_999 * MS);
+    assert!(!w.saw(0, active, unreachable));
+    w.run_for(2 * MS);
+    assert_eq!(w.count(0, active, unreachable), 1);
+    let at: Vec<_> = w.sent_by(0, "REQ").iter().map(|s| (s.at - w.start).as_millis()).collect();
+    assert_eq!(at[..6], [0, 250, 750, 1750, 3750, 7750]);
+    let attempts: Vec<_> = w.sent_by(0, "REQ").iter().map(|s| s.attempt).collect();
+    assert!(attempts.iter().copied().eq(0..attempts.len() as u32));
+    assert_eq!(w.sent.last().map(|s| rej_reason(&s.mad)), Some(reason::TIMEOUT));
+    assert_eq!(w.hosts[0].released.len(), 1);
+    w.hosts[0].cm.destroy(w.now, active);
+    assert!(w.hosts[0].cm.is_empty());
+}
+
+#[test]
+fn peer_that_never_gets_ready_is_unreachable() {
+    let mut w = World::new(&[2, 3]);
+    w.lose(|s| s.from == 1);
+    w.hosts[0].willing = false;
+    w.connect(0, 1);
+    w.run_for(67_000 * MS);
+    let passive = w.request(1);
+    assert_eq!(w.count(1, passive, unreachable), 1);
+    assert_eq!(w.sent_by(1, "REJ").len(), 1, "the peer is told");
+}
+
+#[test]
+fn rep_for_an_unknown_comm_id_is_rejected() {
+    let mut w = World::new(&[2, 3]);
+    let rep = Rep {
+        local_comm_id: CommId(77),
+        remote_comm_id: CommId(0x0010_0001),
+        local_qkey: Qkey(0),
+        local_qpn: Qpn::new(5),
+        local_eecn: 0,
+        starting_psn: Psn::new(1),
+        responder_resources: 1,
+        initiator_depth: 1,
+        target_ack_delay: 15,
+        failover: 0,
+        flow_control: false,
+        rnr_retry_count: 7,
+        srq: false,
+        local_ca_guid: Guid(1),
+        private_data: [0; 196],
+    };
+    w.inject(0, gid(3), &Mad { transaction_id: 9, message: Message::Rep(rep) });
+    let Message::Rej(rej) = &w.sent[0].mad.message else { panic!("{:?}", w.sent) };
+    assert_eq!((rej.reason, rej.message), (reason::INVALID_COMM_ID, 1));
+    assert_eq!((rej.local_comm_id, rej.remote_comm_id), (CommId(0x0010_0001), CommId(77)));
+    assert_eq!(w.sent[0].mad.transaction_id, 9);
+}
+
+#[test]
+fn accepting_side_whose_peer_is_gone_hears_of_it() {
+    let mut w = World::new(&[2, 3]);
+    w.hosts[1].willing = false;
+    w.lose(|s| kind(&s.mad) == "REJ" && s.from == 0 && rej_reason(&s.mad) == reason::TIMEOUT);
+    let active = w.connect(0, 1);
+    w.run_for(MS);
+    w.hosts[0].cm.destroy(w.now, active);
+    let (request, accept) = (w.request(1), w.accept_params(1));
+    w.hosts[1].cm.accept(w.now, request, &accept).unwrap();
+    w.run_for(10 * MS);
+    assert!(w.saw(1, request, rejected(reason::INVALID_COMM_ID)));
+}
+
+#[test]
+fn queue_pair_connected_twice_makes_the_older_connection_stale() {
+    let mut w = World::new(&[2, 3]);
+    let (active, passive) = w.connected();
+    // The client's host forgets, and starts over with the same queue pair.
+    w.hosts[0].next_qpn = 0x100;
+    w.hosts[0].listens = false;
+    let again = w.connect(0, 1);
+    w.run_for(10 * MS);
+    assert!(w.saw(0, again, rejected(reason::STALE_CONNECTION)));
+    assert!(w.saw(1, passive, disconnected));
+    assert!(w.saw(0, active, disconnected));
+    w.hosts[0].next_qpn = 0x100;
+    let third = w.connect(0, 1);
+    w.run_for(10 * MS);
+    assert!(w.saw(0, third, |e| matches!(e, Event::Reply(_))), "time wait here is no reason to refuse");
+}
+
+#[test]
+fn another_host_that_claims_the_same_guid_and_queue_pair_harms_nobody() {
+    let mut w = World::new(&[2, 3]);
+    let (_, passive) = w.connected();
+    let mut req = w.sent_by(0, "REQ")[0].mad.clone();
+    w.inject(1, gid(66), &req);
+    let Message::Req(forged) = &mut req.message else { unreachable!() };
+    forged.local_comm_id = CommId(0x00ab_cdef);
+    w.inject(1, gid(66), &req);
+    w.run_for(10 * MS);
+    assert!(!w.saw(1, passive, disconnected));
+}
+
+#[test]
+fn comm_id_used_for_another_connection_is_rejected_as_duplicate() {
+    let mut w = World::new(&[2, 3]);
+    w.connected();
+    let mut req = w.sent_by(0, "REQ")[0].mad.clone();
+    let Message::Req(other) = &mut req.message else { unreachable!() };
+    other.local_qpn = Qpn::new(0x999);
+    w.inject(1, gid(2), &req);
+    assert_eq!(rej_reason(&w.sent.last().unwrap().mad), reason::DUPLICATE_LOCAL_COMM_ID);
+}
+
+#[test]
+fn reliable_datagram_service_is_refused() {
+    let mut w = World::new(&[2, 3]);
+    w.lose(|_| true);
+    w.connect(0, 1);
+    let mut req = w.sent[0].mad.clone();
+    let Message::Req(rd) = &mut req.message else { unreachable!() };
+    rd.transport_service = 2;
+    w.inject(1, gid(2), &req);
+    assert_eq!(rej_reason(&w.sent.last().unwrap().mad), reason::INVALID_TRANSPORT_SERVICE);
+    assert!(w.hosts[1].cm.is_empty());
+}
+
+#[test]
+fn process_connects_to_itself() {
+    let mut w = World::new(&[2]);
+    let active = w.connect(0, 0);
+    w.run_for(10 * MS);
+    let passive = w.request(0);
+    assert!(w.saw(0, passive, |e| *e == Event::Established));
+    let (a, p) = (w.hosts[0].cm.qp_attr(active).unwrap(), w.hosts[0].cm.qp_attr(passive).unwrap());
+    assert_eq!((a.sq_psn, a.rq_psn), (p.rq_psn, p.sq_psn));
+    w.hosts[0].cm.disconnect(w.now, active, [0; 220]).unwrap();
+    w.run_for(5000 * MS);
+    assert!(w.saw(0, active, disconnected) && w.saw(0, passive, disconnected));
+    assert_eq!(w.hosts[0].released.len(), 2);
+}
+
+#[test]
+fn processes_of_one_host_share_its_guid_without_meeting() {
+    // Two clients on host 2, one server on host 3; and a server process of its own on host 2.
+    let mut w = World::new(&[2, 2, 3]);
+    w.hosts[0].listens = false;
+    w.hosts[1].listens = true;
+    let a = w.connect(0, 2);
+    let b = w.connect(1, 2);
+    let local = w.connect(0, 1);
+    w.run_for(10 * MS);
+    for (host, id) in [(0, a), (1, b), (0, local)] {
+        assert!(w.saw(host, id, |e| matches!(e, Event::Reply(_))));
+    }
+    assert_eq!(w.hosts[2].events.iter().filter(|(_, e)| *e == Event::Established).count(), 2);
+    w.hosts[0].cm.disconnect(w.now, a, [0; 220]).unwrap();
+    w.run_for(10 * MS);
+    assert!(w.saw(0, a, disconnected));
+    assert_eq!(w.hosts[2].events.iter().filter(|(_, e)| disconnected(e)).count(), 1);
+    assert!(!w.saw(1, b, disconnected) && !w.saw(0, local, disconnected));
+}
+
+#[test]
+fn fields_wider_than_the_wire_are_refused() {
+    let mut w = World::new(&[2, 3]);
+    let mut wide = w.connect_params(0, 1);
+    wide.rnr_retry_count = 8;
+    assert!(w.hosts[0].cm.connect(w.now, &wide).is_err());
+    let mut wide = w.connect_params(0, 1);
+    wide.path.flow_label = 1 << 20;
+    assert!(w.hosts[0].cm.connect(w.now, &wide).is_err());
+    assert!(w.hosts[0].cm.is_empty());
+}
