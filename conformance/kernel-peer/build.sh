@@ -65,7 +65,8 @@ if [ ! -e "$D/initrd-$key" ]; then
 	cp /bin/dash "$R/bin/sh"                # not busybox's sh: it would prefer its own ip, ping... to the files in /bin
 	progs=$( (echo /bin/dash; dpkg -L rdmacm-utils ibverbs-utils perftest | grep /bin/; command -v rdma ip tc ss strace tcpdump) | xargs -n1 readlink -f | sort -u | grep -v run_perftest)
 	for p in $progs; do cp "$p" "$R/bin/"; done
-	extra="$(ls /usr/lib/x86_64-linux-gnu/libibverbs/librxe-*.so) /usr/libexec/coreutils/libstdbuf.so /usr/lib/x86_64-linux-gnu/libnss_files.so.2"
+	extra="$(ls /usr/lib/x86_64-linux-gnu/libibverbs/librxe-*.so) /usr/libexec/coreutils/libstdbuf.so /usr/lib/x86_64-linux-gnu/libnss_files.so.2
+		/lib/x86_64-linux-gnu/libgcc_s.so.1"        # what pthread_cancel needs
 	for l in $extra; do mkdir -p "$R${l%/*}"; cp -Ln "$l" "$R$l"; done
 	libs $progs $extra
 	cp /etc/libibverbs.d/rxe.driver "$R/etc/libibverbs.d/"
