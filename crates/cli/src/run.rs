@@ -1,0 +1,61 @@
+//! `verbena run`: becomes another program, for which the dynamic loader finds Verbena instead of rdma-core.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use crate::object;
+
+/// Run a program on Verbena
+///
+/// The program and all that it starts load libibverbs.so.1, librdmacm.so.1 and librpma.so.0 from Verbena, through
+/// LD_LIBRARY_PATH. The loader ignores that for set-user-ID programs, and it means nothing to statically linked ones.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Becomes the program; returns only where that fails, with the shell's code: 127 where there is no such program, 126
+/// where it cannot be run (env(1)).
+///
+/// # Errors
+/// A message where the shared object is not found or cannot be linked to.
+pub fn run(args: Args) -> Result<ExitCode, String> {
+    let links = object::links(&object::find()?)?;
+    let [program, rest @ ..] = &args.command[..] else {
+        return Err("no program is named".into());
+    };
+    let path = library_path(&links, env::var_os("LD_LIBRARY_PATH").as_deref());
+    let error = Command::new(program).args(rest).env("LD_LIBRARY_PATH", path).exec();
+    eprintln!("verbena: cannot run {}: {error}", program.display());
+    Ok(ExitCode::from(if error.kind() == ErrorKind::NotFound { 127 } else { 126 }))
+}
+
+/// The links first, then what was there. An empty entry would mean the current directory (ld.so(8)).
+fn library_path(links: &Path, before: Option<&OsStr>) -> OsString {
+    let mut path = links.as_os_str().to_owned();
+    if let Some(before) = before.filter(|b| !b.is_empty() && *b != path) {
+        path.push(":");
+        path.push(before);
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_links_stand_before_what_was_there_and_no_empty_entry_arises() {
+        let links = Path::new("/run/verbena");
+        assert_eq!(library_path(links, None), "/run/verbena");
+        assert_eq!(library_path(links, Some(OsStr::new(""))), "/run/verbena");
+        assert_eq!(library_path(links, Some(OsStr::new("/run/verbena"))), "/run/verbena");
+        assert_eq!(library_path(links, Some(OsStr::new("/a:/b"))), "/run/verbena:/a:/b");
+    }
+}

@@ -1,0 +1,103 @@
+//! Programs nobody here wrote, started by `verbena run`: the loader must find every symbol and version they and their
+//! libraries want, in one object. A program that is not installed is left out with one line.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs `verbena run -- program args`, all symbols bound at the start; `None` where the program is not installed.
+fn verbena_run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Option<Output> {
+    if !Path::new(program).exists() {
+        println!("left out: {program} is not installed");
+        return None;
+    }
+    let mut verbena = Command::new(env!("CARGO_BIN_EXE_verbena"));
+    verbena.args(["run", "--", program]).args(args).env("LD_BIND_NOW", "1").envs(env.iter().copied());
+    Some(verbena.output().expect("cargo has built the command"))
+}
+
+/// What the loader says when something is missing (glibc's elf/dl-lookup.c and dl-version.c).
+fn loader_complains(out: &Output) -> bool {
+    let text = String::from_utf8_lossy(&out.stderr);
+    ["symbol lookup error", "undefined symbol", "not found (required by", "cannot open shared object"]
+        .iter()
+        .any(|c| text.contains(c))
+}
+
+#[test]
+fn programs_of_others_find_every_symbol_they_want() {
+    for (program, args, says) in [
+        ("/usr/bin/ibv_devices", &[][..], ""),
+        ("/usr/bin/ibv_devinfo", &["--help"], "Usage"),
+        ("/usr/bin/rping", &["-h"], "rping"),
+        ("/usr/bin/ucmatose", &["-h"], "usage"),
+        ("/usr/bin/ib_write_bw", &["--version"], "Version"),
+        ("/usr/bin/qperf", &["--version"], "qperf"),
+        ("/usr/bin/fio", &["--version"], "fio-"),
+        ("/usr/bin/fio", &["--enghelp=rdma"], "hostname"),
+    ] {
+        let Some(out) = verbena_run(program, args, &[]) else { continue };
+        let text =
+            format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(!loader_complains(&out), "{program}: {text}");
+        assert!(text.contains(says), "{program} {args:?} does not say {says}: {text}");
+    }
+}
+
+/// pyverbs links libmlx5 and libefa, which want the private nodes of the libibverbs they were built with.
+#[test]
+fn pyverbs_and_its_providers_load_one_object_under_all_names() {
+    let script = "import pyverbs.device, pyverbs.cmid, pyverbs.providers.mlx5.mlx5dv, pyverbs.providers.efa.efadv, ctypes\n\
+                  ctypes.CDLL('librpma.so.0')\n\
+                  for line in open('/proc/self/maps'):\n  \
+                  if 'r-xp' in line and any(n in line for n in ('verbs', 'rdma', 'rpma')): print(line.split()[-1])\n";
+    let Some(probe) = verbena_run("/usr/bin/python3", &["-c", "import pyverbs"], &[]) else { return };
+    if !probe.status.success() {
+        println!("left out: pyverbs is not installed");
+        return;
+    }
+    let out = verbena_run("/usr/bin/python3", &["-c", script], &[]).expect("it was there a moment ago");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let text = String::from_utf8_lossy(&out.stdout);
+    let objects: Vec<_> = text.lines().filter(|l| !l.contains("pyverbs")).collect();
+    assert_eq!(objects.len(), 1, "{text}");
+    assert!(objects[0].ends_with("libverbena_rdma.so"), "{text}");
+}
+
+#[test]
+fn the_private_directory_stands_before_the_library_path_of_the_caller() {
+    let env = [("LD_LIBRARY_PATH", "/nowhere/else")];
+    let out = verbena_run("/bin/sh", &["-c", "echo $LD_LIBRARY_PATH"], &env).expect("a shell");
+    let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+    let (dir, rest) = text.split_once(':').expect("two entries");
+    assert_eq!(rest, "/nowhere/else");
+    for name in ["libibverbs.so.1", "librdmacm.so.1", "librpma.so.0"] {
+        let target = std::fs::canonicalize(Path::new(dir).join(name)).expect("a link to the object");
+        assert!(target.ends_with("libverbena_rdma.so"));
+    }
+}
+
+#[test]
+fn the_programs_exit_code_is_the_commands_and_what_cannot_run_is_127_or_126() {
+    let run = |args: &[&str]| {
+        let out =
+            Command::new(env!("CARGO_BIN_EXE_verbena")).arg("run").args(args).output().expect("the command");
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    assert_eq!(run(&["--", "/bin/sh", "-c", "exit 7"]).0, Some(7));
+    // Without `--` too: what follows the program is the program's.
+    assert_eq!(run(&["/bin/sh", "-c", "exit 8"]).0, Some(8));
+    assert_eq!(run(&["--", "/nowhere/program"]).0, Some(127));
+    let (code, text) = run(&["--", "/etc/passwd"]);
+    assert_eq!(code, Some(126));
+    assert!(text.contains("cannot run /etc/passwd"), "{text}");
+}
+
+#[test]
+fn a_missing_object_is_said_with_what_to_do() {
+    let mut verbena = Command::new(env!("CARGO_BIN_EXE_verbena"));
+    verbena.args(["run", "true"]).env("VERBENA_LIBRARY", "/nowhere/libverbena_rdma.so");
+    let out = verbena.output().expect("the command");
+    assert_eq!(out.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert!(text.contains("VERBENA_LIBRARY names /nowhere/libverbena_rdma.so"), "{text}");
+}
