@@ -30,7 +30,7 @@ fn attributes_of_both_queue_pairs_fit_together() {
     // A starting PSN is the one the peer shall begin with (IBA 1.4 §12.7.31; in the captures of rxe likewise).
     assert_eq!((a.rq_psn, a.sq_psn), (Psn::new(0x4e_b0ef), Psn::new(0xbd_5bc6)));
     assert_eq!((p.rq_psn, p.sq_psn), (a.sq_psn, a.rq_psn));
-    assert_eq!((a.dest_qpn, p.dest_qpn), (Qpn::new(0x201), Qpn::new(0x101)));
+    assert_eq!((a.dest_qpn, p.dest_qpn), (Qpn::new(0x2_0001), Qpn::new(0x1_0001)));
     // Asked: 3 out, 4 in. Accepted: 2 in, 9 out, of which 4 are left.
     assert_eq!((a.max_rd_atomic, a.max_dest_rd_atomic), (2, 4));
     assert_eq!((p.max_rd_atomic, p.max_dest_rd_atomic), (4, 2));
@@ -228,14 +228,14 @@ fn queue_pair_connected_twice_makes_the_older_connection_stale() {
     let mut w = World::new(&[2, 3]);
     let (active, passive) = w.connected();
     // The client's host forgets, and starts over with the same queue pair.
-    w.hosts[0].next_qpn = 0x100;
+    w.hosts[0].next_qpn = 0x1_0000;
     w.hosts[0].listens = false;
     let again = w.connect(0, 1);
     w.run_for(10 * MS);
     assert!(w.saw(0, again, rejected(reason::STALE_CONNECTION)));
     assert!(w.saw(1, passive, disconnected));
     assert!(w.saw(0, active, disconnected));
-    w.hosts[0].next_qpn = 0x100;
+    w.hosts[0].next_qpn = 0x1_0000;
     let third = w.connect(0, 1);
     w.run_for(10 * MS);
     assert!(w.saw(0, third, |e| matches!(e, Event::Reply(_))), "time wait here is no reason to refuse");

@@ -198,7 +198,11 @@ fn rej_of_a_reply_ends_the_accepting_side() {
     w.run_for(MS);
     w.hosts[0].cm.reject(w.now, active, reason::CONSUMER_DEFINED, &[], [3; 148]).unwrap();
     w.run_for(MS);
-    assert!(w.saw(1, w.request(1), |e| matches!(e, Event::Rejected { private_data, .. } if private_data[0] == 3)));
+    assert!(w.saw(
+        1,
+        w.request(1),
+        |e| matches!(e, Event::Rejected { private_data, .. } if private_data[0] == 3)
+    ));
     assert!(w.hosts[0].cm.is_empty());
 }
 

@@ -105,7 +105,7 @@ impl World {
                 willing: true,
                 events: Vec::new(),
                 released: Vec::new(),
-                next_qpn: 0x100 * block,
+                next_qpn: 0x1_0000 * block,
             }
         };
         World {
