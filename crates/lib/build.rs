@@ -194,11 +194,12 @@ fn probe_linker(out: &Path, script: &Path) {
     rustc.arg(format!("-Clink-arg=-Wl,--version-script={}", script.display())).arg(&source);
     let done = rustc.output().unwrap_or_else(|e| fail(&format!("cannot run rustc to try the linker: {e}")));
     if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        let first = said.lines().map(str::trim).find(|l| l.contains("ld: ")).unwrap_or(said.trim());
         fail(&format!(
-            "the linker does not take the version script of libverbena_rdma.so.\n\
+            "the linker does not take the version script of libverbena_rdma.so: {first}\n\
              It must be lld: rustc's default on x86-64 Linux since 1.90; elsewhere set RUSTFLAGS=-Clink-arg=-fuse-ld=lld.\n\
-             GNU ld refuses a second version script.\n{}",
-            String::from_utf8_lossy(&done.stderr)
+             GNU ld refuses a second version script."
         ));
     }
 }
