@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_void};
 /// A provider offers itself, from its constructor. No adapter of the kernel is ever shown here, so none is asked for.
 pub unsafe extern "C" fn verbs_register_driver(_ops: *const c_void) {}
 
-/// The same in its form of before rdma-core 11.
+/// The same in the older form that stands in node IBVERBS_1.1.
 pub unsafe extern "C" fn ibv_register_driver(_name: *const c_char, _init: *const c_void) {}
 
 /// Where sysfs is mounted.

@@ -4,8 +4,7 @@ use std::ffi::c_int;
 
 use abi::verbs::*;
 
-/// Every rate: its value, its multiple of 2.5 Gbit/s or -1 where rdma-core gives none, and its Mbit/s. The multiples of
-/// the rates from 28 Gbit/s on are of the lane's nominal rate, as the man page's tables have them.
+/// Every rate: its value, its multiple of 2.5 Gbit/s or -1 where rdma-core answers none, and its Mbit/s.
 const RATES: &[(ibv_rate, c_int, c_int)] = &[
     (IBV_RATE_2_5_GBPS, 1, 2_500),
     (IBV_RATE_5_GBPS, 2, 5_000),
