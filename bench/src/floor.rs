@@ -1,0 +1,258 @@
+//! What plain sockets give on the loopback interface: the floor under each of Verbena's figures.
+
+use std::hint;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+use crate::pin;
+
+/// BTH (12), 64 bytes, ICRC (4): a 64-byte SEND as UDP carries it.
+const SEND_LEN: usize = 80;
+/// BTH (12), AETH (4), ICRC (4).
+const ACK_LEN: usize = 20;
+/// BTH (12), 4096 bytes, ICRC (4): one packet of a WRITE at the loopback interface's path MTU.
+const SEGMENT_LEN: usize = 4112;
+const SEGMENT_PAYLOAD: usize = 4096;
+/// As many segments as fit into one UDP_SEGMENT send of at most 65,507 bytes.
+const BATCH: usize = 15;
+
+const ROUNDS: usize = 9;
+const PINGS: usize = 20_000;
+const STREAM_BYTES: usize = 1 << 30;
+const CONNECTS: usize = 2_000;
+/// A receive buffer to ask for; what the kernel grants decides how much may be in flight.
+const RECEIVE_BUFFER: usize = 8 << 20;
+
+/// Whether the far end of a ping also acknowledges it, as a reliable connection must.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Acks {
+    None,
+    Sent,
+}
+
+fn socket() -> io::Result<UdpSocket> {
+    UdpSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+}
+
+/// Two sockets connected to each other.
+fn socket_pair() -> io::Result<(UdpSocket, UdpSocket)> {
+    let (a, b) = (socket()?, socket()?);
+    a.connect(b.local_addr()?)?;
+    b.connect(a.local_addr()?)?;
+    Ok((a, b))
+}
+
+/// Spins until a datagram is there.
+fn spin(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match socket.recv(buffer) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => hint::spin_loop(),
+            other => return other,
+        }
+    }
+}
+
+/// One side of the ping-pong: waits for a ping, dropping ACKs, and acknowledges it.
+fn take_ping(socket: &UdpSocket, acks: Acks) -> io::Result<()> {
+    let mut buffer = [0; 256];
+    while spin(socket, &mut buffer)? != SEND_LEN {}
+    if acks == Acks::Sent {
+        socket.send(&[0; ACK_LEN])?;
+    }
+    Ok(())
+}
+
+/// Half of the round trip of a 64-byte SEND's datagram, in microseconds: the median of several rounds. Both sides spin, each on a core.
+///
+/// # Errors
+/// What the sockets say.
+pub fn ping_pong(acks: Acks) -> io::Result<f64> {
+    let (here, there) = socket_pair()?;
+    here.set_nonblocking(true)?;
+    there.set_nonblocking(true)?;
+    let pings = (ROUNDS + 1) * PINGS;
+    let answering = thread::spawn(move || -> io::Result<()> {
+        pin::to_core(1)?;
+        for _ in 0..pings {
+            take_ping(&there, acks)?;
+            there.send(&[0; SEND_LEN])?;
+        }
+        Ok(())
+    });
+    let asking = thread::spawn(move || -> io::Result<Vec<f64>> {
+        pin::to_core(0)?;
+        let mut rounds = Vec::new();
+        for _ in 0..=ROUNDS {
+            let begin = Instant::now();
+            for _ in 0..PINGS {
+                here.send(&[0; SEND_LEN])?;
+                take_ping(&here, acks)?;
+            }
+            rounds.push(begin.elapsed().as_secs_f64() * 1e6 / PINGS as f64 / 2.0);
+        }
+        rounds.remove(0); // warming up
+        Ok(rounds)
+    });
+    let rounds = join(asking)?;
+    join(answering)?;
+    Ok(median(rounds))
+}
+
+/// Bytes a second, in GB/s, of messages of `size` bytes sent as GSO batches and received as GRO batches: the best of several windows, of
+/// those in which nothing was lost.
+///
+/// # Errors
+/// What the sockets say; `TimedOut` when every window lost datagrams.
+pub fn stream(size: usize) -> io::Result<f64> {
+    let mut best: Option<f64> = None;
+    // The smallest has room for a batch and for what the receiver has not told of yet.
+    for window in [128, 192, 256, 384, 512, 1024, 2048, 4096].map(|kib| kib << 10) {
+        match stream_once(size, window) {
+            Ok(rate) => best = Some(best.map_or(rate, |b| b.max(rate))),
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => break, // lost: a larger window loses more
+            Err(e) => return Err(e),
+        }
+    }
+    best.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "datagrams were lost with every window"))
+}
+
+fn stream_once(size: usize, window: usize) -> io::Result<f64> {
+    let (here, there) = socket_pair()?;
+    set_udp_option(&here, libc::UDP_SEGMENT, SEGMENT_LEN as libc::c_int)?;
+    set_udp_option(&there, libc::UDP_GRO, 1)?;
+    SockRef::from(&there).set_recv_buffer_size(RECEIVE_BUFFER)?;
+    for s in [&here, &there] {
+        s.set_nonblocking(true)?;
+    }
+    let messages = STREAM_BYTES.div_ceil(size);
+    let wire = messages * size / SEGMENT_PAYLOAD * SEGMENT_LEN;
+    let receiving = thread::spawn(move || receive_stream(&there, wire));
+    let sending = thread::spawn(move || send_stream(&here, messages, size, window));
+    let (sent, received) = (join(sending), join(receiving));
+    let took = sent?;
+    received?;
+    Ok((messages * size) as f64 / took.as_secs_f64() / 1e9)
+}
+
+/// How long nothing may come before the stream counts as broken.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// Receives `expected` bytes; every 32 KiB, and at the end, it sends how many have come: the sender's credit.
+fn receive_stream(socket: &UdpSocket, expected: usize) -> io::Result<()> {
+    pin::to_core(1)?;
+    let mut buffer = vec![0; 1 << 16];
+    let (mut total, mut told, mut heard) = (0, 0, Instant::now());
+    while total < expected {
+        match socket.recv(&mut buffer) {
+            Ok(n) => {
+                total += n;
+                heard = Instant::now();
+                if total - told >= 1 << 15 || total == expected {
+                    told = total;
+                    socket.send(&(total as u64).to_ne_bytes())?;
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && heard.elapsed() < QUIET => hint::spin_loop(),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn send_stream(socket: &UdpSocket, messages: usize, size: usize, window: usize) -> io::Result<Duration> {
+    pin::to_core(0)?;
+    let batch = vec![0x5a_u8; BATCH * SEGMENT_LEN];
+    let (mut sent, mut credited) = (0, 0);
+    let begin = Instant::now();
+    for _ in 0..messages {
+        let mut left = size / SEGMENT_PAYLOAD;
+        while left > 0 {
+            let segments = left.min(BATCH);
+            let bytes = segments * SEGMENT_LEN;
+            wait_for_credit(socket, &mut credited, (sent + bytes).saturating_sub(window))?;
+            sent += socket.send(&batch[..bytes])?;
+            left -= segments;
+        }
+    }
+    wait_for_credit(socket, &mut credited, sent)?;
+    Ok(begin.elapsed())
+}
+
+/// Until the receiver has told of `wanted` bytes.
+fn wait_for_credit(socket: &UdpSocket, credited: &mut usize, wanted: usize) -> io::Result<()> {
+    let mut waiting = None;
+    while *credited < wanted {
+        let mut credit = [0; 8];
+        match socket.recv(&mut credit) {
+            Ok(_) => {
+                *credited = u64::from_ne_bytes(credit) as usize;
+                waiting = None;
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                if waiting.get_or_insert_with(Instant::now).elapsed() > QUIET {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// TCP connections a second from one thread: connect, accept, one byte from the server, close.
+///
+/// # Errors
+/// What the sockets say.
+pub fn connects() -> io::Result<f64> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?;
+    let accepting = thread::spawn(move || -> io::Result<()> {
+        pin::to_core(1)?;
+        for _ in 0..CONNECTS {
+            let (mut stream, _) = listener.accept()?;
+            stream.write_all(&[1])?;
+        }
+        Ok(())
+    });
+    let connecting = thread::spawn(move || -> io::Result<Duration> {
+        pin::to_core(0)?;
+        let begin = Instant::now();
+        for _ in 0..CONNECTS {
+            let mut stream = TcpStream::connect(address)?;
+            stream.read_exact(&mut [0])?;
+        }
+        Ok(begin.elapsed())
+    });
+    let took = join(connecting)?;
+    join(accepting)?;
+    Ok(CONNECTS as f64 / took.as_secs_f64())
+}
+
+fn set_udp_option(socket: &UdpSocket, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open while `socket` lives, and the pointer and length describe `value`, which is only read.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            option,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn join<T>(thread: thread::JoinHandle<io::Result<T>>) -> io::Result<T> {
+    thread.join().map_err(|_| io::Error::other("a measuring thread panicked"))?
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,20 @@
+//! Threads on cores of their own.
+
+use std::io;
+
+/// Keeps the calling thread on one core; on a machine with fewer, on the last.
+///
+/// # Errors
+/// What sched_setaffinity(2) says.
+pub fn to_core(core: usize) -> io::Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // SAFETY: a cpu_set_t is an array of integers, for which all zeros is a value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is ours and CPU_SET checks the index against its size.
+    unsafe { libc::CPU_SET(core.min(cores - 1), &mut set) };
+    // SAFETY: the pointer and the size describe `set`, which the call only reads.
+    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,87 @@
+//! The table of figures.
+
+use std::fmt::Write;
+use std::fs;
+
+/// Which way is good.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Better {
+    /// A time.
+    Lower,
+    /// A rate.
+    Higher,
+}
+
+/// One line: what was measured, on Verbena and on plain sockets.
+pub struct Figure {
+    /// The operation.
+    pub what: &'static str,
+    /// Of both numbers.
+    pub unit: &'static str,
+    /// For the reader of the ratio.
+    pub better: Better,
+    /// What plain sockets give.
+    pub floor: f64,
+    /// Which sockets.
+    pub floor_is: &'static str,
+    /// What Verbena gives; `None` when only floors were measured.
+    pub ours: Option<f64>,
+}
+
+fn number(value: f64) -> String {
+    if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+}
+
+/// "model, N cores, Linux release", as far as /proc tells.
+fn machine() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo
+        .lines()
+        .find_map(|l| l.strip_prefix("model name"))
+        .map_or("unknown processor", |l| l.trim_matches([':', '\t', ' ']));
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{model}, {cores} cores, Linux {}", release.trim())
+}
+
+/// The table as Markdown.
+pub fn table(figures: &[Figure]) -> String {
+    let mut text = format!(
+        "# Verbena beside its floor\n\n\
+         Written by `bench/run`. Each figure stands beside plain sockets of the same run on the same machine ({}): two \
+         threads or processes on the loopback interface, each pinned to a core. Latencies: both sides spin. WRITEs: the target does not poll; a \
+         window of work requests is outstanding. A ratio below 1 of a time, above 1 of a rate, is better than the floor.\n\n\
+         | figure | Verbena | floor | ratio | the floor is |\n|---|---|---|---|---|\n",
+        machine()
+    );
+    for f in figures {
+        let (ours, ratio) = f.ours.map_or_else(
+            || ("not measured".to_owned(), "-".to_owned()),
+            |o| {
+                (
+                    format!("{} {}", number(o), f.unit),
+                    format!("{:.2} ({} is better)", o / f.floor, f.better.word()),
+                )
+            },
+        );
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| {} | {ours} | {} {} | {ratio} | {} |",
+            f.what,
+            number(f.floor),
+            f.unit,
+            f.floor_is
+        );
+    }
+    text
+}
+
+impl Better {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Lower => "lower",
+            Self::Higher => "higher",
+        }
+    }
+}
