@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 pub(crate) fn host_id() -> u64 {
     // Where /proc is not mounted every host of that kind is the same, which a user of GUIDs must bear.
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |metadata| metadata.ino());
+    let namespace = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |metadata| metadata.ino());
     let bytes = boot.trim_ascii().iter().copied().chain(namespace.to_le_bytes());
     let hash = bytes.fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
     hash >> 24

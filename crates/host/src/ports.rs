@@ -166,7 +166,7 @@ impl Ports {
         }
         let count = state.forwarded.entry((peer, dest)).or_insert(0);
         *count = count.saturating_add(1);
-        if *count % with.config.promote_after.max(1) != 0 {
+        if !count.is_multiple_of(with.config.promote_after.max(1)) {
             return;
         }
         let lineup = self.lineup.load_full();

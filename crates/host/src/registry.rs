@@ -129,9 +129,9 @@ pub(crate) fn claim(name: Name, interest: &Arc<Interest>) -> Result<Box<dyn Clai
     }
 }
 
-/// The names claimed for a port, by any process of the namespace: /proc/net/unix (proc(5)).
+/// The names claimed for a port, by any process of the namespace (/proc/net/unix, proc_net(5)).
 pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
-    let table = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
     let mut names: Vec<Name> = String::from_utf8_lossy(&table)
         .lines()
         .filter_map(|line| parse(line.rsplit_once(' ')?.1.strip_prefix('@')?))

@@ -32,16 +32,16 @@ pub(crate) fn route(netlink: &mut Netlink, known: &Known, query: RouteQuery) -> 
     if source.is_some_and(|source| source.is_ipv4() != dest.is_ipv4()) {
         return Err(libc::EAFNOSUPPORT);
     }
+    // The kernel itself checks that for IPv4 only, and calls it ENETUNREACH or EINVAL.
+    if source.is_some_and(|source| known.bearing(source, query.scope).is_none()) {
+        return Err(libc::EADDRNOTAVAIL);
+    }
     let mut answer = None;
-    netlink
-        .ask(libc::RTM_GETROUTE, &request(dest, query.scope, source), |message| {
-            if message.kind == libc::RTM_NEWROUTE {
-                answer = message.head::<RTMSG>().map(|head| Answer::read(head, message.attributes(RTMSG)));
-            }
-        })
-        .map_err(
-            |errno| if errno == libc::EINVAL && source.is_some() { libc::EADDRNOTAVAIL } else { errno },
-        )?;
+    netlink.ask(libc::RTM_GETROUTE, &request(dest, query.scope, source), |message| {
+        if message.kind == libc::RTM_NEWROUTE {
+            answer = message.head::<RTMSG>().map(|head| Answer::read(head, message.attributes(RTMSG)));
+        }
+    })?;
     let answer = answer.ok_or(libc::EIO)?;
     match answer.kind {
         libc::RTN_LOCAL => Ok(local(known, dest, query.scope, source, &answer)),

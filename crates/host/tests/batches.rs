@@ -1,0 +1,155 @@
+//! What is sent arrives: intact, in order, with a valid ICRC.
+
+mod kit;
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use host::Config;
+use kit::{LO, PATIENCE, V4, V6, alone, batch, counter, path, start, start_with};
+use nic::Outlet;
+use node::World;
+
+/// Sends the packets to ourselves and checks each.
+fn arrives(address: IpAddr, config: Config, payloads: &[usize]) -> (u64, u64) {
+    let _alone = alone();
+    let host = start_with(config);
+    host.world().attach(LO).unwrap();
+    host.world().send(&path(address), &mut batch(7, payloads));
+    for (psn, &len) in (7..).zip(payloads) {
+        let packet = host.guest().packet().expect("every packet");
+        assert_eq!((packet.psn(), packet.bytes.len()), (psn, 12 + len + 4));
+        assert!(packet.bytes[12..12 + len].iter().all(|&byte| byte == psn as u8));
+        assert_eq!((packet.source.ip(), packet.dest.ip(), packet.dest.port()), (address, address, 4791));
+        assert_eq!((packet.interface, packet.forwarded), (LO, false));
+    }
+    (counter(&host, "sends"), counter(&host, "receives"))
+}
+
+#[test]
+fn twenty_equal_packets_leave_in_one_send_and_arrive_intact_over_ipv4() {
+    assert_eq!(arrives(V4, Config::default(), &[1072; 20]), (1, 1));
+}
+
+#[test]
+fn twenty_equal_packets_leave_in_one_send_and_arrive_intact_over_ipv6() {
+    assert_eq!(arrives(V6, Config::default(), &[1072; 20]), (1, 1));
+}
+
+#[test]
+fn a_full_batch_of_the_longest_packets_arrives() {
+    arrives(V4, Config::default(), &[4096; 15]);
+    arrives(V6, Config::default(), &[4096; 15]);
+}
+
+#[test]
+fn sixty_four_short_packets_arrive() {
+    arrives(V4, Config::default(), &[4; 64]);
+}
+
+#[test]
+fn packets_of_many_sizes_leave_in_runs() {
+    // Runs: 1088 1024 1024 cannot share (longer first ends its run with the shorter one behind it).
+    let (sends, _) = arrives(V4, Config::default(), &[1088, 1024, 1024, 1024, 100, 0, 8, 8, 8]);
+    assert_eq!(sends, 4);
+}
+
+#[test]
+fn packets_arrive_one_by_one_where_segmentation_is_off() {
+    let config = Config { segmentation: false, ..Config::default() };
+    assert_eq!(arrives(V4, config, &[1072; 20]).0, 20);
+}
+
+#[test]
+fn traffic_class_and_hop_limit_change_nothing_for_the_icrc() {
+    let _alone = alone();
+    let host = start();
+    host.world().attach(LO).unwrap();
+    for address in [V4, V6] {
+        let path = nic::Path { traffic_class: 0x28, hop_limit: 3, ..path(address) };
+        host.world().send(&path, &mut batch(1, &[64, 64]));
+        assert_eq!([1, 2].map(|_| host.guest().packet().unwrap().psn()), [1, 2]);
+    }
+}
+
+#[test]
+fn each_pair_of_processes_and_each_detour_has_its_own_source_port() {
+    let _alone = alone();
+    let host = start();
+    host.world().attach(LO).unwrap();
+    let port = |dest_qpn, detour| {
+        let path = nic::Path { dest_qpn: wire::Qpn::new(dest_qpn), detour, ..path(V4) };
+        host.world().send(&path, &mut batch(1, &[64]));
+        host.guest().packet().unwrap().source.port()
+    };
+    let first = port(0x123_000, 0);
+    assert_eq!(first, port(0x123_fff, 0));
+    assert_ne!(first, port(0x124_000, 0));
+    assert_ne!(first, port(0x123_000, 1));
+}
+
+#[test]
+fn a_packet_too_long_for_the_path_is_dropped_and_counted_and_the_next_goes_through() {
+    let alone = alone();
+    if !alone.own_namespace {
+        return eprintln!("skipped: needs a network namespace");
+    }
+    kit::ip("link set lo mtu 1500");
+    let host = start();
+    host.world().attach(LO).unwrap();
+    host.world().send(&path(V4), &mut batch(1, &[4096, 4096, 4096]));
+    assert_eq!(counter(&host, "packets_dropped_sending"), 3);
+    host.world().send(&path(V4), &mut batch(9, &[1024, 1024]));
+    assert_eq!(host.guest().packet().unwrap().psn(), 9);
+    assert_eq!(counter(&host, "segmentation_given_up"), 0);
+}
+
+#[test]
+fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_takes_over_when_it_stops() {
+    let _alone = alone();
+    let host = start();
+    host.world().attach(LO).unwrap();
+    let me = std::thread::current().name().unwrap_or("").to_owned();
+    let end = Instant::now() + PATIENCE;
+    let (mut mine, mut psn) = (0, 0);
+    while mine < 100 {
+        assert!(Instant::now() < end, "only {mine} of {psn} packets came to the polling thread");
+        psn += 1;
+        host.world().send(&path(V4), &mut batch(psn, &[64]));
+        let packet = loop {
+            host.poll();
+            let found = host.guest().find_within(Duration::ZERO, kit::packet);
+            if let Some(packet) = found {
+                break packet;
+            }
+        };
+        assert_eq!(packet.psn(), psn & 0xff_ffff);
+        mine += u32::from(packet.thread == me);
+    }
+    // Nobody polls now.
+    host.world().send(&path(V4), &mut batch(0, &[64]));
+    assert_eq!(host.guest().packet().unwrap().thread, "verbena");
+    // Nor after saying so.
+    host.poll();
+    host.rest();
+    host.world().send(&path(V4), &mut batch(1, &[64]));
+    assert_eq!(host.guest().packet().unwrap().thread, "verbena");
+}
+
+#[test]
+fn order_survives_a_polling_thread_and_the_engine_on_one_socket() {
+    let _alone = alone();
+    let host = start();
+    host.world().attach(LO).unwrap();
+    for round in 0..200 {
+        host.world().send(&path(V4), &mut batch(round * 8, &[256; 8]));
+        if round % 3 != 0 {
+            host.poll();
+        }
+        if round % 16 == 0 {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+    }
+    let psns: Vec<u32> = (0..1600).map_while(|_| host.guest().packet()).map(|packet| packet.psn()).collect();
+    assert!(psns.iter().copied().eq(0..1600), "{psns:?}");
+}

@@ -1,0 +1,246 @@
+//! What the tests of the real world share: a guest that writes everything down, batches, and a place to be alone in.
+#![allow(dead_code)]
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::Command;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use host::{Config, Host, RealWorld};
+use nic::Path;
+use node::world::Route;
+use node::{Guest, Input, Interface, Name, World};
+use transport::TxBatch;
+use wire::bth::Bth;
+use wire::icrc::{self, Flow};
+use wire::roce::{Header, Op, SendAt, Service};
+use wire::{Psn, Qpn};
+
+pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+pub const LO: u32 = 1;
+
+/// Longer than anything here takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A network namespace of the calling thread, where we may make one; else the turn to use the machine's.
+pub struct Alone {
+    /// Whether it is a namespace of our own.
+    pub own_namespace: bool,
+    _turn: Option<MutexGuard<'static, ()>>,
+}
+
+pub fn alone() -> Alone {
+    static TURN: Mutex<()> = Mutex::new(());
+    // SAFETY: no pointers; only the calling thread moves.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
+        ip("link set lo up");
+        Alone { own_namespace: true, _turn: None }
+    } else {
+        Alone { own_namespace: false, _turn: Some(TURN.lock().unwrap_or_else(PoisonError::into_inner)) }
+    }
+}
+
+/// Runs ip(8) in the calling thread's namespace.
+pub fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {arguments}");
+}
+
+/// What the world told, so that it can be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Datagram {
+        source: SocketAddr,
+        dest: SocketAddr,
+        interface: u32,
+        forwarded: bool,
+        bytes: Vec<u8>,
+        thread: String,
+    },
+    Resolved {
+        ticket: u64,
+        result: Result<(), i32>,
+    },
+    Unreachable {
+        dest: IpAddr,
+        source: IpAddr,
+        errno: i32,
+        sent: Vec<u8>,
+    },
+    Interfaces(Vec<Interface>),
+    Gone(Name),
+    Expired(Instant),
+}
+
+/// Writes everything down.
+pub struct Recorder {
+    pub world: Arc<RealWorld>,
+    told: Mutex<VecDeque<Told>>,
+    news: Condvar,
+    pub deadline: Mutex<Option<Instant>>,
+    pub panic_once: Mutex<bool>,
+    /// Packets that came directly are handed to the bearer of this name.
+    pub forward_to: Mutex<Option<Name>>,
+}
+
+impl Guest for Recorder {
+    fn input(&self, _now: Instant, input: Input<'_>) {
+        if std::mem::take(&mut *self.panic_once.lock().unwrap()) {
+            panic!("as the test wants it");
+        }
+        let told = match input {
+            Input::Datagram(datagram) => {
+                if let Some(name) = *self.forward_to.lock().unwrap()
+                    && !datagram.forwarded
+                {
+                    assert!(self.world.forward(name, &datagram));
+                    return;
+                }
+                let thread = std::thread::current().name().unwrap_or("").to_owned();
+                let node::world::Datagram { source, dest, interface, forwarded, bytes } = datagram;
+                Told::Datagram { source, dest, interface, forwarded, bytes: bytes.to_vec(), thread }
+            }
+            Input::Resolved { ticket, result } => Told::Resolved { ticket, result },
+            Input::Unreachable { dest, source, errno, sent } => {
+                Told::Unreachable { dest, source, errno, sent: sent.to_vec() }
+            }
+            Input::Interfaces(interfaces) => Told::Interfaces(interfaces.to_vec()),
+            Input::Gone(name) => Told::Gone(name),
+        };
+        self.tell(told);
+    }
+    fn deadline(&self) -> Option<Instant> {
+        *self.deadline.lock().unwrap()
+    }
+    fn expire(&self, now: Instant) {
+        let mut deadline = self.deadline.lock().unwrap();
+        if deadline.is_some_and(|at| at <= now) {
+            *deadline = None;
+            drop(deadline);
+            self.tell(Told::Expired(Instant::now()));
+        }
+    }
+}
+
+impl Recorder {
+    fn tell(&self, told: Told) {
+        self.told.lock().unwrap().push_back(told);
+        self.news.notify_all();
+    }
+
+    /// The first thing told that `pick` wants, taken out; waits for it. `None` when patience ends.
+    pub fn find<T>(&self, pick: impl FnMut(&Told) -> Option<T>) -> Option<T> {
+        self.find_within(PATIENCE, pick)
+    }
+
+    pub fn find_within<T>(&self, patience: Duration, mut pick: impl FnMut(&Told) -> Option<T>) -> Option<T> {
+        let end = Instant::now() + patience;
+        let mut told = self.told.lock().unwrap();
+        loop {
+            let found =
+                told.iter().enumerate().find_map(|(index, told)| pick(told).map(|found| (index, found)));
+            if let Some((index, found)) = found {
+                told.remove(index);
+                return Some(found);
+            }
+            let left = end.checked_duration_since(Instant::now())?;
+            told = self.news.wait_timeout(told, left).unwrap().0;
+        }
+    }
+
+    /// The next packet: sender, receiver, whether forwarded, bytes.
+    pub fn packet(&self) -> Option<Packet> {
+        self.find(packet)
+    }
+
+    pub fn resolved(&self, ticket: u64) -> Option<Result<(), i32>> {
+        self.find(|told| match told {
+            Told::Resolved { ticket: found, result } if *found == ticket => Some(*result),
+            _ => None,
+        })
+    }
+}
+
+/// A packet that arrived.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    pub source: SocketAddr,
+    pub dest: SocketAddr,
+    pub interface: u32,
+    pub forwarded: bool,
+    pub bytes: Vec<u8>,
+    pub thread: String,
+}
+
+pub fn packet(told: &Told) -> Option<Packet> {
+    let Told::Datagram { source, dest, interface, forwarded, bytes, thread } = told.clone() else {
+        return None;
+    };
+    Some(Packet { source, dest, interface, forwarded, bytes, thread })
+}
+
+impl Packet {
+    /// Checks the ICRC; the packet sequence number.
+    pub fn psn(&self) -> u32 {
+        let flow = Flow { source: self.source, dest: self.dest };
+        let bytes = icrc::open(&flow, &self.bytes).expect("a valid ICRC");
+        wire::roce::Packet::parse(bytes).unwrap().header.bth.psn.get()
+    }
+}
+
+pub type Recording = Arc<Host<Recorder>>;
+
+pub fn start() -> Recording {
+    start_with(Config::default())
+}
+
+pub fn start_with(config: Config) -> Recording {
+    let make = |world| {
+        Arc::new(Recorder {
+            world,
+            told: Mutex::default(),
+            news: Condvar::new(),
+            deadline: Mutex::default(),
+            panic_once: Mutex::default(),
+            forward_to: Mutex::default(),
+        })
+    };
+    Host::start(make, config).unwrap()
+}
+
+pub fn counter(host: &Recording, name: &str) -> u64 {
+    host.world().counters().snapshot().into_iter().find(|(known, _)| *known == name).unwrap().1
+}
+
+pub fn path(address: IpAddr) -> Path {
+    Path {
+        source: address,
+        dest: address,
+        interface: LO,
+        dest_qpn: Qpn::new(0x123_456),
+        traffic_class: 0,
+        hop_limit: 0,
+        detour: 0,
+    }
+}
+
+pub fn route_to(dest: IpAddr, interface: u32, local: bool) -> Route {
+    Route { source: dest, dest, interface, next_hop: dest, local, mtu: 1500 }
+}
+
+/// Packets of these payload lengths, numbered from `first_psn`, each filled with its number.
+pub fn batch(first_psn: u32, payloads: &[usize]) -> TxBatch {
+    let mut batch = TxBatch::new();
+    for (psn, &len) in (first_psn..).zip(payloads) {
+        let bth = Bth { dest_qp: Qpn::new(0x123_456), psn: Psn::new(psn), ..Bth::default() };
+        let header = Header { bth, service: Service::Rc, op: Op::Send(SendAt::Middle) };
+        let fill = |bytes: &mut [u8]| {
+            bytes.fill(psn as u8);
+            Ok(())
+        };
+        batch.push(&header, len, fill).unwrap();
+    }
+    batch
+}

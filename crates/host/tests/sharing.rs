@@ -1,0 +1,182 @@
+//! Several processes on one address: names, packets handed over, flows with a socket of their own.
+
+mod kit;
+
+use std::net::{IpAddr, UdpSocket};
+
+use kit::{LO, Told, V4, V6, alone, batch, counter, path, start};
+use nic::Outlet;
+use node::world::{ClaimError, Datagram};
+use node::{Name, World};
+use wire::mad::PortSpace;
+
+/// Hands packets of one flow to the owner as if they had landed on `wrong`, until the owner gives the flow a socket.
+fn forward_until_promoted(wrong: &kit::Recording, owner: &kit::Recording, flow: &kit::Packet, name: Name) {
+    let kit::Packet { source, dest, bytes, .. } = flow;
+    for _ in 0..4 {
+        let datagram = Datagram { source: *source, dest: *dest, interface: LO, forwarded: false, bytes };
+        assert!(wrong.world().forward(name, &datagram));
+        let packet = owner.guest().packet().unwrap();
+        assert_eq!((packet.source, packet.dest, packet.interface), (*source, *dest, LO));
+        assert!(packet.forwarded);
+        assert_eq!(&packet.bytes, bytes);
+    }
+}
+
+#[test]
+fn a_packet_that_lands_on_the_wrong_process_reaches_its_owner_by_name() {
+    for address in [V4, V6] {
+        let _alone = alone();
+        let (wrong, owner) = (start(), start());
+        let block = Name::Block(0x123);
+        let _claim = owner.world().claim(block).unwrap();
+        *wrong.guest().forward_to.lock().unwrap() = Some(block);
+        wrong.world().attach(LO).unwrap();
+        wrong.world().send(&path(address), &mut batch(0, &[512; 20]));
+        for psn in 0..20 {
+            let packet = owner.guest().packet().unwrap();
+            assert_eq!((packet.psn(), packet.forwarded, packet.interface), (psn, true, LO));
+        }
+        assert_eq!(counter(&wrong, "forwarded_out"), 20);
+        assert_eq!(counter(&owner, "forwarded_in"), 20);
+    }
+}
+
+#[test]
+fn a_flow_that_was_forwarded_again_and_again_comes_directly() {
+    for address in [V4, V6] {
+        let _alone = alone();
+        let (wrong, owner) = (start(), start());
+        let block = Name::Block(0x123);
+        let _claim = owner.world().claim(block).unwrap();
+        owner.world().attach(LO).unwrap();
+        wrong.world().attach(LO).unwrap();
+        // A source port whose hash leads to the wrong process.
+        let (detour, flow) = (0..64)
+            .find_map(|detour| {
+                wrong.world().send(&nic::Path { detour, ..path(address) }, &mut batch(detour, &[512]));
+                wrong
+                    .guest()
+                    .find_within(std::time::Duration::from_millis(50), kit::packet)
+                    .map(|flow| (detour, flow))
+            })
+            .expect("one flow in two leads to each");
+        while owner.guest().find_within(std::time::Duration::ZERO, kit::packet).is_some() {}
+        forward_until_promoted(&wrong, &owner, &flow, block);
+        assert_eq!(counter(&owner, "promotions"), 1);
+        for psn in 100..120 {
+            wrong.world().send(&nic::Path { detour, ..path(address) }, &mut batch(psn, &[512]));
+            let packet = owner.guest().packet().unwrap();
+            assert_eq!((packet.psn(), packet.forwarded), (psn, false));
+        }
+        // Once is enough.
+        forward_until_promoted(&wrong, &owner, &flow, block);
+        assert_eq!(counter(&owner, "promotions"), 1);
+    }
+}
+
+#[test]
+fn flows_beyond_the_limit_get_no_socket_while_the_others_are_busy() {
+    let _alone = alone();
+    let owner = start();
+    let block = Name::Block(0x42);
+    let _claim = owner.world().claim(block).unwrap();
+    owner.world().attach(LO).unwrap();
+    for port in 1..=200u16 {
+        let source = (V4, 1000 + port).into();
+        for _ in 0..4 {
+            let datagram = Datagram {
+                source,
+                dest: (V4, 4791).into(),
+                interface: LO,
+                forwarded: false,
+                bytes: &[0; 16],
+            };
+            assert!(owner.world().forward(block, &datagram));
+            assert!(owner.guest().packet().unwrap().forwarded);
+        }
+    }
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(open < 64 + 150, "{open} descriptors");
+}
+
+#[test]
+fn a_name_is_held_by_one_and_free_again_when_dropped() {
+    let _alone = alone();
+    let (one, other) = (start(), start());
+    let name = Name::Block(0xffe);
+    let claim = one.world().claim(name).unwrap();
+    assert_eq!(other.world().claim(name).err(), Some(ClaimError::InUse));
+    assert_eq!(one.world().claim(name).err(), Some(ClaimError::InUse));
+    assert!(other.world().watch(name));
+    assert!(other.world().watch(name));
+    drop(claim);
+    assert_eq!(other.guest().find(|told| (*told == Told::Gone(name)).then_some(())), Some(()));
+    assert!(!other.world().watch(name));
+    let datagram = Datagram {
+        source: (V4, 1).into(),
+        dest: (V4, 4791).into(),
+        interface: LO,
+        forwarded: false,
+        bytes: &[0; 16],
+    };
+    assert!(!other.world().forward(name, &datagram));
+    assert!(other.world().claim(name).is_ok());
+}
+
+#[test]
+fn a_name_vanishes_with_its_process() {
+    let _alone = alone();
+    let host = start();
+    let name = Name::Port { space: PortSpace::Tcp, addr: None, port: 7174 };
+    // Another process, which has nothing of ours but the name's text.
+    let script = "import socket,sys\ns=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET)\n\
+                  s.bind('\\0verbena/1/port/tcp/*/7174');s.listen();print(1,flush=True);sys.stdin.read()";
+    let python = std::process::Command::new("python3")
+        .args(["-c", script])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let Ok(mut python) = python else { return eprintln!("skipped: needs python3") };
+    let mut line = [0; 2];
+    std::io::Read::read_exact(python.stdout.as_mut().unwrap(), &mut line).unwrap();
+    assert_eq!(host.world().claim(name).err(), Some(ClaimError::InUse));
+    assert_eq!(host.world().port_names(PortSpace::Tcp, 7174), [name]);
+    assert!(host.world().watch(name));
+    python.kill().unwrap();
+    python.wait().unwrap();
+    assert_eq!(host.guest().find(|told| (*told == Told::Gone(name)).then_some(())), Some(()));
+    assert!(host.world().port_names(PortSpace::Tcp, 7174).is_empty());
+    assert!(host.world().claim(name).is_ok());
+}
+
+#[test]
+fn the_names_of_a_port_are_listed_wildcard_and_specific_each_once() {
+    let _alone = alone();
+    let host = start();
+    let name = |addr: Option<IpAddr>, port| Name::Port { space: PortSpace::Tcp, addr, port };
+    let names = [name(None, 4000), name(Some(V4), 4000), name(Some(V6), 4000)];
+    let _claims = names.map(|name| host.world().claim(name).unwrap());
+    let _others = [
+        host.world().claim(name(None, 4001)).unwrap(),
+        host.world().claim(Name::Port { space: PortSpace::Udp, addr: None, port: 4000 }).unwrap(),
+        host.world().claim(Name::Block(1)).unwrap(),
+    ];
+    assert!(host.world().watch(names[0]));
+    assert_eq!(host.world().port_names(PortSpace::Tcp, 4000), names);
+}
+
+#[test]
+fn a_port_that_somebody_owns_alone_is_reported() {
+    let alone = alone();
+    if !alone.own_namespace {
+        return eprintln!("skipped: needs a network namespace");
+    }
+    let _owner = UdpSocket::bind("[::]:4791").unwrap();
+    let host = start();
+    assert_eq!(host.world().attach(LO), Err(libc::EADDRINUSE));
+    assert_eq!(host.world().attach(99), Err(libc::ENODEV));
+    drop(_owner);
+    assert_eq!(host.world().attach(LO), Ok(()));
+    assert_eq!(host.world().attach(LO), Ok(()));
+}
