@@ -1,6 +1,6 @@
 """What every row of the conformance table needs: programs that are started, waited for and ended by pid, network namespaces of
 its own, the kernel guest, and a verdict in a few stable words."""
-import atexit, glob, os, re, select, shutil, signal, subprocess, sys, tempfile, threading, time
+import atexit, glob, os, re, shutil, signal, subprocess, sys, tempfile, threading, time
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 GOLDEN = os.path.join(HERE, "golden")
