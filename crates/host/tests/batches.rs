@@ -49,7 +49,7 @@ fn sixty_four_short_packets_arrive() {
 
 #[test]
 fn packets_of_many_sizes_leave_in_runs() {
-    // Runs: 1088 1024 1024 cannot share (longer first ends its run with the shorter one behind it).
+    // Runs: 1088 1024, 1024 1024 100, 0, 8 8 8: a shorter packet ends a run, a longer one begins the next.
     let (sends, _) = arrives(V4, Config::default(), &[1088, 1024, 1024, 1024, 100, 0, 8, 8, 8]);
     assert_eq!(sends, 4);
 }

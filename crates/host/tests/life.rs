@@ -50,8 +50,7 @@ fn a_panic_of_the_guest_is_counted_and_the_engine_lives_on() {
 
 #[test]
 fn a_stopped_host_gives_back_its_sockets_and_its_thread() {
-    let _alone = alone();
-    let inert = open_descriptors().len();
+    let alone = alone();
     for _ in 0..3 {
         let host = start();
         host.world().attach(LO).unwrap();
@@ -64,9 +63,9 @@ fn a_stopped_host_gives_back_its_sockets_and_its_thread() {
         assert!(!host.poll());
         drop((claim, host));
     }
-    // Other tests of this file run beside this one; a leak would be several a round.
-    let _ = inert;
-    assert!(std::net::UdpSocket::bind("127.0.0.1:4791").is_ok() || !_alone.own_namespace);
+    if alone.own_namespace {
+        assert!(std::net::UdpSocket::bind("127.0.0.1:4791").is_ok());
+    }
 }
 
 fn open_descriptors() -> Vec<RawFd> {

@@ -104,17 +104,28 @@ fn all_processes_of_a_namespace_have_one_host_id_of_40_bits() {
     }
 }
 
+/// A process whose network namespace is the far end.
+struct Far(std::process::Child);
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A veth pair to another namespace: we are 10.9.0.1 and fd09::1, the far end .2 and ::2. Returns the index of ours.
-fn veth(world: &host::RealWorld) -> (u32, std::process::Child) {
+fn veth(world: &host::RealWorld) -> (u32, Far) {
     // The far end is the namespace of a process that waits for its input to end.
-    let mut far = std::process::Command::new("unshare")
+    let far = std::process::Command::new("unshare")
         .args(["--net", "sh", "-c", "echo ready; read x"])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    std::io::Read::read_exact(far.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
-    let pid = far.id();
+    let mut far = Far(far);
+    std::io::Read::read_exact(far.0.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
+    let pid = far.0.id();
     ip(&format!("link add veth0 type veth peer name veth1 netns {pid}"));
     ip("addr add 10.9.0.1/24 dev veth0");
     ip("addr add fd09::1/64 dev veth0 nodad");
@@ -151,7 +162,7 @@ fn over_a_veth_pair_routes_neighbours_and_address_changes_are_as_on_any_network(
     }
     let host = start();
     let world = host.world();
-    let (index, mut far) = veth(world);
+    let (index, _far) = veth(world);
     world.attach(index).unwrap();
 
     // Ourselves: on the interface that bears the address, with its MTU.
@@ -182,8 +193,6 @@ fn over_a_veth_pair_routes_neighbours_and_address_changes_are_as_on_any_network(
 
     neighbours(&host);
     addresses(&host, index);
-    far.kill().unwrap();
-    far.wait().unwrap();
 }
 
 fn neighbours(host: &kit::Recording) {
