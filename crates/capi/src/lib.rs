@@ -11,6 +11,8 @@
 
 pub mod border;
 pub mod cma;
+mod fds;
+mod instance;
 pub mod rpma;
 pub mod unbuilt;
 pub mod verbs;

@@ -1,6 +1,15 @@
 //! libibverbs.
 
+pub mod channel;
+pub mod context;
+pub mod cq;
+pub mod device;
+pub mod event;
 pub mod fork;
+pub mod memory;
+pub mod post;
 pub mod provider;
+pub mod qp;
+pub mod query;
 pub mod rate;
 pub mod strings;

@@ -329,7 +329,8 @@ impl Requester {
         if self.recover.is_some_and(|end| !self.una.before(end)) {
             self.recover = None;
         }
-        if self.held_back {
+        // What leaves while a loss is made good says nothing about room for more.
+        if self.held_back && self.recover.is_none() {
             cx.window().acked(acked);
         }
         let idle = self.next == self.una;

@@ -1,0 +1,99 @@
+//! Completion channels (ibv_create_comp_channel(3), ibv_get_cq_event(3)).
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use abi::verbs::{ibv_comp_channel, ibv_context, ibv_cq};
+
+use crate::border::{self, Errno};
+use crate::fds::{self, Counter};
+use crate::verbs::cq::Cq;
+
+/// A channel as C sees it, and the adapter's.
+#[repr(C)]
+pub(crate) struct Channel {
+    pub c: ibv_comp_channel,
+    pub nic: Arc<nic::Channel>,
+    /// Completion queues that report to it.
+    pub users: AtomicI32,
+    _fd: Counter,
+}
+
+impl Channel {
+    /// # Safety
+    ///
+    /// `channel` came from [`ibv_create_comp_channel`] and lives.
+    pub unsafe fn of<'a>(channel: *mut ibv_comp_channel) -> &'a Channel {
+        // SAFETY: the C part is the first field.
+        unsafe { &*channel.cast::<Channel>() }
+    }
+}
+
+/// `ibv_create_comp_channel`. errno: EMFILE, ENFILE, ENOMEM.
+pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    border::or_null(|| {
+        let fd = Counter::new()?;
+        let c = ibv_comp_channel { context, fd: fd.fd(), refcnt: 0 };
+        let nic = nic::Channel::new(Box::new(fd.clone()));
+        Ok(Box::into_raw(Box::new(Channel { c, nic, users: AtomicI32::new(0), _fd: fd })).cast())
+    })
+}
+
+/// `ibv_destroy_comp_channel`: EBUSY while completion queues report to it.
+pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a channel of ours, by the man page's contract.
+        if unsafe { Channel::of(channel) }.users.load(Ordering::Acquire) > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: made by `Box::into_raw` in `ibv_create_comp_channel`, and used by nobody.
+        drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+        Ok(())
+    })
+}
+
+/// `ibv_get_cq_event`: waits on the channel's descriptor unless that is non-blocking. -1 with EAGAIN or EINTR.
+pub unsafe extern "C-unwind" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    loop {
+        // SAFETY: a channel of ours; this frame has nothing to drop while it waits.
+        if unsafe { !fds::wait((*channel).fd) } {
+            return -1;
+        }
+        // SAFETY: as above.
+        let found = border::or(None, || Ok(unsafe { next(channel) }));
+        if let Some(ours) = found {
+            // SAFETY: the caller's variables; the queue lives until its events are acknowledged.
+            unsafe {
+                *cq = ours;
+                *cq_context = (*ours).cq_context;
+            }
+            return 0;
+        }
+        // The queue of this event was destroyed meanwhile.
+    }
+}
+
+/// The queue of the channel's oldest event, handed out.
+///
+/// # Safety
+///
+/// A channel of ours that lives.
+unsafe fn next(channel: *mut ibv_comp_channel) -> Option<*mut ibv_cq> {
+    // SAFETY: as the caller says.
+    let popped = unsafe { Channel::of(channel) }.nic.pop()?;
+    let cq = Cq::c_of(&popped);
+    // SAFETY: destroying a queue takes its events back first, so what is popped lives.
+    unsafe { Cq::of(cq) }.completion_events.hand_out();
+    Some(cq)
+}
+
+/// `ibv_ack_cq_events`: `ibv_destroy_cq` waits for it.
+pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
+    // SAFETY: a queue of ours, by the man page's contract.
+    border::nothing(|| unsafe { Cq::of(cq) }.completion_events.ack(nevents));
+}

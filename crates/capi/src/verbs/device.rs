@@ -1,0 +1,115 @@
+//! The device list (ibv_get_device_list(3), ibv_get_device_name(3), ibv_get_device_guid(3)).
+
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+
+use abi::verbs::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
+
+use crate::border::{self, Errno};
+use crate::instance::{self, Instance};
+
+/// A device as C sees it, and what it stands for. Never freed: programs keep pointers beyond `ibv_free_device_list`, and a
+/// process has a handful.
+#[repr(C)]
+pub(crate) struct Device {
+    c: ibv_device,
+    pub nic: Arc<nic::Device>,
+    pub instance: Arc<Instance>,
+}
+
+impl Device {
+    /// # Safety
+    ///
+    /// `device` came from [`ibv_get_device_list`].
+    pub unsafe fn of<'a>(device: *mut ibv_device) -> &'a Device {
+        // SAFETY: the C part is the first field, and devices are never freed.
+        unsafe { &*device.cast::<Device>() }
+    }
+}
+
+/// The devices of an instance, made once.
+struct List {
+    instance: Arc<Instance>,
+    devices: Vec<usize>,
+}
+
+static LIST: std::sync::Mutex<Option<List>> = std::sync::Mutex::new(None);
+
+/// All devices of this process.
+pub(crate) fn all() -> Result<Vec<*mut ibv_device>, Errno> {
+    let instance = instance::get()?;
+    let mut list = LIST.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if list.as_ref().is_none_or(|l| !Arc::ptr_eq(&l.instance, &instance)) {
+        let devices =
+            instance.node().devices().into_iter().enumerate().map(|(i, d)| make(&instance, i, d)).collect();
+        // A parent's list stays: the child may still hold pointers into it.
+        std::mem::forget(list.replace(List { instance, devices }));
+    }
+    let devices = list.iter().flat_map(|l| &l.devices);
+    Ok(devices.map(|&d| std::ptr::with_exposed_provenance_mut::<ibv_device>(d)).collect())
+}
+
+fn make(instance: &Arc<Instance>, index: usize, nic: Arc<nic::Device>) -> usize {
+    // SAFETY: every field of the C structure is an integer, an array of them or a nullable function pointer.
+    let mut c: ibv_device = unsafe { std::mem::zeroed() };
+    c.node_type = IBV_NODE_CA;
+    c.transport_type = IBV_TRANSPORT_IB;
+    copy(&nic.config.name, &mut c.name);
+    copy(&format!("uverbs{index}"), &mut c.dev_name);
+    copy(&format!("/sys/class/infiniband_verbs/uverbs{index}"), &mut c.dev_path);
+    copy(&format!("/sys/class/infiniband/{}", nic.config.name), &mut c.ibdev_path);
+    Box::into_raw(Box::new(Device { c, nic, instance: instance.clone() })).expose_provenance()
+}
+
+fn copy(text: &str, to: &mut [c_char]) {
+    // The last byte stays zero.
+    for (t, b) in to.iter_mut().rev().skip(1).rev().zip(text.bytes()) {
+        *t = b.cast_signed();
+    }
+}
+
+/// `ibv_get_device_list`: a NULL-terminated array, to be freed by [`ibv_free_device_list`]. errno: what the system refused.
+pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    border::or_null(|| {
+        let devices = all()?;
+        if !num_devices.is_null() {
+            // SAFETY: the caller's integer.
+            unsafe { *num_devices = devices.len() as c_int };
+        }
+        let bytes = (devices.len() + 1) * size_of::<*mut ibv_device>();
+        // SAFETY: plain allocation, of at least one pointer.
+        let list = unsafe { libc::calloc(1, bytes) }.cast::<*mut ibv_device>();
+        if list.is_null() {
+            return Err(Errno(libc::ENOMEM));
+        }
+        for (i, device) in devices.into_iter().enumerate() {
+            // SAFETY: inside the array just made.
+            unsafe { list.add(i).write(device) };
+        }
+        Ok(list)
+    })
+}
+
+/// `ibv_free_device_list`: opened devices stay valid.
+pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: from `ibv_get_device_list`, or NULL.
+    unsafe { libc::free(list.cast()) }
+}
+
+/// `ibv_get_device_name`.
+pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: a device of ours, by the man page's contract.
+    unsafe { (&raw const (*device).name).cast() }
+}
+
+/// `ibv_get_device_guid`: in network byte order.
+pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    // SAFETY: a device of ours, by the man page's contract.
+    unsafe { Device::of(device) }.nic.config.guid.0.to_be()
+}
+
+/// `ibv_get_device_index`: unique among the devices of this host; the interface's number.
+pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    // SAFETY: a device of ours, by the man page's contract.
+    unsafe { Device::of(device) }.nic.config.interface as c_int
+}

@@ -1,0 +1,118 @@
+//! Protection domains and memory regions (ibv_alloc_pd(3), ibv_reg_mr(3)).
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use abi::verbs::{ibv_context, ibv_mr, ibv_pd};
+
+use crate::border::{self, Errno};
+use crate::verbs::context::Context;
+
+/// A protection domain as C sees it, and the adapter's.
+#[repr(C)]
+pub(crate) struct Pd {
+    c: ibv_pd,
+    pub nic: Arc<nic::Pd>,
+}
+
+impl Pd {
+    /// # Safety
+    ///
+    /// `pd` came from [`ibv_alloc_pd`] and lives.
+    pub unsafe fn of<'a>(pd: *mut ibv_pd) -> &'a Pd {
+        // SAFETY: the C part is the first field.
+        unsafe { &*pd.cast::<Pd>() }
+    }
+}
+
+/// A region as C sees it, and the adapter's. It keeps its domain alive.
+#[repr(C)]
+struct Mr {
+    c: ibv_mr,
+    nic: nic::Mr,
+    pd: Arc<nic::Pd>,
+}
+
+/// `ibv_alloc_pd`. errno: ENOMEM at the limit of domains.
+pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    border::or_null(|| {
+        // SAFETY: a context of ours, by the man page's contract.
+        let nic = Arc::new(unsafe { Context::of(context) }.nic.alloc_pd()?);
+        Ok(Box::into_raw(Box::new(Pd { c: ibv_pd { context, handle: 0 }, nic })).cast())
+    })
+}
+
+/// `ibv_dealloc_pd`: EBUSY while regions or queue pairs use it.
+pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a domain of ours, by the man page's contract.
+        if Arc::strong_count(&unsafe { Pd::of(pd) }.nic) > 1 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: made by `Box::into_raw` in `ibv_alloc_pd`, and used by nobody.
+        drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+        Ok(())
+    })
+}
+
+/// Registers memory; see [`nic::memory::Table::register`] for the errors.
+fn register(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint) -> *mut ibv_mr {
+    border::or_null(|| {
+        // SAFETY: a domain of ours, by the man page's contract.
+        let domain = &unsafe { Pd::of(pd) }.nic;
+        let nic = domain.register(addr.expose_provenance() as u64, length as u64, iova, access)?;
+        let c = ibv_mr {
+            // SAFETY: as above.
+            context: unsafe { (*pd).context },
+            pd,
+            addr,
+            length,
+            handle: nic.key.0 >> 16,
+            lkey: nic.key.0,
+            rkey: nic.key.0,
+        };
+        Ok(Box::into_raw(Box::new(Mr { c, nic, pd: domain.clone() })).cast())
+    })
+}
+
+/// `ibv_reg_mr`. errno: EINVAL for illegal access flags, EFAULT for memory not mapped with these rights, ENOMEM at the limit,
+/// EOPNOTSUPP for on-demand paging.
+pub unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    register(pd, addr, length, addr.expose_provenance() as u64, access as c_uint)
+}
+
+/// `ibv_reg_mr_iova`: work requests and peers name the first byte by `iova`.
+pub unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    register(pd, addr, length, iova, access as c_uint)
+}
+
+/// `ibv_reg_mr_iova2`: what the header's `ibv_reg_mr` calls where access has optional flags.
+pub unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    register(pd, addr, length, iova, access)
+}
+
+/// `ibv_dereg_mr`: no access is under way any more when it returns.
+pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: made by `Box::into_raw` in `register`, by the man page's contract.
+        let mr = unsafe { Box::from_raw(mr.cast::<Mr>()) };
+        Ok(mr.pd.deregister(mr.nic)?)
+    })
+}

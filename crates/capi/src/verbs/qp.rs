@@ -1,0 +1,260 @@
+//! Queue pairs (ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3)).
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use abi::verbs::{ibv_ah_attr, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
+use nic::{AddressVector, QpAttr, QpCap, QpInit, QpState, QpType, mask};
+use wire::{Gid, Mtu, Psn, Qkey, Qpn};
+
+use crate::border::{self, Errno};
+use crate::instance::Instance;
+use crate::verbs::context::Context;
+use crate::verbs::cq::Cq;
+use crate::verbs::event::Unacked;
+use crate::verbs::memory::Pd;
+
+/// A queue pair as C sees it, and the adapter's.
+#[repr(C)]
+pub(crate) struct Qp {
+    c: ibv_qp,
+    pub nic: Arc<nic::Qp>,
+    pub async_events: Unacked,
+    pub instance: Arc<Instance>,
+}
+
+impl Qp {
+    /// # Safety
+    ///
+    /// `qp` came from [`ibv_create_qp`] and lives.
+    pub unsafe fn of<'a>(qp: *mut ibv_qp) -> &'a Qp {
+        // SAFETY: the C part is the first field.
+        unsafe { &*qp.cast::<Qp>() }
+    }
+
+    /// The C object of an adapter's queue pair.
+    pub fn c_of(qp: &nic::Qp) -> *mut ibv_qp {
+        std::ptr::with_exposed_provenance_mut(qp.cookie.load(Ordering::Acquire) as usize)
+    }
+}
+
+/// Makes a queue pair; its packets need the device's UDP port, which is opened here.
+///
+/// # Safety
+///
+/// Objects of ours that live, as ibv_create_qp(3) asks.
+pub(crate) unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: as the caller says.
+    let (domain, init) = unsafe { (Pd::of(pd), &mut *attr) };
+    if init.send_cq.is_null() || init.recv_cq.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    let kind = QpType::from_code(init.qp_type).ok_or(Errno(libc::EOPNOTSUPP))?;
+    if !init.srq.is_null() {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    // SAFETY: as the caller says.
+    let (context, send_cq, recv_cq) = unsafe {
+        (Context::of((*pd).context), Cq::of(init.send_cq).nic.clone(), Cq::of(init.recv_cq).nic.clone())
+    };
+    context.instance.attach(&context.nic)?;
+    let cap = QpCap {
+        max_send_wr: init.cap.max_send_wr,
+        max_recv_wr: init.cap.max_recv_wr,
+        max_send_sge: init.cap.max_send_sge,
+        max_recv_sge: init.cap.max_recv_sge,
+        max_inline_data: init.cap.max_inline_data,
+    };
+    let nic = nic::Qp::create(
+        &domain.nic,
+        QpInit {
+            kind,
+            send_cq,
+            recv_cq,
+            cap,
+            sq_sig_all: init.sq_sig_all != 0,
+            events: context.events.clone(),
+        },
+    )?;
+    // SAFETY: integers, pointers, a mutex and a condition of zeroes.
+    let mut c: ibv_qp = unsafe { std::mem::zeroed() };
+    // SAFETY: as the caller says.
+    c.context = unsafe { (*pd).context };
+    c.qp_context = init.qp_context;
+    c.pd = pd;
+    c.send_cq = init.send_cq;
+    c.recv_cq = init.recv_cq;
+    c.handle = nic.qpn().get();
+    c.qp_num = nic.qpn().get();
+    c.qp_type = init.qp_type;
+    let instance = context.instance.clone();
+    let qp =
+        Box::into_raw(Box::new(Qp { c, nic: nic.clone(), async_events: Unacked::default(), instance }));
+    nic.cookie.store(qp.expose_provenance() as u64, Ordering::Release);
+    Ok(qp.cast())
+}
+
+/// `ibv_create_qp`. errno: EINVAL for sizes out of range, ENOMEM at the limit, EOPNOTSUPP for types not built, EADDRINUSE
+/// where the UDP port belongs to another.
+pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the man page's contract.
+    border::or_null(|| unsafe { create(pd, attr) })
+}
+
+/// `ibv_destroy_qp`: waits until its asynchronous events are acknowledged.
+pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a queue pair of ours, by the man page's contract.
+        let ours = unsafe { Qp::of(qp) };
+        if ours.instance.is_ours() {
+            ours.nic.destroy();
+            ours.async_events.wait();
+        }
+        // SAFETY: made by `Box::into_raw` in `create`; the adapter forgot it.
+        drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
+        Ok(())
+    })
+}
+
+/// `ibv_modify_qp`: EINVAL for a transition, mask or value that IBA 1.4 §10.3 does not allow.
+pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a queue pair of ours and attributes, by the man page's contract.
+        let (ours, attr) = unsafe { (Qp::of(qp), &*attr) };
+        let bits = attr_mask.cast_unsigned();
+        ours.nic.modify(Instant::now(), &from_c(attr, bits)?, bits)?;
+        if bits & mask::STATE != 0 {
+            // SAFETY: as above.
+            unsafe { (*qp).state = attr.qp_state };
+        }
+        Ok(())
+    })
+}
+
+/// The attributes that `bits` name, checked for being values at all.
+fn from_c(a: &ibv_qp_attr, bits: u32) -> Result<QpAttr, Errno> {
+    let invalid = Errno(libc::EINVAL);
+    let has = |bit| bits & bit != 0;
+    let mut attr = QpAttr::default();
+    if has(mask::STATE) {
+        attr.state = QpState::from_code(a.qp_state).ok_or(invalid)?;
+    }
+    if has(mask::CUR_STATE) {
+        attr.cur_state = QpState::from_code(a.cur_qp_state).ok_or(invalid)?;
+    }
+    if has(mask::PATH_MTU) {
+        attr.path_mtu = u8::try_from(a.path_mtu).ok().and_then(Mtu::from_code).ok_or(invalid)?;
+    }
+    if has(mask::AV) {
+        attr.av = AddressVector {
+            // SAFETY: a union of plain bytes.
+            dgid: Gid(unsafe { a.ah_attr.grh.dgid.raw }),
+            sgid_index: a.ah_attr.grh.sgid_index,
+            flow_label: a.ah_attr.grh.flow_label & 0xf_ffff,
+            hop_limit: a.ah_attr.grh.hop_limit,
+            traffic_class: a.ah_attr.grh.traffic_class,
+            sl: a.ah_attr.sl,
+            is_global: a.ah_attr.is_global != 0,
+            port: a.ah_attr.port_num,
+        };
+    }
+    Ok(QpAttr {
+        qkey: Qkey(a.qkey),
+        rq_psn: Psn::new(a.rq_psn),
+        sq_psn: Psn::new(a.sq_psn),
+        dest_qpn: Qpn::new(a.dest_qp_num),
+        access: a.qp_access_flags,
+        pkey_index: a.pkey_index,
+        max_rd_atomic: a.max_rd_atomic,
+        max_dest_rd_atomic: a.max_dest_rd_atomic,
+        min_rnr_timer: a.min_rnr_timer,
+        port: a.port_num,
+        timeout: a.timeout,
+        retry_cnt: a.retry_cnt,
+        rnr_retry: a.rnr_retry,
+        path_mig_state: a.path_mig_state as u32,
+        ..attr
+    })
+}
+
+/// The attributes as C has them.
+pub(crate) fn to_c(q: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
+    // SAFETY: integers and unions of bytes only.
+    let mut a: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    a.qp_state = q.state as u32;
+    a.cur_qp_state = q.cur_state as u32;
+    a.path_mtu = q.path_mtu.code().into();
+    a.path_mig_state = q.path_mig_state as _;
+    a.qkey = q.qkey.0;
+    a.rq_psn = q.rq_psn.get();
+    a.sq_psn = q.sq_psn.get();
+    a.dest_qp_num = q.dest_qpn.get();
+    a.qp_access_flags = q.access;
+    a.cap = cap_to_c(cap);
+    a.ah_attr = ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: abi::verbs::ibv_gid { raw: q.av.dgid.0 },
+            flow_label: q.av.flow_label,
+            sgid_index: q.av.sgid_index,
+            hop_limit: q.av.hop_limit,
+            traffic_class: q.av.traffic_class,
+        },
+        dlid: 0,
+        sl: q.av.sl,
+        src_path_bits: 0,
+        static_rate: 0,
+        is_global: q.av.is_global.into(),
+        port_num: q.av.port,
+    };
+    a.pkey_index = q.pkey_index;
+    a.max_rd_atomic = q.max_rd_atomic;
+    a.max_dest_rd_atomic = q.max_dest_rd_atomic;
+    a.min_rnr_timer = q.min_rnr_timer;
+    a.port_num = q.port;
+    a.timeout = q.timeout;
+    a.retry_cnt = q.retry_cnt;
+    a.rnr_retry = q.rnr_retry;
+    a
+}
+
+fn cap_to_c(cap: &QpCap) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: cap.max_inline_data,
+    }
+}
+
+/// `ibv_query_qp`: everything, whatever the mask.
+pub unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _attr_mask: c_int,
+    init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a queue pair of ours, by the man page's contract.
+        let ours = unsafe { Qp::of(qp) };
+        let init = ours.nic.init();
+        let now = ours.nic.query();
+        // SAFETY: the caller's structures, and the queue pair as above.
+        unsafe {
+            *attr = to_c(&now, &init.cap);
+            *init_attr = ibv_qp_init_attr {
+                qp_context: (*qp).qp_context,
+                send_cq: (*qp).send_cq,
+                recv_cq: (*qp).recv_cq,
+                srq: (*qp).srq,
+                cap: cap_to_c(&init.cap),
+                qp_type: (*qp).qp_type,
+                sq_sig_all: init.sq_sig_all.into(),
+            };
+            (*qp).state = (*attr).qp_state;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,293 @@
+//! What devices and ports are (ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3), ibv_query_pkey(3)).
+
+use std::ffi::{c_int, c_uint};
+
+use abi::verbs::{
+    _compat_ibv_port_attr, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
+    ibv_port_attr, ibv_query_device_ex_input,
+};
+use nic::limits;
+
+use crate::border::{self, Errno};
+use crate::verbs::context::Context;
+
+const ATOMIC_HCA: i32 = 1;
+const PORT_DOWN: u32 = 1;
+const PORT_ACTIVE: u32 = 4;
+const PHYS_DISABLED: u8 = 3;
+const PHYS_LINK_UP: u8 = 5;
+const LINK_LAYER_ETHERNET: u8 = 2;
+/// IBV_PORT_CM_SUP and IBV_PORT_IP_BASED_GIDS, what a RoCE port has.
+const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
+/// IBV_GID_TYPE_ROCE_V2 of `ibv_gid_entry`, and IBV_GID_TYPE_SYSFS_ROCE_V2 of the older call.
+const GID_ROCE_V2: u32 = 2;
+const GID_SYSFS_ROCE_V2: u32 = 1;
+
+fn device_attr(context: &Context) -> ibv_device_attr {
+    use abi::verbs as v;
+    // SAFETY: integers only.
+    let mut a: ibv_device_attr = unsafe { std::mem::zeroed() };
+    a.node_guid = context.nic.config.guid.0.to_be();
+    a.sys_image_guid = a.node_guid;
+    a.max_mr_size = u64::MAX;
+    a.page_size_cap = 0xffff_f000;
+    a.vendor_id = 0xff_ffff;
+    a.max_qp = limits::MAX_QP as c_int;
+    a.max_qp_wr = limits::MAX_QP_WR as c_int;
+    a.device_cap_flags = v::IBV_DEVICE_RC_RNR_NAK_GEN
+        | v::IBV_DEVICE_CURR_QP_STATE_MOD
+        | v::IBV_DEVICE_PORT_ACTIVE_EVENT
+        | v::IBV_DEVICE_SYS_IMAGE_GUID;
+    a.max_sge = limits::MAX_SGE as c_int;
+    a.max_sge_rd = limits::MAX_SGE as c_int;
+    a.max_cq = limits::MAX_CQ as c_int;
+    a.max_cqe = limits::MAX_CQE as c_int;
+    a.max_mr = limits::MAX_MR as c_int;
+    a.max_pd = limits::MAX_PD as c_int;
+    a.max_qp_rd_atom = limits::MAX_RD_ATOMIC.into();
+    a.max_qp_init_rd_atom = limits::MAX_RD_ATOMIC.into();
+    a.max_res_rd_atom = (limits::MAX_QP * u32::from(limits::MAX_RD_ATOMIC)) as c_int;
+    a.atomic_cap = ATOMIC_HCA as _;
+    a.max_pkeys = limits::PKEYS;
+    a.local_ca_ack_delay = 15;
+    a.phys_port_cnt = 1;
+    a
+}
+
+/// `ibv_query_device`.
+pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    // SAFETY: a context of ours and the caller's structure, by the man page's contract.
+    border::or_errno(|| unsafe {
+        attr.write(device_attr(Context::of(context)));
+        Ok(())
+    })
+}
+
+/// `ibv_query_device_ex`, through the context's table: fills the `size` bytes that the program knows.
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    size: usize,
+) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: NULL or the caller's structure.
+        if size < size_of::<ibv_device_attr>() || unsafe { !input.is_null() && (*input).comp_mask != 0 } {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: integers only.
+        let mut a: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
+        // SAFETY: a context of ours, by the man page's contract.
+        a.orig_attr = device_attr(unsafe { Context::of(context) });
+        a.device_cap_flags_ex = a.orig_attr.device_cap_flags.into();
+        a.phys_port_cnt_ex = 1;
+        // SAFETY: the caller's structure has `size` bytes.
+        unsafe {
+            attr.cast::<u8>().write_bytes(0, size);
+            let n = size.min(size_of::<ibv_device_attr_ex>());
+            std::ptr::copy_nonoverlapping((&raw const a).cast::<u8>(), attr.cast::<u8>(), n);
+        }
+        Ok(())
+    })
+}
+
+/// `active_width` and `active_speed` for a link speed, the smallest pair that is not below it: 1X or 4X of 2.5 to 50 Gb/s.
+fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
+    match mbps.unwrap_or(0) {
+        0..=1_000 => (1, 1),
+        1_001..=10_000 => (1, 4),
+        10_001..=25_000 => (1, 32),
+        25_001..=40_000 => (2, 4),
+        40_001..=50_000 => (1, 64),
+        50_001..=100_000 => (2, 32),
+        _ => (2, 64),
+    }
+}
+
+fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Errno> {
+    if port != 1 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let p = context.nic.port();
+    // SAFETY: integers only.
+    let mut a: ibv_port_attr = unsafe { std::mem::zeroed() };
+    a.state = if p.up { PORT_ACTIVE } else { PORT_DOWN } as _;
+    a.phys_state = if p.up { PHYS_LINK_UP } else { PHYS_DISABLED };
+    a.max_mtu = wire::Mtu::M4096.code().into();
+    a.active_mtu = p.mtu.code().into();
+    a.gid_tbl_len = limits::MAX_GIDS as c_int;
+    a.port_cap_flags = PORT_CAPABILITIES;
+    a.max_msg_sz = limits::MAX_MESSAGE as u32;
+    a.pkey_tbl_len = limits::PKEYS;
+    a.max_vl_num = 1;
+    (a.active_width, a.active_speed) = width_and_speed(p.speed_mbps);
+    a.link_layer = LINK_LAYER_ETHERNET;
+    Ok(a)
+}
+
+/// `ibv_query_port`, the exported form that programs built against old headers call.
+pub unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut _compat_ibv_port_attr,
+) -> c_int {
+    // SAFETY: a context of ours and the caller's structure, by the man page's contract. The old structure is the
+    // first part of the new one.
+    border::or_errno(|| unsafe {
+        let a = port_attr(Context::of(context), port)?;
+        let n = size_of::<_compat_ibv_port_attr>();
+        std::ptr::copy_nonoverlapping((&raw const a).cast::<u8>(), attr.cast::<u8>(), n);
+        Ok(())
+    })
+}
+
+/// `ibv_query_port`, through the context's table: fills the `size` bytes that the program knows.
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    size: usize,
+) -> c_int {
+    // SAFETY: a context of ours, and a structure of `size` bytes.
+    border::or_errno(|| unsafe {
+        let a = port_attr(Context::of(context), port)?;
+        attr.cast::<u8>().write_bytes(0, size);
+        let n = size.min(size_of::<ibv_port_attr>());
+        std::ptr::copy_nonoverlapping((&raw const a).cast::<u8>(), attr.cast::<u8>(), n);
+        Ok(())
+    })
+}
+
+fn index_in_table(port: u8, index: u32) -> Result<u8, Errno> {
+    let index = u8::try_from(index).map_err(|_| Errno(libc::EINVAL))?;
+    if port == 1 { Ok(index) } else { Err(Errno(libc::EINVAL)) }
+}
+
+/// `ibv_query_gid`: an index without an entry gives the zero GID. errno: EINVAL beyond the table.
+pub unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    border::or_minus_one(|| {
+        let index = index_in_table(port, index.cast_unsigned())?;
+        // SAFETY: a context of ours and the caller's structure, by the man page's contract.
+        unsafe {
+            let entry = Context::of(context).nic.gid(index);
+            *gid = ibv_gid { raw: entry.map_or([0; 16], |e| e.gid.0) };
+        }
+        Ok(0)
+    })
+}
+
+/// `ibv_query_gid_type`: all entries are RoCE v2.
+pub unsafe extern "C" fn ibv_query_gid_type(
+    _context: *mut ibv_context,
+    port: u8,
+    index: c_uint,
+    kind: *mut u32,
+) -> c_int {
+    border::or_minus_one(|| {
+        index_in_table(port, index)?;
+        // SAFETY: the caller's variable.
+        unsafe { *kind = GID_SYSFS_ROCE_V2 };
+        Ok(0)
+    })
+}
+
+/// The entry of one index, as much of it as the program knows.
+fn entry(context: &Context, index: u8) -> Option<ibv_gid_entry> {
+    let found = context.nic.gid(index)?;
+    // SAFETY: integers and a union of bytes.
+    let mut e: ibv_gid_entry = unsafe { std::mem::zeroed() };
+    e.gid = ibv_gid { raw: found.gid.0 };
+    e.gid_index = index.into();
+    e.port_num = 1;
+    e.gid_type = GID_ROCE_V2;
+    e.ndev_ifindex = context.nic.config.interface;
+    Some(e)
+}
+
+/// `ibv_query_gid_ex`: ENODATA for an index without an entry.
+pub unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    to: *mut ibv_gid_entry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    border::or_errno(|| {
+        let port = u8::try_from(port).map_err(|_| Errno(libc::EINVAL))?;
+        let index = index_in_table(port, index)?;
+        if flags != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        // SAFETY: a context of ours, by the man page's contract.
+        let e = entry(unsafe { Context::of(context) }, index).ok_or(Errno(libc::ENODATA))?;
+        // SAFETY: the caller's structure has `size` bytes.
+        unsafe { put(&e, to.cast(), size) };
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// `to` has `size` bytes.
+unsafe fn put(e: &ibv_gid_entry, to: *mut u8, size: usize) {
+    let n = size.min(size_of::<ibv_gid_entry>());
+    // SAFETY: as the caller says.
+    unsafe { std::ptr::copy_nonoverlapping((&raw const *e).cast::<u8>(), to, n) };
+}
+
+/// `ibv_query_gid_table`: the entries there are, at most `most`; how many, or a negative errno.
+pub unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    to: *mut ibv_gid_entry,
+    most: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
+    let result = border::or(Err(libc::EIO), || {
+        if flags != 0 {
+            return Ok(Err(libc::EOPNOTSUPP));
+        }
+        // SAFETY: a context of ours, by the man page's contract.
+        let context = unsafe { Context::of(context) };
+        let entries = (0..=u8::MAX).filter_map(|i| entry(context, i)).take(most);
+        let mut n = 0;
+        for (i, e) in entries.enumerate() {
+            // SAFETY: the caller's array has `most` structures of `size` bytes.
+            unsafe { put(&e, to.cast::<u8>().add(i * size), size) };
+            n = i + 1;
+        }
+        Ok(Ok(n as isize))
+    });
+    result.unwrap_or_else(|errno| -(errno as isize))
+}
+
+/// `ibv_query_pkey`: the default partition is all there is. errno: EINVAL beyond the table.
+pub unsafe extern "C" fn ibv_query_pkey(
+    _context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    border::or_minus_one(|| {
+        if port != 1 || index != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: the caller's variable.
+        unsafe { *pkey = wire::Pkey::default().0.to_be() };
+        Ok(0)
+    })
+}
+
+/// `ibv_get_pkey_index`: the pkey is in network byte order. errno: EINVAL where the table has none like it.
+pub unsafe extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+    border::or_minus_one(|| {
+        let full = wire::Pkey::default().0;
+        if port == 1 && u16::from_be(pkey) | 0x8000 == full { Ok(0) } else { Err(Errno(libc::EINVAL)) }
+    })
+}

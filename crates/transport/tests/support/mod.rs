@@ -1,0 +1,430 @@
+//! What the engine's tests stand on: memory of a few regions, a context that keeps what it is told, one end of a
+//! connection to be fed packet by packet, and a pair of ends on virtual time with a network between them.
+#![allow(dead_code)]
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use transport::op::{
+    Access, AtomicOp, Completion, Data, QpEvent, RecvWr, SendOp, SendWr, Side, Status, Tail,
+};
+use transport::rc::{RtrAttr, RtsAttr};
+use transport::{Context, Fault, Memory, Rc, Remote, Sge, TxBatch, Window};
+use wire::bth::{Aeth, Bth, NakCode, Syndrome};
+use wire::roce::{Header, Op, Packet, SendTail, Service};
+use wire::{Mtu, Pkey, Psn, Qpn, Rkey};
+
+/// Where the first region begins.
+pub const BASE: u64 = 0x10_0000;
+/// Key of region `i` is `KEY + i`.
+pub const KEY: u32 = 0x4100;
+
+/// A region of test memory; its address is `BASE * (1 + index)`.
+#[derive(Debug)]
+pub struct Region {
+    pub bytes: RefCell<Vec<u8>>,
+    pub remote: bool,
+}
+
+/// Regions, addressed by key; every check of the real thing in few lines.
+#[derive(Debug, Default)]
+pub struct TestMemory {
+    pub regions: Vec<Region>,
+    /// Order and kind of the copies that ended a message.
+    pub tails: RefCell<Vec<Tail>>,
+}
+
+impl TestMemory {
+    fn find(&self, key: Rkey, addr: u64, length: u64) -> Result<(&Region, usize), Fault> {
+        let index = key.0.checked_sub(KEY).ok_or(Fault::Key)? as usize;
+        let region = self.regions.get(index).ok_or(Fault::Key)?;
+        let start = addr.checked_sub(BASE * (1 + index as u64)).ok_or(Fault::Range)?;
+        let end = start.checked_add(length).ok_or(Fault::Range)?;
+        if end > region.bytes.borrow().len() as u64 {
+            return Err(Fault::Range);
+        }
+        Ok((region, start as usize))
+    }
+    fn walk(
+        &self,
+        sges: &[Sge],
+        mut at: u64,
+        mut len: usize,
+        mut each: impl FnMut(&Region, usize, usize),
+    ) -> Result<(), Fault> {
+        for sge in sges {
+            let room = u64::from(sge.length).saturating_sub(at);
+            let n = room.min(len as u64);
+            if n > 0 {
+                let (region, start) = self.find(sge.lkey, sge.addr + at, n)?;
+                each(region, start, n as usize);
+                len -= n as usize;
+            }
+            at = at.saturating_sub(sge.length.into());
+        }
+        if len == 0 { Ok(()) } else { Err(Fault::Range) }
+    }
+    fn remote(&self, r: Remote, at: u64, len: usize) -> Result<(&Region, usize), Fault> {
+        let (region, start) = self.find(r.rkey, r.addr.wrapping_add(at), len as u64)?;
+        if region.remote { Ok((region, start)) } else { Err(Fault::Rights) }
+    }
+    /// Bytes of a region.
+    pub fn bytes(&self, region: usize) -> Vec<u8> {
+        self.regions[region].bytes.borrow().clone()
+    }
+}
+
+impl Memory for TestMemory {
+    fn gather(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        self.walk(sges, at, dst.len(), |region, start, n| {
+            dst[done..done + n].copy_from_slice(&region.bytes.borrow()[start..start + n]);
+            done += n;
+        })
+    }
+    fn scatter(&self, sges: &[Sge], at: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
+        let mut done = 0;
+        self.tails.borrow_mut().push(tail);
+        self.walk(sges, at, src.len(), |region, start, n| {
+            region.bytes.borrow_mut()[start..start + n].copy_from_slice(&src[done..done + n]);
+            done += n;
+        })
+    }
+    fn check(&self, range: Remote, _: Access) -> Result<(), Fault> {
+        self.remote(range, 0, range.length as usize).map(|_| ())
+    }
+    fn write(&self, to: Remote, at: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
+        let (region, start) = self.remote(to, at, src.len())?;
+        self.tails.borrow_mut().push(tail);
+        region.bytes.borrow_mut()[start..start + src.len()].copy_from_slice(src);
+        Ok(())
+    }
+    fn read(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<(), Fault> {
+        let (region, start) = self.remote(from, at, dst.len())?;
+        dst.copy_from_slice(&region.bytes.borrow()[start..start + dst.len()]);
+        Ok(())
+    }
+    fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault> {
+        let (region, start) = self.remote(at, 0, 8)?;
+        let mut bytes = region.bytes.borrow_mut();
+        let word: &mut [u8; 8] = (&mut bytes[start..start + 8]).try_into().unwrap();
+        let old = u64::from_ne_bytes(*word);
+        let new = match op {
+            AtomicOp::CompareSwap { compare, swap } if old == compare => swap,
+            AtomicOp::CompareSwap { .. } => old,
+            AtomicOp::FetchAdd(add) => old.wrapping_add(add),
+            AtomicOp::Write(value) => value,
+        };
+        *word = new.to_ne_bytes();
+        Ok(old)
+    }
+}
+
+/// Keeps what the engine says.
+#[derive(Debug, Default)]
+pub struct TestContext {
+    pub memory: TestMemory,
+    pub receives: VecDeque<RecvWr>,
+    pub completions: Vec<(Side, Completion)>,
+    pub events: Vec<QpEvent>,
+    pub window: Window,
+}
+
+impl Context for TestContext {
+    fn memory(&self) -> &impl Memory {
+        &self.memory
+    }
+    fn take_receive(&mut self) -> Option<RecvWr> {
+        self.receives.pop_front()
+    }
+    fn complete(&mut self, side: Side, completion: Completion) {
+        self.completions.push((side, completion));
+    }
+    fn event(&mut self, event: QpEvent) {
+        self.events.push(event);
+    }
+    fn window(&self) -> &Window {
+        &self.window
+    }
+}
+
+/// First PSN of either direction; close to the wrap.
+pub const PSN: u32 = 0xff_fffa;
+
+/// One end: an engine, its context, and the time it believes in.
+#[derive(Debug)]
+pub struct End {
+    pub rc: Rc,
+    pub cx: TestContext,
+    pub now: Instant,
+    pub mtu: Mtu,
+}
+
+/// Attributes that most tests share.
+pub fn rtr(mtu: Mtu) -> RtrAttr {
+    RtrAttr {
+        dest_qpn: Qpn::new(0x22),
+        path_mtu: mtu,
+        rq_psn: Psn::new(PSN),
+        max_dest_rd_atomic: 4,
+        min_rnr_timer: 12,
+    }
+}
+
+/// Attributes that most tests share: 67 ms, 3 tries more, 2 more after an RNR NAK.
+pub fn rts() -> RtsAttr {
+    RtsAttr { sq_psn: Psn::new(PSN), max_rd_atomic: 4, timeout: 14, retry_cnt: 3, rnr_retry: 2 }
+}
+
+#[allow(clippy::disallowed_methods)] // Where the virtual clock starts does not matter.
+pub fn some_instant() -> Instant {
+    Instant::now()
+}
+
+impl End {
+    /// In RTS with one region of `len` bytes that counts 0, 1, ..., and one of zeroes.
+    pub fn new(mtu: Mtu, len: usize, rts: RtsAttr) -> End {
+        let mut end = End::in_rtr(mtu, len);
+        end.rc.ready_to_send(rts);
+        end
+    }
+    pub fn in_rtr(mtu: Mtu, len: usize) -> End {
+        let mut rc = Rc::new(Qpn::new(0x11), Pkey::default());
+        rc.ready_to_receive(rtr(mtu));
+        let mut cx = TestContext::default();
+        let counting = (0..len).map(pattern).collect();
+        for bytes in [counting, vec![0; len]] {
+            cx.memory.regions.push(Region { bytes: RefCell::new(bytes), remote: true });
+        }
+        End { rc, cx, now: some_instant(), mtu }
+    }
+    pub fn post(&mut self, wr: SendWr) {
+        self.rc.post(wr, &mut self.cx);
+    }
+    pub fn post_receive(&mut self, wr_id: u64, sge: Sge) {
+        self.cx.receives.push_back(RecvWr { wr_id, sges: [sge].into_iter().collect() });
+    }
+    /// All that wants to leave, until nothing does.
+    pub fn fill(&mut self) -> Vec<Vec<u8>> {
+        let mut sent = Vec::new();
+        let mut batch = TxBatch::new();
+        loop {
+            batch.clear();
+            self.rc.fill(self.now, &mut batch, &mut self.cx);
+            if batch.is_empty() {
+                return sent;
+            }
+            sent.extend(batch.iter().map(|p| p[..p.len() - 4].to_vec()));
+        }
+    }
+    /// The same, parsed.
+    pub fn sent(&mut self) -> Vec<Sent> {
+        let parse = |bytes: Vec<u8>| {
+            let packet = Packet::parse(&bytes).expect("the engine sends legal packets");
+            let Header { bth, op, .. } = packet.header;
+            Sent { psn: off(bth.psn), op, bth, payload: packet.payload.to_vec() }
+        };
+        self.fill().into_iter().map(parse).collect()
+    }
+    /// A packet from the scripted peer at the `psn`th PSN.
+    pub fn hear(&mut self, psn: i64, op: Op, payload: &[u8]) {
+        self.hear_with(psn, op, payload, true);
+    }
+    pub fn hear_with(&mut self, psn: i64, op: Op, payload: &[u8], ack_request: bool) {
+        let psn = Psn::new((i64::from(PSN) + psn) as u32);
+        let bth = Bth { psn, ack_request, dest_qp: Qpn::new(0x11), ..Bth::default() };
+        let header = Header { bth, service: Service::Rc, op };
+        self.rc.receive(self.now, &Packet { header, payload }, &mut self.cx);
+    }
+    pub fn hear_bytes(&mut self, bytes: &[u8]) {
+        if let Ok(packet) = Packet::parse(bytes) {
+            self.rc.receive(self.now, &packet, &mut self.cx);
+        }
+    }
+    /// Time passes.
+    pub fn wait(&mut self, time: Duration) {
+        self.now += time;
+        self.rc.expire(self.now, &mut self.cx);
+    }
+    /// Time passes until the engine's next deadline; how long that was.
+    pub fn wait_for_deadline(&mut self) -> Duration {
+        let wait = self.rc.deadline().expect("a timer runs") - self.now;
+        self.wait(wait);
+        wait
+    }
+    /// Completions since the last call: mark and status.
+    pub fn completed(&mut self) -> Vec<(u64, Status)> {
+        self.cx.completions.drain(..).map(|(_, c)| (c.wr_id, c.status)).collect()
+    }
+    pub fn events(&mut self) -> Vec<QpEvent> {
+        std::mem::take(&mut self.cx.events)
+    }
+}
+
+/// A packet the engine sent; its PSN counted from [`PSN`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sent {
+    pub psn: i32,
+    pub op: Op,
+    pub bth: Bth,
+    pub payload: Vec<u8>,
+}
+
+fn off(psn: Psn) -> i32 {
+    psn.since(Psn::new(PSN))
+}
+
+/// PSNs of packets, counted from [`PSN`].
+pub fn psns(sent: &[Sent]) -> Vec<i32> {
+    sent.iter().map(|s| s.psn).collect()
+}
+/// Operations of packets.
+pub fn ops(sent: &[Sent]) -> Vec<Op> {
+    sent.iter().map(|s| s.op).collect()
+}
+
+pub fn pattern(i: usize) -> u8 {
+    (i ^ i >> 8).wrapping_mul(31) as u8
+}
+
+/// `length` bytes at `offset` of a region.
+pub fn sge(region: usize, offset: u64, length: u32) -> Sge {
+    Sge { addr: BASE * (1 + region as u64) + offset, length, lkey: Rkey(KEY + region as u32) }
+}
+
+fn wr(wr_id: u64, op: SendOp, sge: Sge) -> SendWr {
+    let data = Data::Sges([sge].into_iter().collect());
+    SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false }
+}
+pub fn send(wr_id: u64, data: Sge) -> SendWr {
+    wr(wr_id, SendOp::Send(SendTail::None), data)
+}
+/// WRITE to the peer's region at the same place as `to` names here.
+pub fn write(wr_id: u64, data: Sge, to: Sge, immediate: Option<[u8; 4]>) -> SendWr {
+    wr(wr_id, SendOp::Write { addr: to.addr, rkey: to.lkey, immediate }, data)
+}
+pub fn read(wr_id: u64, from: Sge, data: Sge) -> SendWr {
+    wr(wr_id, SendOp::Read { addr: from.addr, rkey: from.lkey }, data)
+}
+pub fn atomic(wr_id: u64, op: AtomicOp, at: Sge, result: Sge) -> SendWr {
+    wr(wr_id, SendOp::Atomic { addr: at.addr, rkey: at.lkey, op }, result)
+}
+
+pub fn aeth(msn: u32) -> Aeth {
+    Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn }
+}
+pub fn ack(msn: u32) -> Op {
+    Op::Acknowledge(aeth(msn))
+}
+pub fn nak(code: NakCode, msn: u32) -> Op {
+    Op::Acknowledge(Aeth { syndrome: Syndrome::Nak(code), msn })
+}
+pub fn rnr(timer: u8, msn: u32) -> Op {
+    Op::Acknowledge(Aeth { syndrome: Syndrome::RnrNak { timer }, msn })
+}
+
+/// SplitMix64: a seed is all a run needs.
+#[derive(Debug, Clone)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// What the network does, in percent of packets.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Weather {
+    pub loss: u64,
+    pub duplication: u64,
+    /// Delayed by up to 300 us, so that later ones overtake.
+    pub delay: u64,
+    /// Delayed by up to 200 ms: arrives when it was sent again long ago.
+    pub ghosts: u64,
+}
+
+/// Two ends and the packets between them.
+#[derive(Debug)]
+pub struct Pair {
+    pub ends: [End; 2],
+    pub weather: Weather,
+    pub rng: Rng,
+    pub now: Instant,
+    /// Arrival, order of sending, to whom, bytes.
+    air: Vec<(Instant, u64, usize, Vec<u8>)>,
+    count: u64,
+}
+
+impl Pair {
+    pub fn new(mtu: Mtu, len: usize, rts: RtsAttr, weather: Weather, seed: u64) -> Pair {
+        let now = some_instant();
+        let ends = [0, 1].map(|_| End { now, ..End::new(mtu, len, rts) });
+        Pair { ends, weather, rng: Rng(seed), now, air: Vec::new(), count: 0 }
+    }
+
+    fn launch(&mut self, from: usize) {
+        for bytes in self.ends[from].fill() {
+            if self.rng.chance(self.weather.loss) {
+                continue;
+            }
+            let copies = 1 + u64::from(self.rng.chance(self.weather.duplication));
+            for _ in 0..copies {
+                let mut at = self.now + Duration::from_micros(10);
+                if self.rng.chance(self.weather.delay) {
+                    at += Duration::from_micros(self.rng.below(300));
+                }
+                if self.rng.chance(self.weather.ghosts) {
+                    at += Duration::from_micros(self.rng.below(200_000));
+                }
+                self.count += 1;
+                self.air.push((at, self.count, 1 - from, bytes.clone()));
+            }
+        }
+    }
+
+    /// One step: whatever comes next, a packet or a timer. False when nothing is left to happen.
+    pub fn step(&mut self) -> bool {
+        for end in 0..2 {
+            self.launch(end);
+        }
+        let packet = self.air.iter().enumerate().min_by_key(|(_, p)| (p.0, p.1)).map(|(i, p)| (p.0, i));
+        let timer = (0..2).filter_map(|i| self.ends[i].rc.deadline().map(|t| (t, i))).min();
+        match (packet, timer) {
+            (None, None) => return false,
+            (Some((at, i)), timer) if timer.is_none_or(|(t, _)| at <= t) => {
+                self.now = self.now.max(at);
+                let (.., to, bytes) = self.air.swap_remove(i);
+                self.ends[to].now = self.now;
+                self.ends[to].hear_bytes(&bytes);
+            }
+            (_, Some((t, i))) => {
+                self.now = self.now.max(t);
+                self.ends[i].now = self.now;
+                self.ends[i].wait(Duration::ZERO);
+            }
+            (Some(_), None) => unreachable!("a packet without a timer goes first"),
+        }
+        true
+    }
+
+    /// Runs until nothing is left to happen; panics if that takes too long.
+    pub fn run(&mut self) {
+        for _ in 0..1_000_000 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("the network never falls silent");
+    }
+}
