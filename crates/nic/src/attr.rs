@@ -254,7 +254,8 @@ mod tests {
 
     #[test]
     fn every_state_may_go_to_error_and_reset() {
-        for from in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Error] {
+        for from in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Error]
+        {
             for to in [QpState::Reset, QpState::Error] {
                 let attr = QpAttr { state: to, ..QpAttr::default() };
                 assert_eq!(check_rc(from, &attr, mask::STATE), Ok(to));

@@ -94,11 +94,7 @@ impl Note {
 
 impl Cq {
     /// A queue of at least `cqe` completions, 1 to [`limits::MAX_CQE`].
-    pub fn new(
-        cqe: u32,
-        channel: Option<Arc<Channel>>,
-        events: Arc<EventQueue>,
-    ) -> Result<Arc<Cq>, Error> {
+    pub fn new(cqe: u32, channel: Option<Arc<Channel>>, events: Arc<EventQueue>) -> Result<Arc<Cq>, Error> {
         if cqe == 0 || cqe > limits::MAX_CQE {
             return Err(Error::Invalid("cqe is 0 or above max_cqe"));
         }

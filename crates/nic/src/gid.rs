@@ -36,11 +36,8 @@ impl GidTable {
         let stand_in = addresses.iter().find(|a| a.is_ipv4()).or(addresses.first()).copied();
         let own = IpAddr::V6(Ipv6Addr::from(default.0));
         let borne = addresses.contains(&own);
-        let mut entries = vec![Some(GidEntry {
-            gid: default,
-            address: if borne { Some(own) } else { stand_in },
-            borne,
-        })];
+        let mut entries =
+            vec![Some(GidEntry { gid: default, address: if borne { Some(own) } else { stand_in }, borne })];
         let wanted: Vec<GidEntry> = addresses
             .iter()
             .map(|&a| GidEntry { gid: a.into(), address: Some(a), borne: true })

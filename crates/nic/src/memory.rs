@@ -378,7 +378,8 @@ fn copy_in(real: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
     fence(Ordering::Release);
     if let Ok(word) = <[u8; 8]>::try_from(rest) {
         // SAFETY: `last_word` leaves eight bytes only where they are aligned.
-        unsafe { AtomicU64::from_ptr(to.add(split).cast()) }.store(u64::from_ne_bytes(word), Ordering::Release);
+        unsafe { AtomicU64::from_ptr(to.add(split).cast()) }
+            .store(u64::from_ne_bytes(word), Ordering::Release);
         return Ok(());
     }
     for (i, byte) in rest.iter().enumerate() {

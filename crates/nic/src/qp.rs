@@ -400,14 +400,7 @@ impl Inner {
     }
 
     /// Takes over the attributes that `bits` name and moves the engine.
-    fn advance(
-        &mut self,
-        qp: &Qp,
-        from: QpState,
-        to: QpState,
-        new: &QpAttr,
-        bits: u32,
-    ) -> Result<(), Error> {
+    fn advance(&mut self, qp: &Qp, from: QpState, to: QpState, new: &QpAttr, bits: u32) -> Result<(), Error> {
         let mut next = self.attr;
         next.merge(new, bits);
         let path = match bits & mask::AV {

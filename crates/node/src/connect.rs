@@ -138,12 +138,7 @@ impl<W: World> Node<W> {
 
     /// `rdma_accept`: takes the queue pair to RTS and sends the reply. Without parameters, those of the request, cut to what
     /// the device has.
-    pub fn accept(
-        &self,
-        id: &Arc<Id>,
-        param: Option<&ConnParam>,
-        private_data: &[u8],
-    ) -> Result<(), Error> {
+    pub fn accept(&self, id: &Arc<Id>, param: Option<&ConnParam>, private_data: &[u8]) -> Result<(), Error> {
         if private_data.len() > ACCEPT_DATA {
             return Err(Error::Invalid("more than 196 bytes of private data"));
         }
@@ -281,9 +276,8 @@ impl<W: World> Node<W> {
                 cm.destroy(now, conn);
             }
         }
-        let gone = channel.remove(|e| {
-            Arc::ptr_eq(&e.id, id) || e.listener.as_ref().is_some_and(|l| Arc::ptr_eq(l, id))
-        });
+        let gone = channel
+            .remove(|e| Arc::ptr_eq(&e.id, id) || e.listener.as_ref().is_some_and(|l| Arc::ptr_eq(l, id)));
         self.settle(core, now);
         // Requests nobody will see: their identifiers never reached the program.
         for event in gone.into_iter().filter(|e| e.kind == EventKind::ConnectRequest) {
@@ -434,10 +428,7 @@ fn cut(offered: &ConnParam) -> ConnParam {
 
 fn path(device: &Device, source: IpAddr, dest: IpAddr, tos: u8, link_mtu: u32) -> cm::Path {
     let mtu = wire::Mtu::for_link(link_mtu).unwrap_or(wire::Mtu::M256).min(device.port().mtu);
-    cm::Path {
-        traffic_class: tos,
-        ..cm::Path::new(source.into(), dest.into(), device.config.interface, mtu)
-    }
+    cm::Path { traffic_class: tos, ..cm::Path::new(source.into(), dest.into(), device.config.interface, mtu) }
 }
 
 fn refused(e: cm::Error) -> Error {

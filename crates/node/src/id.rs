@@ -9,10 +9,10 @@ use nic::{Device, Error, Qp};
 use wire::Gid;
 use wire::mad::PortSpace;
 
+use crate::Node;
 use crate::event::{ConnParam, EventChannel, EventKind};
 use crate::manager::ConnKey;
 use crate::world::{Claim, ClaimError, Name, Route, RouteQuery, World};
-use crate::Node;
 
 /// How far an identifier has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +131,13 @@ impl Id {
     /// What it holds. Keep the guard short, and call nothing of the node while it lives.
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Id {
+    /// READs and atomics that the request of an incoming identifier lets this side start at once.
+    pub fn offered_depth(&self) -> u8 {
+        self.lock().offered.initiator_depth
     }
 }
 

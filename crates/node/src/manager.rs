@@ -209,9 +209,7 @@ impl<W: World> Node<W> {
         let mut core = self.manager.lock();
         let local = |ip: IpAddr| self.devices().iter().any(|d| d.port().gids.index_of(ip).is_some());
         core.cms.values_mut().for_each(|cm| {
-            cm.peer_gone(now, |remote, gid| {
-                remote.is_some_and(|r| comm_owner(r) == name) && local(gid.ip())
-            });
+            cm.peer_gone(now, |remote, gid| remote.is_some_and(|r| comm_owner(r) == name) && local(gid.ip()));
         });
         self.settle(core, now);
     }
@@ -416,9 +414,5 @@ pub const RTR_MASK: u32 = mask::STATE
     | mask::MAX_DEST_RD_ATOMIC
     | mask::MIN_RNR_TIMER;
 /// ... for RTS.
-pub const RTS_MASK: u32 = mask::STATE
-    | mask::TIMEOUT
-    | mask::RETRY_CNT
-    | mask::RNR_RETRY
-    | mask::SQ_PSN
-    | mask::MAX_QP_RD_ATOMIC;
+pub const RTS_MASK: u32 =
+    mask::STATE | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC;

@@ -1,3 +1,9 @@
 //! librdmacm.
 
+pub mod channel;
+pub mod connect;
+pub mod endpoint;
+pub mod id;
+pub mod qp;
+mod sockaddr;
 pub mod strings;

@@ -58,8 +58,7 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.context.ops.req_notify_cq = Some(cq::req_notify_cq);
     c.context.ops.post_send = Some(post::post_send);
     c.context.ops.post_recv = Some(post::post_recv);
-    let context =
-        Context { c, nic: ours.nic.clone(), instance: ours.instance.clone(), events, _fd: fd };
+    let context = Context { c, nic: ours.nic.clone(), instance: ours.instance.clone(), events, _fd: fd };
     let whole = Box::into_raw(Box::new(context)).cast::<ibv_context>();
     // SAFETY: inside the allocation just made.
     Ok(unsafe { whole.byte_add(offset_of!(verbs_context, context)) })

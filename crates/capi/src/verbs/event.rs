@@ -52,7 +52,8 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
             return -1;
         }
         // SAFETY: as above.
-        let found = border::or(None, || Ok(unsafe { Context::of(context) }.events.pop().map(|e| convert(&e))));
+        let found =
+            border::or(None, || Ok(unsafe { Context::of(context) }.events.pop().map(|e| convert(&e))));
         if let Some(found) = found {
             // SAFETY: the caller's variable.
             unsafe { *event = found };

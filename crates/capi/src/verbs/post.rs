@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::time::Instant;
 
 use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
-use transport::op::{AtomicOp, Data, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};
 use transport::Sge;
+use transport::op::{AtomicOp, Data, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};
 use wire::Rkey;
 use wire::roce::SendTail;
 
@@ -67,11 +67,9 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
     // SAFETY: as the caller says.
     let sges = unsafe { elements(wr.sg_list, wr.num_sge)? };
     // SAFETY: any bit pattern is a value of these members; the opcode says which one is meant.
-    let (imm, invalidate, rdma, atomic) = unsafe {
-        (wr.imm.imm_data.to_ne_bytes(), Rkey(wr.imm.invalidate_rkey), wr.wr.rdma, wr.wr.atomic)
-    };
-    let write =
-        |immediate| SendOp::Write { addr: rdma.remote_addr, rkey: Rkey(rdma.rkey), immediate };
+    let (imm, invalidate, rdma, atomic) =
+        unsafe { (wr.imm.imm_data.to_ne_bytes(), Rkey(wr.imm.invalidate_rkey), wr.wr.rdma, wr.wr.atomic) };
+    let write = |immediate| SendOp::Write { addr: rdma.remote_addr, rkey: Rkey(rdma.rkey), immediate };
     let on_eight = |op| SendOp::Atomic { addr: atomic.remote_addr, rkey: Rkey(atomic.rkey), op };
     let op = match wr.opcode {
         v::IBV_WR_SEND => SendOp::Send(SendTail::None),
@@ -86,8 +84,7 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
         v::IBV_WR_ATOMIC_FETCH_AND_ADD => on_eight(AtomicOp::FetchAdd(atomic.compare_add)),
         _ => return Err(Errno(libc::EOPNOTSUPP)),
     };
-    let data =
-        if flags & v::IBV_SEND_INLINE != 0 { inline(sges)? } else { Data::Sges(list(sges)) };
+    let data = if flags & v::IBV_SEND_INLINE != 0 { inline(sges)? } else { Data::Sges(list(sges)) };
     Ok(SendWr {
         wr_id: wr.wr_id,
         op,
@@ -115,8 +112,8 @@ pub(crate) unsafe extern "C" fn post_send(
         let mut at = wr;
         while !at.is_null() {
             // SAFETY: a list of requests, by the man page's contract.
-            let posted = unsafe { convert(&*at) }
-                .and_then(|wr| sender.post(wr).map_err(|e| Errno(e.errno())));
+            let posted =
+                unsafe { convert(&*at) }.and_then(|wr| sender.post(wr).map_err(|e| Errno(e.errno())));
             if let Err(e) = posted {
                 // SAFETY: the caller's variable.
                 unsafe { *bad_wr = at };

@@ -90,8 +90,7 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Res
     c.qp_num = nic.qpn().get();
     c.qp_type = init.qp_type;
     let instance = context.instance.clone();
-    let qp =
-        Box::into_raw(Box::new(Qp { c, nic: nic.clone(), async_events: Unacked::default(), instance }));
+    let qp = Box::into_raw(Box::new(Qp { c, nic: nic.clone(), async_events: Unacked::default(), instance }));
     nic.cookie.store(qp.expose_provenance() as u64, Ordering::Release);
     Ok(qp.cast())
 }

@@ -1,0 +1,128 @@
+//! The queue pair of an identifier (rdma_create_qp(3)).
+
+use std::ffi::c_int;
+
+use abi::cma::rdma_cm_id;
+use abi::verbs::{ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp_init_attr};
+
+use crate::border::{self, Errno};
+use crate::cma::id::{CmId, default_pd};
+use crate::verbs::{channel, cq, qp};
+
+/// Makes an identifier's queue pair and takes it to INIT; without a domain in the device's default one, without completion
+/// queues with some of its own.
+///
+/// # Safety
+///
+/// An identifier of ours, and objects of ours or NULL.
+pub(crate) unsafe fn create(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> Result<(), Errno> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let ours = CmId::checked(id)?;
+        ours.refresh();
+        let device = ours.node.lock().device.clone();
+        let device = device.filter(|_| !attr.is_null() && (*id).qp.is_null()).ok_or(Errno(libc::EINVAL))?;
+        let pd = if pd.is_null() { default_pd(&device)? } else { pd };
+        if (*pd).context != (*id).verbs {
+            return Err(Errno(libc::EINVAL));
+        }
+        own_queues(id, attr)?;
+        let made = qp::create(pd, attr).inspect_err(|_| release_queues(id))?;
+        if let Err(e) = ours.instance.node().set_qp(&ours.node, &qp::Qp::of(made).nic) {
+            qp::ibv_destroy_qp(made);
+            release_queues(id);
+            return Err(e.into());
+        }
+        (*made).state = abi::verbs::IBV_QPS_INIT;
+        (*id).qp = made;
+        (*id).pd = pd;
+        (*id).qp_type = (*attr).qp_type;
+        Ok(())
+    }
+}
+
+/// Makes the completion queues that `attr` lacks, each with a channel, as librdmacm does.
+unsafe fn own_queues(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr) -> Result<(), Errno> {
+    // SAFETY: as for `create`.
+    unsafe {
+        let cap = (*attr).cap;
+        if (*attr).send_cq.is_null() {
+            let (ch, q) = queue(id, cap.max_send_wr)?;
+            ((*id).send_cq_channel, (*id).send_cq) = (ch, q);
+            CmId::whole(id).owns_cqs = true;
+            (*attr).send_cq = q;
+        }
+        if (*attr).recv_cq.is_null() {
+            let (ch, q) = queue(id, cap.max_recv_wr).inspect_err(|_| release_queues(id))?;
+            ((*id).recv_cq_channel, (*id).recv_cq) = (ch, q);
+            CmId::whole(id).owns_cqs = true;
+            (*attr).recv_cq = q;
+        }
+    }
+    Ok(())
+}
+
+unsafe fn queue(id: *mut rdma_cm_id, size: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
+    // SAFETY: as for `create`.
+    unsafe {
+        let ch = channel::ibv_create_comp_channel((*id).verbs);
+        if ch.is_null() {
+            return Err(Errno::last());
+        }
+        let q = cq::ibv_create_cq((*id).verbs, size.max(1) as c_int, id.cast(), ch, 0);
+        if q.is_null() {
+            let why = Errno::last();
+            channel::ibv_destroy_comp_channel(ch);
+            return Err(why);
+        }
+        Ok((ch, q))
+    }
+}
+
+unsafe fn release_queues(id: *mut rdma_cm_id) {
+    // SAFETY: as for `create`; the queues are this identifier's own.
+    unsafe {
+        if !std::mem::take(&mut CmId::whole(id).owns_cqs) {
+            return;
+        }
+        for (q, ch) in [
+            (&raw mut (*id).send_cq, &raw mut (*id).send_cq_channel),
+            (&raw mut (*id).recv_cq, &raw mut (*id).recv_cq_channel),
+        ] {
+            if !(*q).is_null() {
+                cq::ibv_destroy_cq(*q);
+                channel::ibv_destroy_comp_channel(*ch);
+                (*q, *ch) = (std::ptr::null_mut(), std::ptr::null_mut());
+            }
+        }
+    }
+}
+
+/// `rdma_create_qp`. errno: EINVAL for NULL, an identifier without a device or with a queue pair; and those of
+/// `ibv_create_qp`.
+pub unsafe extern "C" fn rdma_create_qp(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: the man page's contract.
+    border::or_minus_one(|| unsafe { create(id, pd, attr).map(|()| 0) })
+}
+
+/// `rdma_destroy_qp`.
+pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+    // SAFETY: an identifier of ours or NULL, by the man page's contract.
+    border::nothing(|| unsafe {
+        let Ok(ours) = CmId::checked(id) else { return };
+        ours.instance.node().take_qp(&ours.node);
+        let made = std::mem::replace(&mut (*id).qp, std::ptr::null_mut());
+        if !made.is_null() {
+            qp::ibv_destroy_qp(made);
+        }
+        release_queues(id);
+    });
+}
