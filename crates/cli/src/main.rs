@@ -1,8 +1,11 @@
 //! The `verbena` command. One file a subcommand.
 #![forbid(unsafe_code)]
 
+mod demo;
+mod devices;
 mod object;
 mod run;
+mod side;
 
 use std::process::ExitCode;
 
@@ -19,11 +22,15 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+    Devices(devices::Args),
+    Demo(demo::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run(args) => run::run(args),
+        Command::Devices(args) => devices::run(&args),
+        Command::Demo(args) => demo::run(&args),
     };
     match done {
         Ok(code) => code,

@@ -29,6 +29,9 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     // SAFETY: the caller's structures, by the man page's contract.
     unsafe {
         let ps = (*res).ai_port_space as u32;
+        if !attr.is_null() {
+            (*attr).qp_type = (*res).ai_qp_type as u32;
+        }
         let new = border::or_null(|| create(std::ptr::null_mut(), std::ptr::null_mut(), ps));
         if new.is_null() {
             return -1;

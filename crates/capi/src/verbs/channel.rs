@@ -87,6 +87,9 @@ unsafe fn next(channel: *mut ibv_comp_channel) -> Option<*mut ibv_cq> {
     // SAFETY: as the caller says.
     let popped = unsafe { Channel::of(channel) }.nic.pop()?;
     let cq = Cq::c_of(&popped);
+    if cq.is_null() {
+        return None;
+    }
     // SAFETY: destroying a queue takes its events back first, so what is popped lives.
     unsafe { Cq::of(cq) }.completion_events.hand_out();
     Some(cq)

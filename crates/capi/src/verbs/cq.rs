@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::verbs::{
     IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel, ibv_context, ibv_cq, ibv_wc, ibv_wc_imm,
@@ -25,6 +25,8 @@ pub(crate) struct Cq {
     pub nic: Arc<nic::Cq>,
     pub completion_events: Unacked,
     pub async_events: Unacked,
+    /// Queue pairs that complete to it, a side each.
+    pub users: AtomicU32,
     instance: Arc<Instance>,
     context: *mut ibv_context,
     _slot: CqSlot,
@@ -77,6 +79,7 @@ pub unsafe extern "C" fn ibv_create_cq(
             nic: nic.clone(),
             completion_events: Unacked::default(),
             async_events: Unacked::default(),
+            users: AtomicU32::new(0),
             instance: ours.instance.clone(),
             context,
             _slot: slot,
@@ -104,14 +107,16 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     border::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Cq::of(cq) };
+        if ours.users.load(Ordering::Acquire) > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // An event that another thread is just adding finds no object any more.
+        ours.nic.cookie.store(0, Ordering::Release);
         if let Some(channel) = ours.nic.channel() {
             channel.forget(&ours.nic);
         }
         // SAFETY: the context outlives its queues, by the man page's contract.
         unsafe { Context::of(ours.context) }.events.forget_cq(&ours.nic);
-        if ours.instance.is_ours() && Arc::strong_count(&ours.nic) > 1 {
-            return Err(Errno(libc::EBUSY));
-        }
         ours.completion_events.wait();
         ours.async_events.wait();
         // SAFETY: the channel outlives its queues.

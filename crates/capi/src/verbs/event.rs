@@ -53,7 +53,7 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
         }
         // SAFETY: as above.
         let found =
-            border::or(None, || Ok(unsafe { Context::of(context) }.events.pop().map(|e| convert(&e))));
+            border::or(None, || Ok(unsafe { Context::of(context) }.events.pop().and_then(|e| convert(&e))));
         if let Some(found) = found {
             // SAFETY: the caller's variable.
             unsafe { *event = found };
@@ -62,16 +62,23 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
     }
 }
 
-fn convert(event: &AsyncEvent) -> ibv_async_event {
+/// The event as C has it, handed out; `None` where its object is being destroyed.
+fn convert(event: &AsyncEvent) -> Option<ibv_async_event> {
     let element = match &event.element {
         Element::Qp(qp) => {
             let c = Qp::c_of(qp);
+            if c.is_null() {
+                return None;
+            }
             // SAFETY: the C object lives: its destruction waits for what is handed out here.
             unsafe { Qp::of(c) }.async_events.hand_out();
             ibv_async_event_element { qp: c }
         }
         Element::Cq(cq) => {
             let c = Cq::c_of(cq);
+            if c.is_null() {
+                return None;
+            }
             // SAFETY: as above.
             unsafe { Cq::of(c) }.async_events.hand_out();
             ibv_async_event_element { cq: c }
@@ -79,7 +86,7 @@ fn convert(event: &AsyncEvent) -> ibv_async_event {
         Element::Port(n) => ibv_async_event_element { port_num: (*n).into() },
         Element::Device => ibv_async_event_element { port_num: 0 },
     };
-    ibv_async_event { element, event_type: event.kind as u32 }
+    Some(ibv_async_event { element, event_type: event.kind as u32 })
 }
 
 /// `ibv_ack_async_event`: the destruction of the event's queue pair or completion queue waits for it.

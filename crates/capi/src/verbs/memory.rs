@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::verbs::{ibv_context, ibv_mr, ibv_pd};
 
@@ -13,6 +14,8 @@ use crate::verbs::context::Context;
 pub(crate) struct Pd {
     c: ibv_pd,
     pub nic: Arc<nic::Pd>,
+    /// Regions and queue pairs in it.
+    pub users: AtomicU32,
 }
 
 impl Pd {
@@ -38,7 +41,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     border::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
         let nic = Arc::new(unsafe { Context::of(context) }.nic.alloc_pd()?);
-        Ok(Box::into_raw(Box::new(Pd { c: ibv_pd { context, handle: 0 }, nic })).cast())
+        Ok(Box::into_raw(Box::new(Pd { c: ibv_pd { context, handle: 0 }, nic, users: AtomicU32::new(0) })).cast())
     })
 }
 
@@ -46,7 +49,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     border::or_errno(|| {
         // SAFETY: a domain of ours, by the man page's contract.
-        if Arc::strong_count(&unsafe { Pd::of(pd) }.nic) > 1 {
+        if unsafe { Pd::of(pd) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
         // SAFETY: made by `Box::into_raw` in `ibv_alloc_pd`, and used by nobody.
@@ -59,8 +62,9 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 fn register(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint) -> *mut ibv_mr {
     border::or_null(|| {
         // SAFETY: a domain of ours, by the man page's contract.
-        let domain = &unsafe { Pd::of(pd) }.nic;
-        let nic = domain.register(addr.expose_provenance() as u64, length as u64, iova, access)?;
+        let ours = unsafe { Pd::of(pd) };
+        let nic = ours.nic.register(addr.expose_provenance() as u64, length as u64, iova, access)?;
+        ours.users.fetch_add(1, Ordering::AcqRel);
         let c = ibv_mr {
             // SAFETY: as above.
             context: unsafe { (*pd).context },
@@ -71,7 +75,7 @@ fn register(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access
             lkey: nic.key.0,
             rkey: nic.key.0,
         };
-        Ok(Box::into_raw(Box::new(Mr { c, nic, pd: domain.clone() })).cast())
+        Ok(Box::into_raw(Box::new(Mr { c, nic, pd: ours.nic.clone() })).cast())
     })
 }
 
@@ -113,6 +117,8 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     border::or_errno(|| {
         // SAFETY: made by `Box::into_raw` in `register`, by the man page's contract.
         let mr = unsafe { Box::from_raw(mr.cast::<Mr>()) };
+        // SAFETY: a domain lives as long as its regions, by `ibv_dealloc_pd`'s EBUSY.
+        unsafe { Pd::of(mr.c.pd) }.users.fetch_sub(1, Ordering::AcqRel);
         Ok(mr.pd.deregister(mr.nic)?)
     })
 }

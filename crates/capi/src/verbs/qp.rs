@@ -2,10 +2,10 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use abi::verbs::{ibv_ah_attr, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
+use abi::verbs::{ibv_ah_attr, ibv_cq, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
 use nic::{AddressVector, QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use wire::{Gid, Mtu, Psn, Qkey, Qpn};
 
@@ -89,10 +89,26 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Res
     c.handle = nic.qpn().get();
     c.qp_num = nic.qpn().get();
     c.qp_type = init.qp_type;
+    // SAFETY: as the caller says.
+    unsafe { uses(init.send_cq, init.recv_cq, pd, |n| _ = n.fetch_add(1, Ordering::AcqRel)) };
     let instance = context.instance.clone();
     let qp = Box::into_raw(Box::new(Qp { c, nic: nic.clone(), async_events: Unacked::default(), instance }));
     nic.cookie.store(qp.expose_provenance() as u64, Ordering::Release);
     Ok(qp.cast())
+}
+
+/// Counts a queue pair in or out at what it uses.
+///
+/// # Safety
+///
+/// Objects of ours that live.
+unsafe fn uses(send_cq: *mut ibv_cq, recv_cq: *mut ibv_cq, pd: *mut ibv_pd, count: impl Fn(&AtomicU32)) {
+    // SAFETY: as the caller says.
+    unsafe {
+        count(&Cq::of(send_cq).users);
+        count(&Cq::of(recv_cq).users);
+        count(&Pd::of(pd).users);
+    }
 }
 
 /// `ibv_create_qp`. errno: EINVAL for sizes out of range, ENOMEM at the limit, EOPNOTSUPP for types not built, EADDRINUSE
@@ -108,9 +124,12 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
         if ours.instance.is_ours() {
+            ours.nic.cookie.store(0, Ordering::Release);
             ours.nic.destroy();
             ours.async_events.wait();
         }
+        // SAFETY: what a queue pair uses lives as long as it, by their EBUSY.
+        unsafe { uses(ours.c.send_cq, ours.c.recv_cq, ours.c.pd, |n| _ = n.fetch_sub(1, Ordering::AcqRel)) };
         // SAFETY: made by `Box::into_raw` in `create`; the adapter forgot it.
         drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
         Ok(())
