@@ -10,7 +10,7 @@ MANY = "many at once"
 
 def persistent(row, ns, port=7174):
     """An rping server that serves one client after the other, for ever."""
-    server = row.run("rping", "-s", "-P", "-a", "127.0.0.1", "-p", str(port), ns=ns)
+    server = row.run("rping", "-s", "-P", "-S", "1024", "-a", "127.0.0.1", "-p", str(port), ns=ns)
     row.listening(server, port)
     return server
 

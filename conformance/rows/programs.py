@@ -77,7 +77,8 @@ def events(lines):
     for line in lines:
         if m := EVENT.search(line):
             found.append(m.group(1) or f"{m.group(2)} {m.group(3)}")
-    return found
+    # The two kinds of line come through two pipes, so only the order within each is known.
+    return sorted(found, key=lambda event: " " in event)
 
 
 def recorded_events(name, side="client"):

@@ -17,6 +17,9 @@ pub(crate) const ROCE_PORT: u16 = 4791;
 /// The hop limit where nobody asks for one, the number IANA recommends.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
+/// Take datagrams whose UDP checksum is 0 over IPv6 (linux/udp.h; the libc crate lacks it).
+const UDP_NO_CHECK6_RX: c_int = 102;
+
 /// `address` with `port`; `interface` is the scope where the address needs one.
 pub(crate) fn endpoint(address: IpAddr, port: u16, interface: u32) -> SocketAddr {
     match address {
@@ -86,6 +89,9 @@ pub(crate) fn receiver(dest: SocketAddr, peer: Option<SocketAddr>, config: &Conf
     let socket = SockRef::from(&fd);
     if dest.is_ipv6() {
         set_option(&fd, IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+        // The kernel's rxe leaves the UDP checksum out, which IPv6 sockets take for an error unless told (RFC 6935): the
+        // ICRC covers the packet.
+        set_option(&fd, SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
     }
     socket.set_reuse_port(true)?;
     set_option(&fd, SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;

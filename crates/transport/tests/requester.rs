@@ -33,10 +33,7 @@ fn a_send_goes_out_in_packets_and_completes_with_its_ack() {
     let mut a = requester();
     a.post(send(1, sge(0, 0, 600)));
     let sent = a.sent();
-    assert_eq!(
-        ops(&sent),
-        [SendAt::First, SendAt::Middle, SendAt::Last(SendTail::None)].map(Op::Send)
-    );
+    assert_eq!(ops(&sent), [SendAt::First, SendAt::Middle, SendAt::Last(SendTail::None)].map(Op::Send));
     assert_eq!(psns(&sent), [0, 1, 2]);
     assert_eq!(sent.iter().map(|s| s.bth.ack_request).collect::<Vec<_>>(), [false, false, true]);
     assert_eq!(sent.iter().flat_map(|s| s.payload.clone()).collect::<Vec<_>>(), bytes(0, 600));

@@ -14,7 +14,7 @@ use crate::cma::channel::rdma_get_cm_event;
 use crate::cma::id::{CmId, complete, release_event};
 use crate::cma::{qp, sockaddr};
 
-/// `rdma_bind_addr`. errno: EINVAL for NULL or a bound identifier, EADDRINUSE, EADDRNOTAVAIL, EAFNOSUPPORT.
+/// `rdma_bind_addr`. errno: EINVAL for NULL or a bound identifier, another address family, EADDRINUSE, EADDRNOTAVAIL.
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, and an address, by the man page's contract.

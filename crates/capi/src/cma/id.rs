@@ -92,7 +92,7 @@ impl CmId {
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         c.channel = channel;
         c.context = user;
-        c.ps = ps as _;
+        c.ps = ps;
         c.qp_type = abi::verbs::IBV_QPT_RC;
         let id = Box::into_raw(Box::new(CmId {
             c,
@@ -121,7 +121,7 @@ impl CmId {
         let (l, c) = unsafe { (CmId::of(listener), &*listener) };
         let sync = l.synchronous;
         let own = if sync { channel::create()? } else { c.channel };
-        let id = CmId::make(node.clone(), l.instance.clone(), own, c.context, c.ps as u32, sync);
+        let id = CmId::make(node.clone(), l.instance.clone(), own, c.context, c.ps, sync);
         if sync {
             // SAFETY: just made.
             l.instance.node().migrate(node, &unsafe { Channel::of(own) }.node);
@@ -378,6 +378,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_even
         let to = if synchronous { channel::create()? } else { to };
         // SAFETY: as above.
         unsafe { release_event(id) };
+        // SAFETY: the caller's channel, or the one just made.
         ours.instance.node().migrate(&ours.node, &unsafe { Channel::of(to) }.node);
         ours.unacked.wait();
         // SAFETY: as above; its old channel was its own where it was synchronous.

@@ -7,7 +7,7 @@ use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
 
 use crate::border::Errno;
 
-/// Reads an address. EINVAL for NULL, EAFNOSUPPORT for other families than IPv4 and IPv6.
+/// Reads an address. EINVAL for NULL and for other families than IPv4 and IPv6.
 ///
 /// # Safety
 ///
@@ -29,7 +29,7 @@ pub(crate) unsafe fn read(addr: *const sockaddr) -> Result<SocketAddr, Errno> {
             let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
             Ok(SocketAddrV6::new(ip, u16::from_be(a.sin6_port), a.sin6_flowinfo, a.sin6_scope_id).into())
         }
-        _ => Err(Errno(libc::EAFNOSUPPORT)),
+        _ => Err(Errno(libc::EINVAL)),
     }
 }
 

@@ -41,7 +41,8 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     border::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
         let nic = Arc::new(unsafe { Context::of(context) }.nic.alloc_pd()?);
-        Ok(Box::into_raw(Box::new(Pd { c: ibv_pd { context, handle: 0 }, nic, users: AtomicU32::new(0) })).cast())
+        Ok(Box::into_raw(Box::new(Pd { c: ibv_pd { context, handle: 0 }, nic, users: AtomicU32::new(0) }))
+            .cast())
     })
 }
 

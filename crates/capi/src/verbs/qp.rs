@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use abi::verbs::{ibv_ah_attr, ibv_cq, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
+use abi::verbs::{
+    ibv_ah_attr, ibv_cq, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
+};
 use nic::{AddressVector, QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use wire::{Gid, Mtu, Psn, Qkey, Qpn};
 
@@ -192,7 +194,7 @@ fn from_c(a: &ibv_qp_attr, bits: u32) -> Result<QpAttr, Errno> {
         timeout: a.timeout,
         retry_cnt: a.retry_cnt,
         rnr_retry: a.rnr_retry,
-        path_mig_state: a.path_mig_state as u32,
+        path_mig_state: a.path_mig_state,
         ..attr
     })
 }
