@@ -513,8 +513,8 @@ mod tests {
             view.gather(&sges, at, &mut back).unwrap();
             assert_eq!(back, src[at as usize..]);
         }
-        assert_eq!(view.scatter(&sges, 1, &src, Tail::End), Err(Fault::Range));
         assert_eq!(bytes[3..8], src[..5]);
         assert_eq!(bytes[32..49], src[5..]);
+        assert_eq!(view.scatter(&sges, 1, &src, Tail::End), Err(Fault::Range));
     }
 }

@@ -99,17 +99,26 @@ unsafe fn parameters<'a>(p: *const rdma_conn_param) -> (ConnParam, &'a [u8]) {
     (param, data)
 }
 
-/// `rdma_connect`: an event follows. errno: EINVAL for NULL, a wrong state, more than 56 bytes of private data, or depths
+/// What `rdma_connect` takes without parameters, as librdmacm does: all that the device has, and patience.
+const DEFAULT_PARAMETERS: ConnParam = ConnParam {
+    responder_resources: nic::limits::MAX_RD_ATOMIC,
+    initiator_depth: nic::limits::MAX_RD_ATOMIC,
+    flow_control: false,
+    retry_count: 7,
+    rnr_retry_count: 7,
+    srq: false,
+    qp_num: 0,
+};
+
+/// `rdma_connect`: an event follows; without parameters (rdma_client does so), with defaults. errno: EINVAL for NULL, a wrong state, more than 56 bytes of private data, or depths
 /// beyond the device's.
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let started = border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
         let ours = unsafe { CmId::checked(id)? };
-        if param.is_null() {
-            return Err(Errno(libc::EINVAL));
-        }
         // SAFETY: as above.
-        let (param, data) = unsafe { parameters(param) };
+        let (param, data) =
+            if param.is_null() { (DEFAULT_PARAMETERS, &[][..]) } else { unsafe { parameters(param) } };
         ours.instance.node().connect(&ours.node, &param, data)?;
         Ok(0)
     });
