@@ -18,13 +18,20 @@ pub const INITIAL_PACKETS: u32 = 64;
 pub struct Window {
     /// In 1/256 packets, so that growth of less than a packet an ACK is kept.
     size: AtomicU32,
+    /// Below this size it doubles each round trip: it was wide enough before, or is where a new one begins.
+    threshold: AtomicU32,
     /// Queue pairs with something under way.
     active: AtomicU32,
 }
 
 impl Default for Window {
     fn default() -> Self {
-        Window { size: AtomicU32::new(INITIAL_PACKETS << 8), active: AtomicU32::new(0) }
+        let initial = INITIAL_PACKETS << 8;
+        Window {
+            size: AtomicU32::new(initial),
+            threshold: AtomicU32::new(initial),
+            active: AtomicU32::new(0),
+        }
     }
 }
 
@@ -43,15 +50,52 @@ impl Window {
         self.active.fetch_sub(1, Ordering::Relaxed);
     }
     /// `n` packets were acknowledged while the window was what held the sender back: doubles per round trip up to
-    /// [`INITIAL_PACKETS`], then grows a packet a round trip.
+    /// [`INITIAL_PACKETS`] or half of what the last loss met, then grows a packet a round trip.
     pub fn acked(&self, n: u32) {
         let size = self.size.load(Ordering::Relaxed);
-        let grow = if size < INITIAL_PACKETS << 8 { n << 8 } else { (n << 16) / size };
+        let n = n.min(size >> 8);
+        let slow_start = size < self.threshold.load(Ordering::Relaxed);
+        let grow = if slow_start { n << 8 } else { (n << 16) / size };
         self.size.store((size + grow).min(MAX_PACKETS << 8), Ordering::Relaxed);
     }
     /// Packets were lost: half the window. Call once a loss event, not once a packet.
     pub fn lost(&self) {
-        let size = self.size.load(Ordering::Relaxed);
-        self.size.store((size / 2).max(MIN_PACKETS << 8), Ordering::Relaxed);
+        let half = (self.size.load(Ordering::Relaxed) / 2).max(MIN_PACKETS << 8);
+        self.size.store(half, Ordering::Relaxed);
+        self.threshold.store(half, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_halves_and_a_round_trip_adds_a_packet() {
+        let window = Window::default();
+        window.lost();
+        assert_eq!(window.share(), 32);
+        window.acked(16);
+        window.acked(16);
+        assert_eq!(window.share(), 32, "within rounding");
+        window.acked(1);
+        assert_eq!(window.share(), 33);
+        for _ in 0..20 {
+            window.lost();
+        }
+        assert_eq!(window.share(), MIN_PACKETS);
+        for _ in 0..100_000 {
+            window.acked(4096);
+        }
+        assert_eq!(window.share(), MAX_PACKETS);
+    }
+
+    #[test]
+    fn nobody_gets_less_than_a_packet() {
+        let window = Window::default();
+        for _ in 0..1000 {
+            window.enter();
+        }
+        assert_eq!(window.share(), 1);
     }
 }

@@ -308,19 +308,16 @@ fn the_psn_retry_limit_is_reached() {
 #[test]
 fn the_psn_retry_limit_is_not_reached_while_there_is_progress() {
     let mut a = requester();
-    for i in 0..10 {
+    for i in 0..4 {
         a.post(send(i, sge(0, 0, 8)));
-    }
-    for i in 0..10 {
         for _ in 0..3 {
-            assert_eq!(psns(&a.sent())[0], i);
-            a.hear(i.into(), nak(NakCode::PsnSequence, 0), &[]);
+            assert_eq!(psns(&a.sent()), [i as i32]);
+            a.hear(i as i64, nak(NakCode::PsnSequence, 0), &[]);
         }
         a.sent();
-        a.hear(i.into(), ack(i as u32 + 1), &[]);
-        assert_eq!(a.completed(), [(i as u64, OK)]);
+        a.hear(i as i64, ack(i as u32 + 1), &[]);
+        assert_eq!(a.completed(), [(i, OK)]);
     }
-    assert_eq!(a.rc.state(), State::Rts);
 }
 
 #[test]
@@ -500,34 +497,23 @@ fn packets_under_way_stay_within_the_window_and_ask_for_acks_twice_in_it() {
     a.hear(31, ack(0), &[]);
     let more = a.sent().len();
     assert!((32..=33).contains(&more), "{more}");
-    // Shared with three others, a quarter is left.
-    for _ in 0..3 {
-        a.cx.window.enter();
-    }
-    a.hear(63, ack(0), &[]);
-    assert!(a.sent().is_empty(), "33 are under way");
-    a.hear(95, ack(0), &[]);
-    let more = a.sent().len();
-    assert!((15..=17).contains(&more), "{more}");
 }
 
 #[test]
-fn a_window_that_shrinks_below_what_is_under_way_asks_for_an_ack_with_one_packet_more() {
+fn a_window_that_shrinks_below_what_is_under_way_lets_it_drain_first() {
     let mut a = requester();
     a.post(send(1, sge(0, 0, 1000 * MTU as u32)));
-    let mut sent = a.sent();
-    a.hear(31, ack(0), &[]);
-    sent.extend(a.sent());
-    a.hear(63, ack(0), &[]);
-    let under_way = a.sent().len();
-    assert!(under_way > 0);
+    assert_eq!(a.sent().len(), 64);
     for _ in 0..6 {
         a.cx.window.lost();
     }
-    a.hear(95, ack(0), &[]);
+    a.hear(31, ack(0), &[]);
+    // The window of 2 grew by the 32 just acknowledged; 32 are under way.
+    assert_eq!(a.sent().len(), 2);
+    a.hear(63, ack(0), &[]);
     let sent = a.sent();
-    assert_eq!(sent.iter().filter(|s| s.bth.ack_request).count(), sent.len(), "{:?}", psns(&sent));
-    assert!(sent.len() <= 1);
+    assert!(!sent.is_empty());
+    assert!(sent.iter().any(|s| s.bth.ack_request), "somebody must ask, or nothing moves");
 }
 
 #[test]

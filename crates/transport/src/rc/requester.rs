@@ -123,8 +123,16 @@ impl Requester {
         if self.rnr_until.is_some() {
             return Ok(());
         }
+        if self.queue.len() <= self.cursor.request {
+            return Ok(());
+        }
+        // Who asks for a share counts as one who has one.
+        self.enter(cx);
         let share = cx.window().share();
         while self.begin_next(path, share, draining)? && self.send_next(now, path, share, batch, cx)? {}
+        if self.una == self.high {
+            self.leave(cx);
+        }
         Ok(())
     }
 
@@ -195,21 +203,17 @@ impl Requester {
         } else {
             Cursor { request: index, packet: at + psns }
         };
-        self.sent(now, psns, cx);
+        self.sent(now, psns);
         Ok(true)
     }
 
-    fn sent(&mut self, now: Instant, psns: u32, cx: &mut impl Context) {
+    fn sent(&mut self, now: Instant, psns: u32) {
         if self.timer.is_none() || self.next == self.una {
             self.timer = self.limits.timeout.map(|t| now + t);
         }
         self.next = self.next.add(psns);
         if self.high.before(self.next) {
             self.high = self.next;
-        }
-        if !self.entered {
-            self.entered = true;
-            cx.window().enter();
         }
     }
 
@@ -505,6 +509,12 @@ impl Requester {
         self.cursor = Cursor::default();
         (self.timer, self.rnr_until) = (None, None);
         self.leave(cx);
+    }
+
+    fn enter(&mut self, cx: &mut impl Context) {
+        if !std::mem::replace(&mut self.entered, true) {
+            cx.window().enter();
+        }
     }
 
     fn leave(&mut self, cx: &mut impl Context) {
