@@ -92,7 +92,7 @@ pub trait Memory {
     fn gather(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<(), Fault>;
     /// Copies `src` to `at` bytes into the concatenation of `sges` (local write access).
     fn scatter(&self, sges: &[Sge], at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
-    /// Whether the peer may do this to the whole range; a length of 0 needs no valid key (IBA 1.4 §9.4.1.1 o9-?).
+    /// Whether the peer may do this to the whole range; a length of 0 needs no valid key (IBA 1.4 §9.4).
     fn check(&self, range: Remote, access: Access) -> Result<(), Fault>;
     /// A peer's RDMA WRITE: copies `src` to `at` bytes into `to`.
     fn write(&self, to: Remote, at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;

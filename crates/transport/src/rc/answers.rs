@@ -14,7 +14,7 @@ use crate::op::{Context, Fault, Memory, Remote};
 /// Most answers kept. A requester that has more outstanding is not heard until some have left; it tries again.
 const MAX_ANSWERS: usize = 1024;
 
-/// The credit count of every ACK: no end-to-end flow control (IBA 1.4 §9.7.7.2.5), as the kernel sends it.
+/// The credit count of every ACK: no end-to-end flow control, as the kernel sends it.
 const NO_CREDITS: u8 = 31;
 
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use requester::Requester;
 use responder::Responder;
 pub use timers::{rnr_timer_of, timeout_of};
 
-/// Longest message in bytes (IBA 1.4 §9.7.7: 2^31).
+/// Longest message in bytes (IBA 1.4 §9.7: 2^31).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 
 /// What the responder needs to work: set on the way to RTR.

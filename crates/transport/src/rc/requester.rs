@@ -1,4 +1,4 @@
-//! The requester (IBA 1.4 §9.7.3, §9.7.5.1, §9.7.6): a queue of requests and three places in the PSNs they take.
+//! The requester (IBA 1.4 §9.7): a queue of requests and three places in the PSNs they take.
 //!
 //! ```text
 //! acknowledged | una ... sent ... | next ... sent before, to be sent again ... | high ... not yet sent
@@ -234,7 +234,7 @@ impl Requester {
         let psn = packet.header.bth.psn;
         let ahead = psn.since(self.una);
         if ahead < 0 || ahead >= self.high.since(self.una) {
-            // A ghost: acknowledged long ago, or never sent (IBA 1.4 §9.7.5.1.2).
+            // A ghost: acknowledged long ago, or never sent (IBA 1.4 §9.7.5).
             return Ok(());
         }
         match packet.header.op {
@@ -255,7 +255,7 @@ impl Requester {
         syndrome: Syndrome,
         cx: &mut impl Context,
     ) -> Outcome {
-        // An ACK acknowledges its own PSN, a NAK all before it (IBA 1.4 §9.7.5.2).
+        // An ACK acknowledges its own PSN, a NAK all before it (IBA 1.4 §9.7.5).
         let end = if matches!(syndrome, Syndrome::Ack { .. }) { psn.add(1) } else { psn };
         if !self.retire_before(now, path, end, cx) {
             return match fatal(syndrome) {
@@ -408,7 +408,7 @@ impl Requester {
 
     // ---- going back ----
 
-    /// An answer came that can only follow one that did not (IBA 1.4 §9.7.5.1.5). All further ones say so too: the first
+    /// An answer came that can only follow one that did not (IBA 1.4 §9.7.5). All further ones say so too: the first
     /// counts, the timer guards the rest.
     fn implied_nak(&mut self, cx: &mut impl Context) {
         if self.went_back_at != Some(self.una) {

@@ -1,4 +1,4 @@
-//! The responder (IBA 1.4 §9.7.4, §9.7.5.2): executes requests in the order of their PSNs, each once, and queues the
+//! The responder (IBA 1.4 §9.7): executes requests in the order of their PSNs, each once, and queues the
 //! answers.
 
 use std::collections::VecDeque;
@@ -55,7 +55,7 @@ enum Refusal {
     Nak(NakCode, Option<QpEvent>),
 }
 
-/// The request breaks the protocol (IBA 1.4 table 58: "invalid request").
+/// The request breaks the protocol ("invalid request", IBA 1.4 table 46).
 const INVALID: Refusal = Refusal::Nak(NakCode::InvalidRequest, Some(QpEvent::RequestError));
 
 impl From<Fault> for Refusal {
@@ -202,13 +202,13 @@ impl Responder {
         let Message::Send { receive, received: before } = &mut self.message else { return Err(INVALID) };
         let after = *before + packet.payload.len() as u64;
         let failure = if after > receive.sges.len_bytes().min(MAX_MESSAGE) {
-            // IBA 1.4 §9.7.4.1.5: the message is too long for the receive.
+            // IBA 1.4 §9.7.4: the message is too long for the receive.
             Some((Status::LocalLength, NakCode::InvalidRequest))
         } else if packet.payload.is_empty() {
             None
         } else {
             let copied = cx.memory().scatter(receive.sges.as_slice(), *before, packet.payload, tail_of(tail));
-            // §9.9.3: the responder's own fault, not the requester's.
+            // The responder's own fault, not the requester's.
             copied.err().map(|_| (Status::LocalProtection, NakCode::RemoteOperational))
         };
         *before = after;
@@ -330,7 +330,7 @@ impl Responder {
 
     // ---- requests that came before ----
 
-    /// A PSN from before the one expected (IBA 1.4 §9.7.4.1.2): nothing is executed twice.
+    /// A PSN from before the one expected (IBA 1.4 §9.7.4): nothing is executed twice.
     fn repeat(&mut self, path: &Path, packet: &Packet<'_>, cx: &mut impl Context) {
         let psn = packet.header.bth.psn;
         let room = self.answers.repeated() < self.max_rd_atomic + EXTRA_REPEATED;
@@ -371,7 +371,7 @@ impl Responder {
     }
 }
 
-/// Payload lengths by a packet's place in its message (IBA 1.4 §9.7.4.1.6): full but for the last, which is not empty
+/// Payload lengths by a packet's place in its message (IBA 1.4 §9.7.4): full but for the last, which is not empty
 /// unless it is the only one.
 fn check_len(path: &Path, payload: &[u8], first: bool, last: bool) -> Result<(), Refusal> {
     let len = payload.len();
