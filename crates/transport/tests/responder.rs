@@ -211,6 +211,20 @@ fn a_read_repeated_while_it_is_answered_takes_no_second_place() {
     assert_eq!(psns(&b.sent()), [0, 1, 2]);
 }
 
+#[test]
+fn a_read_asked_for_again_while_it_is_answered_goes_on_from_where_it_asks() {
+    let mut b = responder();
+    b.hear(0, Op::ReadRequest(reth(0, 0, 100 * MTU as u32)), &[]);
+    let mut batch = transport::TxBatch::new();
+    b.rc.fill(b.now, &mut batch, &mut b.cx);
+    assert_eq!(batch.len(), 64);
+    b.hear(10, Op::ReadRequest(reth(0, 10 * MTU as u64, 90 * MTU as u32)), &[]);
+    let sent = b.sent();
+    assert_eq!(psns(&sent), (10..100).collect::<Vec<_>>());
+    assert_eq!(sent[0].op, Op::ReadResponse(ReadAt::First(aeth(1))));
+    assert_eq!(sent[0].payload, b.cx.memory.bytes(0)[10 * MTU..11 * MTU]);
+}
+
 /// Historic bug 7: a NAK in the middle of a READ response restarted it for ever.
 #[test]
 fn a_nak_during_a_read_response_does_not_restart_it() {
