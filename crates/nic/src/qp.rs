@@ -432,6 +432,8 @@ impl Inner {
                 retry_cnt: next.retry_cnt,
                 rnr_retry: next.rnr_retry,
             }),
+            (QpState::Rts, QpState::Sqd) => self.engine.drain(),
+            (QpState::Sqd, QpState::Rts) => self.engine.resume(),
             _ => {}
         }
         Ok(())

@@ -117,8 +117,8 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
         let ours = unsafe { CmId::checked(id)? };
         // SAFETY: as above.
-        let (param, data) =
-            if param.is_null() { (DEFAULT_PARAMETERS, &[][..]) } else { unsafe { parameters(param) } };
+        let given = (!param.is_null()).then(|| unsafe { parameters(param) });
+        let (param, data) = given.unwrap_or((DEFAULT_PARAMETERS, &[]));
         ours.instance.node().connect(&ours.node, &param, data)?;
         Ok(0)
     });
