@@ -1,17 +1,24 @@
 //! The one instance of Verbena in a process: made at the first call that needs a device, never by loading the library. A
 //! forked child finds its parent's inert and makes its own.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
 
 use host::{Host, RealWorld};
-use nic::Device;
-use node::Node;
+use nic::events::EventQueue;
+use nic::{AsyncEvent, Device, Element, EventKind};
+use node::{DeviceSpec, Node};
 
-use crate::border::Errno;
+use crate::border::{self, Errno};
 
 /// A host and its node, running.
 pub(crate) struct Instance {
     pub host: Arc<Host<Node<RealWorld>>>,
+    /// The events of every opened device.
+    opened: Mutex<Vec<Weak<EventQueue>>>,
+    /// A panic was caught: what it left behind is not to be trusted.
+    fatal: AtomicBool,
 }
 
 impl Instance {
@@ -22,6 +29,35 @@ impl Instance {
     /// Whether this process made it; false in a forked child.
     pub fn is_ours(&self) -> bool {
         self.host.is_ours()
+    }
+
+    /// Whether new objects may be made: ENODEV in a forked child, EIO after the device became fatal.
+    pub fn check(&self) -> Result<(), Errno> {
+        match () {
+            () if !self.is_ours() => Err(Errno(libc::ENODEV)),
+            () if self.fatal.load(Ordering::Acquire) => Err(Errno(libc::EIO)),
+            () => Ok(()),
+        }
+    }
+
+    /// An opened device wants to be told what concerns all of them.
+    pub fn tell(&self, events: &Arc<EventQueue>) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.retain(|e| e.strong_count() > 0);
+        opened.push(Arc::downgrade(events));
+    }
+
+    /// Takes every queue pair to the error state and tells the programs (IBV_EVENT_DEVICE_FATAL). Nothing new is made.
+    fn fail(&self) {
+        if self.fatal.swap(true, Ordering::AcqRel) || !self.is_ours() {
+            return;
+        }
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for events in opened.iter().filter_map(Weak::upgrade) {
+            events.push(AsyncEvent { kind: EventKind::DeviceFatal, element: Element::Device });
+        }
+        let now = Instant::now();
+        self.node().devices().iter().flat_map(|d| d.qps()).for_each(|qp| qp.fail(now));
     }
 
     /// Opens the UDP port of a device before its first packet. The one failure that a user can mend is explained.
@@ -56,21 +92,34 @@ pub(crate) fn get() -> Result<Arc<Instance>, Errno> {
 }
 
 fn start() -> Result<Instance, Errno> {
-    let devices = match std::env::var("VERBENA_DEVICES").as_deref().map(node::devices::parse) {
-        Err(_) => None,
-        Ok(Ok(specs)) => Some(specs),
-        Ok(Err(e)) => {
-            eprintln!("verbena: {e}");
-            Some(Vec::new())
-        }
-    };
-    let config = node::Config { devices, ..node::Config::default() };
+    border::after_panic(|| {
+        let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        current.iter().for_each(|instance| instance.fail());
+    });
+    let config = node::Config { devices: configured(), ..node::Config::default() };
     let make = |world: Arc<RealWorld>| {
         let interfaces = world.interfaces();
+        for spec in config.devices.iter().flatten() {
+            if !interfaces.iter().any(|i| i.name == spec.interface) {
+                eprintln!(
+                    "verbena: VERBENA_DEVICES: {}: there is no interface '{}'",
+                    spec.name, spec.interface
+                );
+            }
+        }
         Node::new(world, &config, &interfaces)
     };
     let host = Host::start(make, host::Config::default())?;
-    Ok(Instance { host })
+    Ok(Instance { host, opened: Mutex::default(), fatal: AtomicBool::new(false) })
+}
+
+/// The devices that VERBENA_DEVICES asks for: all (`None`) where it is not set, none where it is wrong.
+fn configured() -> Option<Vec<DeviceSpec>> {
+    let text = std::env::var_os("VERBENA_DEVICES")?;
+    Some(node::devices::parse(&text.to_string_lossy()).unwrap_or_else(|e| {
+        eprintln!("verbena: {e}");
+        Vec::new()
+    }))
 }
 
 impl From<nic::Error> for Errno {

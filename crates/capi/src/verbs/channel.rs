@@ -1,5 +1,6 @@
 //! Completion channels (ibv_create_comp_channel(3), ibv_get_cq_event(3)).
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -8,15 +9,19 @@ use abi::verbs::{ibv_comp_channel, ibv_context, ibv_cq};
 
 use crate::border::{self, Errno};
 use crate::fds::{self, Counter};
+use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
+use crate::verbs::event::{self, HandingOut};
 
 /// A channel as C sees it, and the adapter's.
 #[repr(C)]
 pub(crate) struct Channel {
-    pub c: ibv_comp_channel,
+    c: UnsafeCell<ibv_comp_channel>,
     pub nic: Arc<nic::Channel>,
     /// Completion queues that report to it.
     pub users: AtomicI32,
+    /// For the events of the queues.
+    pub handing_out: HandingOut,
     _fd: Counter,
 }
 
@@ -33,10 +38,14 @@ impl Channel {
 /// `ibv_create_comp_channel`. errno: EMFILE, ENFILE, ENOMEM.
 pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     border::or_null(|| {
+        // SAFETY: a context of ours, by the man page's contract.
+        unsafe { Context::usable(context)? };
         let fd = Counter::new()?;
         let c = ibv_comp_channel { context, fd: fd.fd(), refcnt: 0 };
         let nic = nic::Channel::new(Box::new(fd.clone()));
-        Ok(Box::into_raw(Box::new(Channel { c, nic, users: AtomicI32::new(0), _fd: fd })).cast())
+        let users = AtomicI32::new(0);
+        let handing_out = HandingOut::default();
+        Ok(Box::into_raw(Box::new(Channel { c: c.into(), nic, users, handing_out, _fd: fd })).cast())
     })
 }
 
@@ -53,12 +62,17 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
     })
 }
 
-/// `ibv_get_cq_event`: waits on the channel's descriptor unless that is non-blocking. -1 with EAGAIN or EINTR.
+/// `ibv_get_cq_event`: waits on the channel's descriptor unless that is non-blocking. -1 with EAGAIN or EINTR;
+/// ENODEV for a parent's channel in a forked child.
 pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
+    // SAFETY: a channel of ours and its context, by the man page's contract.
+    if unsafe { !event::is_ours((*channel).context) } {
+        return -1;
+    }
     loop {
         // SAFETY: a channel of ours; this frame has nothing to drop while it waits.
         if unsafe { !fds::wait((*channel).fd) } {
@@ -85,12 +99,14 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
 /// A channel of ours that lives.
 unsafe fn next(channel: *mut ibv_comp_channel) -> Option<*mut ibv_cq> {
     // SAFETY: as the caller says.
-    let popped = unsafe { Channel::of(channel) }.nic.pop()?;
+    let channel = unsafe { Channel::of(channel) };
+    let _handing_out = channel.handing_out.begin();
+    let popped = channel.nic.pop()?;
     let cq = Cq::c_of(&popped);
     if cq.is_null() {
         return None;
     }
-    // SAFETY: destroying a queue takes its events back first, so what is popped lives.
+    // SAFETY: it is not withdrawn yet, and its destruction waits for what is handed out.
     unsafe { Cq::of(cq) }.completion_events.hand_out();
     Some(cq)
 }

@@ -1,5 +1,6 @@
 //! Opened devices (ibv_open_device(3)) and their function tables.
 
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -10,16 +11,19 @@ use nic::events::EventQueue;
 use crate::border::{self, Errno};
 use crate::fds::Counter;
 use crate::instance::Instance;
-use crate::verbs::device::Device;
+use crate::verbs::device::{self, Device};
+use crate::verbs::event::HandingOut;
 use crate::verbs::{cq, post, query};
 
 /// An opened device as C sees it, and what it stands for.
 #[repr(C)]
 pub(crate) struct Context {
-    c: verbs_context,
+    c: UnsafeCell<verbs_context>,
     pub nic: Arc<nic::Device>,
     pub instance: Arc<Instance>,
     pub events: Arc<EventQueue>,
+    /// For the events of [`Context::events`].
+    pub handing_out: HandingOut,
     _fd: Counter,
 }
 
@@ -31,18 +35,30 @@ impl Context {
         // SAFETY: the C part is the first field, and the context lies inside it at a fixed place.
         unsafe { &*context.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() }
     }
+
+    /// Like [`Context::of`], where something is to be made or waited for: ENODEV for a parent's context in a forked child,
+    /// EIO after the device became fatal.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Context::of`].
+    pub unsafe fn usable<'a>(context: *mut ibv_context) -> Result<&'a Context, Errno> {
+        // SAFETY: as the caller says.
+        let ours = unsafe { Context::of(context) };
+        ours.instance.check().map(|()| ours)
+    }
 }
 
-/// Opens a device.
+/// Opens a device. In a forked child a device that the parent listed is the child's of the same name.
 pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     // SAFETY: a device of our list, by the man page's contract.
+    let device = unsafe { device::of_this_process(device)? };
+    // SAFETY: as above.
     let ours = unsafe { Device::of(device) };
-    if !ours.instance.is_ours() {
-        // A list that the parent made before a fork.
-        return Err(Errno(libc::ENODEV));
-    }
+    ours.instance.check()?;
     let fd = Counter::new()?;
     let events = EventQueue::new(Box::new(fd.clone()));
+    ours.instance.tell(&events);
     // SAFETY: every field is an integer, a pointer, a nullable function or a mutex of zeroes; those C looks at are set below.
     let mut c: verbs_context = unsafe { std::mem::zeroed() };
     c.sz = size_of::<verbs_context>();
@@ -58,13 +74,21 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.context.ops.req_notify_cq = Some(cq::req_notify_cq);
     c.context.ops.post_send = Some(post::post_send);
     c.context.ops.post_recv = Some(post::post_recv);
-    let context = Context { c, nic: ours.nic.clone(), instance: ours.instance.clone(), events, _fd: fd };
+    let context = Context {
+        c: c.into(),
+        nic: ours.nic.clone(),
+        instance: ours.instance.clone(),
+        events,
+        handing_out: HandingOut::default(),
+        _fd: fd,
+    };
     let whole = Box::into_raw(Box::new(context)).cast::<ibv_context>();
     // SAFETY: inside the allocation just made.
     Ok(unsafe { whole.byte_add(offset_of!(verbs_context, context)) })
 }
 
-/// `ibv_open_device`. errno: ENODEV for a device listed before a fork; EMFILE, ENFILE, ENOMEM.
+/// `ibv_open_device`. errno: ENODEV for a device that the parent listed and a forked child has not;
+/// EIO after the device became fatal; EMFILE, ENFILE, ENOMEM.
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     border::or_null(|| open(device))
 }

@@ -1,5 +1,6 @@
 //! Completion queues (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3)).
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +22,7 @@ use crate::verbs::event::Unacked;
 /// A completion queue as C sees it, and the adapter's.
 #[repr(C)]
 pub(crate) struct Cq {
-    c: ibv_cq,
+    c: UnsafeCell<ibv_cq>,
     pub nic: Arc<nic::Cq>,
     pub completion_events: Unacked,
     pub async_events: Unacked,
@@ -39,6 +40,19 @@ impl Cq {
     pub unsafe fn of<'a>(cq: *mut ibv_cq) -> &'a Cq {
         // SAFETY: the C part is the first field.
         unsafe { &*cq.cast::<Cq>() }
+    }
+
+    /// Takes its events back; those that another thread is just adding find no object any more.
+    fn withdraw(&self, context: &Context, channel: Option<&Channel>) {
+        {
+            let _completions = channel.map(|c| c.handing_out.begin());
+            let _async = context.handing_out.begin();
+            self.nic.cookie.store(0, Ordering::Release);
+        }
+        if let Some(channel) = channel {
+            channel.nic.forget(&self.nic);
+        }
+        context.events.forget_cq(&self.nic);
     }
 
     /// The C object of an adapter's queue.
@@ -62,7 +76,7 @@ pub unsafe extern "C" fn ibv_create_cq(
         let cqe = u32::try_from(cqe).map_err(|_| Errno(libc::EINVAL))?;
         // SAFETY: a context of ours, and a channel of ours or NULL, by the man page's contract.
         let (ours, reports_to) =
-            unsafe { (Context::of(context), (!channel.is_null()).then(|| Channel::of(channel))) };
+            unsafe { (Context::usable(context)?, (!channel.is_null()).then(|| Channel::of(channel))) };
         let slot = ours.nic.take_cq()?;
         let nic = nic::Cq::new(cqe, reports_to.map(|c| c.nic.clone()), ours.events.clone())?;
         // SAFETY: integers, pointers, a mutex and a condition of zeroes.
@@ -75,7 +89,7 @@ pub unsafe extern "C" fn ibv_create_cq(
             channel.users.fetch_add(1, Ordering::AcqRel);
         }
         let cq = Box::into_raw(Box::new(Cq {
-            c,
+            c: c.into(),
             nic: nic.clone(),
             completion_events: Unacked::default(),
             async_events: Unacked::default(),
@@ -95,7 +109,9 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         let size = u32::try_from(cqe).map_err(|_| Errno(libc::EINVAL))?;
         // SAFETY: a queue of ours, by the man page's contract.
         unsafe {
-            Cq::of(cq).nic.resize(size)?;
+            let ours = Cq::of(cq);
+            ours.instance.check()?;
+            ours.nic.resize(size)?;
             (*cq).cqe = cqe;
         }
         Ok(())
@@ -110,20 +126,19 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         if ours.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // An event that another thread is just adding finds no object any more.
-        ours.nic.cookie.store(0, Ordering::Release);
-        if let Some(channel) = ours.nic.channel() {
-            channel.forget(&ours.nic);
+        // SAFETY: the channel outlives its queues, by its EBUSY; so does the context, by the man page's contract.
+        let (context, channel) = unsafe {
+            let channel = (*cq).channel;
+            (Context::of(ours.context), (!channel.is_null()).then(|| Channel::of(channel)))
+        };
+        // In a forked child nobody acknowledges what the parent was handed, and locks may be held for ever.
+        if ours.instance.is_ours() {
+            ours.withdraw(context, channel);
+            ours.completion_events.wait();
+            ours.async_events.wait();
         }
-        // SAFETY: the context outlives its queues, by the man page's contract.
-        unsafe { Context::of(ours.context) }.events.forget_cq(&ours.nic);
-        ours.completion_events.wait();
-        ours.async_events.wait();
-        // SAFETY: the channel outlives its queues.
-        unsafe {
-            if !(*cq).channel.is_null() {
-                Channel::of((*cq).channel).users.fetch_sub(1, Ordering::AcqRel);
-            }
+        if let Some(channel) = channel {
+            channel.users.fetch_sub(1, Ordering::AcqRel);
         }
         // SAFETY: made by `Box::into_raw` in `ibv_create_cq`, and used by nobody.
         drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
@@ -139,6 +154,9 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
         let most = usize::try_from(num_entries).map_err(|_| Errno(libc::EINVAL))?;
         if ours.nic.is_empty() {
             ours.instance.host.poll();
+        }
+        if !ours.instance.is_ours() {
+            return Err(Errno(libc::ENODEV));
         }
         let mut at = wc;
         let n = ours.nic.poll(most, |completion| {
@@ -180,6 +198,9 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     border::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Cq::of(cq) };
+        if !ours.instance.is_ours() {
+            return Err(Errno(libc::ENODEV));
+        }
         ours.nic.arm(if solicited_only == 0 { Arm::Next } else { Arm::Solicited });
         // Whoever arms is about to wait: the engine takes the sockets over.
         ours.instance.host.rest();

@@ -1,5 +1,6 @@
 //! The device list (ibv_get_device_list(3), ibv_get_device_name(3), ibv_get_device_guid(3)).
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::instance::{self, Instance};
 /// process has a handful.
 #[repr(C)]
 pub(crate) struct Device {
-    c: ibv_device,
+    c: UnsafeCell<ibv_device>,
     pub nic: Arc<nic::Device>,
     pub instance: Arc<Instance>,
 }
@@ -49,6 +50,22 @@ pub(crate) fn all() -> Result<Vec<*mut ibv_device>, Errno> {
     Ok(devices.map(|&d| std::ptr::with_exposed_provenance_mut::<ibv_device>(d)).collect())
 }
 
+/// The device of this process that a device is: itself, or in a forked child the one that has its name.
+///
+/// # Safety
+///
+/// As for [`Device::of`].
+pub(crate) unsafe fn of_this_process(device: *mut ibv_device) -> Result<*mut ibv_device, Errno> {
+    // SAFETY: as the caller says.
+    let listed = unsafe { Device::of(device) };
+    if listed.instance.is_ours() {
+        return Ok(device);
+    }
+    // SAFETY: devices of our own list.
+    let same = |d: &*mut ibv_device| unsafe { Device::of(*d) }.nic.config.name == listed.nic.config.name;
+    all()?.into_iter().find(same).ok_or(Errno(libc::ENODEV))
+}
+
 fn make(instance: &Arc<Instance>, index: usize, nic: Arc<nic::Device>) -> usize {
     // SAFETY: every field of the C structure is an integer, an array of them or a nullable function pointer.
     let mut c: ibv_device = unsafe { std::mem::zeroed() };
@@ -58,7 +75,7 @@ fn make(instance: &Arc<Instance>, index: usize, nic: Arc<nic::Device>) -> usize 
     copy(&format!("uverbs{index}"), &mut c.dev_name);
     copy(&format!("/sys/class/infiniband_verbs/uverbs{index}"), &mut c.dev_path);
     copy(&format!("/sys/class/infiniband/{}", nic.config.name), &mut c.ibdev_path);
-    Box::into_raw(Box::new(Device { c, nic, instance: instance.clone() })).expose_provenance()
+    Box::into_raw(Box::new(Device { c: c.into(), nic, instance: instance.clone() })).expose_provenance()
 }
 
 fn copy(text: &str, to: &mut [c_char]) {
@@ -71,7 +88,12 @@ fn copy(text: &str, to: &mut [c_char]) {
 /// `ibv_get_device_list`: a NULL-terminated array, to be freed by [`ibv_free_device_list`]. errno: what the system refused.
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     border::or_null(|| {
-        let devices = all()?;
+        let devices = all().inspect_err(|_| {
+            if !num_devices.is_null() {
+                // SAFETY: the caller's integer.
+                unsafe { *num_devices = 0 };
+            }
+        })?;
         if !num_devices.is_null() {
             // SAFETY: the caller's integer.
             unsafe { *num_devices = devices.len() as c_int };

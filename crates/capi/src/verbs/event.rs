@@ -1,12 +1,12 @@
 //! Asynchronous events (ibv_get_async_event(3)), and the count of events that a destroy waits for.
 
 use std::ffi::c_int;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use abi::verbs::{ibv_async_event, ibv_async_event_element, ibv_context};
 use nic::{AsyncEvent, Element};
 
-use crate::border;
+use crate::border::{self, Errno};
 use crate::fds;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
@@ -41,25 +41,67 @@ impl Unacked {
     }
 }
 
-/// `ibv_get_async_event`: waits on the context's `async_fd` unless that is non-blocking. -1 with EAGAIN or EINTR.
+/// Held while an event is taken and counted as handed out, and while an object is withdrawn: whoever destroys an object
+/// either finds it handed out, and waits, or nobody hands it out any more.
+#[derive(Debug, Default)]
+pub(crate) struct HandingOut(Mutex<()>);
+
+impl HandingOut {
+    /// Until the guard is dropped nobody else hands out or withdraws.
+    pub fn begin(&self) -> MutexGuard<'_, ()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `ibv_get_async_event`: waits on the context's `async_fd` unless that is non-blocking. -1 with EAGAIN or EINTR;
+/// ENODEV for a parent's context in a forked child.
 pub unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
+    // SAFETY: a context of ours, by the man page's contract.
+    if unsafe { !is_ours(context) } {
+        return -1;
+    }
     loop {
         // SAFETY: a context of ours; this frame has nothing to drop while it waits.
         if unsafe { !fds::wait((*context).async_fd) } {
             return -1;
         }
         // SAFETY: as above.
-        let found =
-            border::or(None, || Ok(unsafe { Context::of(context) }.events.pop().and_then(|e| convert(&e))));
+        let found = border::or(None, || Ok(unsafe { next(context) }));
         if let Some(found) = found {
             // SAFETY: the caller's variable.
             unsafe { *event = found };
             return 0;
         }
     }
+}
+
+/// Whether a context was opened by this process; sets errno where not.
+///
+/// # Safety
+///
+/// A context of ours that is not closed.
+pub(crate) unsafe fn is_ours(context: *mut ibv_context) -> bool {
+    // SAFETY: as the caller says.
+    let ours = unsafe { Context::of(context) }.instance.is_ours();
+    if !ours {
+        Errno(libc::ENODEV).set();
+    }
+    ours
+}
+
+/// The oldest event, handed out; `None` where it was taken back.
+///
+/// # Safety
+///
+/// A context of ours that is not closed.
+unsafe fn next(context: *mut ibv_context) -> Option<ibv_async_event> {
+    // SAFETY: as the caller says.
+    let context = unsafe { Context::of(context) };
+    let _handing_out = context.handing_out.begin();
+    convert(&context.events.pop()?)
 }
 
 /// The event as C has it, handed out; `None` where its object is being destroyed.
@@ -70,7 +112,7 @@ fn convert(event: &AsyncEvent) -> Option<ibv_async_event> {
             if c.is_null() {
                 return None;
             }
-            // SAFETY: the C object lives: its destruction waits for what is handed out here.
+            // SAFETY: the C object lives: it is not withdrawn yet, and its destruction waits for what is handed out.
             unsafe { Qp::of(c) }.async_events.hand_out();
             ibv_async_event_element { qp: c }
         }

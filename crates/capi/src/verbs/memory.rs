@@ -1,10 +1,11 @@
 //! Protection domains and memory regions (ibv_alloc_pd(3), ibv_reg_mr(3)).
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use abi::verbs::{ibv_context, ibv_mr, ibv_pd};
+use abi::verbs::{IBV_ACCESS_ZERO_BASED, ibv_context, ibv_mr, ibv_pd};
 
 use crate::border::{self, Errno};
 use crate::verbs::context::Context;
@@ -12,7 +13,7 @@ use crate::verbs::context::Context;
 /// A protection domain as C sees it, and the adapter's.
 #[repr(C)]
 pub(crate) struct Pd {
-    c: ibv_pd,
+    c: UnsafeCell<ibv_pd>,
     pub nic: Arc<nic::Pd>,
     /// Regions and queue pairs in it.
     pub users: AtomicU32,
@@ -31,7 +32,7 @@ impl Pd {
 /// A region as C sees it, and the adapter's. It keeps its domain alive.
 #[repr(C)]
 struct Mr {
-    c: ibv_mr,
+    c: UnsafeCell<ibv_mr>,
     nic: nic::Mr,
     pd: Arc<nic::Pd>,
 }
@@ -40,9 +41,9 @@ struct Mr {
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     border::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
-        let nic = Arc::new(unsafe { Context::of(context) }.nic.alloc_pd()?);
-        Ok(Box::into_raw(Box::new(Pd { c: ibv_pd { context, handle: 0 }, nic, users: AtomicU32::new(0) }))
-            .cast())
+        let nic = Arc::new(unsafe { Context::usable(context)? }.nic.alloc_pd()?);
+        let c = ibv_pd { context, handle: 0 };
+        Ok(Box::into_raw(Box::new(Pd { c: c.into(), nic, users: AtomicU32::new(0) })).cast())
     })
 }
 
@@ -62,8 +63,8 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 /// Registers memory; see [`nic::memory::Table::register`] for the errors.
 fn register(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint) -> *mut ibv_mr {
     border::or_null(|| {
-        // SAFETY: a domain of ours, by the man page's contract.
-        let ours = unsafe { Pd::of(pd) };
+        // SAFETY: a domain of ours and its context, by the man page's contract.
+        let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
         let nic = ours.nic.register(addr.expose_provenance() as u64, length as u64, iova, access)?;
         ours.users.fetch_add(1, Ordering::AcqRel);
         let c = ibv_mr {
@@ -76,19 +77,21 @@ fn register(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access
             lkey: nic.key.0,
             rkey: nic.key.0,
         };
-        Ok(Box::into_raw(Box::new(Mr { c, nic, pd: ours.nic.clone() })).cast())
+        Ok(Box::into_raw(Box::new(Mr { c: c.into(), nic, pd: ours.nic.clone() })).cast())
     })
 }
 
 /// `ibv_reg_mr`. errno: EINVAL for illegal access flags, EFAULT for memory not mapped with these rights, ENOMEM at the limit,
-/// EOPNOTSUPP for on-demand paging.
+/// EOPNOTSUPP for on-demand paging. With `IBV_ACCESS_ZERO_BASED` addresses count from the first byte.
 pub unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    register(pd, addr, length, addr.expose_provenance() as u64, access as c_uint)
+    let access = access as c_uint;
+    let zero_based = access & IBV_ACCESS_ZERO_BASED != 0;
+    register(pd, addr, length, if zero_based { 0 } else { addr.expose_provenance() as u64 }, access)
 }
 
 /// `ibv_reg_mr_iova`: work requests and peers name the first byte by `iova`.
@@ -118,8 +121,13 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     border::or_errno(|| {
         // SAFETY: made by `Box::into_raw` in `register`, by the man page's contract.
         let mr = unsafe { Box::from_raw(mr.cast::<Mr>()) };
-        // SAFETY: a domain lives as long as its regions, by `ibv_dealloc_pd`'s EBUSY.
-        unsafe { Pd::of(mr.c.pd) }.users.fetch_sub(1, Ordering::AcqRel);
-        Ok(mr.pd.deregister(mr.nic)?)
+        let ibv_mr { pd, context, .. } = mr.c.into_inner();
+        // SAFETY: a domain lives as long as its regions, by `ibv_dealloc_pd`'s EBUSY; so does their context.
+        let ours = unsafe {
+            Pd::of(pd).users.fetch_sub(1, Ordering::AcqRel);
+            Context::of(context).instance.is_ours()
+        };
+        // In a forked child accesses that were under way in the parent never end.
+        if ours { Ok(mr.pd.deregister(mr.nic)?) } else { Ok(()) }
     })
 }

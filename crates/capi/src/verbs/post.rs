@@ -96,7 +96,8 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
 }
 
 /// `ibv_post_send`: takes the list in order under one lock and sends. Where one is refused, `bad_wr` names it and those before
-/// it stay posted. EINVAL for a wrong state or request, ENOMEM for a full queue.
+/// it stay posted. EINVAL for a wrong state or request, ENOMEM for a full queue, EOPNOTSUPP for an operation
+/// that is not built, ENODEV for a parent's queue pair in a forked child.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -106,6 +107,8 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
         if !ours.instance.is_ours() {
+            // SAFETY: the caller's variable.
+            unsafe { *bad_wr = wr };
             return Err(Errno(libc::ENODEV));
         }
         let mut sender = ours.nic.sender(Instant::now());
@@ -136,6 +139,8 @@ pub(crate) unsafe extern "C" fn post_recv(
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
         if !ours.instance.is_ours() {
+            // SAFETY: the caller's variable.
+            unsafe { *bad_wr = wr };
             return Err(Errno(libc::ENODEV));
         }
         let mut at = wr;

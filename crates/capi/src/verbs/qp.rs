@@ -1,5 +1,6 @@
 //! Queue pairs (ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3)).
 
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +22,7 @@ use crate::verbs::memory::Pd;
 /// A queue pair as C sees it, and the adapter's.
 #[repr(C)]
 pub(crate) struct Qp {
-    c: ibv_qp,
+    c: UnsafeCell<ibv_qp>,
     pub nic: Arc<nic::Qp>,
     pub async_events: Unacked,
     pub instance: Arc<Instance>,
@@ -59,7 +60,7 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Res
     }
     // SAFETY: as the caller says.
     let (context, send_cq, recv_cq) = unsafe {
-        (Context::of((*pd).context), Cq::of(init.send_cq).nic.clone(), Cq::of(init.recv_cq).nic.clone())
+        (Context::usable((*pd).context)?, Cq::of(init.send_cq).nic.clone(), Cq::of(init.recv_cq).nic.clone())
     };
     context.instance.attach(&context.nic)?;
     let cap = QpCap {
@@ -94,7 +95,12 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Res
     // SAFETY: as the caller says.
     unsafe { uses(init.send_cq, init.recv_cq, pd, |n| _ = n.fetch_add(1, Ordering::AcqRel)) };
     let instance = context.instance.clone();
-    let qp = Box::into_raw(Box::new(Qp { c, nic: nic.clone(), async_events: Unacked::default(), instance }));
+    let qp = Box::into_raw(Box::new(Qp {
+        c: c.into(),
+        nic: nic.clone(),
+        async_events: Unacked::default(),
+        instance,
+    }));
     nic.cookie.store(qp.expose_provenance() as u64, Ordering::Release);
     Ok(qp.cast())
 }
@@ -125,24 +131,34 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     border::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
+        // SAFETY: what a queue pair uses lives as long as it, by their EBUSY and the man page's contract.
+        let (context, send_cq, recv_cq, pd) =
+            unsafe { (Context::of((*qp).context), (*qp).send_cq, (*qp).recv_cq, (*qp).pd) };
         if ours.instance.is_ours() {
-            ours.nic.cookie.store(0, Ordering::Release);
+            {
+                let _handing_out = context.handing_out.begin();
+                ours.nic.cookie.store(0, Ordering::Release);
+            }
             ours.nic.destroy();
             ours.async_events.wait();
         }
-        // SAFETY: what a queue pair uses lives as long as it, by their EBUSY.
-        unsafe { uses(ours.c.send_cq, ours.c.recv_cq, ours.c.pd, |n| _ = n.fetch_sub(1, Ordering::AcqRel)) };
+        // SAFETY: as above.
+        unsafe { uses(send_cq, recv_cq, pd, |n| _ = n.fetch_sub(1, Ordering::AcqRel)) };
         // SAFETY: made by `Box::into_raw` in `create`; the adapter forgot it.
         drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
         Ok(())
     })
 }
 
-/// `ibv_modify_qp`: EINVAL for a transition, mask or value that IBA 1.4 §10.3 does not allow.
+/// `ibv_modify_qp`: EINVAL for a transition, mask or value that IBA 1.4 §10.3 does not allow; ENODEV for a parent's
+/// queue pair in a forked child.
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
     border::or_errno(|| {
         // SAFETY: a queue pair of ours and attributes, by the man page's contract.
         let (ours, attr) = unsafe { (Qp::of(qp), &*attr) };
+        if !ours.instance.is_ours() {
+            return Err(Errno(libc::ENODEV));
+        }
         let bits = attr_mask.cast_unsigned();
         ours.nic.modify(Instant::now(), &from_c(attr, bits)?, bits)?;
         if bits & mask::STATE != 0 {
@@ -249,7 +265,7 @@ fn cap_to_c(cap: &QpCap) -> ibv_qp_cap {
     }
 }
 
-/// `ibv_query_qp`: everything, whatever the mask.
+/// `ibv_query_qp`: everything, whatever the mask. ENODEV for a parent's queue pair in a forked child.
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -259,6 +275,9 @@ pub unsafe extern "C" fn ibv_query_qp(
     border::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
+        if !ours.instance.is_ours() {
+            return Err(Errno(libc::ENODEV));
+        }
         let init = ours.nic.init();
         let now = ours.nic.query();
         // SAFETY: the caller's structures, and the queue pair as above.

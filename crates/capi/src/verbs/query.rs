@@ -27,6 +27,9 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     use abi::verbs as v;
     // SAFETY: integers only.
     let mut a: ibv_device_attr = unsafe { std::mem::zeroed() };
+    for (to, byte) in a.fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+        *to = byte.cast_signed();
+    }
     a.node_guid = context.nic.config.guid.0.to_be();
     a.sys_image_guid = a.node_guid;
     a.max_mr_size = u64::MAX;
@@ -34,10 +37,8 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a.vendor_id = 0xff_ffff;
     a.max_qp = limits::MAX_QP as c_int;
     a.max_qp_wr = limits::MAX_QP_WR as c_int;
-    a.device_cap_flags = v::IBV_DEVICE_RC_RNR_NAK_GEN
-        | v::IBV_DEVICE_CURR_QP_STATE_MOD
-        | v::IBV_DEVICE_PORT_ACTIVE_EVENT
-        | v::IBV_DEVICE_SYS_IMAGE_GUID;
+    a.device_cap_flags =
+        v::IBV_DEVICE_RC_RNR_NAK_GEN | v::IBV_DEVICE_CURR_QP_STATE_MOD | v::IBV_DEVICE_SYS_IMAGE_GUID;
     a.max_sge = limits::MAX_SGE as c_int;
     a.max_sge_rd = limits::MAX_SGE as c_int;
     a.max_cq = limits::MAX_CQ as c_int;
@@ -91,16 +92,22 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// `active_width` and `active_speed` for a link speed, the smallest pair that is not below it: 1X or 4X of 2.5 to 50 Gb/s.
+/// `active_width` (1X, 2X, 4X) and `active_speed` (SDR, DDR, FDR10, EDR, HDR, NDR) for an Ethernet speed: the pairs that the
+/// kernel gives its RoCE ports. What has no speed, such as loopback, counts as 1 Gb/s.
 fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
-    match mbps.unwrap_or(0) {
-        0..=1_000 => (1, 1),
-        1_001..=10_000 => (1, 4),
-        10_001..=25_000 => (1, 32),
-        25_001..=40_000 => (2, 4),
-        40_001..=50_000 => (1, 64),
-        50_001..=100_000 => (2, 32),
-        _ => (2, 64),
+    const X1: u8 = 1;
+    const X2: u8 = 16;
+    const X4: u8 = 2;
+    match mbps.unwrap_or(1_000) {
+        0..=1_000 => (X1, 1),
+        1_001..=10_000 => (X1, 8),
+        10_001..=20_000 => (X4, 2),
+        20_001..=25_000 => (X1, 32),
+        25_001..=40_000 => (X4, 8),
+        40_001..=50_000 => (X2, 32),
+        50_001..=100_000 => (X4, 32),
+        100_001..=200_000 => (X4, 64),
+        _ => (X4, 128),
     }
 }
 
@@ -121,6 +128,7 @@ fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Errno> {
     a.pkey_tbl_len = limits::PKEYS;
     a.max_vl_num = 1;
     (a.active_width, a.active_speed) = width_and_speed(p.speed_mbps);
+    a.active_speed_ex = a.active_speed.into();
     a.link_layer = LINK_LAYER_ETHERNET;
     Ok(a)
 }
