@@ -144,6 +144,11 @@ pub(crate) fn plain(id: &Arc<Id>, kind: EventKind, status: i32) -> Event {
 }
 
 impl<W: World> Node<W> {
+    /// Connections that the connection manager knows, in whatever state: time wait and remembered refusals included.
+    pub fn connections(&self) -> usize {
+        self.manager.lock().cms.values().map(Cm::len).sum()
+    }
+
     /// Gives an identifier an event that comes from no message.
     pub(crate) fn tell(&self, id: &Arc<Id>, kind: EventKind, status: i32) {
         let channel = id.lock().channel.clone();

@@ -1,0 +1,80 @@
+//! Memory for work requests that safe code may look into while peers write to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use nic::{Error, Mr, Pd};
+use transport::Sge;
+use wire::Rkey;
+
+/// Bytes on the heap, registered for as long as they live. Peers and work requests name them by addresses from
+/// [`Buffer::addr`] on, which the owner chooses, so that packets are the same in every run.
+///
+/// It must live until no queue pair works on it, or the queue pair fails with a protection error: the keys die with it.
+#[derive(Debug)]
+pub struct Buffer {
+    bytes: Vec<AtomicU8>,
+    pd: Arc<Pd>,
+    mr: Option<Mr>,
+    iova: u64,
+}
+
+impl Buffer {
+    /// `len` zero bytes, registered for `pd` as beginning at `iova`, with rights `access`
+    /// ([`nic::Access`] bits).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Pd::register`].
+    pub fn new(pd: &Arc<Pd>, len: usize, iova: u64, access: u32) -> Result<Buffer, Error> {
+        let mut bytes = Vec::new();
+        bytes.resize_with(len, AtomicU8::default);
+        let mr = pd.register(bytes.as_ptr().expose_provenance() as u64, len as u64, iova, access)?;
+        Ok(Buffer { bytes, pd: pd.clone(), mr: Some(mr), iova })
+    }
+
+    /// Address of the first byte, as work requests name it.
+    pub fn addr(&self) -> u64 {
+        self.iova
+    }
+    /// Local and remote key.
+    pub fn key(&self) -> Rkey {
+        self.mr.as_ref().map_or(Rkey(0), |mr| mr.key)
+    }
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+    /// The element that names `len` bytes from `at` on; whether the buffer has them is checked when it is used.
+    pub fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { addr: self.iova + at as u64, length: len as u32, lkey: self.key() }
+    }
+    /// A copy of `len` bytes from `at` on; fewer where the buffer ends.
+    pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
+        self.bytes.iter().skip(at).take(len).map(|b| b.load(Ordering::Relaxed)).collect()
+    }
+    /// Whether the bytes from `at` on are these.
+    pub fn holds(&self, at: usize, bytes: &[u8]) -> bool {
+        let mine = self.bytes.get(at..).unwrap_or_default();
+        mine.len() >= bytes.len() && mine.iter().zip(bytes).all(|(m, b)| m.load(Ordering::Relaxed) == *b)
+    }
+    /// Writes `bytes` from `at` on; those beyond the end are dropped.
+    pub fn write(&self, at: usize, bytes: &[u8]) {
+        for (to, from) in self.bytes.iter().skip(at).zip(bytes) {
+            to.store(*from, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(mr) = self.mr.take() {
+            // It was registered here and is deregistered once.
+            _ = self.pd.deregister(mr);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What may happen to packets between two hosts. Inside a host packets only take their time.
+
+use std::time::Duration;
+
+/// Probabilities (0.0 to 1.0, each for each packet) and durations of what goes wrong on every link. One direction of a
+/// link knows nothing of the other: what clogs or cuts one leaves the other as it was.
+///
+/// A packet that no fault hits arrives in order, `delay` plus up to `jitter` after it was sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Faults {
+    /// Time on the way.
+    pub delay: Duration,
+    /// Most added to `delay`; order is kept.
+    pub jitter: Duration,
+    /// Never arrives.
+    pub loss: f64,
+    /// Arrives twice, the copy at once behind it.
+    pub duplicate: f64,
+    /// Arrives again, up to `replay_delay` later.
+    pub replay: f64,
+    /// Longest time after which a packet comes again.
+    pub replay_delay: Duration,
+    /// Arrives up to `reorder_delay` late, overtaken by those behind it.
+    pub reorder: f64,
+    /// Longest time a packet is late.
+    pub reorder_delay: Duration,
+    /// One byte arrives changed. Over IPv6 the ICRC tells always; over IPv4 it is checked without knowing the packet's
+    /// identification, which lets one in 2^15 pass (see [`wire::icrc::open`]). On a real network the UDP checksum, which this
+    /// one does not have, finds that one.
+    pub corrupt: f64,
+    /// The link stops for up to `clog_time`; what is on it arrives then, in order.
+    pub clog: f64,
+    /// Longest stop.
+    pub clog_time: Duration,
+    /// The direction loses everything for up to `partition_time`, beginning with this packet.
+    pub partition: f64,
+    /// Longest partition.
+    pub partition_time: Duration,
+}
+
+impl Faults {
+    /// A perfect network: 20 us a packet.
+    pub fn none() -> Faults {
+        Faults {
+            delay: Duration::from_micros(20),
+            jitter: Duration::ZERO,
+            loss: 0.0,
+            duplicate: 0.0,
+            replay: 0.0,
+            replay_delay: Duration::from_millis(5),
+            reorder: 0.0,
+            reorder_delay: Duration::from_micros(200),
+            corrupt: 0.0,
+            clog: 0.0,
+            clog_time: Duration::from_millis(5),
+            partition: 0.0,
+            partition_time: Duration::from_millis(5),
+        }
+    }
+
+    /// A bad network: one packet in fifty lost, as many repeated or late.
+    pub fn lossy() -> Faults {
+        Faults {
+            jitter: Duration::from_micros(10),
+            loss: 0.02,
+            duplicate: 0.01,
+            replay: 0.01,
+            reorder: 0.02,
+            ..Faults::none()
+        }
+    }
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Faults::none()
+    }
+}

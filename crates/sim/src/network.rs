@@ -1,0 +1,99 @@
+//! Links between hosts: what becomes of a packet.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::clock::nanos;
+use crate::world::HostId;
+use crate::{Dice, Faults};
+
+/// Time a packet takes inside a host.
+const LOCAL: Duration = Duration::from_micros(5);
+
+/// One direction between two hosts.
+#[derive(Debug, Default)]
+struct Link {
+    /// When the last packet in order arrives.
+    last: u64,
+    /// Nothing arrives before.
+    clogged_until: u64,
+    /// Everything sent before is lost.
+    cut_until: u64,
+}
+
+/// Times at which copies of a packet arrive, and whether the first has a byte changed.
+#[derive(Debug, Default)]
+pub(crate) struct Fate {
+    pub arrivals: Vec<u64>,
+    /// What to exclusive-or to which byte, counted modulo the length.
+    pub corrupt: Option<(u64, u8)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub faults: Faults,
+    dice: Dice,
+    links: BTreeMap<(HostId, HostId), Link>,
+}
+
+impl Network {
+    pub fn new(faults: Faults, dice: Dice) -> Network {
+        Network { faults, dice, links: BTreeMap::new() }
+    }
+
+    pub fn cut(&mut self, from: HostId, to: HostId, until: u64) {
+        self.links.entry((from, to)).or_default().cut_until = until;
+    }
+
+    pub fn clog(&mut self, from: HostId, to: HostId, until: u64) {
+        self.links.entry((from, to)).or_default().clogged_until = until;
+    }
+
+    pub fn heal(&mut self) {
+        for link in self.links.values_mut() {
+            (link.cut_until, link.clogged_until) = (0, 0);
+        }
+    }
+
+    /// Whether a packet sent now would be lost whatever the dice say.
+    pub fn is_cut(&self, from: HostId, to: HostId, now: u64) -> bool {
+        self.links.get(&(from, to)).is_some_and(|l| now < l.cut_until)
+    }
+
+    /// Sends a packet.
+    pub fn launch(&mut self, from: HostId, to: HostId, now: u64) -> Fate {
+        let Network { faults: f, dice, links } = self;
+        let link = links.entry((from, to)).or_default();
+        if from == to {
+            link.last = link.last.max(now + nanos(LOCAL));
+            return Fate { arrivals: vec![link.last], corrupt: None };
+        }
+        if dice.chance(f.partition) {
+            link.cut_until = link.cut_until.max(now + nanos(dice.duration(f.partition_time)));
+        }
+        if dice.chance(f.clog) {
+            link.clogged_until = link.clogged_until.max(now + nanos(dice.duration(f.clog_time)));
+        }
+        if now < link.cut_until || dice.chance(f.loss) {
+            return Fate::default();
+        }
+        let mut fate = Fate::default();
+        let direct = now + nanos(f.delay + dice.duration(f.jitter));
+        if dice.chance(f.reorder) {
+            fate.arrivals.push((direct + nanos(dice.duration(f.reorder_delay))).max(link.clogged_until));
+        } else {
+            link.last = direct.max(link.last).max(link.clogged_until);
+            fate.arrivals.push(link.last);
+        }
+        if dice.chance(f.duplicate) {
+            fate.arrivals.push(fate.arrivals[0]);
+        }
+        if dice.chance(f.replay) {
+            fate.arrivals.push(fate.arrivals[0] + nanos(dice.duration(f.replay_delay)));
+        }
+        if dice.chance(f.corrupt) {
+            fate.corrupt = Some((dice.bits(), dice.between(1, 255) as u8));
+        }
+        fate
+    }
+}

@@ -1,0 +1,521 @@
+//! The simulation: hosts and processes, what is on its way to them, and the loop that moves time.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use node::world::{Datagram, Guest, Input, Interface, Name};
+use node::{Config, Node};
+use wire::icrc::{Flow, ICRC_LEN};
+use wire::roce::Packet;
+
+use crate::clock::nanos;
+use crate::network::Network;
+use crate::world::{Action, Host, HostId, INTERFACE, ProcessId, Shared, SimWorld};
+use crate::{Dice, Faults};
+
+/// Until a known neighbour is found.
+const ARP: Duration = Duration::from_micros(50);
+/// Until a neighbour that does not answer is given up.
+const ARP_TIMEOUT: Duration = Duration::from_secs(3);
+const EHOSTUNREACH: i32 = 113;
+const ECONNREFUSED: i32 = 111;
+/// A node that wants to be woken so often without time passing will never stop.
+const MAX_WAKES: u32 = 100_000;
+
+/// What happened in a simulation so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets that nodes sent.
+    pub sent: u64,
+    /// Packets, copies included, that reached a process.
+    pub delivered: u64,
+    /// Packets lost on a link.
+    pub lost: u64,
+    /// Packets of which more than one copy arrives.
+    pub repeated: u64,
+    /// Packets with a byte changed.
+    pub corrupted: u64,
+    /// Packets handed from one process of a host to another.
+    pub forwarded: u64,
+    /// Packets to a host on which nobody has the port open, or to no host.
+    pub refused: u64,
+    /// Times a node was woken.
+    pub wakes: u64,
+}
+
+/// Something that will happen.
+#[derive(Debug)]
+struct Due {
+    at: u64,
+    /// Of two at the same time the older comes first.
+    number: u64,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Arrival { from: ProcessId, flow: Flow, bytes: Vec<u8> },
+    Forwarded { to: ProcessId, flow: Flow, bytes: Vec<u8> },
+    Resolved { to: ProcessId, ticket: u64, result: Result<(), i32> },
+    Refused { to: ProcessId, flow: Flow, bytes: Vec<u8> },
+    Gone { to: ProcessId, name: Name },
+    Interfaces { to: ProcessId, interface: Interface },
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+impl Eq for Due {}
+
+/// Hosts on a virtual clock. Programs call the nodes ([`Sim::node`]) between steps; all that follows happens in
+/// [`Sim::step`] and the methods built on it.
+pub struct Sim {
+    shared: Arc<Shared>,
+    network: Network,
+    dice: Dice,
+    nodes: Vec<Option<Arc<Node<SimWorld>>>>,
+    due: BinaryHeap<Reverse<Due>>,
+    numbers: u64,
+    trace: u64,
+    log: bool,
+    counters: Counters,
+    /// Wakes since time last passed.
+    wakes: u32,
+}
+
+impl std::fmt::Debug for Sim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sim").field("elapsed", &self.elapsed()).field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
+impl Sim {
+    /// A world without hosts, at time 0.
+    pub fn new(seed: u64, faults: Faults) -> Sim {
+        let dice = Dice::new(seed);
+        Sim {
+            shared: Shared::new(),
+            network: Network::new(faults, dice.fork(0)),
+            dice,
+            nodes: Vec::new(),
+            due: BinaryHeap::new(),
+            numbers: 0,
+            // The offset basis of FNV-1a.
+            trace: 0xcbf2_9ce4_8422_2325,
+            log: false,
+            counters: Counters::default(),
+            wakes: 0,
+        }
+    }
+
+    /// Writes every packet and its fate to standard error from now on.
+    pub fn log(&mut self) {
+        self.log = true;
+    }
+
+    /// A host with one interface, `eth0`, that bears `addresses`; `mtu` is the link's, in bytes.
+    pub fn add_host(&mut self, addresses: &[IpAddr], mtu: u32) -> HostId {
+        let mut hosts = self.shared.hosts();
+        let n = hosts.len();
+        let interface = Interface {
+            index: INTERFACE,
+            name: "eth0".to_owned(),
+            mac: [2, 0, 0, 0, (n >> 8) as u8, n as u8],
+            mtu,
+            up: true,
+            loopback: false,
+            speed_mbps: None,
+            addresses: addresses.to_vec(),
+        };
+        hosts.push(Host {
+            interface,
+            names: Default::default(),
+            watchers: BTreeSet::new(),
+            processes: BTreeSet::new(),
+            attached: BTreeSet::new(),
+            dice: self.dice.fork(1 + n as u64),
+        });
+        HostId(n)
+    }
+
+    /// Starts a process: a node that shares the host's addresses and names with those started before.
+    pub fn start(&mut self, host: HostId, config: &Config) -> ProcessId {
+        let process = ProcessId(self.nodes.len());
+        let interface = {
+            let host = &mut self.shared.hosts()[host.0];
+            host.processes.insert(process);
+            host.interface.clone()
+        };
+        self.shared.alarms().push(None);
+        let world = Arc::new(SimWorld { shared: self.shared.clone(), host, process });
+        self.nodes.push(Some(Node::new(world, config, &[interface])));
+        process
+    }
+
+    /// The node of a process; `None` once it was killed.
+    pub fn node(&self, process: ProcessId) -> Option<Arc<Node<SimWorld>>> {
+        self.nodes.get(process.0)?.clone()
+    }
+
+    /// Kills a process: it says nothing more, its names are gone, those who watch them are told. What it had sent is
+    /// still on its way.
+    pub fn kill(&mut self, process: ProcessId) {
+        self.flush();
+        let Some(node) = self.nodes.get_mut(process.0).and_then(Option::take) else { return };
+        let told: Vec<_> = {
+            let host = &mut self.shared.hosts()[node.world().host().0];
+            host.processes.remove(&process);
+            host.attached.remove(&process);
+            host.names.retain(|_, p| *p != process);
+            let all = std::mem::take(&mut host.watchers);
+            let (told, kept): (BTreeSet<_>, BTreeSet<_>) = all.into_iter().partition(|(_, whose, _)| *whose == process);
+            host.watchers = kept.into_iter().filter(|(who, ..)| *who != process).collect();
+            told.into_iter().filter(|(who, ..)| host.processes.contains(who)).collect()
+        };
+        self.shared.alarms()[process.0] = None;
+        self.note("killed", &[process.0 as u64]);
+        for (to, _, name) in told {
+            self.schedule(ARP, What::Gone { to, name });
+        }
+        // Names it still holds are dropped here, without the hosts' lock.
+        drop(node);
+    }
+
+    /// The faults as they are.
+    pub fn faults(&self) -> Faults {
+        self.network.faults
+    }
+
+    /// The faults from now on.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.network.faults = faults;
+    }
+
+    /// Loses what `from` sends to `to` for a while; the other direction works.
+    pub fn partition(&mut self, from: HostId, to: HostId, time: Duration) {
+        let until = self.shared.clock.nanos().saturating_add(nanos(time));
+        self.network.cut(from, to, until);
+    }
+
+    /// Holds up what `from` sends to `to` for a while.
+    pub fn clog(&mut self, from: HostId, to: HostId, time: Duration) {
+        let until = self.shared.clock.nanos().saturating_add(nanos(time));
+        self.network.clog(from, to, until);
+    }
+
+    /// Ends all partitions and clogs.
+    pub fn heal(&mut self) {
+        self.network.heal();
+    }
+
+    /// Gives a host other addresses; its processes are told.
+    pub fn set_addresses(&mut self, host: HostId, addresses: &[IpAddr]) {
+        let (interface, processes) = {
+            let host = &mut self.shared.hosts()[host.0];
+            host.interface.addresses = addresses.to_vec();
+            (host.interface.clone(), host.processes.clone())
+        };
+        for to in processes {
+            self.schedule(ARP, What::Interfaces { to, interface: interface.clone() });
+        }
+    }
+
+    /// The names that processes of a host hold now.
+    pub fn names(&self, host: HostId) -> Vec<Name> {
+        self.shared.hosts()[host.0].names.keys().copied().collect()
+    }
+
+    /// Virtual time since the beginning.
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.shared.clock.nanos())
+    }
+
+    /// A hash over everything that happened, and when: equal in two runs where all was equal.
+    pub fn trace(&self) -> u64 {
+        self.trace
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Whether nothing is on its way and no node waits for anything.
+    pub fn is_idle(&mut self) -> bool {
+        self.next().is_none()
+    }
+
+    /// Does the next thing that happens: one packet reaches one node, or one node is woken. `false` where nothing ever will,
+    /// or not before `limit` (time since the beginning), which is then the time.
+    ///
+    /// # Panics
+    ///
+    /// Where a node wants to be woken again and again at the same time.
+    pub fn step(&mut self, limit: Duration) -> bool {
+        let limit = nanos(limit);
+        match self.next() {
+            Some((at, who)) if at <= limit => {
+                if at > self.shared.clock.nanos() {
+                    self.wakes = 0;
+                }
+                self.shared.clock.advance(at);
+                match who {
+                    Some(process) => self.wake(process),
+                    None => {
+                        if let Some(Reverse(due)) = self.due.pop() {
+                            self.happen(due.what);
+                        }
+                    }
+                }
+                self.flush();
+                true
+            }
+            _ => {
+                self.shared.clock.advance(limit);
+                false
+            }
+        }
+    }
+
+    /// Lets time pass.
+    pub fn run_for(&mut self, time: Duration) {
+        let limit = self.elapsed() + time;
+        while self.step(limit) {}
+    }
+
+    /// Runs until `done`, asked before every step, says so; `false` where it still does not after `time` or when nothing
+    /// more will happen.
+    pub fn run_until(&mut self, time: Duration, mut done: impl FnMut(&Sim) -> bool) -> bool {
+        let limit = self.elapsed() + time;
+        loop {
+            if done(self) {
+                return true;
+            }
+            if !self.step(limit) {
+                return done(self);
+            }
+        }
+    }
+}
+
+impl Sim {
+    /// When something happens next; to a process whose alarm it is, or to the oldest thing on its way.
+    fn next(&mut self) -> Option<(u64, Option<ProcessId>)> {
+        self.flush();
+        let alarm = {
+            let alarms = self.shared.alarms();
+            alarms.iter().enumerate().filter_map(|(p, at)| Some(((*at)?, Some(ProcessId(p))))).min()
+        };
+        let due = self.due.peek().map(|Reverse(d)| (d.at, None));
+        [alarm, due].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// As the real world does: an alarm set by the node's calls, and after it rang by what the node still waits for.
+    fn wake(&mut self, process: ProcessId) {
+        self.wakes += 1;
+        assert!(self.wakes < MAX_WAKES, "process {} is woken for ever at {:?}", process.0, self.elapsed());
+        self.counters.wakes += 1;
+        self.shared.alarms()[process.0] = None;
+        let Some(node) = self.node(process) else { return };
+        node.expire(self.shared.clock.now());
+        if let Some(at) = node.deadline() {
+            nic::Outlet::wake_at(&**node.world(), at);
+        }
+    }
+
+    fn schedule(&mut self, after: Duration, what: What) {
+        self.schedule_at(self.shared.clock.nanos().saturating_add(nanos(after)), what);
+    }
+
+    fn schedule_at(&mut self, at: u64, what: What) {
+        self.numbers += 1;
+        self.due.push(Reverse(Due { at, number: self.numbers, what }));
+    }
+
+    /// Lets what nodes did take effect.
+    fn flush(&mut self) {
+        loop {
+            let next = self.shared.outbox().pop_front();
+            let Some((process, action)) = next else { return };
+            if self.nodes.get(process.0).is_none_or(Option::is_none) {
+                continue;
+            }
+            match action {
+                Action::Send { flow, bytes } => self.send(process, flow, bytes),
+                Action::Reach { ticket, route } => {
+                    let found = self.shared.host_of(route.next_hop).is_some();
+                    let (after, result) = if found { (ARP, Ok(())) } else { (ARP_TIMEOUT, Err(EHOSTUNREACH)) };
+                    self.schedule(after, What::Resolved { to: process, ticket, result });
+                }
+                Action::Forward { to, flow, bytes } => {
+                    self.counters.forwarded += 1;
+                    self.schedule(ARP, What::Forwarded { to, flow, bytes });
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, from: ProcessId, flow: Flow, bytes: Vec<u8>) {
+        self.counters.sent += 1;
+        let ends = (self.shared.host_of(flow.source.ip()), self.shared.host_of(flow.dest.ip()));
+        let (Some(source), Some(dest)) = ends else {
+            self.counters.refused += 1;
+            return self.note_packet("nowhere", &flow, &bytes);
+        };
+        let now = self.shared.clock.nanos();
+        let fate = self.network.launch(source, dest, now);
+        let word = match (fate.arrivals.len(), fate.corrupt) {
+            (0, _) => {
+                self.counters.lost += 1;
+                "lost"
+            }
+            (_, Some(_)) => {
+                self.counters.corrupted += 1;
+                "corrupt"
+            }
+            (1, None) => "sent",
+            (_, None) => {
+                self.counters.repeated += 1;
+                "repeated"
+            }
+        };
+        self.note_packet(word, &flow, &bytes);
+        let mut corrupt = fate.corrupt;
+        for at in fate.arrivals {
+            let mut bytes = bytes.clone();
+            if let Some((place, change)) = corrupt.take()
+                && !bytes.is_empty()
+            {
+                let place = (place % bytes.len() as u64) as usize;
+                bytes[place] ^= change;
+            }
+            self.schedule_at(at, What::Arrival { from, flow, bytes });
+        }
+    }
+
+    fn happen(&mut self, what: What) {
+        let now = self.shared.clock.now();
+        match what {
+            What::Arrival { from, flow, bytes } => self.arrive(from, flow, bytes),
+            What::Forwarded { to, flow, bytes } => self.deliver(to, &flow, &bytes, true),
+            What::Resolved { to, ticket, result } => {
+                self.note("resolved", &[to.0 as u64, ticket, u64::from(result.is_ok())]);
+                self.tell(to, Input::Resolved { ticket, result });
+            }
+            What::Refused { to, flow, bytes } => {
+                self.note_packet("unreachable", &flow, &bytes);
+                let (dest, source) = (flow.dest.ip(), flow.source.ip());
+                self.tell(to, Input::Unreachable { dest, source, errno: ECONNREFUSED, sent: &bytes });
+            }
+            What::Gone { to, name } => {
+                self.note("gone", &[to.0 as u64]);
+                self.tell(to, Input::Gone(name));
+            }
+            What::Interfaces { to, interface } => {
+                self.note("interfaces", &[to.0 as u64]);
+                if let Some(node) = self.node(to) {
+                    node.input(now, Input::Interfaces(&[interface]));
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, to: ProcessId, input: Input<'_>) {
+        if let Some(node) = self.node(to) {
+            node.input(self.shared.clock.now(), input);
+        }
+    }
+
+    /// A packet reaches a host: one of the processes that have the port open gets it, always the same of a flow, as with
+    /// SO_REUSEPORT. Where there is none, the sender is told as by ICMP.
+    fn arrive(&mut self, from: ProcessId, flow: Flow, bytes: Vec<u8>) {
+        let (Some(source), Some(dest)) =
+            (self.shared.host_of(flow.source.ip()), self.shared.host_of(flow.dest.ip()))
+        else {
+            return;
+        };
+        let member = {
+            let hosts = self.shared.hosts();
+            let members = &hosts[dest.0].attached;
+            let hash = usize::from(flow.source.port()).wrapping_mul(0x9e37_79b1) >> 8;
+            members.iter().nth(hash % members.len().max(1)).copied()
+        };
+        match member {
+            Some(to) => self.deliver(to, &flow, &bytes, false),
+            None => {
+                self.counters.refused += 1;
+                self.note_packet("refused", &flow, &bytes);
+                if !self.network.is_cut(dest, source, self.shared.clock.nanos()) {
+                    self.schedule(self.network.faults.delay, What::Refused { to: from, flow, bytes });
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, to: ProcessId, flow: &Flow, bytes: &[u8], forwarded: bool) {
+        if self.node(to).is_none() {
+            return;
+        }
+        self.counters.delivered += 1;
+        self.note_packet(if forwarded { "forwarded" } else { "arrived" }, flow, bytes);
+        let datagram = Datagram { source: flow.source, dest: flow.dest, interface: INTERFACE, forwarded, bytes };
+        self.tell(to, Input::Datagram(datagram));
+    }
+
+    /// Adds something to the trace.
+    fn record(&mut self, word: &str, numbers: &[u64]) {
+        self.mix(self.shared.clock.nanos());
+        word.bytes().for_each(|b| self.mix(b.into()));
+        numbers.iter().for_each(|n| self.mix(*n));
+    }
+
+    /// Records something that is not a packet.
+    fn note(&mut self, word: &str, numbers: &[u64]) {
+        self.record(word, numbers);
+        if self.log {
+            eprintln!("{:>12?} {word:>9} {numbers:?}", self.elapsed());
+        }
+    }
+
+    fn note_packet(&mut self, word: &str, flow: &Flow, bytes: &[u8]) {
+        // The ICRC stands for all bytes of a packet; the first ones are there for those with a byte changed.
+        let (head, tail) = (bytes.first_chunk().copied().unwrap_or([0; 8]), bytes.last_chunk().copied());
+        let icrc = u32::from_le_bytes(tail.unwrap_or([0; ICRC_LEN]));
+        let ports = u64::from(flow.source.port()) << 32 | u64::from(icrc);
+        self.record(word, &[u64::from_le_bytes(head), ports, bytes.len() as u64]);
+        if self.log {
+            let packet = bytes.split_last_chunk::<ICRC_LEN>().and_then(|(b, _)| Packet::parse(b).ok());
+            let (time, from, to) = (self.elapsed(), flow.source, flow.dest.ip());
+            match packet {
+                Some(p) => eprintln!(
+                    "{time:>12?} {word:>9} {from}>{to} {:?} psn {:#08x} {:?} {}",
+                    p.header.bth.dest_qp,
+                    p.header.bth.psn.get(),
+                    p.header.op,
+                    p.payload.len()
+                ),
+                None => eprintln!("{time:>12?} {word:>9} {from}>{to} not a packet"),
+            }
+        }
+    }
+
+    fn mix(&mut self, value: u64) {
+        // FNV-1a, a word at a time.
+        self.trace = (self.trace ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+    }
+}

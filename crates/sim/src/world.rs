@@ -1,0 +1,247 @@
+//! What a node sees of the simulated world: its host's names, routes and neighbours, the clock, the way out.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use nic::{Outlet, Path};
+use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, World};
+use transport::TxBatch;
+use wire::icrc::{self, Flow};
+use wire::mad::PortSpace;
+
+use crate::Dice;
+use crate::clock::Clock;
+
+/// A host of a simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostId(pub(crate) usize);
+
+/// A process on a host. Never used twice in a simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId(pub(crate) usize);
+
+/// Index of the one interface of every host.
+pub(crate) const INTERFACE: u32 = 2;
+/// The UDP port of RoCEv2.
+pub(crate) const PORT: u16 = 4791;
+/// Source ports of a process: so many from here on, one a detour.
+const DETOURS: u32 = 32;
+const FIRST_SOURCE_PORT: u32 = 32_768;
+
+/// errno values as on Linux.
+const ENODEV: i32 = 19;
+const EAFNOSUPPORT: i32 = 97;
+const EADDRNOTAVAIL: i32 = 99;
+const ENETUNREACH: i32 = 101;
+
+/// What all processes of a host share.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub interface: Interface,
+    pub names: BTreeMap<Name, ProcessId>,
+    /// Who watches whose process, under which name.
+    pub watchers: BTreeSet<(ProcessId, ProcessId, Name)>,
+    /// Living processes.
+    pub processes: BTreeSet<ProcessId>,
+    /// Those with the UDP port open.
+    pub attached: BTreeSet<ProcessId>,
+    pub dice: Dice,
+}
+
+/// What a node did that takes effect when its call is over.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Send { flow: Flow, bytes: Vec<u8> },
+    Reach { ticket: u64, route: Route },
+    Forward { to: ProcessId, flow: Flow, bytes: Vec<u8> },
+}
+
+/// What all worlds of a simulation share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub clock: Clock,
+    hosts: Mutex<Vec<Host>>,
+    outbox: Mutex<VecDeque<(ProcessId, Action)>>,
+    /// When each process wants to be woken.
+    alarms: Mutex<Vec<Option<u64>>>,
+}
+
+impl Shared {
+    pub fn new() -> Arc<Shared> {
+        Arc::new(Shared {
+            clock: Clock::new(),
+            hosts: Mutex::default(),
+            outbox: Mutex::default(),
+            alarms: Mutex::default(),
+        })
+    }
+    pub fn hosts(&self) -> MutexGuard<'_, Vec<Host>> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    pub fn outbox(&self) -> MutexGuard<'_, VecDeque<(ProcessId, Action)>> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    pub fn alarms(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// The host that bears an address.
+    pub fn host_of(&self, address: IpAddr) -> Option<HostId> {
+        self.hosts().iter().position(|h| h.interface.addresses.contains(&address)).map(HostId)
+    }
+}
+
+/// The world of one process.
+#[derive(Debug)]
+pub struct SimWorld {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) host: HostId,
+    pub(crate) process: ProcessId,
+}
+
+impl SimWorld {
+    /// The host it runs on.
+    pub fn host(&self) -> HostId {
+        self.host
+    }
+    /// Runs `f` on what the host's processes share.
+    fn with_host<T>(&self, f: impl FnOnce(&mut Host) -> T) -> T {
+        f(&mut self.shared.hosts()[self.host.0])
+    }
+    fn act(&self, action: Action) {
+        self.shared.outbox().push_back((self.process, action));
+    }
+    fn source_port(&self, detour: u32) -> u16 {
+        let span = u32::from(u16::MAX) - FIRST_SOURCE_PORT;
+        (FIRST_SOURCE_PORT + (self.process.0 as u32 * DETOURS + detour % DETOURS) % span) as u16
+    }
+}
+
+impl Outlet for SimWorld {
+    fn send(&self, path: &Path, batch: &mut TxBatch) {
+        let flow = Flow {
+            source: SocketAddr::new(path.source, self.source_port(path.detour)),
+            dest: SocketAddr::new(path.dest, PORT),
+        };
+        // One segmented send: identifications count from 0.
+        for (ip_id, packet) in (0..).zip(batch.iter()) {
+            let mut bytes = packet.to_vec();
+            icrc::seal(&flow, ip_id, &mut bytes);
+            self.act(Action::Send { flow, bytes });
+        }
+    }
+
+    fn wake_at(&self, at: Instant) {
+        let at = self.shared.clock.nanos_of(at);
+        if let Some(alarm) = self.shared.alarms().get_mut(self.process.0) {
+            *alarm = Some(alarm.map_or(at, |old| old.min(at)));
+        }
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        self.with_host(|h| h.dice.fill(bytes));
+    }
+}
+
+impl World for SimWorld {
+    fn attach(&self, interface: u32) -> Result<(), i32> {
+        self.with_host(|h| {
+            if interface != INTERFACE || !h.processes.contains(&self.process) {
+                return Err(ENODEV);
+            }
+            h.attached.insert(self.process);
+            Ok(())
+        })
+    }
+
+    fn route(&self, query: RouteQuery) -> Result<Route, i32> {
+        self.with_host(|h| {
+            let ours = &h.interface.addresses;
+            let local = ours.contains(&query.dest);
+            let source = match query.source {
+                Some(s) if s.is_ipv4() != query.dest.is_ipv4() => return Err(EAFNOSUPPORT),
+                Some(s) if !ours.contains(&s) => return Err(EADDRNOTAVAIL),
+                Some(s) => s,
+                None if local => query.dest,
+                None => *ours
+                    .iter()
+                    .find(|a| a.is_ipv4() == query.dest.is_ipv4())
+                    .ok_or(ENETUNREACH)?,
+            };
+            let (dest, mtu) = (query.dest, h.interface.mtu);
+            Ok(Route { source, dest, interface: INTERFACE, next_hop: dest, local, mtu })
+        })
+    }
+
+    fn reach(&self, ticket: u64, route: &Route) {
+        self.act(Action::Reach { ticket, route: *route });
+    }
+
+    fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError> {
+        self.with_host(|h| {
+            if !h.processes.contains(&self.process) {
+                return Err(ClaimError::System(ENODEV));
+            }
+            if h.names.contains_key(&name) {
+                return Err(ClaimError::InUse);
+            }
+            h.names.insert(name, self.process);
+            Ok(())
+        })?;
+        let (shared, host, process) = (self.shared.clone(), self.host, self.process);
+        Ok(Box::new(Held { shared, host, process, name }))
+    }
+
+    fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name> {
+        let fits = |n: &Name| matches!(n, Name::Port { space: s, port: p, .. } if *s == space && *p == port);
+        self.with_host(|h| h.names.keys().copied().filter(fits).collect())
+    }
+
+    fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool {
+        let Some(to) = self.with_host(|h| h.names.get(&name).copied()).filter(|p| *p != self.process) else {
+            return false;
+        };
+        let flow = Flow { source: datagram.source, dest: datagram.dest };
+        self.act(Action::Forward { to, flow, bytes: datagram.bytes.to_vec() });
+        true
+    }
+
+    fn watch(&self, name: Name) -> bool {
+        self.with_host(|h| match h.names.get(&name) {
+            Some(&whose) => {
+                h.watchers.insert((self.process, whose, name));
+                true
+            }
+            None => false,
+        })
+    }
+
+    fn host_id(&self) -> u64 {
+        // Spread, because the lower 40 bits are what tells hosts apart.
+        (self.host.0 as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0xff_ffff_ffff
+    }
+
+    fn now(&self) -> Instant {
+        self.shared.clock.now()
+    }
+}
+
+/// A name held by a process. What a killed process held is gone already when this is dropped, and may be another's.
+struct Held {
+    shared: Arc<Shared>,
+    host: HostId,
+    process: ProcessId,
+    name: Name,
+}
+
+impl Claim for Held {}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let names = &mut self.shared.hosts()[self.host.0].names;
+        if names.get(&self.name) == Some(&self.process) {
+            names.remove(&self.name);
+        }
+    }
+}

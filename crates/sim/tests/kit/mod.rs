@@ -1,0 +1,127 @@
+//! Queue pairs on simulated nodes.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use nic::events::EventQueue;
+use nic::{AddressVector, Cq, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, mask};
+use node::Node;
+use sim::{Mark, SimWorld};
+use transport::op::Completion;
+use wire::{Mtu, Psn};
+
+pub const RIGHTS: u32 = nic::Access::LOCAL_WRITE
+    | nic::Access::REMOTE_WRITE
+    | nic::Access::REMOTE_READ
+    | nic::Access::REMOTE_ATOMIC;
+
+/// Work requests of a queue.
+pub const DEPTH: u32 = 64;
+
+pub type SimNode = Arc<Node<SimWorld>>;
+
+/// A queue pair with its completion queues.
+pub struct Endpoint {
+    pub pd: Arc<Pd>,
+    pub qp: Arc<Qp>,
+    pub sends: Arc<Cq>,
+    pub receives: Arc<Cq>,
+    pub events: Arc<EventQueue>,
+}
+
+impl Endpoint {
+    pub fn new(node: &SimNode) -> Endpoint {
+        let device = node.devices()[0].clone();
+        let pd = Arc::new(device.alloc_pd().unwrap());
+        let events = EventQueue::new(Box::new(Mark::default()));
+        let cq = || Cq::new(1024, None, events.clone()).unwrap();
+        let (sends, receives) = (cq(), cq());
+        let cap = QpCap {
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 256,
+        };
+        let init = QpInit {
+            kind: QpType::Rc,
+            send_cq: sends.clone(),
+            recv_cq: receives.clone(),
+            cap,
+            sq_sig_all: false,
+            events: events.clone(),
+        };
+        let qp = Qp::create(&pd, init).unwrap();
+        Endpoint { pd, qp, sends, receives, events }
+    }
+
+    /// All completions there are.
+    pub fn poll(cq: &Cq) -> Vec<Completion> {
+        let mut all = Vec::new();
+        if !cq.is_empty() {
+            cq.poll(1024, |c| all.push(c)).unwrap();
+        }
+        all
+    }
+}
+
+/// What both ends of a connection made by hand agree on.
+#[derive(Clone, Copy, Debug)]
+pub struct Wiring {
+    pub mtu: Mtu,
+    pub timeout: u8,
+    pub rnr_retry: u8,
+    pub min_rnr_timer: u8,
+    pub max_rd_atomic: u8,
+}
+
+/// Takes a queue pair to RTS; `to` is the peer's address, `psns` are the first received and the first sent.
+pub fn wire_up(node: &SimNode, ours: &Endpoint, theirs: &Endpoint, to: IpAddr, w: &Wiring, psns: (Psn, Psn)) {
+    let device = &node.devices()[0];
+    node.attach(device).unwrap();
+    let family = |a: &IpAddr| a.is_ipv4() == to.is_ipv4();
+    let sgid_index =
+        device.port().gids.iter().find(|(_, e)| e.borne && e.address.as_ref().is_some_and(family)).unwrap().0;
+    let attr = QpAttr {
+        port: 1,
+        access: RIGHTS,
+        path_mtu: w.mtu,
+        dest_qpn: theirs.qp.qpn(),
+        rq_psn: psns.0,
+        sq_psn: psns.1,
+        max_rd_atomic: w.max_rd_atomic,
+        max_dest_rd_atomic: w.max_rd_atomic,
+        min_rnr_timer: w.min_rnr_timer,
+        timeout: w.timeout,
+        retry_cnt: 7,
+        rnr_retry: w.rnr_retry,
+        av: AddressVector {
+            dgid: to.into(),
+            sgid_index: sgid_index as u8,
+            hop_limit: 64,
+            is_global: true,
+            port: 1,
+            ..AddressVector::default()
+        },
+        ..QpAttr::default()
+    };
+    let now = node::World::now(&**node.world());
+    let init = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
+    ours.qp.modify(now, &attr.with_state(QpState::Init), init).unwrap();
+    let rtr = mask::STATE
+        | mask::AV
+        | mask::PATH_MTU
+        | mask::DEST_QPN
+        | mask::RQ_PSN
+        | mask::MAX_DEST_RD_ATOMIC
+        | mask::MIN_RNR_TIMER;
+    ours.qp.modify(now, &attr.with_state(QpState::Rtr), rtr).unwrap();
+    let rts = mask::STATE
+        | mask::TIMEOUT
+        | mask::RETRY_CNT
+        | mask::RNR_RETRY
+        | mask::SQ_PSN
+        | mask::MAX_QP_RD_ATOMIC;
+    ours.qp.modify(now, &attr.with_state(QpState::Rts), rts).unwrap();
+}

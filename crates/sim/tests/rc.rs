@@ -1,0 +1,533 @@
+//! Two queue pairs, wired by hand, with random work in both directions over bad networks. Every message must have the
+//! effect it has on a perfect one, once and in order, or the queue pair must end in the error state with the completions
+//! the standard gives it.
+
+mod kit;
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use kit::{DEPTH, Endpoint, RIGHTS, SimNode, Wiring, wire_up};
+use nic::{PostError, QpAttr, QpState, mask};
+use sim::{Buffer, Dice, Faults, Sim};
+use transport::Sge;
+use transport::op::{AtomicOp, Completed, Completion, Data, RecvWr, SendOp, SendWr, Status};
+use wire::roce::SendTail;
+use wire::{Mtu, Psn};
+
+/// Seeds of each of the two parts.
+const SEEDS: u64 = 250;
+/// Places for READ results and received messages; more than a queue holds.
+const PLACES: usize = DEPTH as usize + 1;
+/// Areas that WRITEs go to and READs come from.
+const AREAS: usize = 3;
+/// Virtual time after which a run is stuck.
+const LIMIT: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Send,
+    Write(usize),
+    /// Of an area that WRITEs change.
+    Read(usize),
+    FetchAdd(u64),
+}
+
+/// A work request and what it must do.
+#[derive(Clone, Debug)]
+struct Job {
+    kind: Kind,
+    len: usize,
+    /// Where in the sender's source its bytes are; for a READ, where in the area.
+    from: usize,
+    immediate: Option<[u8; 4]>,
+    signaled: bool,
+    solicited: bool,
+    fence: bool,
+    inline: bool,
+    /// What a READ or atomic must return.
+    returns: Vec<u8>,
+}
+
+impl Job {
+    fn takes_receive(&self) -> bool {
+        self.kind == Kind::Send || matches!(self.kind, Kind::Write(_)) && self.immediate.is_some()
+    }
+}
+
+/// One end.
+struct End {
+    node: SimNode,
+    endpoint: Endpoint,
+    /// Random bytes that SENDs and WRITEs carry; never changed.
+    source: Buffer,
+    bytes: Vec<u8>,
+    /// Results of READs and atomics.
+    landing: Buffer,
+    /// Received messages.
+    inbox: Buffer,
+    /// What the peer's WRITEs and READs work on; behind it eight bytes for its atomics.
+    areas: Buffer,
+    jobs: Vec<Job>,
+    posted: usize,
+    /// Jobs whose completion is known, and the error the queue pair ended with.
+    done: usize,
+    failed: Option<Status>,
+    receives_posted: u64,
+    receives_wanted: u64,
+    received: u64,
+    flushed: u64,
+    /// The peer's jobs that have had their effect here, and what they leave in the areas.
+    peer_jobs: usize,
+    model: Vec<Vec<u8>>,
+}
+
+struct Run {
+    sim: Sim,
+    dice: Dice,
+    max: usize,
+    ends: [End; 2],
+    wiring: Wiring,
+}
+
+fn jobs(dice: &mut Dice, max: usize, source: &[u8]) -> Vec<Job> {
+    let mut model = vec![vec![0; max]; AREAS];
+    let mut being_read = [false; AREAS];
+    let mut counter = 0u64;
+    let count = dice.between(3, if max > 16_384 { 16 } else { 32 });
+    (1..=count)
+        .map(|n| {
+            let len = match dice.below(5) {
+                0 => dice.below(9) as usize,
+                1 => max - dice.below(4) as usize,
+                _ => dice.below(max as u64 + 1) as usize,
+            };
+            let from = dice.below((source.len() - len) as u64 + 1) as usize;
+            let mut job = Job {
+                kind: Kind::Send,
+                len,
+                from,
+                immediate: dice.chance(0.4).then(|| (dice.bits() as u32).to_be_bytes()),
+                // The last one tells that all are done.
+                signaled: n == count || dice.chance(0.7),
+                solicited: dice.chance(0.3),
+                fence: dice.chance(0.1),
+                inline: len <= 256 && dice.chance(0.5),
+                returns: Vec::new(),
+            };
+            let area = dice.below(AREAS as u64) as usize;
+            match dice.below(8) {
+                0..=2 => {}
+                3 | 4 => {
+                    job.kind = Kind::Write(area);
+                    // A WRITE may overtake a READ posted before it (IBA 1.4 table 79): not where it changes what is read.
+                    job.fence |= being_read[area];
+                    model[area][..len].copy_from_slice(&source[from..from + len]);
+                }
+                5 | 6 => {
+                    job.kind = Kind::Read(area);
+                    job.from = dice.below((max - len) as u64 + 1) as usize;
+                    job.returns = model[area][job.from..job.from + len].to_vec();
+                }
+                _ => {
+                    let add = dice.bits();
+                    job.kind = Kind::FetchAdd(add);
+                    job.len = 8;
+                    job.returns = counter.to_ne_bytes().to_vec();
+                    counter = counter.wrapping_add(add);
+                }
+            }
+            if job.fence {
+                being_read = [false; AREAS];
+            }
+            if matches!(job.kind, Kind::Read(_) | Kind::FetchAdd(_)) {
+                // Looked at when it completes.
+                (job.signaled, job.inline, job.immediate) = (true, false, None);
+            }
+            if let Kind::Read(area) = job.kind {
+                being_read[area] = true;
+            }
+            job
+        })
+        .collect()
+}
+
+impl End {
+    fn new(node: SimNode, dice: &mut Dice, max: usize) -> End {
+        let endpoint = Endpoint::new(&node);
+        let buffer = |len, iova, access| Buffer::new(&endpoint.pd, len, iova, access).unwrap();
+        let source = buffer(2 * max, 0x10_0000, 0);
+        let mut bytes = vec![0; 2 * max];
+        dice.fill(&mut bytes);
+        source.write(0, &bytes);
+        let jobs = jobs(dice, max, &bytes);
+        End {
+            landing: buffer(PLACES * max.max(8), 0x1000_0000, nic::Access::LOCAL_WRITE),
+            inbox: buffer(PLACES * max, 0x2000_0000, nic::Access::LOCAL_WRITE),
+            areas: buffer(AREAS * max + 8, 0x3000_0000, RIGHTS),
+            source,
+            bytes,
+            node,
+            endpoint,
+            jobs,
+            posted: 0,
+            done: 0,
+            failed: None,
+            receives_posted: 0,
+            receives_wanted: 0,
+            received: 0,
+            flushed: 0,
+            peer_jobs: 0,
+            model: vec![vec![0; max]; AREAS],
+        }
+    }
+
+    fn place(&self, n: usize, max: usize) -> usize {
+        n % PLACES * max.max(8)
+    }
+}
+
+/// Cuts a range into one to three elements.
+fn pieces(dice: &mut Dice, buffer: &Buffer, at: usize, len: usize) -> Vec<Sge> {
+    let (a, b) = (dice.below(len as u64 + 1) as usize, dice.below(len as u64 + 1) as usize);
+    let (a, b) = (a.min(b), a.max(b));
+    match dice.below(3) {
+        0 => vec![buffer.sge(at, len)],
+        1 => vec![buffer.sge(at, a), buffer.sge(at + a, len - a)],
+        _ => vec![buffer.sge(at, a), buffer.sge(at + a, b - a), buffer.sge(at + b, len - b)],
+    }
+}
+
+impl Run {
+    fn new(seed: u64, faults: impl Fn(&mut Dice) -> Faults) -> Run {
+        let mut dice = Dice::new(seed).fork(1000);
+        let mut sim = Sim::new(seed, faults(&mut dice));
+        if sim::seeds::single().is_some() {
+            sim.log();
+        }
+        let v6 = dice.chance(0.5);
+        let address = |n: u16| -> IpAddr {
+            if v6 { [0xfd00, 0, 0, 0, 0, 0, 0, n].into() } else { [10, 0, 0, n as u8].into() }
+        };
+        if !v6 {
+            // See `Faults::corrupt`.
+            sim.set_faults(Faults { corrupt: 0.0, ..sim.faults() });
+        }
+        let link_mtu = dice.pick(&[1500, 4200, 9000]);
+        let here = sim.add_host(&[address(1)], link_mtu);
+        let together = dice.chance(0.1);
+        let there = if together { here } else { sim.add_host(&[address(2)], link_mtu) };
+        let max = dice.pick(&[64, 1024, 1024, 4096, 4096, 16_384, 16_384, 65_536]);
+        let nodes = [here, there].map(|host| {
+            let process = sim.start(host, &node::Config::default());
+            sim.node(process).unwrap()
+        });
+        let addresses = [address(1), address(if together { 1 } else { 2 })];
+        let most = Mtu::for_link(link_mtu).unwrap().code();
+        let least = if max > 16_384 { 3 } else { 1 };
+        let wiring = Wiring {
+            mtu: Mtu::from_code(dice.between(least, most.into()) as u8).unwrap(),
+            timeout: dice.between(8, 12) as u8,
+            rnr_retry: 7,
+            min_rnr_timer: dice.between(1, 12) as u8,
+            max_rd_atomic: dice.between(1, 16) as u8,
+        };
+        let mut ends = nodes.map(|node| End::new(node, &mut dice, max));
+        let psns = [0, 1].map(|_| match dice.below(3) {
+            0 => Psn::new(0xff_ffff - dice.below(40) as u32),
+            _ => Psn::new(dice.bits() as u32),
+        });
+        for (me, peer) in [(0, 1), (1, 0)] {
+            let (node, ours, theirs) = (&ends[me].node, &ends[me].endpoint, &ends[peer].endpoint);
+            wire_up(node, ours, theirs, addresses[peer], &wiring, (psns[peer], psns[me]));
+            let wanted = ends[peer].jobs.iter().filter(|j| j.takes_receive()).count();
+            ends[me].receives_wanted = wanted as u64 + dice.below(4);
+        }
+        Run { sim, dice, max, ends, wiring }
+    }
+
+    /// Both programs work until everything posted has completed.
+    fn go(&mut self) {
+        while !self.is_over() {
+            assert!(self.sim.elapsed() < LIMIT, "stuck: {:?}", self.ends.each_ref().map(|e| (e.done, e.posted)));
+            for me in [0, 1] {
+                if self.dice.chance(0.6) {
+                    self.post_receives(me);
+                }
+                if self.dice.chance(0.6) {
+                    self.post_sends(me);
+                }
+                self.poll(me);
+            }
+            let pause = self.dice.between(1, 300);
+            let until = self.sim.elapsed() + Duration::from_micros(pause);
+            while self.sim.step(until) {
+                self.poll(0);
+                self.poll(1);
+            }
+        }
+        // Late copies of packets change nothing.
+        self.sim.run_for(Duration::from_secs(1));
+        self.poll(0);
+        self.poll(1);
+    }
+
+    fn is_over(&self) -> bool {
+        let done = |e: &End| e.done == e.jobs.len();
+        self.ends.iter().all(done)
+    }
+
+    fn post_receives(&mut self, me: usize) {
+        let Run { dice, max, ends, .. } = self;
+        let end = &mut ends[me];
+        for _ in 0..dice.between(1, 6) {
+            if end.receives_posted == end.receives_wanted {
+                return;
+            }
+            let n = end.receives_posted;
+            let at = n as usize % PLACES * *max;
+            let sges = pieces(dice, &end.inbox, at, *max).into_iter().collect();
+            match end.endpoint.qp.post_receive(RecvWr { wr_id: 1_000_000 + n, sges }) {
+                Ok(()) => end.receives_posted += 1,
+                Err(PostError::Full) => return,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    fn post_sends(&mut self, me: usize) {
+        let Run { dice, max, ends, sim, .. } = self;
+        let peer_areas = (ends[1 - me].areas.addr(), ends[1 - me].areas.key());
+        let end = &mut ends[me];
+        let now = node::World::now(&**end.node.world());
+        let mut sender = end.endpoint.qp.sender(now);
+        for _ in 0..dice.between(1, 8) {
+            let Some(job) = end.jobs.get(end.posted) else { break };
+            let (addr, rkey) = peer_areas;
+            let landing = end.place(end.posted, *max);
+            let (op, data) = match job.kind {
+                Kind::Send => {
+                    (SendOp::Send(job.immediate.map_or(SendTail::None, SendTail::Immediate)), None)
+                }
+                Kind::Write(area) => {
+                    let addr = addr + (area * *max) as u64;
+                    (SendOp::Write { addr, rkey, immediate: job.immediate }, None)
+                }
+                Kind::Read(area) => {
+                    let addr = addr + (area * *max + job.from) as u64;
+                    (SendOp::Read { addr, rkey }, Some(pieces(dice, &end.landing, landing, job.len)))
+                }
+                Kind::FetchAdd(n) => {
+                    let addr = addr + (AREAS * *max) as u64;
+                    let op = SendOp::Atomic { addr, rkey, op: AtomicOp::FetchAdd(n) };
+                    (op, Some(vec![end.landing.sge(landing, 8)]))
+                }
+            };
+            let data = match data {
+                Some(sges) => Data::Sges(sges.into_iter().collect()),
+                None if job.inline => Data::inline(&end.bytes[job.from..job.from + job.len]),
+                None => Data::Sges(pieces(dice, &end.source, job.from, job.len).into_iter().collect()),
+            };
+            let Job { signaled, solicited, fence, .. } = *job;
+            let wr = SendWr { wr_id: end.posted as u64, op, data, signaled, solicited, fence };
+            match sender.post(wr) {
+                Ok(()) => end.posted += 1,
+                Err(PostError::Full) => break,
+                Err(e) => panic!("{e} at {:?}", sim.elapsed()),
+            }
+        }
+    }
+
+    fn poll(&mut self, me: usize) {
+        for c in Endpoint::poll(&self.ends[me].endpoint.sends) {
+            self.sent(me, &c);
+        }
+        for c in Endpoint::poll(&self.ends[me].endpoint.receives) {
+            self.received(me, &c);
+        }
+    }
+
+    /// A completion of the send queue.
+    fn sent(&mut self, me: usize, c: &Completion) {
+        let max = self.max;
+        let end = &mut self.ends[me];
+        let n = c.wr_id as usize;
+        assert!(n < end.posted && n >= end.done, "{c:?} after {} of {}", end.done, end.posted);
+        assert_eq!(c.qpn, end.endpoint.qp.qpn());
+        let skipped = &end.jobs[end.done..n];
+        let job = &end.jobs[n];
+        end.done = n + 1;
+        match (c.status, end.failed) {
+            (Status::Success, None) => {
+                assert!(job.signaled, "{c:?} of {job:?}");
+                assert!(skipped.iter().all(|j| !j.signaled), "completions are missing before {c:?}");
+                let (opcode, byte_len) = match job.kind {
+                    Kind::Send => (Completed::Send, 0),
+                    Kind::Write(_) => (Completed::Write, 0),
+                    Kind::Read(_) => (Completed::Read, job.len),
+                    Kind::FetchAdd(_) => (Completed::FetchAdd, 8),
+                };
+                assert_eq!((c.opcode, c.byte_len as usize), (opcode, byte_len), "{c:?} of {job:?}");
+                if !job.returns.is_empty() {
+                    let at = end.place(n, max);
+                    assert!(end.landing.holds(at, &job.returns), "wrong bytes of {:?} {n}", job.kind);
+                }
+            }
+            (Status::RetryExceeded, None) => {
+                assert!(skipped.iter().all(|j| !j.signaled), "completions are missing before {c:?}");
+                end.failed = Some(c.status);
+                assert_eq!(end.endpoint.qp.state(), QpState::Error);
+            }
+            // A queue pair in the error state completes everything, signaled or not.
+            (Status::WrFlush, Some(_)) => assert!(skipped.is_empty(), "flushes are missing before {c:?}"),
+            _ => panic!("illegal {c:?} after {:?}", end.failed),
+        }
+    }
+
+    /// A completion of the receive queue: the peer's jobs up to it have had their effect, and none after it.
+    fn received(&mut self, me: usize, c: &Completion) {
+        let Run { ends, max, dice, .. } = self;
+        let [a, b] = ends;
+        let (end, peer) = if me == 0 { (a, b) } else { (b, a) };
+        assert_eq!(c.wr_id, 1_000_000 + end.received + end.flushed, "out of order: {c:?}");
+        assert_eq!(c.qpn, end.endpoint.qp.qpn());
+        if c.status == Status::WrFlush {
+            assert_eq!(end.endpoint.qp.state(), QpState::Error);
+            end.flushed += 1;
+            return;
+        }
+        assert_eq!((c.status, end.flushed), (Status::Success, 0), "{c:?}");
+        let Some(n) = (end.peer_jobs..peer.posted).find(|n| peer.jobs[*n].takes_receive()) else {
+            panic!("nobody sent {c:?}")
+        };
+        let job = &peer.jobs[n];
+        for n in end.peer_jobs..=n {
+            apply(&mut end.model, &peer.jobs[n], &peer.bytes);
+        }
+        end.peer_jobs = n + 1;
+        let opcode = match job.kind {
+            Kind::Send => Completed::Receive,
+            _ => Completed::ReceiveWriteImmediate,
+        };
+        let tail = job.immediate.map_or(SendTail::None, SendTail::Immediate);
+        assert_eq!((c.opcode, c.byte_len as usize, c.tail), (opcode, job.len, tail), "{c:?} of {job:?}");
+        assert_eq!(c.solicited, job.solicited);
+        let at = end.received as usize % PLACES * *max;
+        if job.kind == Kind::Send {
+            assert!(end.inbox.holds(at, &peer.bytes[job.from..job.from + job.len]), "wrong bytes in {c:?}");
+        }
+        end.received += 1;
+        let area = dice.below(AREAS as u64) as usize;
+        let from = dice.below(*max as u64) as usize;
+        let to = (from + 512).min(*max);
+        assert!(end.areas.holds(area * *max + from, &end.model[area][from..to]), "area {area} at {c:?}");
+    }
+
+    /// Everything had its effect, or a queue pair failed; the receives that are left are flushed.
+    fn finish(mut self) -> bool {
+        let failed = self.ends.iter().any(|e| e.failed.is_some());
+        for me in [0, 1] {
+            let now = node::World::now(&**self.ends[me].node.world());
+            let qp = self.ends[me].endpoint.qp.clone();
+            let expected = if self.ends[me].failed.is_some() { QpState::Error } else { QpState::Rts };
+            assert_eq!(qp.state(), expected);
+            let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+            qp.modify(now, &attr, mask::STATE).unwrap();
+            self.poll(me);
+            let [a, b] = &mut self.ends;
+            let (end, peer) = if me == 0 { (a, b) } else { (b, a) };
+            assert_eq!(end.received + end.flushed, end.receives_posted);
+            if !failed {
+                let rest = peer.jobs[end.peer_jobs..].iter();
+                assert_eq!(rest.clone().filter(|j| j.takes_receive()).count(), 0, "messages are missing");
+                rest.for_each(|j| apply(&mut end.model, j, &peer.bytes));
+                for (n, area) in end.model.iter().enumerate() {
+                    assert!(end.areas.holds(n * self.max, area), "area {n}");
+                }
+                let sum = peer.jobs.iter().fold(0u64, |sum, j| match j.kind {
+                    Kind::FetchAdd(n) => sum.wrapping_add(n),
+                    _ => sum,
+                });
+                assert_eq!(end.areas.read(AREAS * self.max, 8), sum.to_ne_bytes());
+            }
+            qp.destroy();
+        }
+        self.sim.run_for(Duration::from_secs(100));
+        assert!(self.sim.is_idle(), "somebody waits for something after the end ({:?})", self.wiring);
+        !failed
+    }
+}
+
+/// What a job leaves in its target's areas.
+fn apply(model: &mut [Vec<u8>], job: &Job, source: &[u8]) {
+    if let Kind::Write(area) = job.kind {
+        model[area][..job.len].copy_from_slice(&source[job.from..job.from + job.len]);
+    }
+}
+
+/// Loss, copies, late and changed packets; never so bad that eight tries in a row fail by chance.
+fn bad(dice: &mut Dice) -> Faults {
+    let mut p = |most: f64| if dice.chance(0.5) { most * dice.below(1000) as f64 / 1000.0 } else { 0.0 };
+    Faults {
+        loss: p(0.1),
+        duplicate: p(0.1),
+        replay: p(0.1),
+        reorder: p(0.1),
+        corrupt: p(0.05),
+        jitter: Duration::from_micros(dice.below(50)),
+        delay: Duration::from_micros(dice.between(1, 200)),
+        replay_delay: Duration::from_micros(dice.between(1, 10_000)),
+        reorder_delay: Duration::from_micros(dice.between(1, 2_000)),
+        ..Faults::none()
+    }
+}
+
+/// The same, with links that stop and directions that lose everything for a while.
+fn worse(dice: &mut Dice) -> Faults {
+    Faults {
+        clog: 0.002,
+        clog_time: Duration::from_micros(dice.between(1, 20_000)),
+        partition: 0.002,
+        partition_time: Duration::from_micros(dice.between(1, 40_000)),
+        ..bad(dice)
+    }
+}
+
+fn run(seed: u64, faults: fn(&mut Dice) -> Faults) -> (bool, u64) {
+    let mut run = Run::new(seed, faults);
+    run.go();
+    let trace = run.sim.trace();
+    (run.finish(), trace)
+}
+
+#[test]
+fn every_byte_arrives_once_and_in_order_whatever_single_packets_suffer() {
+    let mut failed = VecDeque::new();
+    sim::each_seed("rc", "every_byte_arrives", SEEDS, |seed| {
+        if !run(seed, bad).0 {
+            failed.push_back(seed);
+        }
+    });
+    assert!(failed.len() as u64 <= SEEDS / 50, "too many queue pairs gave up: seeds {failed:?}");
+}
+
+#[test]
+fn clogs_and_partitions_end_in_delivery_or_in_a_clean_error() {
+    let mut failed = VecDeque::new();
+    sim::each_seed("rc", "clogs_and_partitions", SEEDS, |seed| {
+        if !run(seed + 1_000_000, worse).0 {
+            failed.push_back(seed);
+        }
+    });
+    assert!(failed.len() as u64 <= SEEDS / 4, "too many queue pairs gave up: seeds {failed:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    sim::each_seed("rc", "the_same_seed", 5, |seed| {
+        let (first, again, other) = (run(seed, worse), run(seed, worse), run(seed + 1, worse));
+        assert_eq!(first, again);
+        assert_ne!(first.1, other.1);
+    });
+}
