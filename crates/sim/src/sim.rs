@@ -100,7 +100,10 @@ pub struct Sim {
 
 impl std::fmt::Debug for Sim {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sim").field("elapsed", &self.elapsed()).field("counters", &self.counters).finish_non_exhaustive()
+        f.debug_struct("Sim")
+            .field("elapsed", &self.elapsed())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
     }
 }
 
@@ -183,7 +186,8 @@ impl Sim {
             host.attached.remove(&process);
             host.names.retain(|_, p| *p != process);
             let all = std::mem::take(&mut host.watchers);
-            let (told, kept): (BTreeSet<_>, BTreeSet<_>) = all.into_iter().partition(|(_, whose, _)| *whose == process);
+            let (told, kept): (BTreeSet<_>, BTreeSet<_>) =
+                all.into_iter().partition(|(_, whose, _)| *whose == process);
             host.watchers = kept.into_iter().filter(|(who, ..)| *who != process).collect();
             told.into_iter().filter(|(who, ..)| host.processes.contains(who)).collect()
         };
@@ -359,7 +363,8 @@ impl Sim {
                 Action::Send { flow, bytes } => self.send(process, flow, bytes),
                 Action::Reach { ticket, route } => {
                     let found = self.shared.host_of(route.next_hop).is_some();
-                    let (after, result) = if found { (ARP, Ok(())) } else { (ARP_TIMEOUT, Err(EHOSTUNREACH)) };
+                    let (after, result) =
+                        if found { (ARP, Ok(())) } else { (ARP_TIMEOUT, Err(EHOSTUNREACH)) };
                     self.schedule(after, What::Resolved { to: process, ticket, result });
                 }
                 Action::Forward { to, flow, bytes } => {
@@ -473,7 +478,8 @@ impl Sim {
         }
         self.counters.delivered += 1;
         self.note_packet(if forwarded { "forwarded" } else { "arrived" }, flow, bytes);
-        let datagram = Datagram { source: flow.source, dest: flow.dest, interface: INTERFACE, forwarded, bytes };
+        let datagram =
+            Datagram { source: flow.source, dest: flow.dest, interface: INTERFACE, forwarded, bytes };
         self.tell(to, Input::Datagram(datagram));
     }
 

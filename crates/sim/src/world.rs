@@ -164,10 +164,7 @@ impl World for SimWorld {
                 Some(s) if !ours.contains(&s) => return Err(EADDRNOTAVAIL),
                 Some(s) => s,
                 None if local => query.dest,
-                None => *ours
-                    .iter()
-                    .find(|a| a.is_ipv4() == query.dest.is_ipv4())
-                    .ok_or(ENETUNREACH)?,
+                None => *ours.iter().find(|a| a.is_ipv4() == query.dest.is_ipv4()).ok_or(ENETUNREACH)?,
             };
             let (dest, mtu) = (query.dest, h.interface.mtu);
             Ok(Route { source, dest, interface: INTERFACE, next_hop: dest, local, mtu })

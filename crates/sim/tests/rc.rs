@@ -250,7 +250,11 @@ impl Run {
     /// Both programs work until everything posted has completed.
     fn go(&mut self) {
         while !self.is_over() {
-            assert!(self.sim.elapsed() < LIMIT, "stuck: {:?}", self.ends.each_ref().map(|e| (e.done, e.posted)));
+            assert!(
+                self.sim.elapsed() < LIMIT,
+                "stuck: {:?}",
+                self.ends.each_ref().map(|e| (e.done, e.posted))
+            );
             for me in [0, 1] {
                 if self.dice.chance(0.6) {
                     self.post_receives(me);
@@ -307,9 +311,7 @@ impl Run {
             let (addr, rkey) = peer_areas;
             let landing = end.place(end.posted, *max);
             let (op, data) = match job.kind {
-                Kind::Send => {
-                    (SendOp::Send(job.immediate.map_or(SendTail::None, SendTail::Immediate)), None)
-                }
+                Kind::Send => (SendOp::Send(job.immediate.map_or(SendTail::None, SendTail::Immediate)), None),
                 Kind::Write(area) => {
                     let addr = addr + (area * *max) as u64;
                     (SendOp::Write { addr, rkey, immediate: job.immediate }, None)
