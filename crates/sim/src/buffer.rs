@@ -7,13 +7,16 @@ use nic::{Error, Mr, Pd};
 use transport::Sge;
 use wire::Rkey;
 
+/// Made whole, because a debug build takes its time for single bytes.
+type Page = [AtomicU8; 4096];
+
 /// Bytes on the heap, registered for as long as they live. Peers and work requests name them by addresses from
 /// [`Buffer::addr`] on, which the owner chooses, so that packets are the same in every run.
 ///
 /// It must live until no queue pair works on it, or the queue pair fails with a protection error: the keys die with it.
-#[derive(Debug)]
 pub struct Buffer {
-    bytes: Vec<AtomicU8>,
+    pages: Vec<Page>,
+    len: usize,
     pd: Arc<Pd>,
     mr: Option<Mr>,
     iova: u64,
@@ -27,10 +30,10 @@ impl Buffer {
     ///
     /// Those of [`Pd::register`].
     pub fn new(pd: &Arc<Pd>, len: usize, iova: u64, access: u32) -> Result<Buffer, Error> {
-        let mut bytes = Vec::new();
-        bytes.resize_with(len, AtomicU8::default);
-        let mr = pd.register(bytes.as_ptr().expose_provenance() as u64, len as u64, iova, access)?;
-        Ok(Buffer { bytes, pd: pd.clone(), mr: Some(mr), iova })
+        let mut pages: Vec<Page> = Vec::new();
+        pages.resize_with(len.div_ceil(size_of::<Page>()), || [const { AtomicU8::new(0) }; _]);
+        let mr = pd.register(pages.as_ptr().expose_provenance() as u64, len as u64, iova, access)?;
+        Ok(Buffer { pages, len, pd: pd.clone(), mr: Some(mr), iova })
     }
 
     /// Address of the first byte, as work requests name it.
@@ -43,11 +46,11 @@ impl Buffer {
     }
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.len
     }
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.len == 0
     }
     /// The element that names `len` bytes from `at` on; whether the buffer has them is checked when it is used.
     pub fn sge(&self, at: usize, len: usize) -> Sge {
@@ -55,18 +58,28 @@ impl Buffer {
     }
     /// A copy of `len` bytes from `at` on; fewer where the buffer ends.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
-        self.bytes.iter().skip(at).take(len).map(|b| b.load(Ordering::Relaxed)).collect()
+        self.from(at).iter().take(len).map(|b| b.load(Ordering::Relaxed)).collect()
     }
     /// Whether the bytes from `at` on are these.
     pub fn holds(&self, at: usize, bytes: &[u8]) -> bool {
-        let mine = self.bytes.get(at..).unwrap_or_default();
+        let mine = self.from(at);
         mine.len() >= bytes.len() && mine.iter().zip(bytes).all(|(m, b)| m.load(Ordering::Relaxed) == *b)
     }
     /// Writes `bytes` from `at` on; those beyond the end are dropped.
     pub fn write(&self, at: usize, bytes: &[u8]) {
-        for (to, from) in self.bytes.iter().skip(at).zip(bytes) {
+        for (to, from) in self.from(at).iter().zip(bytes) {
             to.store(*from, Ordering::Relaxed);
         }
+    }
+    fn from(&self, at: usize) -> &[AtomicU8] {
+        let bytes = self.pages.as_flattened();
+        bytes.get(at..self.len).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes at {:#x}, {:?})", self.len, self.iova, self.key())
     }
 }
 

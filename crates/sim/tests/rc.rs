@@ -4,7 +4,6 @@
 
 mod kit;
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -505,24 +504,27 @@ fn run(seed: u64, faults: fn(&mut Dice) -> Faults) -> (bool, u64) {
 
 #[test]
 fn every_byte_arrives_once_and_in_order_whatever_single_packets_suffer() {
-    let mut failed = VecDeque::new();
+    let (mut failed, mut all) = (Vec::new(), 0);
     sim::each_seed("rc", "every_byte_arrives", SEEDS, |seed| {
+        all += 1;
         if !run(seed, bad).0 {
-            failed.push_back(seed);
+            failed.push(seed);
         }
     });
-    assert!(failed.len() as u64 <= SEEDS / 50, "too many queue pairs gave up: seeds {failed:?}");
+    assert!(failed.len() <= all.max(50) / 50, "too many queue pairs gave up: seeds {failed:?}");
 }
 
 #[test]
 fn clogs_and_partitions_end_in_delivery_or_in_a_clean_error() {
-    let mut failed = VecDeque::new();
+    let (mut failed, mut all) = (Vec::new(), 0);
     sim::each_seed("rc", "clogs_and_partitions", SEEDS, |seed| {
+        all += 1;
         if !run(seed + 1_000_000, worse).0 {
-            failed.push_back(seed);
+            failed.push(seed);
         }
     });
-    assert!(failed.len() as u64 <= SEEDS / 4, "too many queue pairs gave up: seeds {failed:?}");
+    assert!(failed.len() <= all.max(4) / 4, "too many queue pairs gave up: seeds {failed:?}");
+    assert!(all < SEEDS as usize || !failed.is_empty(), "no error was ever looked at");
 }
 
 #[test]
