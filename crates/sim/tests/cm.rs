@@ -438,8 +438,10 @@ impl Run {
     }
 
     fn nothing_is_left(mut self) {
-        if let Some(listener) = self.listener.take() {
-            self.server.node.destroy(&listener);
+        // Names are given back by the call, not when the last reference goes.
+        let listener = self.listener.take();
+        if let Some(listener) = &listener {
+            self.server.node.destroy(listener);
         }
         self.sim.run_for(Duration::from_secs(60));
         for party in [&self.client, &self.server] {
