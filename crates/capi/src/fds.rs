@@ -37,6 +37,13 @@ impl Signal for Counter {
         // SAFETY: eight readable bytes.
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
     }
+    fn take_back(&self) {
+        let mut count = 0_u64;
+        let to = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
+        // Without waiting whatever the program made of the descriptor: a thread of it may have read the count by now.
+        // SAFETY: eight writable bytes, described by one iovec.
+        unsafe { libc::preadv2(self.fd(), &raw const to, 1, -1, libc::RWF_NOWAIT) };
+    }
 }
 
 /// Takes one event from a counter: blocks unless the program made the descriptor non-blocking. False with errno set where

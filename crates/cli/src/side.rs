@@ -29,6 +29,10 @@ impl Signal for Bell {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.0.1.notify_all();
     }
+    fn take_back(&self) {
+        let mut count = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *count = count.saturating_sub(1);
+    }
 }
 
 impl Bell {
@@ -85,7 +89,7 @@ impl Side {
         if !self.bell.wait() {
             return Err(format!("no event within {} s while waiting for {wanted:?}", PATIENCE.as_secs()));
         }
-        let event = self.channel.pop().ok_or("an event vanished")?;
+        let event = self.node().next_event(&self.channel).ok_or("an event vanished")?;
         if self.narrate {
             let ms = self.begin.elapsed().as_secs_f64() * 1e3;
             println!("client: {ms:8.3} ms  {}, status {}", rdma_name(event.kind), event.status);
@@ -210,7 +214,7 @@ impl Side {
 
     /// Whether the peer has left.
     pub fn ended(&self) -> bool {
-        self.channel.pop().is_some_and(|e| e.kind == EventKind::Disconnected)
+        self.node().next_event(&self.channel).is_some_and(|e| e.kind == EventKind::Disconnected)
     }
 
     /// Ends the connection and waits until the peer knows.

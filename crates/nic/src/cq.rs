@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use transport::op::Completion;
 
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
+use crate::mailbox::Mailbox;
 use crate::{Error, Signal, limits};
 
 /// Which completion the next event is for.
@@ -20,8 +21,7 @@ pub enum Arm {
 
 /// A completion channel: tells which of its queues have something.
 pub struct Channel {
-    ready: Mutex<VecDeque<Arc<Cq>>>,
-    signal: Box<dyn Signal>,
+    ready: Mailbox<Arc<Cq>>,
 }
 
 impl std::fmt::Debug for Channel {
@@ -33,22 +33,18 @@ impl std::fmt::Debug for Channel {
 impl Channel {
     /// A channel whose owner is told by `signal`, once an event.
     pub fn new(signal: Box<dyn Signal>) -> Arc<Channel> {
-        Arc::new(Channel { ready: Mutex::new(VecDeque::new()), signal })
+        Arc::new(Channel { ready: Mailbox::new(signal) })
     }
     /// Takes the oldest event.
     pub fn pop(&self) -> Option<Arc<Cq>> {
-        self.lock().pop_front()
+        self.ready.pop()
     }
     /// Forgets the events of a queue that is being destroyed.
     pub fn forget(&self, cq: &Arc<Cq>) {
-        self.lock().retain(|c| !Arc::ptr_eq(c, cq));
+        self.ready.take_back(|c| Arc::ptr_eq(c, cq));
     }
     fn push(&self, cq: Arc<Cq>) {
-        self.lock().push_back(cq);
-        self.signal.signal();
-    }
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Arc<Cq>>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ready.push(cq);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Asynchronous events of an opened device (`ibv_get_async_event`).
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::limits::MAX_EVENTS;
+use crate::mailbox::Mailbox;
 use crate::{Cq, Qp, Signal};
 
 /// `enum ibv_event_type`, same numbers.
@@ -47,8 +47,7 @@ pub struct AsyncEvent {
 
 /// The events of one opened device, bounded; whoever opened it is told by its signal.
 pub struct EventQueue {
-    queue: Mutex<VecDeque<AsyncEvent>>,
-    signal: Box<dyn Signal>,
+    queue: Mailbox<AsyncEvent>,
 }
 
 impl std::fmt::Debug for EventQueue {
@@ -60,30 +59,22 @@ impl std::fmt::Debug for EventQueue {
 impl EventQueue {
     /// An empty queue.
     pub fn new(signal: Box<dyn Signal>) -> Arc<Self> {
-        Arc::new(EventQueue { queue: Mutex::new(VecDeque::new()), signal })
+        Arc::new(EventQueue { queue: Mailbox::new(signal) })
     }
     /// Adds an event and signals; dropped where the queue is full.
     pub fn push(&self, event: AsyncEvent) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if queue.len() >= MAX_EVENTS {
-            return;
-        }
-        queue.push_back(event);
-        drop(queue);
-        self.signal.signal();
+        self.queue.push_bounded(event, MAX_EVENTS);
     }
     /// Takes the oldest event.
     pub fn pop(&self) -> Option<AsyncEvent> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        self.queue.pop()
     }
     /// Forgets the events about a queue pair that is being destroyed.
     pub fn forget_qp(&self, qp: &Arc<Qp>) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.retain(|e| !matches!(&e.element, Element::Qp(q) if Arc::ptr_eq(q, qp)));
+        self.queue.take_back(|e| matches!(&e.element, Element::Qp(q) if Arc::ptr_eq(q, qp)));
     }
     /// Forgets the events about a completion queue that is being destroyed.
     pub fn forget_cq(&self, cq: &Arc<Cq>) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.retain(|e| !matches!(&e.element, Element::Cq(c) if Arc::ptr_eq(c, cq)));
+        self.queue.take_back(|e| matches!(&e.element, Element::Cq(c) if Arc::ptr_eq(c, cq)));
     }
 }

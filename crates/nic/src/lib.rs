@@ -1,8 +1,8 @@
 //! The software adapter's objects: device, GID table, PD, MR, CQ, completion channel, QP, asynchronous events; key
 //! checks. It never waits and owns no file descriptor: whoever must be told gave a [`Signal`].
 //!
-//! Locks, in order: QP, then CQ, then channel or event queue. Never two queue pairs at once; signals are sent after
-//! everything is unlocked.
+//! Locks, in order: QP, then CQ, then channel or event queue. Never two queue pairs at once; completions are told of
+//! after queue pairs and completion queues are unlocked.
 #![deny(unsafe_code)]
 
 pub mod attr;
@@ -11,6 +11,7 @@ pub mod device;
 pub mod events;
 pub mod gid;
 pub mod limits;
+pub mod mailbox;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod outlet;

@@ -39,8 +39,10 @@ pub trait Outlet: Send + Sync + 'static {
 }
 
 /// Somebody to tell that there is something to fetch: the C functions write to an eventfd, a simulation sets a mark.
-/// Called without any lock held; must not wait.
+/// Called under the lock of the queue it belongs to: must not wait, nor call back.
 pub trait Signal: Send + Sync {
     /// One more thing to fetch.
     fn signal(&self);
+    /// One thing less: it was taken back before anybody fetched it.
+    fn take_back(&self);
 }

@@ -11,6 +11,7 @@ use wire::{Psn, Qkey, Qpn, ServiceId};
 
 use crate::event::{ConnParam, Event, EventKind};
 use crate::id::{Id, Progress, WRONG_STATE, with_scope};
+use crate::listener::Listener;
 use crate::manager::{ConnKey, Core, INIT_MASK, plain};
 use crate::world::{RouteQuery, World};
 use crate::{Error, Node};
@@ -21,8 +22,6 @@ pub const CONNECT_DATA: usize = 56;
 pub const ACCEPT_DATA: usize = 196;
 /// Consumer private data of a reject, in bytes.
 pub const REJECT_DATA: usize = 148;
-/// Requests that may wait at a listener whatever backlog it asks for.
-pub const MAX_BACKLOG: usize = 1024;
 
 impl<W: World> Node<W> {
     /// Gives an identifier its queue pair, in state Reset, and takes it to INIT as `rdma_create_qp` does.
@@ -34,8 +33,12 @@ impl<W: World> Node<W> {
             }
             inner.qp = Some(qp.clone());
         }
+        let now = self.world.now();
+        let mut core = self.manager.lock();
+        core.begun(now, id);
+        self.settle(core, now);
         let attr = QpAttr { state: QpState::Init, port: 1, ..QpAttr::default() };
-        qp.modify(self.world.now(), &attr, INIT_MASK).inspect_err(|_| id.lock().qp = None)
+        qp.modify(now, &attr, INIT_MASK).inspect_err(|_| id.lock().qp = None)
     }
 
     /// Takes the queue pair from the identifier, `rdma_destroy_qp`.
@@ -44,7 +47,7 @@ impl<W: World> Node<W> {
     }
 
     /// `rdma_listen`: an identifier not bound gets a free port on all addresses first. A backlog of 0 or above
-    /// [`MAX_BACKLOG`] means that many.
+    /// [`MAX_BACKLOG`](crate::listener::MAX_BACKLOG) means that many.
     pub fn listen(&self, id: &Arc<Id>, backlog: u32) -> Result<(), Error> {
         if id.lock().progress == Progress::Idle {
             self.bind(id, (Ipv4Addr::UNSPECIFIED, 0).into())?;
@@ -62,12 +65,8 @@ impl<W: World> Node<W> {
         }
         let mut core = self.manager.lock();
         let mut inner = id.lock();
-        inner.backlog = match backlog as usize {
-            n @ 1..=MAX_BACKLOG => n,
-            _ => MAX_BACKLOG,
-        };
         inner.progress = Progress::Listening;
-        core.listeners.insert((id.space, address.ip(), address.port()), id.clone());
+        core.listeners.insert((id.space, address.ip(), address.port()), Listener::new(id.clone(), backlog));
         Ok(())
     }
 
@@ -172,7 +171,7 @@ impl<W: World> Node<W> {
         };
         let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
         cm.accept(now, conn, &accept).map_err(refused)?;
-        answered(id);
+        core.begun(now, id);
         if id.lock().qp.is_some()
             && let Err(e) = self.connect_qp(&mut core, now, key, id)
         {
@@ -207,7 +206,7 @@ impl<W: World> Node<W> {
         data[..private_data.len()].copy_from_slice(private_data);
         let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
         cm.reject(now, conn, reason::CONSUMER_DEFINED, &[], data).map_err(refused)?;
-        answered(id);
+        core.begun(now, id);
         id.lock().progress = Progress::Disconnected;
         self.settle(core, now);
         Ok(())
@@ -266,18 +265,21 @@ impl<W: World> Node<W> {
             inner.claim = None;
             (inner.conn.take(), inner.channel.clone(), inner.source, was)
         };
-        if let (Progress::Listening, Some(source)) = (was, source) {
-            core.listeners.remove(&(id.space, source.ip(), source.port()));
+        let mut ended = Vec::from_iter(key);
+        if let (Progress::Listening, Some(source)) = (was, source)
+            && let Some(listener) = core.listeners.remove(&(id.space, source.ip(), source.port()))
+        {
+            ended.extend(listener.into_waiting().filter_map(|unseen| core.forget(&unseen)));
         }
-        answered(id);
-        if let Some(key) = key {
+        core.begun(now, id);
+        for key in ended {
             core.ids.remove(&key);
             if let Some((cm, conn)) = core.cm(key) {
                 cm.destroy(now, conn);
             }
         }
         let gone = channel
-            .remove(|e| Arc::ptr_eq(&e.id, id) || e.listener.as_ref().is_some_and(|l| Arc::ptr_eq(l, id)));
+            .take_back(|e| Arc::ptr_eq(&e.id, id) || e.listener.as_ref().is_some_and(|l| Arc::ptr_eq(l, id)));
         self.settle(core, now);
         // Requests nobody will see: their identifiers never reached the program.
         for event in gone.into_iter().filter(|e| e.kind == EventKind::ConnectRequest) {
@@ -314,11 +316,7 @@ impl<W: World> Node<W> {
 
     /// A request arrived for one of our listeners, or for nobody.
     pub(crate) fn on_request(&self, core: &mut Core, now: Instant, key: ConnKey, request: &cm::Request) {
-        let refuse = |core: &mut Core, why: u16| {
-            if let Some((cm, conn)) = core.cm(key) {
-                _ = cm.reject(now, conn, why, &[], [0; 148]);
-            }
-        };
+        let refuse = |core: &mut Core, why: u16| self.refuse(core, now, key, why);
         let req = &request.req;
         let target = req.service_id.ip_port();
         let header = IpCm::parse(&req.private_data[..IpCm::LEN]);
@@ -326,32 +324,41 @@ impl<W: World> Node<W> {
             return refuse(core, reason::INVALID_SERVICE_ID);
         };
         let ours = request.path.local_gid.ip();
-        let Some(listener) = core.listener(space, ours, port).cloned() else {
+        let Some(listen) = core.listener(space, ours, port) else {
             return refuse(core, reason::INVALID_SERVICE_ID);
         };
         if space != PortSpace::Tcp || cm::TransportService::from_codes(req.transport_service, 0).is_none() {
             return refuse(core, reason::INVALID_TRANSPORT_SERVICE);
         }
-        {
-            let mut inner = listener.lock();
-            if inner.pending >= inner.backlog {
-                drop(inner);
-                return refuse(core, reason::NO_RESOURCES);
-            }
-            inner.pending += 1;
-        }
+        let Some(listener) = core.listeners.get(&listen).filter(|l| !l.is_full()).map(|l| l.id.clone())
+        else {
+            return refuse(core, reason::NO_RESOURCES);
+        };
         let id = self.incoming(&listener, key, request, &header, port);
+        id.lock().listener = Some(listen);
         self.watch_peer(&id, req.local_comm_id);
         core.ids.insert(key, id.clone());
         let param = id.lock().offered;
-        let channel = listener.lock().channel.clone();
         let event = Event {
             listener: Some(listener),
             param,
             private_data: req.private_data[IpCm::LEN..].to_vec(),
             ..plain(&id, EventKind::ConnectRequest, 0)
         };
-        core.push_to(channel, event);
+        if let Some(listener) = core.listeners.get_mut(&listen) {
+            listener.push(now, event);
+        }
+        core.offer(now, &listen);
+    }
+
+    /// Answers a request that no identifier of the program will see.
+    pub(crate) fn refuse(&self, core: &mut Core, now: Instant, key: ConnKey, why: u16) {
+        if why == reason::NO_RESOURCES {
+            self.counters.no_resources.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some((cm, conn)) = core.cm(key) {
+            _ = cm.reject(now, conn, why, &[], [0; 148]);
+        }
     }
 
     /// The identifier of a new request.
@@ -374,7 +381,6 @@ impl<W: World> Node<W> {
         inner.device = self.device_on(key.0);
         inner.route = self.world.route(query).ok();
         inner.conn = Some(key);
-        inner.listener = Some(listener.clone());
         inner.offered = ConnParam {
             responder_resources: request.responder_resources,
             initiator_depth: request.initiator_depth,
@@ -392,15 +398,6 @@ impl<W: World> Node<W> {
         let mut bytes = [0; 4];
         self.world.fill_random(&mut bytes);
         Psn::new(u32::from_ne_bytes(bytes))
-    }
-}
-
-/// The request of an identifier has its answer: its listener's backlog has a place again.
-fn answered(id: &Id) {
-    let listener = id.lock().listener.take();
-    if let Some(listener) = listener {
-        let mut inner = listener.lock();
-        inner.pending = inner.pending.saturating_sub(1);
     }
 }
 

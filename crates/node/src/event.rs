@@ -1,10 +1,10 @@
 //! rdma_cm events and the channels they travel on.
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use nic::Signal;
+use nic::mailbox::Mailbox;
 use wire::Qpn;
 
 use crate::id::Id;
@@ -68,10 +68,9 @@ pub struct Event {
     pub private_data: Vec<u8>,
 }
 
-/// An event channel.
+/// An event channel; [`crate::Node::next_event`] reads it.
 pub struct EventChannel {
-    queue: Mutex<VecDeque<Event>>,
-    signal: Box<dyn Signal>,
+    queue: Mailbox<Event>,
 }
 
 impl std::fmt::Debug for EventChannel {
@@ -83,28 +82,17 @@ impl std::fmt::Debug for EventChannel {
 impl EventChannel {
     /// A channel whose owner is told by `signal`, once an event.
     pub fn new(signal: Box<dyn Signal>) -> Arc<EventChannel> {
-        Arc::new(EventChannel { queue: Mutex::new(VecDeque::new()), signal })
+        Arc::new(EventChannel { queue: Mailbox::new(signal) })
     }
-    /// Takes the oldest event.
-    pub fn pop(&self) -> Option<Event> {
-        self.lock().pop_front()
+    pub(crate) fn pop(&self) -> Option<Event> {
+        self.queue.pop()
     }
-    /// Adds an event; [`EventChannel::signal`] follows when all is unlocked.
     pub(crate) fn push(&self, event: Event) {
-        self.lock().push_back(event);
+        self.queue.push(event);
     }
-    pub(crate) fn signal(&self) {
-        self.signal.signal();
-    }
-    /// Takes out the events that `leave` names, in order.
-    pub(crate) fn remove(&self, mut leave: impl FnMut(&Event) -> bool) -> Vec<Event> {
-        let mut queue = self.lock();
-        let (gone, kept): (Vec<_>, Vec<_>) = queue.drain(..).partition(|e| leave(e));
-        queue.extend(kept);
-        gone
-    }
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Event>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes the events that `which` names out again, in order.
+    pub(crate) fn take_back(&self, which: impl FnMut(&Event) -> bool) -> Vec<Event> {
+        self.queue.take_back(which)
     }
 }
 

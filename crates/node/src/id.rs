@@ -11,7 +11,7 @@ use wire::mad::PortSpace;
 
 use crate::Node;
 use crate::event::{ConnParam, EventChannel, EventKind};
-use crate::manager::ConnKey;
+use crate::manager::{ConnKey, ListenKey};
 use crate::world::{Claim, ClaimError, Name, Route, RouteQuery, World};
 
 /// How far an identifier has come.
@@ -76,12 +76,8 @@ pub struct Inner {
     pub ack_timeout: Option<u8>,
     /// Wildcard listeners of IPv6 take IPv6 only.
     pub v6_only: bool,
-    /// Requests that may wait for their answer.
-    pub(crate) backlog: usize,
-    /// Requests that wait.
-    pub(crate) pending: usize,
-    /// The listener whose backlog a request occupies.
-    pub(crate) listener: Option<Arc<Id>>,
+    /// The listener of a request that the program has not begun to serve.
+    pub(crate) listener: Option<ListenKey>,
     pub(crate) name: Option<Name>,
     pub(crate) claim: Option<Claimed>,
     pub(crate) conn: Option<ConnKey>,
@@ -116,8 +112,6 @@ impl Id {
                 tos: None,
                 ack_timeout: None,
                 v6_only: false,
-                backlog: 0,
-                pending: 0,
                 listener: None,
                 name: None,
                 claim: None,
@@ -325,9 +319,8 @@ impl<W: World> Node<W> {
     /// `rdma_migrate_id`: later events go to `channel`, and those that wait move there.
     pub fn migrate(&self, id: &Arc<Id>, channel: &Arc<EventChannel>) {
         let old = std::mem::replace(&mut id.lock().channel, channel.clone());
-        for event in old.remove(|e| Arc::ptr_eq(&e.id, id)) {
+        for event in old.take_back(|e| Arc::ptr_eq(&e.id, id)) {
             channel.push(event);
-            channel.signal();
         }
     }
 

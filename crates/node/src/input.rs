@@ -24,6 +24,7 @@ pub struct Counters {
     pub unknown_device: AtomicU64,
     pub unknown_owner: AtomicU64,
     pub bad_mad: AtomicU64,
+    pub no_resources: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {

@@ -1,8 +1,8 @@
 //! One RDMA host: the adapters, the connection manager, rdma_cm identifiers and port spaces. Generic over [`World`]:
 //! written once, run by the real world and by the simulated one.
 //!
-//! Locks, in order: the connection manager's, an identifier's, then those of the adapter (see [`nic`]). Signals are sent
-//! when all are released.
+//! Locks, in order: the connection manager's, an identifier's, then those of the adapter (see [`nic`]). Event
+//! channels come last.
 #![forbid(unsafe_code)]
 
 pub mod blocks;
@@ -11,6 +11,7 @@ pub mod devices;
 pub mod event;
 pub mod id;
 mod input;
+pub mod listener;
 mod manager;
 pub mod world;
 

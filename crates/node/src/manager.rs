@@ -11,7 +11,7 @@ use cm::{Cm, ConnId, Origin, Output};
 use nic::{Path, QpAttr, QpState, mask};
 use transport::TxBatch;
 use wire::bth::{Bth, Deth};
-use wire::mad::{GSI_QKEY, MAD_LEN, Mad, PortSpace};
+use wire::mad::{GSI_QKEY, MAD_LEN, Mad, PortSpace, reason};
 use wire::roce::{Header, Op, SendAt, SendTail, Service};
 use wire::{CommId, Psn, Qpn};
 
@@ -19,13 +19,15 @@ use crate::blocks::comm_owner;
 use crate::event::{ConnParam, Event, EventChannel, EventKind};
 use crate::id::{Id, Progress};
 use crate::input::family_fits;
+use crate::listener::Listener;
 use crate::world::{Datagram, Name, World};
 use crate::{Error, Node};
 
 /// A connection: the interface of its device, and its number in that device's connection manager.
 pub type ConnKey = (u32, ConnId);
 
-type ListenKey = (PortSpace, IpAddr, u16);
+/// Where a listener listens.
+pub(crate) type ListenKey = (PortSpace, IpAddr, u16);
 
 /// See the module.
 pub(crate) struct Manager {
@@ -41,11 +43,9 @@ pub(crate) struct Core {
     cms: BTreeMap<u32, Cm>,
     pub(crate) ids: BTreeMap<ConnKey, Arc<Id>>,
     /// Listeners; those on all addresses under the unspecified address of their family.
-    pub(crate) listeners: BTreeMap<ListenKey, Arc<Id>>,
+    pub(crate) listeners: BTreeMap<ListenKey, Listener>,
     resolving: BTreeMap<u64, (Arc<Id>, Instant)>,
     next_ticket: u64,
-    /// Channels to signal when the lock is released.
-    told: Vec<Arc<EventChannel>>,
 }
 
 impl Manager {
@@ -57,7 +57,6 @@ impl Manager {
                 listeners: BTreeMap::new(),
                 resolving: BTreeMap::new(),
                 next_ticket: 1,
-                told: Vec::new(),
             }),
             timing: *timing,
             host_id,
@@ -91,7 +90,7 @@ impl Manager {
 
     pub fn deadline(&self) -> Option<Instant> {
         let core = self.lock();
-        core.cms.values().filter_map(Cm::deadline).chain(core.resolving.values().map(|(_, t)| *t)).min()
+        core.deadline().into_iter().chain(core.resolving.values().map(|(_, t)| *t)).min()
     }
 
     /// Whether this process listens there.
@@ -102,17 +101,60 @@ impl Manager {
 
 impl Core {
     /// The listener for a request: the one on its address before those on all.
-    pub fn listener(&self, space: PortSpace, ip: IpAddr, port: u16) -> Option<&Arc<Id>> {
-        let exact = self.listeners.get(&(space, ip, port));
-        exact.or_else(|| {
-            let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
-            any.into_iter().filter_map(|a| Some((a, self.listeners.get(&(space, a, port))?))).find_map(
-                |(a, id)| {
-                    let v6_only = id.lock().v6_only;
-                    family_fits(a, v6_only, ip).then_some(id)
-                },
-            )
-        })
+    pub fn listener(&self, space: PortSpace, ip: IpAddr, port: u16) -> Option<ListenKey> {
+        let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+        let takes = |(a, v6_only)| a == ip || family_fits(a, v6_only, ip);
+        std::iter::once(ip)
+            .chain(any)
+            .map(|a| (space, a, port))
+            .find(|key| self.listeners.get(key).is_some_and(|l| takes((key.1, l.id.lock().v6_only))))
+    }
+
+    /// When something is due, resolutions apart.
+    fn deadline(&self) -> Option<Instant> {
+        let cms = self.cms.values().filter_map(Cm::deadline);
+        cms.chain(self.listeners.values().filter_map(Listener::deadline)).min()
+    }
+
+    /// Offers the listener's next request to the program if it is its turn.
+    pub(crate) fn offer(&mut self, now: Instant, key: &ListenKey) {
+        let Some(listener) = self.listeners.get_mut(key) else { return };
+        let Some(event) = listener.offer(now) else { return };
+        let channel = listener.id.lock().channel.clone();
+        event.id.lock().channel = channel.clone();
+        channel.push(event);
+    }
+
+    /// The program has begun to serve a request.
+    pub(crate) fn begun(&mut self, now: Instant, id: &Arc<Id>) {
+        let Some(key) = id.lock().listener.take() else { return };
+        if let Some(listener) = self.listeners.get_mut(&key) {
+            listener.begun(id);
+            self.offer(now, &key);
+        }
+    }
+
+    /// Takes back a request that the program has not seen. False for all others.
+    fn withdraw(&mut self, now: Instant, id: &Arc<Id>) -> bool {
+        let Some(key) = id.lock().listener else { return false };
+        let unseen = self.listeners.get_mut(&key).is_some_and(|l| l.withdraw(id));
+        if let Some(key) = unseen.then(|| self.forget(id)).flatten()
+            && let Some((cm, conn)) = self.cm(key)
+        {
+            cm.destroy(now, conn);
+        }
+        unseen
+    }
+
+    /// Forgets the identifier of a request that the program will not see; its connection is left to the caller.
+    pub(crate) fn forget(&mut self, id: &Id) -> Option<ConnKey> {
+        let key = {
+            let mut inner = id.lock();
+            inner.progress = Progress::Destroyed;
+            inner.conn.take()
+        }?;
+        self.ids.remove(&key);
+        Some(key)
     }
 
     /// The connection manager of a connection's device; it exists as long as the node once it was made.
@@ -122,12 +164,7 @@ impl Core {
 
     pub(crate) fn push(&mut self, event: Event) {
         let channel = event.id.lock().channel.clone();
-        self.push_to(channel, event);
-    }
-
-    pub(crate) fn push_to(&mut self, channel: Arc<EventChannel>, event: Event) {
         channel.push(event);
-        self.told.push(channel);
     }
 }
 
@@ -149,11 +186,25 @@ impl<W: World> Node<W> {
         self.manager.lock().cms.values().map(Cm::len).sum()
     }
 
+    /// Takes the oldest event of a channel. A request leaves its listener's backlog.
+    pub fn next_event(&self, channel: &EventChannel) -> Option<Event> {
+        let event = channel.pop()?;
+        if event.kind == EventKind::ConnectRequest {
+            let now = self.world.now();
+            let mut core = self.manager.lock();
+            let key = event.id.lock().listener;
+            if let Some(listener) = key.and_then(|key| core.listeners.get_mut(&key)) {
+                listener.fetched(now, &event.id);
+            }
+            self.settle(core, now);
+        }
+        Some(event)
+    }
+
     /// Gives an identifier an event that comes from no message.
     pub(crate) fn tell(&self, id: &Arc<Id>, kind: EventKind, status: i32) {
         let channel = id.lock().channel.clone();
         channel.push(plain(id, kind, status));
-        channel.signal();
     }
 
     /// Runs `f` on the connection manager of a device, made at its first use.
@@ -168,7 +219,7 @@ impl<W: World> Node<W> {
         f(cm)
     }
 
-    /// Does what the connection manager put out, unlocks, and tells the channels.
+    /// Does what the connection manager put out, and unlocks.
     pub(crate) fn settle(&self, mut core: MutexGuard<'_, Core>, now: Instant) {
         let interfaces: Vec<u32> = core.cms.keys().copied().collect();
         for interface in interfaces {
@@ -180,10 +231,8 @@ impl<W: World> Node<W> {
                 }
             }
         }
-        let told = std::mem::take(&mut core.told);
-        let deadline = core.cms.values().filter_map(Cm::deadline).min();
+        let deadline = core.deadline();
         drop(core);
-        told.into_iter().for_each(|c| c.signal());
         if let Some(at) = deadline {
             self.world.wake_at(at);
         }
@@ -199,6 +248,15 @@ impl<W: World> Node<W> {
     pub(crate) fn expire_manager(&self, now: Instant) {
         let mut core = self.manager.lock();
         core.cms.values_mut().for_each(|cm| cm.expire(now));
+        let keys: Vec<ListenKey> = core.listeners.keys().copied().collect();
+        for key in keys {
+            core.offer(now, &key);
+            while let Some(late) = core.listeners.get_mut(&key).and_then(|l| l.overdue(now)) {
+                if let Some(key) = core.forget(&late) {
+                    self.refuse(&mut core, now, key, reason::NO_RESOURCES);
+                }
+            }
+        }
         self.settle(core, now);
     }
 
@@ -259,6 +317,9 @@ impl<W: World> Node<W> {
             return;
         }
         let Some(id) = core.ids.get(&key).cloned() else { return };
+        if core.withdraw(now, &id) {
+            return;
+        }
         match event {
             cm::Event::Reply(rep) => self.on_reply(core, now, key, &id, &rep),
             cm::Event::Established => {
@@ -313,7 +374,7 @@ impl<W: World> Node<W> {
         let kind = if has_qp {
             if self.connect_qp(core, now, key, id).is_err() {
                 if let Some((cm, conn)) = core.cm(key) {
-                    _ = cm.reject(now, conn, wire::mad::reason::CONSUMER_DEFINED, &[], [0; 148]);
+                    _ = cm.reject(now, conn, reason::CONSUMER_DEFINED, &[], [0; 148]);
                 }
                 self.end(id, now, true);
                 return core.push(plain(id, EventKind::ConnectError, -crate::id::libc_errno::EINVAL));

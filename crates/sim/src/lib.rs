@@ -32,7 +32,7 @@
 //! let dest = "10.0.0.2:7471".parse().unwrap();
 //! node.resolve_addr(&id, None, dest, Duration::from_secs(2)).unwrap();
 //! sim.run_for(Duration::from_secs(1));
-//! assert_eq!(channel.pop().unwrap().kind, EventKind::AddrResolved);
+//! assert_eq!(node.next_event(&channel).unwrap().kind, EventKind::AddrResolved);
 //! # let _ = there;
 //! ```
 #![forbid(unsafe_code)]
@@ -70,5 +70,8 @@ impl Mark {
 impl nic::Signal for Mark {
     fn signal(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn take_back(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

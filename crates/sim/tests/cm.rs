@@ -144,6 +144,9 @@ impl Party {
         let node = sim.node(process).unwrap();
         Party { process, host, address, node, channel: EventChannel::new(Box::new(Mark::default())) }
     }
+    fn next(&self) -> Option<Event> {
+        self.node.next_event(&self.channel)
+    }
     fn listen(&self) -> Arc<Id> {
         let id = self.node.create_id(&self.channel, PortSpace::Tcp);
         let any: SocketAddr = match self.address {
@@ -232,11 +235,11 @@ impl Run {
     /// What the programs do upon what happened; whether anything did.
     fn react(&mut self) -> bool {
         let mut told = false;
-        while let Some(event) = self.client.channel.pop() {
+        while let Some(event) = self.client.next() {
             told = true;
             self.client_event(event);
         }
-        while let Some(event) = self.server.channel.pop() {
+        while let Some(event) = self.server.next() {
             told = true;
             self.server_event(event);
         }
@@ -448,7 +451,7 @@ impl Run {
             assert_eq!(party.node.connections(), 0, "connections are left:\n{}", self.story());
             assert_eq!(node::world::Guest::deadline(&*party.node), None, "a timer runs:\n{}", self.story());
             assert!(party.node.devices()[0].qps().is_empty(), "queue pairs are left");
-            assert!(party.channel.pop().is_none(), "an event after the end");
+            assert!(party.next().is_none(), "an event after the end");
             for name in self.sim.names(party.host) {
                 assert!(matches!(name, Name::Block(_)), "{name:?} is left");
             }
@@ -594,10 +597,10 @@ fn a_killed_server_ends_its_connections_and_leaves_its_port_to_the_next() {
         let id = resolved(&mut run.sim, &run.client, run.server.address);
         run.client.node.connect(&id, &param(), &[]).unwrap();
         run.sim.run_for(Duration::from_secs(1));
-        let request = run.server.channel.pop().expect("a request at the new server");
+        let request = run.server.next().expect("a request at the new server");
         run.server.node.reject(&request.id, &[]).unwrap();
         run.sim.run_for(Duration::from_secs(1));
-        let event = run.client.channel.pop().expect("the new server's answer");
+        let event = run.client.next().expect("the new server's answer");
         assert_eq!((event.kind, event.status), (EventKind::Rejected, 28));
         drop(event);
         run.client.node.destroy(&id);
@@ -638,14 +641,14 @@ fn connected(together: bool) -> (Sim, Party, Party, Side, Side) {
     ours.equip(&client.node);
     client.node.connect(&id, &param(), &[]).unwrap();
     sim.run_for(Duration::from_millis(10));
-    let request = server.channel.pop().unwrap();
+    let request = server.next().unwrap();
     assert_eq!(request.kind, EventKind::ConnectRequest);
     let mut theirs = Side::new(request.id.clone());
     theirs.equip(&server.node);
     server.node.accept(&request.id, None, &[]).unwrap();
     sim.run_for(Duration::from_millis(10));
-    assert_eq!(server.channel.pop().unwrap().kind, EventKind::Established);
-    assert_eq!(client.channel.pop().unwrap().kind, EventKind::Established);
+    assert_eq!(server.next().unwrap().kind, EventKind::Established);
+    assert_eq!(client.next().unwrap().kind, EventKind::Established);
     (sim, client, server, ours, theirs)
 }
 
@@ -654,9 +657,9 @@ fn resolved(sim: &mut Sim, party: &Party, dest: IpAddr) -> Arc<Id> {
     let dest = SocketAddr::new(dest, PORT);
     party.node.resolve_addr(&id, None, dest, Duration::from_secs(2)).unwrap();
     sim.run_for(Duration::from_millis(10));
-    assert_eq!(party.channel.pop().unwrap().kind, EventKind::AddrResolved);
+    assert_eq!(party.next().unwrap().kind, EventKind::AddrResolved);
     party.node.resolve_route(&id).unwrap();
-    assert_eq!(party.channel.pop().unwrap().kind, EventKind::RouteResolved);
+    assert_eq!(party.next().unwrap().kind, EventKind::RouteResolved);
     id
 }
 
@@ -667,7 +670,7 @@ fn a_process_killed_on_the_same_host_disconnects_its_peer_within_a_second() {
         let (dead, alive) = if kill_server { (&server, &client) } else { (&client, &server) };
         sim.kill(dead.process);
         sim.run_for(Duration::from_secs(1));
-        let event = alive.channel.pop().expect("an event within a second");
+        let event = alive.next().expect("an event within a second");
         assert_eq!(event.kind, EventKind::Disconnected);
     }
 }
@@ -679,7 +682,7 @@ fn a_process_killed_elsewhere_is_noticed_by_who_disconnects() {
     let id = ours.id.as_ref().unwrap();
     client.node.disconnect(id).unwrap();
     sim.run_for(Duration::from_secs(3));
-    assert_eq!(client.channel.pop().unwrap().kind, EventKind::Disconnected);
+    assert_eq!(client.next().unwrap().kind, EventKind::Disconnected);
 }
 
 #[test]
@@ -690,12 +693,12 @@ fn without_a_listener_a_request_is_rejected_with_reason_8() {
         let dest = SocketAddr::new(server.address, PORT + 1);
         client.node.resolve_addr(&id, None, dest, Duration::from_secs(2)).unwrap();
         sim.run_for(Duration::from_millis(10));
-        assert_eq!(client.channel.pop().unwrap().kind, EventKind::AddrResolved);
+        assert_eq!(client.next().unwrap().kind, EventKind::AddrResolved);
         client.node.resolve_route(&id).unwrap();
-        assert_eq!(client.channel.pop().unwrap().kind, EventKind::RouteResolved);
+        assert_eq!(client.next().unwrap().kind, EventKind::RouteResolved);
         client.node.connect(&id, &param(), &[]).unwrap();
         sim.run_for(Duration::from_millis(10));
-        let event = client.channel.pop().unwrap();
+        let event = client.next().unwrap();
         assert_eq!((event.kind, event.status), (EventKind::Rejected, 8));
     }
 }
@@ -709,7 +712,7 @@ fn a_host_without_rdma_is_unreachable() {
     let id = resolved(&mut sim, &client, [10, 0, 0, 2].into());
     client.node.connect(&id, &param(), &[]).unwrap();
     sim.run_for(Duration::from_secs(1));
-    let event = client.channel.pop().unwrap();
+    let event = client.next().unwrap();
     assert_eq!((event.kind, event.status), (EventKind::Unreachable, -110));
 }
 
@@ -723,9 +726,9 @@ fn a_neighbour_that_does_not_answer_is_an_address_error() {
         let dest = "10.0.0.9:7471".parse().unwrap();
         client.node.resolve_addr(&id, None, dest, Duration::from_secs(patience)).unwrap();
         sim.run_for(Duration::from_secs(10));
-        let event = client.channel.pop().unwrap();
+        let event = client.next().unwrap();
         assert_eq!((event.kind, event.status), (EventKind::AddrError, status));
-        assert!(client.channel.pop().is_none());
+        assert!(client.next().is_none());
         client.node.destroy(&id);
     }
     assert!(sim.is_idle());

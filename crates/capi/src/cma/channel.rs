@@ -1,8 +1,9 @@
 //! Event channels and events (rdma_create_event_channel(3), rdma_get_cm_event(3), rdma_ack_cm_event(3)).
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use abi::cma::{rdma_cm_event, rdma_cm_event_param, rdma_cm_id, rdma_conn_param, rdma_event_channel};
 use node::{EventChannel, EventKind};
@@ -10,51 +11,64 @@ use node::{EventChannel, EventKind};
 use crate::border::{self, Errno};
 use crate::cma::id::CmId;
 use crate::fds::{self, Counter};
-use crate::instance;
+use crate::instance::{self, Instance};
+use crate::verbs::event::HandingOut;
 
-/// An event channel as C sees it, and the node's.
-#[repr(C)]
+/// What stands behind a channel.
 pub(crate) struct Channel {
-    c: rdma_event_channel,
     pub node: Arc<EventChannel>,
+    pub handing_out: HandingOut,
+    instance: Arc<Instance>,
     _fd: Counter,
 }
 
-impl Channel {
-    /// # Safety
-    ///
-    /// `channel` came from [`create`] and lives.
-    pub unsafe fn of<'a>(channel: *mut rdma_event_channel) -> &'a Channel {
-        // SAFETY: the C part is the first field.
-        unsafe { &*channel.cast::<Channel>() }
-    }
+/// The channels there are, by the address of their C structure. Programs end (`rping` does) with one thread waiting in
+/// `rdma_get_cm_event` while another destroys the channel: what that thread does next must not touch what is gone.
+static CHANNELS: Mutex<BTreeMap<usize, Arc<Channel>>> = Mutex::new(BTreeMap::new());
+
+fn channels() -> std::sync::MutexGuard<'static, BTreeMap<usize, Arc<Channel>>> {
+    CHANNELS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The channel behind a C structure. EBADF where it was destroyed, or never one of ours.
+pub(crate) fn find(channel: *mut rdma_event_channel) -> Result<Arc<Channel>, Errno> {
+    channels().get(&channel.addr()).cloned().ok_or(Errno(libc::EBADF))
 }
 
 /// Makes a channel.
-pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
+pub(crate) fn create(instance: &Arc<Instance>) -> Result<*mut rdma_event_channel, Errno> {
     let fd = Counter::new()?;
-    let c = rdma_event_channel { fd: fd.fd() };
-    let node = EventChannel::new(Box::new(fd.clone()));
-    Ok(Box::into_raw(Box::new(Channel { c, node, _fd: fd })).cast())
+    let c = Box::into_raw(Box::new(rdma_event_channel { fd: fd.fd() }));
+    let channel = Channel {
+        node: EventChannel::new(Box::new(fd.clone())),
+        handing_out: HandingOut::default(),
+        instance: instance.clone(),
+        _fd: fd,
+    };
+    channels().insert(c.expose_provenance(), Arc::new(channel));
+    Ok(c)
 }
 
 /// Frees a channel.
 ///
 /// # Safety
 ///
-/// It came from [`create`] and nobody uses it.
+/// It came from [`create`].
 pub(crate) unsafe fn destroy(channel: *mut rdma_event_channel) {
-    // SAFETY: as the caller says.
-    drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+    if channels().remove(&channel.addr()).is_some() {
+        // SAFETY: made by `Box::into_raw` in `create`, and in the table until now.
+        drop(unsafe { Box::from_raw(channel) });
+    }
 }
 
 /// `rdma_create_event_channel`. errno: ENODEV where there is no device, EMFILE, ENFILE, ENOMEM.
 pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     border::or_null(|| {
-        if instance::get()?.node().devices().is_empty() {
+        let instance = instance::get()?;
+        if instance.node().devices().is_empty() {
             return Err(Errno(libc::ENODEV));
         }
-        create()
+        create(&instance)
     })
 }
 
@@ -73,7 +87,8 @@ struct Event {
     private_data: Vec<u8>,
 }
 
-/// `rdma_get_cm_event`: waits on the channel's descriptor unless that is non-blocking. -1 with EAGAIN or EINTR.
+/// `rdma_get_cm_event`: waits on the channel's descriptor unless that is non-blocking. errno: EINVAL for NULL, EAGAIN,
+/// EINTR, EBADF for a channel destroyed, ENODEV for a parent's channel in a forked child.
 pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
@@ -82,30 +97,38 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
         Errno(libc::EINVAL).set();
         return -1;
     }
+    let fd = border::or_minus_one(|| {
+        if !find(channel)?.instance.is_ours() {
+            return Err(Errno(libc::ENODEV));
+        }
+        // SAFETY: it is in the table.
+        Ok(unsafe { (*channel).fd })
+    });
+    if fd < 0 {
+        return -1;
+    }
     loop {
-        // SAFETY: a channel of ours; this frame has nothing to drop while it waits.
-        if unsafe { !fds::wait((*channel).fd) } {
+        // SAFETY: this frame has nothing to drop while it waits.
+        if unsafe { !fds::wait(fd) } {
             return -1;
         }
-        // SAFETY: as above.
-        let found = border::or_null(|| unsafe { next(channel) });
-        if !found.is_null() {
+        let found = border::or_minus_one(|| {
+            let Some(found) = next(&*find(channel)?)? else { return Ok(0) };
             // SAFETY: the caller's variable.
             unsafe { *event = found };
-            return 0;
+            Ok(1)
+        });
+        if found != 0 {
+            return found.min(0);
         }
         // The event was taken back with its identifier.
     }
 }
 
-/// The oldest event as a C object, NULL where there is none.
-///
-/// # Safety
-///
-/// A channel of ours that lives.
-unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
-    // SAFETY: as the caller says.
-    let Some(event) = unsafe { Channel::of(channel) }.node.pop() else { return Ok(std::ptr::null_mut()) };
+/// The oldest event as a C object, `None` where there is none any more.
+fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
+    let _handing_out = channel.handing_out.begin();
+    let Some(event) = channel.instance.node().next_event(&channel.node) else { return Ok(None) };
     let pointer = |id: &node::Id| {
         std::ptr::with_exposed_provenance_mut::<rdma_cm_id>(id.cookie.load(Ordering::Acquire) as usize)
     };
@@ -116,9 +139,9 @@ unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, E
         _ => pointer(&event.id),
     };
     if id.is_null() {
-        return Ok(std::ptr::null_mut());
+        return Ok(None);
     }
-    // SAFETY: identifiers live until their events are acknowledged.
+    // SAFETY: identifiers live until their events are acknowledged, and none is withdrawn just now.
     unsafe {
         CmId::of(id).refresh();
         // An event of a request counts with the listener, as the identifier may be destroyed before it is acknowledged.
@@ -147,7 +170,7 @@ unsafe fn next(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, E
         srq: event.param.srq.into(),
         qp_num: event.param.qp_num,
     };
-    Ok(Box::into_raw(Box::new(Event { c, private_data })).cast())
+    Ok(Some(Box::into_raw(Box::new(Event { c, private_data })).cast()))
 }
 
 /// `rdma_ack_cm_event`: frees the event; `rdma_destroy_id` waits for it. errno: EINVAL for NULL.

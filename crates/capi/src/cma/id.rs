@@ -13,7 +13,7 @@ use node::id::Progress;
 use wire::mad::PortSpace;
 
 use crate::border::{self, Errno};
-use crate::cma::channel::{self, Channel};
+use crate::cma::channel;
 use crate::cma::sockaddr;
 use crate::instance::{self, Instance};
 use crate::verbs::event::Unacked;
@@ -120,11 +120,10 @@ impl CmId {
         // SAFETY: as the caller says.
         let (l, c) = unsafe { (CmId::of(listener), &*listener) };
         let sync = l.synchronous;
-        let own = if sync { channel::create()? } else { c.channel };
+        let own = if sync { channel::create(&l.instance)? } else { c.channel };
         let id = CmId::make(node.clone(), l.instance.clone(), own, c.context, c.ps, sync);
         if sync {
-            // SAFETY: just made.
-            l.instance.node().migrate(node, &unsafe { Channel::of(own) }.node);
+            l.instance.node().migrate(node, &channel::find(own)?.node);
         }
         Ok(id)
     }
@@ -278,9 +277,8 @@ pub(crate) unsafe fn create(
     };
     let instance = instance::get()?;
     let synchronous = channel.is_null();
-    let channel = if synchronous { channel::create()? } else { channel };
-    // SAFETY: as the caller says, or just made.
-    let node = instance.node().create_id(&unsafe { Channel::of(channel) }.node, space);
+    let channel = if synchronous { channel::create(&instance)? } else { channel };
+    let node = instance.node().create_id(&channel::find(channel)?.node, space);
     Ok(CmId::make(node, instance, channel, user, ps, synchronous))
 }
 
@@ -310,7 +308,13 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: as above.
         unsafe { release_event(id) };
         if ours.instance.is_ours() {
-            ours.instance.node().destroy(&ours.node);
+            // SAFETY: as above.
+            let channel = channel::find(unsafe { (*id).channel });
+            {
+                let _handing_out = channel.as_ref().ok().map(|c| c.handing_out.begin());
+                ours.instance.node().destroy(&ours.node);
+                ours.node.cookie.store(0, Ordering::Release);
+            }
             ours.unacked.wait();
         }
         // SAFETY: made by `Box::into_raw`; the node forgot it.
@@ -375,11 +379,10 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_even
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
         let ours = unsafe { CmId::checked(id)? };
         let synchronous = to.is_null();
-        let to = if synchronous { channel::create()? } else { to };
+        let to = if synchronous { channel::create(&ours.instance)? } else { to };
         // SAFETY: as above.
         unsafe { release_event(id) };
-        // SAFETY: the caller's channel, or the one just made.
-        ours.instance.node().migrate(&ours.node, &unsafe { Channel::of(to) }.node);
+        ours.instance.node().migrate(&ours.node, &channel::find(to)?.node);
         ours.unacked.wait();
         // SAFETY: as above; its old channel was its own where it was synchronous.
         unsafe {

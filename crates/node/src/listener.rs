@@ -1,0 +1,231 @@
+//! Listeners and the requests that wait at them.
+//!
+//! **Turns.** A program is handed one request of a listener at a time: the next comes once the program has begun to serve
+//! the one before (gave it a queue pair, accepted, rejected or destroyed it), or did not for a while. Adapters take tens of
+//! microseconds between two requests, and programs count on it without knowing: one that passes requests from the thread
+//! that reads events to the thread that serves them through a single variable (`rping -P` does) loses one when two come
+//! at once. The while starts at [`PATIENCE`] and halves each time it passes in vain, so a program that collects
+//! requests before it serves them is not held up; it doubles back when a request was begun in time.
+//!
+//! **Backlog.** A request takes a place from its arrival until the program fetches its event. One that finds no place waits
+//! for one, because bursts pass; after [`FULL_FOR`] it is refused (REJ, no resources).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::event::Event;
+use crate::id::Id;
+
+/// Longest wait for the program to begin with a request.
+pub const PATIENCE: Duration = Duration::from_millis(64);
+/// What patience shrinks to with a program that collects requests.
+const LEAST_PATIENCE: Duration = Duration::from_millis(1);
+/// How long a request may find the backlog full; less than the time after which any peer repeats or gives up.
+pub const FULL_FOR: Duration = Duration::from_secs(2);
+/// Requests that may wait at a listener, whatever backlog it asks for.
+pub const MAX_BACKLOG: usize = 1024;
+
+/// A request that the program cannot see yet.
+#[derive(Debug)]
+struct Waiting {
+    event: Event,
+    /// When it is refused if the backlog is still full.
+    until: Instant,
+}
+
+/// Whose turn it is.
+#[derive(Debug)]
+enum Turn {
+    /// The next one's.
+    Free,
+    /// This one's, which lies in the channel.
+    Offered(Arc<Id>),
+    /// This one's, which the program has; until then.
+    Fetched(Arc<Id>, Instant),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub id: Arc<Id>,
+    backlog: usize,
+    waiting: VecDeque<Waiting>,
+    turn: Turn,
+    patience: Duration,
+}
+
+impl Listener {
+    /// A backlog of 0 or above [`MAX_BACKLOG`] means that many.
+    pub fn new(id: Arc<Id>, backlog: u32) -> Listener {
+        let backlog = match backlog as usize {
+            n @ 1..=MAX_BACKLOG => n,
+            _ => MAX_BACKLOG,
+        };
+        Listener { id, backlog, waiting: VecDeque::new(), turn: Turn::Free, patience: PATIENCE }
+    }
+
+    /// Whether not even a wait for a place can be had.
+    pub fn is_full(&self) -> bool {
+        self.waiting.len() >= MAX_BACKLOG
+    }
+
+    pub fn push(&mut self, now: Instant, event: Event) {
+        self.waiting.push_back(Waiting { event, until: now + FULL_FOR });
+    }
+
+    /// The request to offer now, if it is anybody's turn.
+    pub fn offer(&mut self, now: Instant) -> Option<Event> {
+        if matches!(self.turn, Turn::Fetched(_, until) if until <= now) {
+            self.patience = (self.patience / 2).max(LEAST_PATIENCE);
+            self.turn = Turn::Free;
+        }
+        if !matches!(self.turn, Turn::Free) {
+            return None;
+        }
+        let next = self.waiting.pop_front()?;
+        self.turn = Turn::Offered(next.event.id.clone());
+        Some(next.event)
+    }
+
+    /// The program fetched the event of a request.
+    pub fn fetched(&mut self, now: Instant, id: &Arc<Id>) {
+        if matches!(&self.turn, Turn::Offered(o) if Arc::ptr_eq(o, id)) {
+            self.turn = Turn::Fetched(id.clone(), now + self.patience);
+        }
+    }
+
+    /// The program has begun with a request.
+    pub fn begun(&mut self, id: &Arc<Id>) {
+        if matches!(&self.turn, Turn::Offered(o) | Turn::Fetched(o, _) if Arc::ptr_eq(o, id)) {
+            self.patience = (self.patience * 2).min(PATIENCE);
+            self.turn = Turn::Free;
+        }
+    }
+
+    /// Takes a request back that the program has not seen. False for all others.
+    pub fn withdraw(&mut self, id: &Arc<Id>) -> bool {
+        let at = self.waiting.iter().position(|w| Arc::ptr_eq(&w.event.id, id));
+        at.is_some_and(|at| self.waiting.remove(at).is_some())
+    }
+
+    /// The next request to refuse because it has found the backlog full for too long.
+    pub fn overdue(&mut self, now: Instant) -> Option<Arc<Id>> {
+        let over = self.first_without_place();
+        self.waiting.get(over).filter(|w| w.until <= now)?;
+        Some(self.waiting.remove(over)?.event.id)
+    }
+
+    /// All requests that the program has not seen.
+    pub fn into_waiting(self) -> impl Iterator<Item = Arc<Id>> {
+        self.waiting.into_iter().map(|w| w.event.id)
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        let turn = match self.turn {
+            Turn::Fetched(_, until) if !self.waiting.is_empty() => Some(until),
+            _ => None,
+        };
+        let full = self.waiting.get(self.first_without_place()).map(|w| w.until);
+        turn.into_iter().chain(full).min()
+    }
+
+    fn first_without_place(&self) -> usize {
+        self.backlog - usize::from(matches!(self.turn, Turn::Offered(_)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{EventChannel, EventKind};
+    use crate::manager::plain;
+    use nic::Signal;
+    use wire::mad::PortSpace;
+
+    struct Nobody;
+    impl Signal for Nobody {
+        fn signal(&self) {}
+        fn take_back(&self) {}
+    }
+
+    struct Case {
+        listener: Listener,
+        now: Instant,
+        ids: Vec<Arc<Id>>,
+    }
+
+    impl Case {
+        #[allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
+        fn new(backlog: u32, requests: u32) -> Case {
+            let channel = EventChannel::new(Box::new(Nobody));
+            let new = || Id::new(PortSpace::Tcp, channel.clone());
+            let mut case = Case { listener: Listener::new(new(), backlog), now: Instant::now(), ids: vec![] };
+            for _ in 0..requests {
+                let id = new();
+                case.listener.push(case.now, plain(&id, EventKind::ConnectRequest, 0));
+                case.ids.push(id);
+            }
+            case
+        }
+        /// Which request is offered.
+        fn offered(&mut self) -> Option<usize> {
+            let event = self.listener.offer(self.now)?;
+            self.number(&event.id)
+        }
+        fn number(&self, id: &Arc<Id>) -> Option<usize> {
+            self.ids.iter().position(|i| Arc::ptr_eq(i, id))
+        }
+        fn fetch(&mut self, n: usize) {
+            self.listener.fetched(self.now, &self.ids[n]);
+        }
+    }
+
+    #[test]
+    fn the_next_request_comes_when_the_one_before_is_begun() {
+        let mut case = Case::new(8, 3);
+        assert_eq!(case.offered(), Some(0));
+        assert_eq!(case.offered(), None, "not fetched yet");
+        case.fetch(0);
+        assert_eq!(case.offered(), None, "not begun yet");
+        let first = case.ids[0].clone();
+        case.listener.begun(&first);
+        assert_eq!(case.offered(), Some(1));
+    }
+
+    #[test]
+    fn a_program_that_collects_requests_gets_them_ever_faster() {
+        let mut case = Case::new(0, 20);
+        let begin = case.now;
+        for n in 0..20 {
+            assert_eq!(case.offered(), Some(n));
+            case.fetch(n);
+            case.now = case.listener.deadline().unwrap_or(case.now);
+        }
+        assert!(case.now - begin < PATIENCE * 3, "{:?}", case.now - begin);
+    }
+
+    #[test]
+    fn a_request_that_found_no_place_in_time_is_refused() {
+        let mut case = Case::new(2, 4);
+        assert_eq!(case.offered(), Some(0), "takes a place until it is fetched");
+        assert_eq!(case.listener.deadline(), Some(case.now + FULL_FOR));
+        assert!(case.listener.overdue(case.now).is_none());
+        case.now += FULL_FOR;
+        let mut refused = vec![];
+        while let Some(id) = case.listener.overdue(case.now) {
+            refused.extend(case.number(&id));
+        }
+        assert_eq!(refused, [2, 3]);
+        assert_eq!(case.listener.deadline(), None, "the others have places");
+    }
+
+    #[test]
+    fn a_request_withdrawn_is_never_offered() {
+        let mut case = Case::new(0, 2);
+        let first = case.ids[0].clone();
+        assert!(case.listener.withdraw(&first));
+        assert!(!case.listener.withdraw(&first));
+        assert_eq!(case.offered(), Some(1));
+    }
+}
