@@ -6,8 +6,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, TryLockError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Instant;
 
 use node::world::Datagram;
@@ -38,8 +38,9 @@ pub(crate) struct ReceiveSocket {
     polled_at: AtomicU64,
     /// When it last brought something.
     delivered_at: AtomicU64,
-    /// Whether the engine is told of packets.
-    armed: AtomicBool,
+    /// Whether the engine is told of packets. Held while the engine's interest follows: were the two to part, nobody would
+    /// read the socket any more.
+    armed: Mutex<bool>,
 }
 
 /// What the holder of the token works with.
@@ -85,7 +86,7 @@ impl ReceiveSocket {
             receiver: Mutex::new(Receiver { bytes: vec![0; 1 << 16].into_boxed_slice(), dropped: 0 }),
             polled_at: AtomicU64::new(0),
             delivered_at: AtomicU64::new(0),
-            armed: AtomicBool::new(true),
+            armed: Mutex::new(true),
         }
     }
 
@@ -179,15 +180,19 @@ impl ReceiveSocket {
 
     /// Has the engine told of packets again; of those that wait, at once.
     pub(crate) fn arm(&self, interest: &Interest) {
-        if !self.armed.swap(true, Ordering::AcqRel) {
-            interest.set(self.token, self, IN);
-        }
+        self.set_armed(true, interest);
     }
 
     /// Leaves packets to the polling thread.
     pub(crate) fn disarm(&self, interest: &Interest) {
-        if self.armed.swap(false, Ordering::AcqRel) {
-            interest.set(self.token, self, ERRORS_ONLY);
+        self.set_armed(false, interest);
+    }
+
+    fn set_armed(&self, to: bool, interest: &Interest) {
+        let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+        if *armed != to {
+            *armed = to;
+            interest.set(self.token, self, if to { IN } else { ERRORS_ONLY });
         }
     }
 }
