@@ -124,6 +124,22 @@ fn duplicate_sends_and_writes_are_acknowledged_again_and_not_executed() {
 }
 
 #[test]
+fn each_round_of_duplicates_makes_the_path_suspect_once() {
+    let mut b = responder_with(4);
+    b.hear(0, ONLY, &[1]);
+    b.hear(1, ONLY, &[1]);
+    assert!(!b.rc.take_path_suspect());
+    for _ in 0..3 {
+        b.hear(0, ONLY, &[1]);
+        assert!(b.rc.take_path_suspect(), "the peer lacks our answers");
+        b.hear(1, ONLY, &[1]);
+        assert!(!b.rc.take_path_suspect(), "the same round");
+    }
+    b.hear(2, ONLY, &[1]);
+    assert!(!b.rc.take_path_suspect());
+}
+
+#[test]
 fn a_write_lands_and_one_with_immediate_takes_a_receive_at_its_end() {
     let mut b = responder_with(1);
     b.hear(0, Op::Write(WriteAt::First(reth(1, 5, 300))), &[1; MTU]);

@@ -200,11 +200,11 @@ impl Rc {
         let outcome = self.requester.expire(now, cx);
         self.settle(outcome, cx);
     }
-    /// Whether retransmissions happened since the last call because no answer came: the adapter then lets the packets
-    /// leave from another source port, because the old flow may end at a process that is stopped. (An answer, be it a
-    /// NAK, shows that the flow arrives.)
+    /// Whether since the last call no answer came, or the peer asked again because ours did not: the adapter then lets
+    /// the packets leave from another source port, because the old flow may end at a process that is stopped. (An answer,
+    /// be it a NAK, shows that the flow arrives.)
     pub fn take_path_suspect(&mut self) -> bool {
-        self.requester.take_path_suspect()
+        self.responder.take_path_suspect() | self.requester.take_path_suspect()
     }
 
     fn request(&mut self, packet: &Packet<'_>, cx: &mut impl Context) {

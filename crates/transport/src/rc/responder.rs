@@ -30,6 +30,9 @@ pub(super) struct Responder {
     answers: Answers,
     /// Results of the last `max_rd_atomic` atomics, for those asked for again.
     results: VecDeque<(Psn, u64)>,
+    /// The latest request that came again since a new one came.
+    repeated: Option<Psn>,
+    path_suspect: bool,
 }
 
 /// The message of several packets that is arriving.
@@ -83,6 +86,9 @@ impl Responder {
     }
     pub fn fill(&mut self, path: &Path, batch: &mut TxBatch, cx: &impl Context) -> Result<(), Fault> {
         self.answers.fill(path, batch, cx)
+    }
+    pub fn take_path_suspect(&mut self) -> bool {
+        std::mem::take(&mut self.path_suspect)
     }
     pub fn cut_off(&mut self) {
         self.answers.cut_off();
@@ -154,6 +160,7 @@ impl Responder {
 
     /// PSNs executed.
     fn take(&mut self, psns: u32, message_ends: bool) {
+        self.repeated = None;
         self.expected = self.expected.add(psns);
         self.msn = self.msn.wrapping_add(u32::from(message_ends)) & 0xff_ffff;
     }
@@ -333,6 +340,10 @@ impl Responder {
     /// A PSN from before the one expected (IBA 1.4 §9.7.4): nothing is executed twice.
     fn repeat(&mut self, path: &Path, packet: &Packet<'_>, cx: &mut impl Context) {
         let psn = packet.header.bth.psn;
+        // A peer that asks for the same again has not had our answers.
+        if self.repeated.replace(psn).is_none_or(|last| !last.before(psn)) {
+            self.path_suspect = true;
+        }
         let room = self.answers.repeated() < self.max_rd_atomic + EXTRA_REPEATED;
         match packet.header.op {
             Op::Send(_) | Op::Write(_) => self.answers.ack(self.expected.add(0xff_ffff), self.msn),
