@@ -144,7 +144,7 @@ pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
 }
 
 impl Registry {
-    /// Hands a packet to the process that bears `name`; false where nobody does.
+    /// Hands a packet to the process that bears `name`; false where nobody does. One that can not take it just now loses it.
     pub(crate) fn forward(
         &self,
         name: Name,
@@ -156,7 +156,14 @@ impl Registry {
         let buffers = [IoSlice::new(&header), IoSlice::new(datagram.bytes)];
         // A connection may have ended unnoticed, and its name have a new bearer: so a second attempt.
         for _ in 0..2 {
-            let Some(bearer) = self.bearer(name, interest) else { return false };
+            let bearer = match self.bearer(name, interest) {
+                Ok(bearer) => bearer,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return false,
+                Err(_) => {
+                    add(&counters.forward_drops, 1);
+                    return true;
+                }
+            };
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
             match SockRef::from(&bearer.fd).send_vectored_with_flags(&buffers, flags) {
                 Ok(_) => {
@@ -180,16 +187,19 @@ impl Registry {
         false
     }
 
-    /// Has the engine tell when the bearer of `name` ends; false where nobody bears it.
+    /// Has the engine tell when the bearer of `name` ends; false where nobody bears it. One that can not be watched (another
+    /// user's) passes for one that lives.
     pub(crate) fn watch(&self, name: Name, interest: &Interest) -> bool {
-        self.bearer(name, interest).is_some_and(|bearer| {
-            bearer.watched.store(true, Ordering::Release);
-            // A hang-up that the engine has seen before the mark was set is found here.
-            if self.lock().get(&name).is_some_and(|known| known.token == bearer.token) {
-                return true;
-            }
-            !bearer.watched.swap(false, Ordering::AcqRel)
-        })
+        let bearer = match self.bearer(name, interest) {
+            Ok(bearer) => bearer,
+            Err(error) => return error.kind() != io::ErrorKind::ConnectionRefused,
+        };
+        bearer.watched.store(true, Ordering::Release);
+        // A hang-up that the engine has seen before the mark was set is found here.
+        if self.lock().get(&name).is_some_and(|known| known.token == bearer.token) {
+            return true;
+        }
+        !bearer.watched.swap(false, Ordering::AcqRel)
     }
 
     /// A bearer hung up; its name where somebody watches it.
@@ -206,10 +216,11 @@ impl Registry {
         }
     }
 
-    fn bearer(&self, name: Name, interest: &Interest) -> Option<Arc<Bearer>> {
+    /// ECONNREFUSED where nobody bears the name.
+    fn bearer(&self, name: Name, interest: &Interest) -> io::Result<Arc<Bearer>> {
         let mut bearers = self.lock();
         if let Some(bearer) = bearers.get(&name) {
-            return Some(bearer.clone());
+            return Ok(bearer.clone());
         }
         if bearers.len() >= MAX_BEARERS {
             let idle = bearers.iter().find(|(_, bearer)| !bearer.watched.load(Ordering::Acquire));
@@ -217,10 +228,10 @@ impl Registry {
                 interest.remove(idle.token, &idle.fd);
             }
         }
-        let bearer = Arc::new(connect(name, interest.token()).ok()?);
-        interest.add(bearer.token, &bearer.fd, HANG_UP, Source::Bearer(bearer.clone())).ok()?;
+        let bearer = Arc::new(connect(name, interest.token())?);
+        interest.add(bearer.token, &bearer.fd, HANG_UP, Source::Bearer(bearer.clone()))?;
         bearers.insert(name, bearer.clone());
-        Some(bearer)
+        Ok(bearer)
     }
 
     /// The engine still tells of its end, which is why it stays with the engine.

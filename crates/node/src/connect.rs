@@ -335,8 +335,14 @@ impl<W: World> Node<W> {
             return refuse(core, reason::NO_RESOURCES);
         };
         let id = self.incoming(&listener, key, request, &header, port);
+        if !self.watch_peer(&id, req.local_comm_id) {
+            // It lay in the socket of a process that was stopped, and whoever sent it is gone.
+            if let Some((cm, conn)) = core.cm(key) {
+                cm.destroy(now, conn);
+            }
+            return;
+        }
         id.lock().listener = Some(listen);
-        self.watch_peer(&id, req.local_comm_id);
         core.ids.insert(key, id.clone());
         let param = id.lock().offered;
         let event = Event {

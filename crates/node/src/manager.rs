@@ -369,7 +369,7 @@ impl<W: World> Node<W> {
             srq: rep.srq,
             qp_num: rep.local_qpn.get(),
         };
-        self.watch_peer(id, rep.local_comm_id);
+        let lives = self.watch_peer(id, rep.local_comm_id);
         let has_qp = id.lock().qp.is_some();
         let kind = if has_qp {
             if self.connect_qp(core, now, key, id).is_err() {
@@ -389,16 +389,17 @@ impl<W: World> Node<W> {
             EventKind::ConnectResponse
         };
         core.push(Event { param, private_data: rep.private_data.to_vec(), ..plain(id, kind, 0) });
+        if !lives && let Some((cm, _)) = core.cm(key) {
+            cm.peer_gone(now, |remote, _| remote == Some(rep.local_comm_id));
+        }
     }
 
-    /// A process of this host is at the other end: be told when it ends, because nobody sends a DREQ for one that was
-    /// killed.
-    pub(crate) fn watch_peer(&self, id: &Id, remote: CommId) {
+    /// Where a process of this host is at the other end: be told when it ends, because nobody sends a DREQ for one that was
+    /// killed. False where it has ended already.
+    pub(crate) fn watch_peer(&self, id: &Id, remote: CommId) -> bool {
         let local = id.lock().route.is_some_and(|r| r.local);
         let owner = comm_owner(remote);
-        if local && !self.blocks.owns(owner) {
-            self.world.watch(owner);
-        }
+        !local || self.blocks.owns(owner) || self.world.watch(owner)
     }
 
     /// Takes an identifier's queue pair to RTS with what the connection manager negotiated.
