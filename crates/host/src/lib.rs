@@ -131,6 +131,7 @@ impl<G: Guest> Host<G> {
             return false;
         }
         let RealWorld { clock, counters, ports, .. } = &*self.world;
+        self.guest.release();
         ports.poll(&Delivery { guest: &*self.guest, clock, counters })
     }
 
@@ -138,6 +139,7 @@ impl<G: Guest> Host<G> {
     /// engine at once. Without it the engine takes them back up to 200 us later.
     pub fn rest(&self) {
         if self.is_ours() {
+            self.guest.release();
             self.world.ports.rest(&self.world.interest);
         }
     }

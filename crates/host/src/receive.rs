@@ -22,6 +22,9 @@ use crate::sys::{self, ControlBuffer};
 /// For how long after a poll the polling thread alone serves the sockets it polls.
 pub(crate) const LEASE_NANOS: u64 = 200_000;
 
+/// What is read at once and is longer than any single packet of ours: there may be more where it came from.
+const BULK: usize = 8_192;
+
 /// A socket on the RoCEv2 port of one of our addresses.
 pub(crate) struct ReceiveSocket {
     fd: Fd,
@@ -90,9 +93,9 @@ impl ReceiveSocket {
         }
     }
 
-    /// Reads at most `limit` times and dispatches. With `bulk_only` it stops behind a datagram that came alone: more
-    /// is likely behind a bundle only, and an application that polls comes back at once.
-    pub(crate) fn drain<G: Guest>(&self, limit: usize, bulk_only: bool, to: &Delivery<'_, G>) -> Drained {
+    /// Reads at most `limit` times and dispatches. A thread of the program that polls (`polled`) stops behind anything but
+    /// bulk: more is likely behind that only, and the program comes back at once.
+    pub(crate) fn drain<G: Guest>(&self, limit: usize, polled: bool, to: &Delivery<'_, G>) -> Drained {
         let mut receiver = match self.receiver.try_lock() {
             Ok(receiver) => receiver,
             // A guest that panicked left no half-done work in here.
@@ -101,10 +104,10 @@ impl ReceiveSocket {
         };
         let mut drained = Drained::Empty;
         for _ in 0..limit {
-            match self.read(&mut receiver, to) {
-                Ok(segments) => {
+            match self.read(&mut receiver, polled, to) {
+                Ok(bytes) => {
                     drained = Drained::Some;
-                    if bulk_only && segments <= 1 {
+                    if polled && bytes < BULK {
                         break;
                     }
                 }
@@ -117,9 +120,14 @@ impl ReceiveSocket {
         drained
     }
 
-    /// One recvmsg and its dispatch: how many packets it brought.
+    /// One recvmsg and its dispatch: how many bytes it brought.
     #[inline]
-    fn read<G: Guest>(&self, receiver: &mut Receiver, to: &Delivery<'_, G>) -> io::Result<usize> {
+    fn read<G: Guest>(
+        &self,
+        receiver: &mut Receiver,
+        polled: bool,
+        to: &Delivery<'_, G>,
+    ) -> io::Result<usize> {
         let mut control = ControlBuffer::new();
         let received = sys::receive(&self.fd, &mut receiver.bytes, &mut control, 0)?;
         let now = Instant::now();
@@ -140,7 +148,7 @@ impl ReceiveSocket {
         }
         let Some(source) = received.address.filter(|_| !received.truncated && size > 0) else {
             add(&to.counters.receive_errors, 1);
-            return Ok(1);
+            return Ok(0);
         };
         let packets = receiver.bytes[..received.len].chunks(size);
         let count = packets.len();
@@ -148,10 +156,10 @@ impl ReceiveSocket {
         add(&to.counters.packets_received, count);
         for bytes in packets {
             let (dest, interface) = (self.dest, self.interface);
-            to.guest
-                .input(now, Input::Datagram(Datagram { source, dest, interface, forwarded: false, bytes }));
+            let datagram = Datagram { source, dest, interface, forwarded: false, polled, bytes };
+            to.guest.input(now, Input::Datagram(datagram));
         }
-        Ok(count)
+        Ok(received.len)
     }
 
     /// Starts or renews the lease: a thread polls this socket.

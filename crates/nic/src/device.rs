@@ -12,6 +12,7 @@ use wire::roce::Packet;
 use wire::{Gid, Guid, Mtu, Qpn};
 
 use crate::gid::{GidEntry, GidTable};
+use crate::held::Held;
 use crate::memory::Table;
 use crate::timers::Timers;
 use crate::{Error, Outlet, Qp, limits};
@@ -71,6 +72,7 @@ pub struct Device {
     pub(crate) outlet: Arc<dyn Outlet>,
     pub(crate) memory: Table,
     pub(crate) timers: Timers,
+    pub(crate) held: Held,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
     /// Default GIDs of this host that no interface bears, and the addresses that stand in for them.
@@ -146,6 +148,7 @@ impl Device {
             outlet,
             memory: Table::new(),
             timers: Timers::default(),
+            held: Held::default(),
             numbers,
             port: ArcSwap::from_pointee(port),
             aliases: ArcSwap::default(),
@@ -240,10 +243,19 @@ impl Device {
     }
 
     /// A packet whose ICRC is good, for one of our queue pairs; `source` and `dest` as on the wire.
-    pub fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
+    /// `polled`: a thread of the program read it, and is about to learn what came.
+    pub fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, polled: bool, packet: &Packet<'_>) {
         match self.qp(packet.header.bth.dest_qp) {
-            Some(qp) => qp.input(now, source, dest, packet),
+            Some(qp) => qp.input(now, source, dest, polled, packet),
             None => _ = self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// The program is back: whatever was held for what it might do leaves, unless it left with that.
+    pub fn release(&self, now: impl FnOnce() -> Instant) {
+        if !self.held.is_empty() {
+            let now = now();
+            self.held.take(|qp| qp.release(now));
         }
     }
 

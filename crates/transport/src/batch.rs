@@ -16,6 +16,7 @@ pub const MAX_BYTES: usize = 65_507;
 pub struct TxBatch {
     bytes: Vec<u8>,
     ends: Vec<u32>,
+    set_aside: usize,
 }
 
 impl TxBatch {
@@ -27,6 +28,7 @@ impl TxBatch {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
+        self.set_aside = 0;
     }
     /// Packets held.
     pub fn len(&self) -> usize {
@@ -38,7 +40,12 @@ impl TxBatch {
     }
     /// Whether a packet of `len` bytes (BTH to ICRC) still fits.
     pub fn has_room(&self, len: usize) -> bool {
-        self.ends.len() < MAX_PACKETS && self.bytes.len() + len <= MAX_BYTES
+        let more = 1 + usize::from(self.set_aside > 0);
+        self.ends.len() + more <= MAX_PACKETS && self.bytes.len() + len + self.set_aside <= MAX_BYTES
+    }
+    /// Keeps room for one packet of `len` bytes that comes last; 0 gives it back.
+    pub fn set_aside(&mut self, len: usize) {
+        self.set_aside = len;
     }
     /// Appends a packet: headers, then `payload_len` bytes that `fill` writes, then zero padding and room for the
     /// ICRC. Where `fill` fails the batch is as it was. The caller has asked [`TxBatch::has_room`].
