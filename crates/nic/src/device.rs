@@ -261,7 +261,7 @@ impl Device {
 
     /// When [`Device::expire`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
-        self.timers.next()
+        self.timers.next().into_iter().chain(self.held.deadline()).min()
     }
 
     /// Looks after all queue pairs whose timers may have run out.
@@ -270,6 +270,9 @@ impl Device {
             if let Some(qp) = self.qp(qpn) {
                 qp.expire(now);
             }
+        }
+        if self.held.deadline().is_some_and(|until| until <= now) {
+            self.release(|| now);
         }
     }
 }

@@ -313,7 +313,10 @@ impl Qp {
         let (engine, mut stand) = inner.split(self);
         engine.receive(now, packet, polled, &mut stand);
         if inner.engine.is_holding() && !std::mem::replace(&mut inner.listed, true) {
-            self.pd.device.held.add(self.me.clone());
+            let until = self.pd.device.held.add(now, self.me.clone());
+            self.settle(inner, now);
+            until.into_iter().for_each(|at| self.pd.device.outlet.wake_at(at));
+            return;
         }
         self.settle(inner, now);
     }

@@ -10,7 +10,7 @@ mod requester;
 mod responder;
 mod timers;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use wire::bth::{Aeth, Bth};
 use wire::icrc::ICRC_LEN;
@@ -22,9 +22,6 @@ use crate::op::{Context, QpEvent, SendWr, Status};
 use requester::Requester;
 use responder::Responder;
 pub use timers::{rnr_timer_of, timeout_of};
-
-/// How long an ACK may wait for a request to leave with it.
-pub const HOLD: Duration = Duration::from_micros(200);
 
 /// Bytes of an ACK, BTH to ICRC.
 const ACK_LEN: usize = Bth::LEN + Aeth::LEN + ICRC_LEN;
@@ -88,8 +85,8 @@ pub struct Rc {
     path: Path,
     requester: Requester,
     responder: Responder,
-    /// Until when an ACK waits for a request to leave with.
-    held_until: Option<Instant>,
+    /// An ACK waits for a request to leave with.
+    holding: bool,
 }
 
 impl Rc {
@@ -101,7 +98,7 @@ impl Rc {
             path: Path { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes() },
             requester: Requester::default(),
             responder: Responder::default(),
-            held_until: None,
+            holding: false,
         }
     }
     /// Current state.
@@ -173,9 +170,9 @@ impl Rc {
     }
     /// A packet for this queue pair, whose ICRC and source address are checked already. Follow with [`Rc::fill`].
     ///
-    /// With `may_hold` the ACK for a message that completed a receive may wait, for at most [`HOLD`], for the program that
-    /// is being told of it: where its answer is a request to the same peer, both leave together. Call [`Rc::release`]
-    /// when the program asks for something else.
+    /// With `may_hold` the ACK for a message that completed a receive waits for the program that is being told of it: where
+    /// its answer is a request to the same peer, both leave together. Call [`Rc::release`] when the program asks for
+    /// something else, or does nothing for a while.
     pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, may_hold: bool, cx: &mut impl Context) {
         if packet.header.service != Service::Rc {
             return;
@@ -191,17 +188,17 @@ impl Rc {
             op => {
                 self.request(packet, cx);
                 let hold = may_hold && completes_receive(op) && self.responder.has_lone_ack();
-                self.held_until = hold.then(|| self.held_until.unwrap_or(now + HOLD));
+                self.holding = hold;
             }
         }
     }
     /// An ACK held back leaves with the next [`Rc::fill`].
     pub fn release(&mut self) {
-        self.held_until = None;
+        self.holding = false;
     }
     /// Whether an ACK is held back.
     pub fn is_holding(&self) -> bool {
-        self.held_until.is_some()
+        self.holding
     }
 
     /// Writes as many packets as there are to send and as fit; call again with an emptied batch until it stays empty.
@@ -217,7 +214,7 @@ impl Rc {
         self.ask(now, batch, cx);
         if ack_last && !(self.is_holding() && batch.is_empty()) {
             batch.set_aside(0);
-            self.held_until = None;
+            self.holding = false;
             self.respond(batch, cx);
         }
     }
@@ -238,13 +235,10 @@ impl Rc {
     }
     /// When [`Rc::expire`] wants to be called at the latest; early calls do nothing.
     pub fn deadline(&self) -> Option<Instant> {
-        self.requester.deadline().into_iter().chain(self.held_until).min()
+        self.requester.deadline()
     }
     /// A timer may have run out: retransmission or the end of an RNR wait. Follow with [`Rc::fill`].
     pub fn expire(&mut self, now: Instant, cx: &mut impl Context) {
-        if self.held_until.is_some_and(|until| until <= now) {
-            self.held_until = None;
-        }
         let outcome = self.requester.expire(now, cx);
         self.settle(outcome, cx);
     }
