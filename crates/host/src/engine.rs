@@ -145,7 +145,7 @@ impl<G: Guest> Engine<G> {
         let mut drained = Drained::Empty;
         self.guarded(|guest| {
             let to = Delivery { guest, clock: &world.clock, counters: &world.counters };
-            drained = socket.drain(READS_PER_EVENT, false, &to);
+            drained = socket.drain(READS_PER_EVENT, None, &to);
         });
         match drained {
             Drained::Some => world.ports.delivered_by_engine(socket, world.clock.now()),

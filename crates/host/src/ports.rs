@@ -11,6 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use node::Guest;
@@ -221,7 +222,8 @@ impl Ports {
         if sockets.is_empty() {
             return false;
         }
-        let now = to.clock.now();
+        let instant = Instant::now();
+        let now = to.clock.nanos(instant);
         self.polled_at.store(now, Ordering::Relaxed);
         let turn = self.turn.load(Ordering::Relaxed);
         let cold = sockets.len() - hot;
@@ -236,7 +238,7 @@ impl Ports {
         if index < *hot {
             socket.lease(now);
         }
-        match socket.drain(READS_PER_POLL, true, to) {
+        match socket.drain(READS_PER_POLL, Some(instant), to) {
             Drained::Some => {
                 if index >= *hot {
                     self.heat(socket, now);

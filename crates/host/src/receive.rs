@@ -16,7 +16,7 @@ use node::{Guest, Input};
 use crate::clock::Clock;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
-use crate::interest::{ERRORS_ONLY, IN, Interest};
+use crate::interest::{IN, Interest};
 use crate::sys::{self, ControlBuffer};
 
 /// For how long after a poll the polling thread alone serves the sockets it polls.
@@ -93,9 +93,14 @@ impl ReceiveSocket {
         }
     }
 
-    /// Reads at most `limit` times and dispatches. A thread of the program that polls (`polled`) stops behind anything but
-    /// bulk: more is likely behind that only, and the program comes back at once.
-    pub(crate) fn drain<G: Guest>(&self, limit: usize, polled: bool, to: &Delivery<'_, G>) -> Drained {
+    /// Reads at most `limit` times and dispatches. A thread of the program that polls (`polled`: since just now) stops
+    /// behind anything but bulk: more is likely behind that only, and the program comes back at once.
+    pub(crate) fn drain<G: Guest>(
+        &self,
+        limit: usize,
+        polled: Option<Instant>,
+        to: &Delivery<'_, G>,
+    ) -> Drained {
         let mut receiver = match self.receiver.try_lock() {
             Ok(receiver) => receiver,
             // A guest that panicked left no half-done work in here.
@@ -107,7 +112,7 @@ impl ReceiveSocket {
             match self.read(&mut receiver, polled, to) {
                 Ok(bytes) => {
                     drained = Drained::Some;
-                    if polled && bytes < BULK {
+                    if polled.is_some() && bytes < BULK {
                         break;
                     }
                 }
@@ -125,12 +130,12 @@ impl ReceiveSocket {
     fn read<G: Guest>(
         &self,
         receiver: &mut Receiver,
-        polled: bool,
+        polled: Option<Instant>,
         to: &Delivery<'_, G>,
     ) -> io::Result<usize> {
         let mut control = ControlBuffer::new();
         let received = sys::receive(&self.fd, &mut receiver.bytes, &mut control, 0)?;
-        let now = Instant::now();
+        let now = polled.unwrap_or_else(Instant::now);
         self.delivered_at.store(to.clock.nanos(now), Ordering::Relaxed);
         let mut size = received.len;
         for (level, kind, data) in received.control {
@@ -156,6 +161,7 @@ impl ReceiveSocket {
         add(&to.counters.packets_received, count);
         for bytes in packets {
             let (dest, interface) = (self.dest, self.interface);
+            let polled = polled.is_some();
             let datagram = Datagram { source, dest, interface, forwarded: false, polled, bytes };
             to.guest.input(now, Input::Datagram(datagram));
         }
@@ -200,7 +206,11 @@ impl ReceiveSocket {
         let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         if *armed != to {
             *armed = to;
-            interest.set(self.token, self, if to { IN } else { ERRORS_ONLY });
+            if to {
+                interest.resume(self.token, self, IN);
+            } else {
+                interest.pause(self);
+            }
         }
     }
 }
