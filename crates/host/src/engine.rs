@@ -179,6 +179,7 @@ impl<G: Guest> Engine<G> {
         let fine = catch_unwind(AssertUnwindSafe(|| call(&self.guest))).is_ok();
         if !fine {
             add(&self.world.counters.panics, 1);
+            let _ = catch_unwind(self.world.config.on_panic);
         }
         fine
     }

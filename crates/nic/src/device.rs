@@ -11,6 +11,7 @@ use transport::Window;
 use wire::roce::Packet;
 use wire::{Gid, Guid, Mtu, Qpn};
 
+use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::gid::{GidEntry, GidTable};
 use crate::held::Held;
 use crate::memory::Table;
@@ -75,6 +76,8 @@ pub struct Device {
     pub(crate) held: Held,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
+    /// The events of everybody who opened it.
+    opened: Mutex<Vec<Weak<EventQueue>>>,
     /// Default GIDs of this host that no interface bears, and the addresses that stand in for them.
     aliases: ArcSwap<BTreeMap<Gid, IpAddr>>,
     qps: RwLock<BTreeMap<u32, Arc<Qp>>>,
@@ -151,6 +154,7 @@ impl Device {
             held: Held::default(),
             numbers,
             port: ArcSwap::from_pointee(port),
+            opened: Mutex::default(),
             aliases: ArcSwap::default(),
             qps: RwLock::default(),
             windows: Mutex::default(),
@@ -165,9 +169,32 @@ impl Device {
         self.port.load_full()
     }
 
-    /// The interface changed.
+    /// The interface changed. Whoever opened the device is told: port active or error, GID change.
     pub fn set_port(&self, port: Port) {
-        self.port.store(Arc::new(port));
+        let before = self.port.swap(Arc::new(port));
+        let now = self.port.load();
+        match (before.up, now.up) {
+            (false, true) => self.announce(EventKind::PortActive, Element::Port(1)),
+            (true, false) => self.announce(EventKind::PortError, Element::Port(1)),
+            _ => {}
+        }
+        if before.gids != now.gids {
+            self.announce(EventKind::GidChange, Element::Port(1));
+        }
+    }
+
+    /// Whoever opened it wants to be told what concerns the device or its port.
+    pub fn tell(&self, events: &Arc<EventQueue>) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.retain(|e| e.strong_count() > 0);
+        opened.push(Arc::downgrade(events));
+    }
+
+    /// Tells everybody who opened it.
+    pub fn announce(&self, kind: EventKind, element: Element) {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let opened = opened.iter().filter_map(Weak::upgrade);
+        opened.for_each(|e| e.push(AsyncEvent { kind, element: element.clone() }));
     }
 
     /// The default GIDs of this host that no interface bears.
