@@ -20,6 +20,8 @@
 //! Whoever copies counts itself in, then reads the key; whoever deregisters clears the key, then waits for the count:
 //! one of the two sees the other.
 
+mod guard;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -30,6 +32,7 @@ use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
 use wire::Rkey;
 
 use crate::{Error, limits};
+use guard::Change;
 
 /// Bits of `enum ibv_access_flags`.
 #[allow(missing_docs, non_snake_case)]
@@ -144,6 +147,7 @@ impl Table {
         if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
             return Err(Error::Invalid("region wraps the address space"));
         }
+        guard::install();
         populate(addr, len, access & Access::LOCAL_WRITE != 0)?;
         let index = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -340,15 +344,13 @@ impl Memory for View<'_> {
             if real % 8 != 0 {
                 return Err(Fault::Range);
             }
+            let change = match op {
+                AtomicOp::CompareSwap { compare, swap } => Change::CompareSwap { compare, swap },
+                AtomicOp::FetchAdd(n) => Change::Add(n),
+                AtomicOp::Write(v) => Change::Swap(v),
+            };
             // SAFETY: eight bytes inside a registered region, aligned; programs share them with peers through atomics.
-            let cell = unsafe { AtomicU64::from_ptr(real as *mut u64) };
-            Ok(match op {
-                AtomicOp::CompareSwap { compare, swap } => cell
-                    .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
-                    .unwrap_or_else(|seen| seen),
-                AtomicOp::FetchAdd(n) => cell.fetch_add(n, Ordering::AcqRel),
-                AtomicOp::Write(v) => cell.swap(v, Ordering::AcqRel),
-            })
+            unsafe { guard::change(real as *mut u64, change) }
         })
     }
 }
@@ -357,8 +359,7 @@ impl Memory for View<'_> {
 fn copy_out(real: u64, dst: &mut [u8]) -> Result<(), Fault> {
     // SAFETY: the caller checked the range against a region that is counted in; the two can not overlap, `dst` is a
     // buffer of our own. The program may change the source meanwhile: then the copy holds some mixture, as with any DMA.
-    unsafe { std::ptr::copy_nonoverlapping(real as *const u8, dst.as_mut_ptr(), dst.len()) };
-    Ok(())
+    unsafe { guard::copy(dst.as_mut_ptr(), real as *const u8, dst.len()) }
 }
 
 /// Copies into registered memory. Programs poll on the last byte of a message, so its last word is stored after
@@ -370,7 +371,7 @@ fn copy_in(real: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
         Tail::End => last_word(real, src.len()),
     };
     // SAFETY: the caller checked the range; `src` is a buffer of our own, so the two do not overlap.
-    unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), to, split) };
+    unsafe { guard::copy(to, src.as_ptr(), split)? };
     let rest = &src[split..];
     if rest.is_empty() {
         return Ok(());
@@ -378,15 +379,10 @@ fn copy_in(real: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
     fence(Ordering::Release);
     if let Ok(word) = <[u8; 8]>::try_from(rest) {
         // SAFETY: `last_word` leaves eight bytes only where they are aligned.
-        unsafe { AtomicU64::from_ptr(to.add(split).cast()) }
-            .store(u64::from_ne_bytes(word), Ordering::Release);
-        return Ok(());
+        return unsafe { guard::store(to.add(split).cast(), u64::from_ne_bytes(word)) };
     }
-    for (i, byte) in rest.iter().enumerate() {
-        // SAFETY: inside the checked range.
-        unsafe { to.add(split + i).write_volatile(*byte) };
-    }
-    Ok(())
+    // SAFETY: inside the checked range; fewer than eight bytes are stored one after the other.
+    unsafe { guard::copy(to.add(split), rest.as_ptr(), rest.len()) }
 }
 
 /// Where the last word of `len` bytes at `real` begins: at the last multiple of eight below the end.
@@ -494,6 +490,55 @@ mod tests {
         assert_eq!(table.register(1, addr, 4096, addr, Access::LOCAL_WRITE, 0), Err(Error::Fault));
         assert!(table.register(1, addr, 4096, addr, 0, 0).is_ok());
         assert_eq!(table.register(1, 0x1000, 4096, 0x1000, 0, 0), Err(Error::Fault));
+    }
+
+    #[test]
+    fn memory_that_was_unmapped_or_became_read_only_is_an_error_and_the_process_lives() {
+        accesses_to_memory_that_changes();
+    }
+
+    #[test]
+    fn the_same_holds_where_the_program_has_taken_the_signal_handlers() {
+        guard::install();
+        for signal in [libc::SIGSEGV, libc::SIGBUS] {
+            // SAFETY: the default disposition; the test ends if anything faults.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        accesses_to_memory_that_changes();
+    }
+
+    fn accesses_to_memory_that_changes() {
+        const LEN: usize = 3 * 4096;
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a mapping of our own.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rights, flags, -1, 0) };
+        let (table, addr) = (Table::new(), at as u64);
+        let mr = table.register(1, addr, LEN as u64, addr, RIGHTS, 1).unwrap();
+        let view = table.view(1, RIGHTS);
+        let to = |length| Remote { addr, length, rkey: mr.key };
+        let bytes = vec![7; LEN];
+        view.write(to(LEN as u64), 0, &bytes, Tail::End).unwrap();
+        // SAFETY: the middle page of the mapping.
+        unsafe { libc::mprotect(at.byte_add(4096), 4096, libc::PROT_READ) };
+        let mut back = vec![0; LEN];
+        view.read(to(LEN as u64), 0, &mut back).unwrap();
+        assert_eq!(back, bytes);
+        assert_eq!(view.write(to(LEN as u64), 0, &bytes, Tail::End), Err(Fault::Unmapped));
+        assert_eq!(view.write(to(4096), 4096, &bytes[..8], Tail::End), Err(Fault::Unmapped));
+        let cell = Remote { addr: addr + 4096, ..to(8) };
+        for op in [
+            AtomicOp::FetchAdd(1),
+            AtomicOp::Write(1),
+            AtomicOp::CompareSwap { compare: 0x0707_0707_0707_0707, swap: 1 },
+        ] {
+            assert_eq!(view.atomic(cell, op), Err(Fault::Unmapped));
+            assert_eq!(view.atomic(to(8), op).map(drop), Ok(()), "the first page is writable");
+        }
+        // SAFETY: nobody has a reference into it.
+        unsafe { libc::munmap(at, LEN) };
+        for len in [1, 8, 63, 64, 4096, LEN] {
+            assert_eq!(view.read(to(len as u64), 0, &mut back[..len]), Err(Fault::Unmapped));
+        }
     }
 
     #[test]
