@@ -16,7 +16,7 @@ use transport::op::{Data, RecvWr, SendOp, SendWr, Status};
 use wire::mad::PortSpace;
 use wire::roce::SendTail;
 
-const SEEDS: u64 = 250;
+const SEEDS: u64 = 1000;
 const PORT: u16 = 7471;
 /// Messages each side sends.
 const MESSAGES: u64 = 5;

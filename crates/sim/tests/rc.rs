@@ -16,7 +16,7 @@ use wire::roce::SendTail;
 use wire::{Mtu, Psn};
 
 /// Seeds of each of the two parts.
-const SEEDS: u64 = 250;
+const SEEDS: u64 = 1000;
 /// Places for READ results and received messages; more than a queue holds.
 const PLACES: usize = DEPTH as usize + 1;
 /// Areas that WRITEs go to and READs come from.

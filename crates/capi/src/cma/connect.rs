@@ -110,8 +110,8 @@ const DEFAULT_PARAMETERS: ConnParam = ConnParam {
     qp_num: 0,
 };
 
-/// `rdma_connect`: an event follows; without parameters (rdma_client does so), with defaults. errno: EINVAL for NULL, a wrong state, more than 56 bytes of private data, or depths
-/// beyond the device's.
+/// `rdma_connect`: an event follows; without parameters (rdma_client does so), with defaults. errno: EINVAL
+/// for NULL, a wrong state, more than 56 bytes of private data, or depths beyond the device's.
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let started = border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
