@@ -401,6 +401,8 @@ impl Run {
     fn kill_server(&mut self) -> Vec<Side> {
         let (host, address) = (self.server.host, self.server.address);
         self.sim.kill(self.server.process);
+        // Events nobody fetched hold identifiers, which hold the channel.
+        while self.server.next().is_some() {}
         self.killed = true;
         self.server = Party::new(&mut self.sim, host, address);
         self.all.clear();

@@ -270,10 +270,12 @@ impl Run {
                 self.poll(1);
             }
         }
-        // Late copies of packets change nothing.
-        self.sim.run_for(Duration::from_secs(1));
-        self.poll(0);
-        self.poll(1);
+        // Late copies of packets change nothing; those a dead requester left on a clogged link have their effect, one by one.
+        let end = self.sim.elapsed() + Duration::from_secs(1);
+        while self.sim.step(end) {
+            self.poll(0);
+            self.poll(1);
+        }
     }
 
     fn is_over(&self) -> bool {
