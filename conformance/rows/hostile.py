@@ -13,8 +13,8 @@ SLACK_KIB = 4096
 # The reasons for which a packet is dropped: of the node, and of each device.
 NODE = ("icrc", "malformed", "unknown_opcode", "unknown_device", "unknown_owner", "bad_mad")
 DEVICE = ("unknown_qp", "wrong_peer", "wrong_state")
-# Connection messages of the two rpings, repeated ones among them.
-MADS = 50
+# What may still be on its way to a program that has ended: the last acknowledgements and disconnects.
+LAST = 20
 
 
 def counted(path):
@@ -29,24 +29,23 @@ def counted(path):
 
 
 def account(row, path):
-    """Every malformed packet was dropped for a reason, or was a message that the connection manager had to judge."""
+    """Whatever was sent to the host, the flood's packets and the programs' own, was counted once."""
     n = counted(path)
     row.check(n, "no counters were written")
-    dropped = {k: n[k] for k in NODE + DEVICE if n[k]}
-    judged = sum(dropped.values()) + n["mads"]
+    dropped = sum(n[k] for k in NODE + DEVICE)
     # Full queues, and datagrams of no bytes at all.
     lost = n["host.overflow_drops"] + n["host.forward_drops"] + n["host.receive_errors"]
-    row.check(COUNT <= judged + lost <= COUNT + MADS, f"{COUNT} packets, {judged} judged, {lost} lost: {n}")
-    # What came out of the sockets is what was dropped, judged, taken by a queue pair, or handed to the other process, which got it.
-    came, went = n["host.packets_received"] + n["host.forwarded_in"], judged + n["received"] + n["host.forwarded_out"]
-    row.check(came == went, f"{came} packets came, {went} went: {n}")
+    sent, seen = COUNT + n["host.packets_sent"], dropped + n["mads"] + n["received"] + lost
+    row.check(sent - LAST <= seen <= sent, f"{sent} packets were sent, {seen} are accounted for: {n}")
+    # Some of the flood are legal: disconnects and rejects of connections that there are not, which are answered.
+    row.check(dropped > COUNT * 0.9, f"of {COUNT} malformed packets {dropped} were dropped: {n}")
 
 
 def flooded(row, *flags):
     ns = row.namespace()
     counters = os.path.join(row.harness.work, f"counters{''.join(flags)}")
     env = {"VERBENA_COUNTERS": f"{counters}.%p"}
-    count, size = 20_000, 1024
+    count, size = 10_000, 1024
     args = ["-p", "7999", "-C", str(count), "-S", str(size)]
     server = row.run("rping", "-s", "-a", "127.0.0.1", "-v", *args, ns=ns, env=env)
     row.listening(server, 7999)
