@@ -669,6 +669,35 @@ fn resolved(sim: &mut Sim, party: &Party, dest: IpAddr) -> Arc<Id> {
 }
 
 #[test]
+fn retry_counts_above_7_are_7_and_a_depth_above_the_requests_is_the_requests() {
+    let mut sim = Sim::new(1, Faults::none());
+    let here = sim.add_host(&[[10, 0, 0, 1].into()], 1500);
+    let client = Party::new(&mut sim, here, [10, 0, 0, 1].into());
+    let server = Party::new(&mut sim, here, [10, 0, 0, 1].into());
+    let _listener = server.listen();
+    let id = resolved(&mut sim, &client, server.address);
+    let mut ours = Side::new(id.clone());
+    ours.equip(&client.node);
+    let asked = ConnParam { initiator_depth: 1, responder_resources: 2, ..param() };
+    let asked = ConnParam { retry_count: 8, rnr_retry_count: 255, ..asked };
+    client.node.connect(&id, &asked, &[]).unwrap();
+    sim.run_for(Duration::from_millis(10));
+    let request = server.next().unwrap();
+    assert_eq!((request.param.retry_count, request.param.rnr_retry_count), (7, 7));
+    let mut theirs = Side::new(request.id.clone());
+    theirs.equip(&server.node);
+    let answer = ConnParam { initiator_depth: 100, rnr_retry_count: 8, ..param() };
+    let beyond = ConnParam { initiator_depth: nic::limits::MAX_RD_ATOMIC + 1, ..answer };
+    let refused = server.node.accept(&request.id, Some(&beyond), &[]).unwrap_err();
+    assert!(matches!(refused, node::Error::Invalid(_)));
+    server.node.accept(&request.id, Some(&answer), &[]).unwrap();
+    sim.run_for(Duration::from_millis(10));
+    let [ours, theirs] = [ours, theirs].map(|s| s.endpoint.unwrap().qp.query());
+    assert_eq!((ours.retry_cnt, ours.rnr_retry, theirs.rnr_retry), (7, 7, 7));
+    assert_eq!(theirs.max_rd_atomic, 2);
+}
+
+#[test]
 fn a_process_killed_on_the_same_host_disconnects_its_peer_within_a_second() {
     for kill_server in [true, false] {
         let (mut sim, client, server, _ours, _theirs) = connected(true);
