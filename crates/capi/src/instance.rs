@@ -10,6 +10,7 @@ use nic::{Device, Element, EventKind};
 use node::{DeviceSpec, Node};
 
 use crate::border::{self, Errno};
+use crate::counters;
 
 /// A host and its node, running.
 pub(crate) struct Instance {
@@ -82,6 +83,11 @@ pub(crate) fn get() -> Result<Arc<Instance>, Errno> {
     Ok(instance)
 }
 
+/// The instance of this process, if there is one and nobody is making another right now.
+pub(crate) fn try_get() -> Option<Arc<Instance>> {
+    CURRENT.try_lock().ok()?.as_ref().filter(|i| i.is_ours()).cloned()
+}
+
 fn start() -> Result<Instance, Errno> {
     border::after_panic(|| {
         let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -101,6 +107,7 @@ fn start() -> Result<Instance, Errno> {
         Node::new(world, &config, &interfaces)
     };
     let host = Host::start(make, host::Config { on_panic: border::panicked, ..host::Config::default() })?;
+    counters::write_at_exit();
     Ok(Instance { host, explained: AtomicBool::new(false), fatal: AtomicBool::new(false) })
 }
 

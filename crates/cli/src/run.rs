@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::object;
@@ -15,6 +15,10 @@ use crate::object;
 /// LD_LIBRARY_PATH. The loader ignores that for set-user-ID programs, and it means nothing to statically linked ones.
 #[derive(clap::Args)]
 pub struct Args {
+    /// Write what was counted (packets sent, received, dropped and why) to FILE when the program ends; %p in it is the
+    /// process's number. The same as VERBENA_COUNTERS in the environment
+    #[arg(long, value_name = "FILE")]
+    counters: Option<PathBuf>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -31,7 +35,12 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
         return Err("no program is named".into());
     };
     let path = library_path(&links, env::var_os("LD_LIBRARY_PATH").as_deref());
-    let error = Command::new(program).args(rest).env("LD_LIBRARY_PATH", path).exec();
+    let mut command = Command::new(program);
+    command.args(rest).env("LD_LIBRARY_PATH", path);
+    if let Some(file) = &args.counters {
+        command.env("VERBENA_COUNTERS", file);
+    }
+    let error = command.exec();
     eprintln!("verbena: cannot run {}: {error}", program.display());
     Ok(ExitCode::from(if error.kind() == ErrorKind::NotFound { 127 } else { 126 }))
 }

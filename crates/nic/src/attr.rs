@@ -128,6 +128,10 @@ pub struct QpAttr {
     pub rnr_retry: u8,
     /// Path migration state, `enum ibv_mig_state`: 0, migrated.
     pub path_mig_state: u32,
+    /// On the way to SQD: tell by an event when the send queue has drained. Not asked about, it is told, as rdma_rxe does.
+    pub en_sqd_async_notify: bool,
+    /// In SQD: requests that had begun are not all complete. Read only.
+    pub sq_draining: bool,
 }
 
 impl QpAttr {
@@ -159,6 +163,8 @@ impl Default for QpAttr {
             retry_cnt: 0,
             rnr_retry: 0,
             path_mig_state: 0,
+            en_sqd_async_notify: true,
+            sq_draining: false,
         }
     }
 }

@@ -54,21 +54,37 @@ pub struct Port {
     pub gids: GidTable,
 }
 
-/// Counters of a device, one a reason.
+/// What became of a device's packets, one counter a reason.
 #[derive(Debug, Default)]
-#[allow(missing_docs)]
 pub struct Counters {
+    /// Dropped: for a queue pair that there is not.
     pub unknown_qp: AtomicU64,
+    /// Dropped: for a queue pair that is connected to another address.
     pub wrong_peer: AtomicU64,
+    /// Dropped: for a queue pair that is not connected or has failed.
     pub wrong_state: AtomicU64,
+    /// Handed to a queue pair.
     pub received: AtomicU64,
+}
+
+impl Counters {
+    /// All of them with their names.
+    pub fn snapshot(&self) -> [(&'static str, u64); 4] {
+        [
+            ("unknown_qp", &self.unknown_qp),
+            ("wrong_peer", &self.wrong_peer),
+            ("wrong_state", &self.wrong_state),
+            ("received", &self.received),
+        ]
+        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+    }
 }
 
 /// An adapter.
 pub struct Device {
     /// What it was made from.
     pub config: DeviceConfig,
-    /// What was dropped, and why.
+    /// What became of its packets.
     pub counters: Counters,
     pub(crate) outlet: Arc<dyn Outlet>,
     pub(crate) memory: Table,

@@ -97,6 +97,8 @@ struct Inner {
     attr: QpAttr,
     path: Option<Path>,
     window: Arc<Window>,
+    /// The program waits for IBV_EVENT_SQ_DRAINED.
+    drain_awaited: bool,
     /// What the device's timers hold for this queue pair.
     timer: Option<Instant>,
     /// To be told when the lock is released.
@@ -136,10 +138,7 @@ impl Context for Stand<'_> {
             QpEvent::AccessError => EventKind::QpAccessError,
             QpEvent::Fatal => EventKind::QpFatal,
         };
-        if let Some(me) = self.qp.me.upgrade() {
-            let event = AsyncEvent { kind, element: Element::Qp(me) };
-            self.notes.push(Note::Async(self.qp.init.events.clone(), event));
-        }
+        self.notes.extend(self.qp.note(kind));
     }
     fn window(&self) -> &Window {
         self.window
@@ -187,6 +186,7 @@ impl Qp {
                 attr: QpAttr::default(),
                 path: None,
                 window: Arc::default(),
+                drain_awaited: false,
                 timer: None,
                 notes: Vec::new(),
                 destroyed: false,
@@ -255,7 +255,8 @@ impl Qp {
     pub fn query(&self) -> QpAttr {
         let inner = self.lock();
         let state = inner.current_state();
-        QpAttr { state, cur_state: state, ..inner.attr }
+        let sq_draining = state == QpState::Sqd && !inner.engine.drained();
+        QpAttr { state, cur_state: state, sq_draining, ..inner.attr }
     }
 
     /// Begins posting send requests: the returned guard takes them one by one; dropping it sends.
@@ -363,6 +364,10 @@ impl Qp {
         if inner.current_state() == QpState::Error && inner.state != QpState::Error {
             inner.fail(self);
         }
+        if inner.drain_awaited && inner.state == QpState::Sqd && inner.engine.drained() {
+            inner.drain_awaited = false;
+            inner.notes.extend(self.note(EventKind::SqDrained));
+        }
         let mut wake = None;
         if let Some(deadline) = inner.engine.deadline()
             && inner.timer.is_none_or(|t| deadline < t)
@@ -376,6 +381,12 @@ impl Qp {
         {
             self.pd.device.outlet.wake_at(at);
         }
+    }
+
+    /// An asynchronous event of this queue pair, to be told when it is unlocked.
+    fn note(&self, kind: EventKind) -> Option<Note> {
+        let event = AsyncEvent { kind, element: Element::Qp(self.me.upgrade()?) };
+        Some(Note::Async(self.init.events.clone(), event))
     }
 
     /// Unlocks, then tells what there is to tell.
@@ -441,6 +452,13 @@ impl Inner {
         }
         self.path = path;
         self.attr = next;
+        let rts = RtsAttr {
+            sq_psn: next.sq_psn,
+            max_rd_atomic: next.max_rd_atomic,
+            timeout: next.timeout,
+            retry_cnt: next.retry_cnt,
+            rnr_retry: next.rnr_retry,
+        };
         match (from, to) {
             (QpState::Init, QpState::Rtr) => self.engine.ready_to_receive(RtrAttr {
                 dest_qpn: next.dest_qpn,
@@ -449,16 +467,24 @@ impl Inner {
                 max_dest_rd_atomic: next.max_dest_rd_atomic,
                 min_rnr_timer: next.min_rnr_timer,
             }),
-            (QpState::Rtr, QpState::Rts) => self.engine.ready_to_send(RtsAttr {
-                sq_psn: next.sq_psn,
-                max_rd_atomic: next.max_rd_atomic,
-                timeout: next.timeout,
-                retry_cnt: next.retry_cnt,
-                rnr_retry: next.rnr_retry,
-            }),
-            (QpState::Rts, QpState::Sqd) => self.engine.drain(),
-            (QpState::Sqd, QpState::Rts) => self.engine.resume(),
+            (QpState::Rtr, QpState::Rts) => self.engine.ready_to_send(rts),
+            (QpState::Rts, QpState::Sqd) => {
+                self.engine.drain();
+                self.drain_awaited = bits & mask::EN_SQD_ASYNC_NOTIFY == 0 || new.en_sqd_async_notify;
+            }
+            (QpState::Sqd, QpState::Rts) => {
+                self.drain_awaited = false;
+                self.engine.resume();
+            }
+            (QpState::Sqd, QpState::Sqd)
+                if bits & (mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY) != 0 =>
+            {
+                self.engine.set_retries(rts);
+            }
             _ => {}
+        }
+        if from != QpState::Init && bits & mask::MIN_RNR_TIMER != 0 {
+            self.engine.set_min_rnr_timer(next.min_rnr_timer);
         }
         Ok(())
     }

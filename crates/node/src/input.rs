@@ -15,17 +15,42 @@ use crate::blocks::{comm_owner, qpn_owner};
 use crate::world::{Datagram, Guest, Input, Name, World};
 use crate::{Node, id};
 
-/// What a node dropped, one counter a reason.
+/// What became of packets that no queue pair got, one counter a reason.
 #[derive(Debug, Default)]
-#[allow(missing_docs)]
 pub struct Counters {
+    /// Dropped: too short for an ICRC, or with another than their bytes give.
     pub icrc: AtomicU64,
+    /// Dropped: cut short, or with lengths, pad counts or flags that do not fit their opcode.
     pub malformed: AtomicU64,
+    /// Dropped: an opcode that the standard does not have.
     pub unknown_opcode: AtomicU64,
+    /// Dropped: came by an interface that has no device.
     pub unknown_device: AtomicU64,
+    /// Dropped: for a queue pair of a process that there is not, or that could not take it.
     pub unknown_owner: AtomicU64,
+    /// Dropped: sent to QP1, and no message of a connection manager.
     pub bad_mad: AtomicU64,
+    /// Connection requests refused for want of memory or numbers.
     pub no_resources: AtomicU64,
+    /// Messages handed to the connection manager.
+    pub mads: AtomicU64,
+}
+
+impl Counters {
+    /// All of them with their names.
+    pub fn snapshot(&self) -> [(&'static str, u64); 8] {
+        [
+            ("icrc", &self.icrc),
+            ("malformed", &self.malformed),
+            ("unknown_opcode", &self.unknown_opcode),
+            ("unknown_device", &self.unknown_device),
+            ("unknown_owner", &self.unknown_owner),
+            ("bad_mad", &self.bad_mad),
+            ("no_resources", &self.no_resources),
+            ("mads", &self.mads),
+        ]
+        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+    }
 }
 
 fn count(counter: &AtomicU64) {

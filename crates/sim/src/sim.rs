@@ -196,6 +196,8 @@ impl Sim {
         for (to, _, name) in told {
             self.schedule(ARP, What::Gone { to, name });
         }
+        // Queue pairs and their device hold each other: all memory of a process goes with it.
+        node.devices().iter().flat_map(|d| d.qps()).for_each(|qp| qp.destroy());
         // Names it still holds are dropped here, without the hosts' lock.
         drop(node);
     }

@@ -211,6 +211,7 @@ fn from_c(a: &ibv_qp_attr, bits: u32) -> Result<QpAttr, Errno> {
         retry_cnt: a.retry_cnt,
         rnr_retry: a.rnr_retry,
         path_mig_state: a.path_mig_state,
+        en_sqd_async_notify: a.en_sqd_async_notify != 0,
         ..attr
     })
 }
@@ -252,6 +253,7 @@ pub(crate) fn to_c(q: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
     a.timeout = q.timeout;
     a.retry_cnt = q.retry_cnt;
     a.rnr_retry = q.rnr_retry;
+    a.sq_draining = q.sq_draining.into();
     a
 }
 
