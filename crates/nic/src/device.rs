@@ -59,6 +59,8 @@ pub struct Counters {
     pub unknown_qp: AtomicU64,
     pub wrong_peer: AtomicU64,
     pub wrong_state: AtomicU64,
+    pub wrong_qkey: AtomicU64,
+    pub no_receive: AtomicU64,
     pub received: AtomicU64,
 }
 

@@ -6,6 +6,7 @@
 //! | completion queues of a device and process | 65,536 |
 //! | memory regions of a device and process | 65,535 |
 //! | protection domains of a device and process | 65,536 |
+//! | address handles of a protection domain | none but memory; 2^20 are promised |
 //! | work requests of a send or receive queue | 32,768 |
 //! | completions of a CQ | 4,194,303 |
 //! | scatter/gather elements of a request | 32 |
@@ -22,6 +23,8 @@ pub const MAX_CQ: u32 = 65_536;
 pub const MAX_MR: u32 = 65_535;
 /// Protection domains.
 pub const MAX_PD: u32 = 65_536;
+/// Address handles that a device promises; they are a few words of memory each.
+pub const MAX_AH: u32 = 1 << 20;
 /// Work requests of a queue.
 pub const MAX_QP_WR: u32 = 32_768;
 /// Completions of a CQ.

@@ -1,5 +1,6 @@
 //! libibverbs.
 
+pub mod ah;
 pub mod channel;
 pub mod context;
 pub mod cq;
