@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(send_all_that_may(&mut pacer, now, 1024, &window), 65);
         let next = pacer.deadline().expect("held back");
         assert!(next > now && next < now + BURST);
-        assert_eq!(send_all_that_may(&mut pacer, next, 1024, &window), 32);
+        assert_eq!(send_all_that_may(&mut pacer, next, 1024, &window), 33);
         let much_later = now + Duration::from_secs(1);
         assert_eq!(send_all_that_may(&mut pacer, much_later, 1024, &window), 65);
     }
