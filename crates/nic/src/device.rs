@@ -12,6 +12,7 @@ use wire::roce::Packet;
 use wire::{Gid, Guid, Mtu, Qpn};
 
 use crate::gid::{GidEntry, GidTable};
+use crate::groups::Groups;
 use crate::memory::Table;
 use crate::timers::Timers;
 use crate::{Error, Outlet, Qp, limits};
@@ -73,6 +74,7 @@ pub struct Device {
     pub(crate) outlet: Arc<dyn Outlet>,
     pub(crate) memory: Table,
     pub(crate) timers: Timers,
+    pub(crate) groups: Groups,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
     /// Default GIDs of this host that no interface bears, and the addresses that stand in for them.
@@ -148,6 +150,7 @@ impl Device {
             outlet,
             memory: Table::new(),
             timers: Timers::default(),
+            groups: Groups::default(),
             numbers,
             port: ArcSwap::from_pointee(port),
             aliases: ArcSwap::default(),

@@ -13,6 +13,7 @@ pub mod device;
 mod engine;
 pub mod events;
 pub mod gid;
+mod groups;
 pub mod limits;
 pub mod mailbox;
 #[allow(unsafe_code)]

@@ -225,6 +225,7 @@ impl Qp {
             inner.receives.clear();
             inner.notes.clear();
         }
+        self.leave_groups();
         self.pd.device.remove_qp(self.qpn);
         self.init.send_cq.forget_qp(self.qpn);
         self.init.recv_cq.forget_qp(self.qpn);

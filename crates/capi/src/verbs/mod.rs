@@ -7,6 +7,7 @@ pub mod cq;
 pub mod device;
 pub mod event;
 pub mod fork;
+pub mod mcast;
 pub mod memory;
 pub mod post;
 pub mod provider;

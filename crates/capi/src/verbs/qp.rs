@@ -125,7 +125,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_a
     border::or_null(|| unsafe { create(pd, attr) })
 }
 
-/// `ibv_destroy_qp`: waits until its asynchronous events are acknowledged.
+/// `ibv_destroy_qp`: EBUSY while it is attached to a multicast group; waits until its asynchronous events are acknowledged.
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     border::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
@@ -134,6 +134,9 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         let (context, send_cq, recv_cq, pd) =
             unsafe { (Context::of((*qp).context), (*qp).send_cq, (*qp).recv_cq, (*qp).pd) };
         if ours.instance.is_ours() {
+            if ours.nic.is_attached() {
+                return Err(Errno(libc::EBUSY));
+            }
             {
                 let _handing_out = context.handing_out.begin();
                 ours.nic.cookie.store(0, Ordering::Release);

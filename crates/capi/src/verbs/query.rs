@@ -51,6 +51,9 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a.max_qp_init_rd_atom = limits::MAX_RD_ATOMIC.into();
     a.max_res_rd_atom = (limits::MAX_QP * u32::from(limits::MAX_RD_ATOMIC)) as c_int;
     a.atomic_cap = ATOMIC_HCA as _;
+    a.max_mcast_grp = limits::MAX_GROUPS as c_int;
+    a.max_mcast_qp_attach = limits::MAX_GROUP_QP as c_int;
+    a.max_total_mcast_qp_attach = (limits::MAX_GROUPS * limits::MAX_GROUP_QP) as c_int;
     a.max_ah = limits::MAX_AH as c_int;
     a.max_pkeys = limits::PKEYS;
     a.local_ca_ack_delay = 15;
