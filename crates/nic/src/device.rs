@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use transport::Window;
+use transport::unreliable::Pace;
 use wire::roce::Packet;
 use wire::{Gid, Guid, Mtu, Qpn};
 
@@ -75,6 +76,7 @@ pub struct Device {
     pub(crate) memory: Table,
     pub(crate) timers: Timers,
     pub(crate) groups: Groups,
+    pub(crate) pace: Arc<Pace>,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
     /// Default GIDs of this host that no interface bears, and the addresses that stand in for them.
@@ -151,6 +153,7 @@ impl Device {
             memory: Table::new(),
             timers: Timers::default(),
             groups: Groups::default(),
+            pace: Arc::default(),
             numbers,
             port: ArcSwap::from_pointee(port),
             aliases: ArcSwap::default(),

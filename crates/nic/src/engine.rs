@@ -1,10 +1,12 @@
 //! The engine of a queue pair, whatever its transport service: the small differences in one place.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use transport::op::{Context, SendWr};
 use transport::rc::{RtrAttr, RtsAttr};
 use transport::ud::Destination;
+use transport::unreliable::Pace;
 use transport::{Rc, TxBatch, Uc, Ud, rc, uc, unreliable};
 use wire::roce::Packet;
 use wire::{Mtu, Pkey, Qpn};
@@ -21,12 +23,12 @@ pub(crate) enum Engine {
 
 impl Engine {
     /// In state Init.
-    pub fn new(kind: QpType, qpn: Qpn) -> Engine {
+    pub fn new(kind: QpType, qpn: Qpn, pace: &Arc<Pace>) -> Engine {
         let pkey = Pkey::default();
         match kind {
             QpType::Rc => Engine::Rc(Rc::new(qpn, pkey)),
-            QpType::Uc => Engine::Uc(Uc::new(qpn, pkey)),
-            QpType::Ud => Engine::Ud(Ud::new(qpn, pkey)),
+            QpType::Uc => Engine::Uc(Uc::new(qpn, pkey, pace.clone())),
+            QpType::Ud => Engine::Ud(Ud::new(qpn, pkey, pace.clone())),
         }
     }
     /// The error state that the engine went to by itself.

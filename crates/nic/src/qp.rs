@@ -181,7 +181,7 @@ impl Qp {
             pd: pd.clone(),
             init,
             inner: Mutex::new(Inner {
-                engine: Engine::new(kind, qpn),
+                engine: Engine::new(kind, qpn, &device.pace),
                 receives: VecDeque::new(),
                 state: QpState::Reset,
                 attr: QpAttr::default(),
@@ -384,7 +384,7 @@ impl Inner {
     fn reset(&mut self, qp: &Qp) {
         let (engine, mut stand) = self.split(qp);
         engine.fail(&mut stand);
-        self.engine = Engine::new(qp.init.kind, qp.qpn);
+        self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
         self.receives.clear();
         self.notes.clear();
         self.attr = QpAttr::default();

@@ -5,6 +5,7 @@
 //! adapter's: here they are a mark `A` that comes back with the packets.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use wire::bth::{Bth, Deth};
@@ -17,7 +18,7 @@ use crate::TxBatch;
 use crate::op::{
     Completed, Completion, Context, Memory, QpEvent, RecvWr, SendOp, SendWr, Side, Status, Tail,
 };
-pub use crate::unreliable::State;
+pub use crate::unreliable::{Pace, State};
 use crate::unreliable::{Pacer, received, sent};
 
 /// With this bit a work request asks for the queue pair's own Q_Key in place of its own (IBA 1.4 §9.8.3).
@@ -64,8 +65,8 @@ pub struct Ud<A> {
 }
 
 impl<A: Copy + PartialEq> Ud<A> {
-    /// A queue pair in state Init.
-    pub fn new(qpn: Qpn, pkey: Pkey) -> Ud<A> {
+    /// A queue pair in state Init that sends at the port's pace.
+    pub fn new(qpn: Qpn, pkey: Pkey, pace: Arc<Pace>) -> Ud<A> {
         Ud {
             state: State::Init,
             qpn,
@@ -74,7 +75,7 @@ impl<A: Copy + PartialEq> Ud<A> {
             mtu: 0,
             psn: Psn::default(),
             queue: VecDeque::new(),
-            pacer: Pacer::default(),
+            pacer: Pacer::new(pace),
             spare: None,
         }
     }
@@ -195,12 +196,9 @@ impl<A: Copy + PartialEq> Ud<A> {
                 self.retire(cx);
                 continue;
             }
-            if !self.pacer.may_send(now, self.mtu, cx.window()) {
-                return address;
-            }
             let header = self.header(wr, to);
             let packet_len = header.len() + (len as usize).next_multiple_of(4) + ICRC_LEN;
-            if !batch.has_room(packet_len) {
+            if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len) {
                 return address;
             }
             let memory = cx.memory();
@@ -209,7 +207,6 @@ impl<A: Copy + PartialEq> Ud<A> {
                 return address;
             }
             address = Some(to.address);
-            self.pacer.sent(now, packet_len);
             self.psn = self.psn.add(1);
             self.retire(cx);
         }

@@ -1,12 +1,12 @@
 //! What the services without acknowledgements share: their states, the pace at which they send, how their requests and
 //! receives complete.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use wire::Qpn;
 use wire::roce::SendTail;
 
-use crate::Window;
 use crate::op::{Completed, Completion, RecvWr, SendOp, SendWr, Status};
 
 /// The state of a queue pair without acknowledgements (IBA 1.4 figure 124), as far as the engine knows it.
@@ -37,44 +37,72 @@ impl State {
     }
 }
 
-/// How far a sender may be ahead of its pace: what it may send at once after a pause.
-const BURST: Duration = Duration::from_nanos(1 << 16);
+/// What a sender buys at once; twice that may leave together after a pause.
+const QUANTUM: Duration = Duration::from_nanos(1 << 15);
 /// The least a packet counts for, whatever its length: a receiver's work for it, and what the kernel books for it in the
 /// socket's buffer.
 const LEAST_COST: u64 = 768;
 
-/// The pace of a sender that nobody acknowledges: one byte a nanosecond, 64 KiB at once.
+/// The pace of a port at which messages leave that nobody acknowledges: one byte a nanosecond, 64 KiB at once. It is shared by
+/// all queue pairs of these services, as a cable would be, each getting its turn.
 ///
 /// A receiver with a thread of its own keeps up with that, and its socket buffer (208 KiB where nobody changed the
-/// system's default) holds three such bursts while that thread is being woken. Where reliable connections to the same
-/// host lost packets, their window bounds the burst too. Beyond that nothing is promised: the service is unreliable.
+/// system's default) holds three such bursts while that thread is being woken. Beyond that nothing is promised: the
+/// services are unreliable.
 #[derive(Debug, Default)]
+pub struct Pace {
+    /// When all that was bought will have been paid for.
+    paid_at: Mutex<Option<Instant>>,
+}
+
+impl Pace {
+    /// Buys a quantum; when it may be used.
+    fn buy(&self, now: Instant) -> Instant {
+        let mut paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = paid_at.map_or(now, |paid_at| paid_at.max(now));
+        *paid_at = Some(from + QUANTUM);
+        from.checked_sub(QUANTUM).map_or(now, |at| at.max(now))
+    }
+    /// Takes back what was not used.
+    fn give_back(&self, rest: Duration) {
+        let mut paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
+        *paid_at = paid_at.and_then(|paid_at| paid_at.checked_sub(rest));
+    }
+}
+
+/// One queue pair's part in a [`Pace`].
+#[derive(Debug)]
 pub(crate) struct Pacer {
-    /// When all that was sent will have been paid for.
-    paid_at: Option<Instant>,
-    /// When to try again, where the pace held a packet back.
+    pace: Arc<Pace>,
+    /// Bought and not used.
+    credit: Duration,
+    /// When it may be used, where that is not yet so.
     wake_at: Option<Instant>,
 }
 
 impl Pacer {
-    /// Whether a packet may leave; where not, [`Pacer::deadline`] says when.
-    pub fn may_send(&mut self, now: Instant, mtu: usize, window: &Window) -> bool {
-        let share = Duration::from_nanos(u64::from(window.share()) * mtu as u64);
-        let burst = BURST.min(share);
-        self.wake_at = match self.paid_at {
-            // Half a burst at a time: few wake-ups, long runs.
-            Some(paid_at) if paid_at > now + burst => Some(paid_at - burst / 2),
-            _ => None,
-        };
-        self.wake_at.is_none()
+    pub fn new(pace: Arc<Pace>) -> Pacer {
+        Pacer { pace, credit: Duration::ZERO, wake_at: None }
     }
-    /// A packet of `len` bytes leaves.
-    pub fn sent(&mut self, now: Instant, len: usize) {
+    /// Whether a packet of `len` bytes, at most 2^15, may leave, and if so counts it; if not, [`Pacer::deadline`] says when.
+    pub fn may_send(&mut self, now: Instant, len: usize) -> bool {
         let cost = Duration::from_nanos((len as u64).max(LEAST_COST));
-        self.paid_at = Some(self.paid_at.map_or(now, |paid_at| paid_at.max(now)) + cost);
+        if self.wake_at.is_none() && self.credit < cost {
+            self.credit += QUANTUM;
+            self.wake_at = Some(self.pace.buy(now));
+        }
+        if self.wake_at.is_some_and(|at| now < at) {
+            return false;
+        }
+        self.wake_at = None;
+        self.credit = self.credit.saturating_sub(cost);
+        true
     }
     /// Nothing waits to be sent.
     pub fn rest(&mut self) {
+        if self.credit > Duration::ZERO {
+            self.pace.give_back(std::mem::take(&mut self.credit));
+        }
         self.wake_at = None;
     }
     /// When a packet that was held back may leave.
@@ -125,36 +153,49 @@ mod tests {
         Instant::now()
     }
 
-    fn send_all_that_may(pacer: &mut Pacer, now: Instant, len: usize, window: &Window) -> usize {
-        let mut n = 0;
-        while pacer.may_send(now, 1024, window) {
-            pacer.sent(now, len);
-            n += 1;
-        }
-        n
+    fn send_all_that_may(pacer: &mut Pacer, now: Instant, len: usize) -> usize {
+        (0..).take_while(|_| pacer.may_send(now, len)).count()
     }
 
     #[test]
     fn a_burst_is_64_kib_and_then_a_byte_a_nanosecond() {
-        let (mut pacer, window, now) = (Pacer::default(), Window::default(), start());
-        assert_eq!(send_all_that_may(&mut pacer, now, 1024, &window), 65);
+        let (mut pacer, now) = (Pacer::new(Arc::default()), start());
+        assert_eq!(send_all_that_may(&mut pacer, now, 1024), 64);
         let next = pacer.deadline().expect("held back");
-        assert!(next > now && next < now + BURST);
-        assert_eq!(send_all_that_may(&mut pacer, next, 1024, &window), 33);
+        assert_eq!(next, now + QUANTUM);
+        assert_eq!(send_all_that_may(&mut pacer, next, 1024), 32);
         let much_later = now + Duration::from_secs(1);
-        assert_eq!(send_all_that_may(&mut pacer, much_later, 1024, &window), 65);
+        assert_eq!(send_all_that_may(&mut pacer, much_later, 1024), 32 + 64);
     }
 
     #[test]
     fn small_packets_count_for_more_than_their_bytes() {
-        let (mut pacer, window) = (Pacer::default(), Window::default());
-        assert_eq!(send_all_that_may(&mut pacer, start(), 64, &window), (1 << 16) / 768 + 1);
+        assert_eq!(send_all_that_may(&mut Pacer::new(Arc::default()), start(), 64), (1 << 16) / 768);
     }
 
     #[test]
-    fn where_the_window_is_small_so_is_the_burst() {
-        let (mut pacer, window) = (Pacer::default(), Window::default());
-        (0..20).for_each(|_| window.lost());
-        assert_eq!(send_all_that_may(&mut pacer, start(), 1024, &window), 3);
+    fn what_is_not_used_is_there_for_others() {
+        let (pace, now) = (Arc::<Pace>::default(), start());
+        for _ in 0..33 {
+            let mut pacer = Pacer::new(pace.clone());
+            assert!(pacer.may_send(now, 1024));
+            pacer.rest();
+        }
+        assert!(!Pacer::new(pace).may_send(now, 1024));
+    }
+
+    #[test]
+    fn queue_pairs_of_a_port_take_turns() {
+        let (pace, mut now) = (Arc::<Pace>::default(), start());
+        let mut pacers: Vec<Pacer> = (0..4).map(|_| Pacer::new(pace.clone())).collect();
+        let mut sent = [0; 4];
+        for _ in 0..40 {
+            for (pacer, sent) in pacers.iter_mut().zip(&mut sent) {
+                *sent += send_all_that_may(pacer, now, 1024);
+            }
+            now = pacers.iter().filter_map(Pacer::deadline).min().expect("all are held back");
+        }
+        let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
+        assert!(most - least <= 96, "{sent:?}");
     }
 }

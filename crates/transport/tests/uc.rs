@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -22,7 +23,7 @@ struct End {
 impl End {
     /// In RTS with one region of `len` bytes that counts, and one of zeroes.
     fn new(len: usize) -> End {
-        let mut uc = Uc::new(Qpn::new(0x11), Pkey::default());
+        let mut uc = Uc::new(Qpn::new(0x11), Pkey::default(), Arc::default());
         let (dest_qpn, rq_psn) = (Qpn::new(0x11), Psn::new(PSN));
         uc.ready_to_receive(RtrAttr { dest_qpn, path_mtu: Mtu::M256, rq_psn });
         uc.ready_to_send(Psn::new(PSN));

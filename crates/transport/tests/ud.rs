@@ -3,6 +3,7 @@
 mod support;
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use support::*;
 use transport::op::{Data, QpEvent, RecvWr, SendOp, SendWr, Status};
@@ -29,7 +30,7 @@ struct End {
 
 impl End {
     fn new() -> End {
-        let mut ud = Ud::new(Qpn::new(0x11), Pkey::default());
+        let mut ud = Ud::new(Qpn::new(0x11), Pkey::default(), Arc::default());
         ud.set_qkey(QKEY);
         ud.ready_to_receive(1024);
         ud.ready_to_send(Psn::new(PSN));

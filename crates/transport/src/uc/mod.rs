@@ -6,6 +6,7 @@
 mod requester;
 mod responder;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use wire::bth::Bth;
@@ -16,7 +17,7 @@ use wire::{Mtu, Pkey, Psn, Qpn};
 use crate::TxBatch;
 use crate::op::{Context, QpEvent, SendWr};
 use crate::rc::MAX_MESSAGE;
-pub use crate::unreliable::State;
+pub use crate::unreliable::{Pace, State};
 use requester::Requester;
 use responder::Responder;
 
@@ -42,13 +43,13 @@ pub struct Uc {
 }
 
 impl Uc {
-    /// A queue pair in state Init.
-    pub fn new(qpn: Qpn, pkey: Pkey) -> Uc {
+    /// A queue pair in state Init that sends at the port's pace.
+    pub fn new(qpn: Qpn, pkey: Pkey, pace: Arc<Pace>) -> Uc {
         Uc {
             state: State::Init,
             established: false,
             path: Path { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes() },
-            requester: Requester::default(),
+            requester: Requester::new(pace),
             responder: Responder::default(),
         }
     }

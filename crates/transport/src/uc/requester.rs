@@ -1,6 +1,7 @@
 //! The sending half (IBA 1.4 §9.8.2.1): messages leave packet by packet, at a pace.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use wire::bth::Reth;
@@ -10,9 +11,9 @@ use wire::{Psn, Qpn};
 use super::{MAX_MESSAGE, Path, packet_len};
 use crate::TxBatch;
 use crate::op::{Context, SendOp, SendWr, Side, Status};
-use crate::unreliable::{Pacer, sent};
+use crate::unreliable::{Pace, Pacer, sent};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Requester {
     queue: VecDeque<SendWr>,
     /// PSN sent next.
@@ -23,6 +24,9 @@ pub(super) struct Requester {
 }
 
 impl Requester {
+    pub fn new(pace: Arc<Pace>) -> Requester {
+        Requester { queue: VecDeque::new(), psn: Psn::default(), sent: 0, pacer: Pacer::new(pace) }
+    }
     pub fn start(&mut self, psn: Psn) {
         self.psn = psn;
     }
@@ -56,22 +60,18 @@ impl Requester {
                 break;
             }
             let len = legal_len(wr)?;
-            if !self.pacer.may_send(now, path.mtu, cx.window()) {
-                return Ok(());
-            }
             let payload_len = (len - self.sent).min(path.mtu as u64) as usize;
             let last = self.sent + payload_len as u64 == len;
             let mut header = path.header(self.psn, operation(wr, self.sent == 0, last, len));
             header.bth.solicited = last && asks_event(wr);
             let packet_len = packet_len(&header, payload_len);
-            if !batch.has_room(packet_len) {
+            if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len) {
                 return Ok(());
             }
             let memory = cx.memory();
             batch
                 .push(&header, payload_len, |dst| wr.data.copy_out(self.sent, dst, memory))
                 .map_err(|_| Status::LocalProtection)?;
-            self.pacer.sent(now, packet_len);
             self.psn = self.psn.add(1);
             self.sent += payload_len as u64;
             if last {
