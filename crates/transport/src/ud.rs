@@ -19,7 +19,7 @@ use crate::op::{
     Completed, Completion, Context, Memory, QpEvent, RecvWr, SendOp, SendWr, Side, Status, Tail,
 };
 pub use crate::unreliable::{Pace, State};
-use crate::unreliable::{Pacer, received, sent};
+use crate::unreliable::{Pacer, Takes, received, sent};
 
 /// With this bit a work request asks for the queue pair's own Q_Key in place of its own (IBA 1.4 §9.8.3).
 const CONTROLLED_QKEY: u32 = 1 << 31;
@@ -198,7 +198,7 @@ impl<A: Copy + PartialEq> Ud<A> {
             }
             let header = self.header(wr, to);
             let packet_len = header.len() + (len as usize).next_multiple_of(4) + ICRC_LEN;
-            if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len) {
+            if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len, Takes::Receive) {
                 return address;
             }
             let memory = cx.memory();

@@ -11,7 +11,7 @@ use wire::{Psn, Qpn};
 use super::{MAX_MESSAGE, Path, packet_len};
 use crate::TxBatch;
 use crate::op::{Context, SendOp, SendWr, Side, Status};
-use crate::unreliable::{Pace, Pacer, sent};
+use crate::unreliable::{Pace, Pacer, Takes, sent};
 
 #[derive(Debug)]
 pub(super) struct Requester {
@@ -65,7 +65,7 @@ impl Requester {
             let mut header = path.header(self.psn, operation(wr, self.sent == 0, last, len));
             header.bth.solicited = last && asks_event(wr);
             let packet_len = packet_len(&header, payload_len);
-            if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len) {
+            if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len, takes(wr)) {
                 return Ok(());
             }
             let memory = cx.memory();
@@ -122,6 +122,11 @@ fn legal_len(wr: &SendWr) -> Result<u64, Status> {
             Err(Status::LocalQpOperation)
         }
     }
+}
+
+/// What the message takes from its receiver.
+fn takes(wr: &SendWr) -> Takes {
+    if let SendOp::Write { .. } = wr.op { Takes::Room } else { Takes::Receive }
 }
 
 /// Whether the last packet of the message may ask for a solicited event: what consumes a receive (IBA 1.4 §9.2.3).
