@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -19,6 +19,7 @@ use node::Guest;
 use crate::Config;
 use crate::clock::Clock;
 use crate::counters::{Counters, add};
+use crate::fork::Fd;
 use crate::interest::{IN, Interest, Source};
 use crate::interfaces::Known;
 use crate::receive::{Delivery, Drained, LEASE_NANOS, ReceiveSocket};
@@ -116,9 +117,10 @@ impl Ports {
         let state = self.lock();
         let lineup = self.lineup.load_full();
         let stays = |socket: &&Arc<ReceiveSocket>| {
+            let address = socket.dest.ip();
             known
                 .by_index(socket.interface)
-                .is_some_and(|interface| interface.addresses.contains(&socket.dest.ip()))
+                .is_some_and(|interface| address.is_multicast() || interface.addresses.contains(&address))
         };
         let gone = lineup.sockets.iter().filter(|socket| !stays(socket));
         gone.for_each(|socket| with.interest.remove(socket.token, &**socket));
@@ -161,6 +163,37 @@ impl Ports {
         with: &Opener<'_>,
     ) -> io::Result<()> {
         let fd = sockets::receiver(dest, peer, with.config)?;
+        self.add(fd, dest, interface, peer, with)
+    }
+
+    /// Opens the port on the address of a multicast group, for what comes in through one interface. Every process that
+    /// does gets its own copy of each packet.
+    pub(crate) fn join(&self, interface: u32, group: IpAddr, with: &Opener<'_>) -> io::Result<()> {
+        let _state = self.lock();
+        let (fd, dest) = sockets::group_receiver(group, interface, with.config)?;
+        self.add(fd, dest, interface, None, with)
+    }
+
+    /// Undoes [`Ports::join`].
+    pub(crate) fn leave(&self, interface: u32, group: IpAddr, interest: &Interest) {
+        let _state = self.lock();
+        let lineup = self.lineup.load_full();
+        let goes = |socket: &&Arc<ReceiveSocket>| socket.dest.ip() == group && socket.interface == interface;
+        let stays = |socket: &&Arc<ReceiveSocket>| !goes(socket);
+        lineup.sockets.iter().filter(goes).for_each(|socket| interest.remove(socket.token, &**socket));
+        let hot = lineup.sockets[..lineup.hot].iter().filter(stays).count();
+        let sockets = lineup.sockets.iter().filter(stays).cloned().collect();
+        self.lineup.store(Arc::new(Lineup { sockets, hot }));
+    }
+
+    fn add(
+        &self,
+        fd: Fd,
+        dest: SocketAddr,
+        interface: u32,
+        peer: Option<SocketAddr>,
+        with: &Opener<'_>,
+    ) -> io::Result<()> {
         let socket = Arc::new(ReceiveSocket::new(fd, with.interest.token(), dest, interface, peer));
         with.interest.add(socket.token, &*socket, IN, Source::Receive(socket.clone()))?;
         let lineup = self.lineup.load();

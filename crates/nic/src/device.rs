@@ -8,11 +8,13 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use transport::Window;
+use transport::unreliable::Pace;
 use wire::roce::Packet;
 use wire::{Gid, Guid, Mtu, Qpn};
 
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::gid::{GidEntry, GidTable};
+use crate::groups::Groups;
 use crate::held::Held;
 use crate::memory::Table;
 use crate::timers::Timers;
@@ -63,17 +65,23 @@ pub struct Counters {
     pub wrong_peer: AtomicU64,
     /// Dropped: for a queue pair that is not connected or has failed.
     pub wrong_state: AtomicU64,
+    /// Dropped: a datagram with another Q_Key than its queue pair's.
+    pub wrong_qkey: AtomicU64,
+    /// Dropped: nobody waited for it.
+    pub no_receive: AtomicU64,
     /// Handed to a queue pair.
     pub received: AtomicU64,
 }
 
 impl Counters {
     /// All of them with their names.
-    pub fn snapshot(&self) -> [(&'static str, u64); 4] {
+    pub fn snapshot(&self) -> [(&'static str, u64); 6] {
         [
             ("unknown_qp", &self.unknown_qp),
             ("wrong_peer", &self.wrong_peer),
             ("wrong_state", &self.wrong_state),
+            ("wrong_qkey", &self.wrong_qkey),
+            ("no_receive", &self.no_receive),
             ("received", &self.received),
         ]
         .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
@@ -90,6 +98,8 @@ pub struct Device {
     pub(crate) memory: Table,
     pub(crate) timers: Timers,
     pub(crate) held: Held,
+    pub(crate) groups: Groups,
+    pub(crate) pace: Arc<Pace>,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
     /// The events of everybody who opened it.
@@ -168,6 +178,8 @@ impl Device {
             memory: Table::new(),
             timers: Timers::default(),
             held: Held::default(),
+            groups: Groups::default(),
+            pace: Arc::default(),
             numbers,
             port: ArcSwap::from_pointee(port),
             opened: Mutex::default(),

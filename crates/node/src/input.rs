@@ -113,12 +113,23 @@ impl<W: World> Node<W> {
         if dest_qp == Qpn::GSI {
             return self.management(now, d, &packet);
         }
+        if dest_qp == Qpn::MULTICAST {
+            return self.multicast(now, d, &packet);
+        }
         let owner = qpn_owner(dest_qp);
         if !self.blocks.owns(owner) {
             return self.pass_on(owner, d);
         }
         match self.device_on(d.interface) {
             Some(device) => device.input(now, d.source.ip(), d.dest.ip(), d.polled, &packet),
+            None => count(&self.counters.unknown_device),
+        }
+    }
+
+    /// A packet to a group: every process that joined gets its own copy from the world.
+    fn multicast(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
+        match self.device_on(d.interface) {
+            Some(device) => device.input_group(now, d.source.ip(), d.dest.ip(), packet),
             None => count(&self.counters.unknown_device),
         }
     }

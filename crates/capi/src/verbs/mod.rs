@@ -1,11 +1,13 @@
 //! libibverbs.
 
+pub mod ah;
 pub mod channel;
 pub mod context;
 pub mod cq;
 pub mod device;
 pub mod event;
 pub mod fork;
+pub mod mcast;
 pub mod memory;
 pub mod post;
 pub mod provider;

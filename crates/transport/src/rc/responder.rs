@@ -415,6 +415,7 @@ fn received(receive: &RecvWr, status: Status, path: &Path) -> Completion {
         tail: SendTail::None,
         qpn: path.qpn,
         source_qp: path.dest,
+        grh: false,
         solicited: status != Status::Success,
     }
 }
