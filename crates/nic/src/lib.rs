@@ -14,6 +14,7 @@ mod engine;
 pub mod events;
 pub mod gid;
 mod groups;
+mod knock;
 pub mod limits;
 pub mod mailbox;
 #[allow(unsafe_code)]
