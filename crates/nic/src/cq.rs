@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
-use transport::op::Completion;
+use transport::op::{Completion, Status};
 
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::mailbox::Mailbox;
-use crate::{Error, Signal, limits};
+use crate::{Device, Error, Signal, limits};
 
 /// Which completion the next event is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +49,61 @@ impl Channel {
     }
 }
 
+/// When a completion was added, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// On the device's own clock, which never steps.
+    pub raw_ns: u64,
+    /// Since 1970.
+    pub wall_ns: u64,
+}
+
+/// The time, for queues that stamp their completions or moderate their events: completions come about in threads that
+/// have no time to hand over.
+pub trait Clock: Send + Sync {
+    /// For deadlines.
+    fn now(&self) -> Instant;
+    /// For completions.
+    fn stamp(&self) -> Stamp;
+}
+
+/// What a completion queue does beside queueing.
+#[derive(Clone, Default)]
+pub struct CqExtras {
+    /// Every completion bears the time of its coming.
+    pub stamped: bool,
+    /// A full queue loses its oldest completion and goes on (IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN).
+    pub ignore_overrun: bool,
+    /// Without it neither stamps nor moderation.
+    pub clock: Option<Arc<dyn Clock>>,
+    /// Whose timers end the waiting of moderated events.
+    pub device: Weak<Device>,
+}
+
+impl std::fmt::Debug for CqExtras {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CqExtras")
+    }
+}
+
+/// How events are held back (ibv_modify_cq(3)): until so many completions came, or so long after the first of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moderation {
+    /// Completions; 0 and 1 hold nothing back.
+    pub count: u16,
+    /// Microseconds; 0 holds nothing back.
+    pub period_us: u16,
+}
+
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Completion>,
+    queue: VecDeque<(Completion, Stamp)>,
     armed: Option<Arm>,
     capacity: usize,
     overrun: bool,
+    moderation: Moderation,
+    /// Completions that would have raised an event, had it not been held back.
+    held_back: u16,
 }
 
 /// A completion queue.
@@ -65,6 +115,7 @@ pub struct Cq {
     len: AtomicUsize,
     channel: Option<Arc<Channel>>,
     events: Arc<EventQueue>,
+    extras: CqExtras,
     /// The owner's mark, such as the address of its C structure.
     pub cookie: AtomicU64,
 }
@@ -76,6 +127,8 @@ pub enum Note {
     Channel(Arc<Channel>, Arc<Cq>),
     /// An asynchronous event.
     Async(Arc<EventQueue>, AsyncEvent),
+    /// A completion event that is held back until then.
+    Later(Instant, Arc<Cq>),
 }
 
 impl Note {
@@ -84,6 +137,11 @@ impl Note {
         match self {
             Note::Channel(channel, cq) => channel.push(cq),
             Note::Async(queue, event) => queue.push(event),
+            Note::Later(at, cq) => {
+                if let Some(device) = cq.extras.device.upgrade() {
+                    device.look_after_cq(at, &cq);
+                }
+            }
         }
     }
 }
@@ -91,6 +149,15 @@ impl Note {
 impl Cq {
     /// A queue of at least `cqe` completions, 1 to [`limits::MAX_CQE`].
     pub fn new(cqe: u32, channel: Option<Arc<Channel>>, events: Arc<EventQueue>) -> Result<Arc<Cq>, Error> {
+        Cq::with(cqe, channel, events, CqExtras::default())
+    }
+    /// The same with extras.
+    pub fn with(
+        cqe: u32,
+        channel: Option<Arc<Channel>>,
+        events: Arc<EventQueue>,
+        extras: CqExtras,
+    ) -> Result<Arc<Cq>, Error> {
         if cqe == 0 || cqe > limits::MAX_CQE {
             return Err(Error::Invalid("cqe is 0 or above max_cqe"));
         }
@@ -101,6 +168,7 @@ impl Cq {
             len: AtomicUsize::new(0),
             channel,
             events,
+            extras,
             cookie: AtomicU64::new(0),
         }))
     }
@@ -135,9 +203,43 @@ impl Cq {
             return Err(Error::Invalid("completion queue was overrun"));
         }
         let n = max.min(state.queue.len());
-        state.queue.drain(..n).for_each(&mut take);
+        state.queue.drain(..n).for_each(|(completion, _)| take(completion));
         self.len.store(state.queue.len(), Ordering::Release);
         Ok(n)
+    }
+    /// The oldest completion and when it came. An overrun queue gives the error.
+    pub fn poll_one(&self) -> Result<Option<(Completion, Stamp)>, Error> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let mut state = self.lock();
+        if state.overrun {
+            return Err(Error::Invalid("completion queue was overrun"));
+        }
+        let oldest = state.queue.pop_front();
+        self.len.store(state.queue.len(), Ordering::Release);
+        Ok(oldest)
+    }
+    /// Changes how events are held back; one that is held back now is no longer.
+    pub fn moderate(&self, moderation: Moderation) {
+        let mut state = self.lock();
+        state.moderation = moderation;
+        self.release(state);
+    }
+    /// The time of an event held back is over.
+    pub(crate) fn period_over(&self) {
+        self.release(self.lock());
+    }
+    /// Sends the event that is held back, if there is one.
+    fn release(&self, mut state: std::sync::MutexGuard<'_, State>) {
+        if std::mem::take(&mut state.held_back) == 0 {
+            return;
+        }
+        state.armed = None;
+        drop(state);
+        if let (Some(channel), Some(me)) = (&self.channel, self.me.upgrade()) {
+            channel.push(me);
+        }
     }
     /// Asks for one event at the next completion added from now on.
     pub fn arm(&self, arm: Arm) {
@@ -150,38 +252,62 @@ impl Cq {
     /// Removes the completions of a queue pair that is being destroyed or reset.
     pub fn forget_qp(&self, qpn: wire::Qpn) {
         let mut state = self.lock();
-        state.queue.retain(|c| c.qpn != qpn);
+        state.queue.retain(|(c, _)| c.qpn != qpn);
         self.len.store(state.queue.len(), Ordering::Release);
     }
     /// Adds a completion; what must be told afterwards is added to `notes`.
     pub(crate) fn push(&self, completion: Completion, notes: &mut Vec<Note>) {
+        let stamp = match &self.extras.clock {
+            Some(clock) if self.extras.stamped => clock.stamp(),
+            _ => Stamp::default(),
+        };
         let mut state = self.lock();
         if state.overrun {
             return;
         }
-        let me = self.me.upgrade();
         if state.queue.len() >= state.capacity {
-            state.overrun = true;
-            if let Some(me) = me {
-                let event = AsyncEvent { kind: EventKind::CqError, element: Element::Cq(me) };
-                notes.push(Note::Async(self.events.clone(), event));
+            if !self.extras.ignore_overrun {
+                state.overrun = true;
+                if let Some(me) = self.me.upgrade() {
+                    let event = AsyncEvent { kind: EventKind::CqError, element: Element::Cq(me) };
+                    notes.push(Note::Async(self.events.clone(), event));
+                }
+                return;
             }
-            return;
+            state.queue.pop_front();
         }
-        let solicited = completion.solicited;
-        state.queue.push_back(completion);
+        state.queue.push_back((completion, stamp));
         self.len.store(state.queue.len(), Ordering::Release);
         let fires = match state.armed {
             None => false,
             Some(Arm::Next) => true,
-            Some(Arm::Solicited) => solicited,
+            Some(Arm::Solicited) => completion.solicited,
         };
         if fires {
+            self.fire(&mut state, completion.status, notes);
+        }
+    }
+    /// A completion that raises an event: now, or as the moderation says. Errors are not held back.
+    fn fire(&self, state: &mut State, status: Status, notes: &mut Vec<Note>) {
+        let (Some(channel), Some(me)) = (&self.channel, self.me.upgrade()) else {
             state.armed = None;
-            if let (Some(channel), Some(me)) = (&self.channel, me) {
-                notes.push(Note::Channel(channel.clone(), me));
+            return;
+        };
+        let Moderation { count, period_us } = state.moderation;
+        let wait = count > 1 && period_us > 0 && status == Status::Success;
+        if wait && let Some(clock) = &self.extras.clock {
+            state.held_back += 1;
+            if state.held_back == 1 {
+                let at = clock.now() + Duration::from_micros(period_us.into());
+                notes.push(Note::Later(at, me.clone()));
+            }
+            if state.held_back < count {
+                return;
             }
         }
+        state.held_back = 0;
+        state.armed = None;
+        notes.push(Note::Channel(channel.clone(), me));
     }
     /// Whether completions were lost because the queue was full.
     pub fn is_overrun(&self) -> bool {

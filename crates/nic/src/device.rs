@@ -14,7 +14,7 @@ use wire::{Gid, Guid, Mtu, Qpn};
 use crate::gid::{GidEntry, GidTable};
 use crate::memory::Table;
 use crate::timers::Timers;
-use crate::{Error, Outlet, Qp, limits};
+use crate::{Cq, Error, Outlet, Qp, limits};
 
 /// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
 pub trait Numbers: Send + Sync {
@@ -80,6 +80,8 @@ pub struct Device {
     pds: AtomicU32,
     next_pd: AtomicU32,
     cqs: AtomicU32,
+    /// Completion queues that hold an event back, and until when.
+    moderated: Mutex<Vec<(Instant, Weak<Cq>)>>,
 }
 
 impl std::fmt::Debug for Device {
@@ -154,6 +156,7 @@ impl Device {
             pds: AtomicU32::new(0),
             next_pd: AtomicU32::new(1),
             cqs: AtomicU32::new(0),
+            moderated: Mutex::default(),
         })
     }
 
@@ -249,11 +252,33 @@ impl Device {
 
     /// When [`Device::expire`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
-        self.timers.next()
+        let events = self.moderated.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = events.iter().map(|(at, _)| *at).min();
+        drop(events);
+        self.timers.next().into_iter().chain(event).min()
+    }
+
+    /// A completion queue holds an event back until then.
+    pub(crate) fn look_after_cq(&self, at: Instant, cq: &Arc<Cq>) {
+        self.moderated.lock().unwrap_or_else(PoisonError::into_inner).push((at, Arc::downgrade(cq)));
+        self.outlet.wake_at(at);
+    }
+
+    /// Sends the events that were held back long enough.
+    fn release_events(&self, now: Instant) {
+        let mut events = self.moderated.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.is_empty() {
+            return;
+        }
+        let (due, later) = events.drain(..).partition::<Vec<_>, _>(|(at, _)| *at <= now);
+        *events = later;
+        drop(events);
+        due.iter().filter_map(|(_, cq)| cq.upgrade()).for_each(|cq| cq.period_over());
     }
 
     /// Looks after all queue pairs whose timers may have run out.
     pub fn expire(&self, now: Instant) {
+        self.release_events(now);
         while let Some(qpn) = self.timers.due(now) {
             if let Some(qp) = self.qp(qpn) {
                 qp.expire(now);

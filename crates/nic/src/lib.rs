@@ -19,7 +19,7 @@ pub mod qp;
 mod timers;
 
 pub use attr::{AddressVector, QpAttr, QpState, QpType, mask};
-pub use cq::{Arm, Channel, Cq};
+pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Moderation, Stamp};
 pub use device::{Device, DeviceConfig, Numbers, Pd};
 pub use events::{AsyncEvent, Element, EventKind};
 pub use gid::{GidEntry, GidTable};

@@ -13,7 +13,7 @@ use crate::fds::Counter;
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
-use crate::verbs::{cq, post, query};
+use crate::verbs::{cq, cq_ex, post, query};
 
 /// An opened device as C sees it, and what it stands for.
 #[repr(C)]
@@ -64,6 +64,9 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.sz = size_of::<verbs_context>();
     c.query_device_ex = Some(query::query_device_ex);
     c.query_port = Some(query::query_port);
+    c.query_rt_values = Some(query::query_rt_values);
+    c.create_cq_ex = Some(cq_ex::create_cq_ex);
+    c.modify_cq = Some(cq::modify_cq);
     c.context.device = device;
     c.context.cmd_fd = fd.fd();
     c.context.async_fd = fd.fd();

@@ -3,6 +3,7 @@
 pub mod channel;
 pub mod context;
 pub mod cq;
+mod cq_ex;
 pub mod device;
 pub mod event;
 pub mod fork;
