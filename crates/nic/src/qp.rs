@@ -521,16 +521,23 @@ pub struct Sender<'a> {
 }
 
 impl Sender<'_> {
+    /// Takes all requests or none; says of the first that can not be taken why.
+    pub fn post_all(&mut self, wrs: &mut Vec<SendWr>) -> Result<(), PostError> {
+        let Some(inner) = self.inner.as_ref() else { return Err(PostError::Invalid("posting has ended")) };
+        wrs.iter().try_for_each(|wr| self.qp.check_send(inner, wr))?;
+        let room = self.qp.init.cap.max_send_wr as usize;
+        if inner.engine.outstanding() + wrs.len() > room {
+            return Err(PostError::Full);
+        }
+        wrs.drain(..).try_for_each(|wr| self.post(wr))
+    }
+
     /// Takes a request, or says why not; those before it stay posted.
     pub fn post(&mut self, mut wr: SendWr) -> Result<(), PostError> {
         // Present until drop.
         let Some(inner) = self.inner.as_mut() else { return Err(PostError::Invalid("posting has ended")) };
         let init = &self.qp.init;
-        match inner.current_state() {
-            QpState::Rts | QpState::Sqd | QpState::Error => {}
-            _ => return Err(PostError::Invalid("queue pair is not ready to send")),
-        }
-        check_send(&wr, &init.cap)?;
+        self.qp.check_send(inner, &wr)?;
         if inner.engine.outstanding() >= init.cap.max_send_wr as usize {
             return Err(PostError::Full);
         }
@@ -538,6 +545,17 @@ impl Sender<'_> {
         let (engine, mut stand) = inner.split(self.qp);
         engine.post(wr, &mut stand);
         Ok(())
+    }
+}
+
+impl Qp {
+    /// Whether a request may be posted in this state, room apart.
+    fn check_send(&self, inner: &Inner, wr: &SendWr) -> Result<(), PostError> {
+        match inner.current_state() {
+            QpState::Rts | QpState::Sqd | QpState::Error => {}
+            _ => return Err(PostError::Invalid("queue pair is not ready to send")),
+        }
+        check_send(wr, &self.init.cap)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::fds::Counter;
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
-use crate::verbs::{cq, cq_ex, post, query};
+use crate::verbs::{cq, cq_ex, post, qp_ex, query};
 
 /// An opened device as C sees it, and what it stands for.
 #[repr(C)]
@@ -66,6 +66,7 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.query_port = Some(query::query_port);
     c.query_rt_values = Some(query::query_rt_values);
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
+    c.create_qp_ex = Some(qp_ex::create_qp_ex);
     c.modify_cq = Some(cq::modify_cq);
     c.context.device = device;
     c.context.cmd_fd = fd.fd();

@@ -9,7 +9,6 @@ use abi::verbs::{
     self as v, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc_tm_info,
 };
 use nic::Stamp;
-use transport::op::{Completed, Completion};
 
 use crate::border::{self, Errno};
 use crate::verbs::cq::{self, Cq, CqInit};
@@ -45,23 +44,12 @@ impl Reader {
         Reader {
             single_threaded,
             polling: AtomicBool::new(false),
-            current: Cell::new(cq::convert(&NOTHING)),
+            // SAFETY: integers only.
+            current: Cell::new(unsafe { std::mem::zeroed() }),
             stamp: Cell::default(),
         }
     }
 }
-
-/// What is read before the first poll.
-const NOTHING: Completion = Completion {
-    wr_id: 0,
-    status: transport::op::Status::Success,
-    opcode: Completed::Send,
-    byte_len: 0,
-    tail: wire::roce::SendTail::None,
-    qpn: wire::Qpn::new(0),
-    source_qp: wire::Qpn::new(0),
-    solicited: false,
-};
 
 /// `ibv_create_cq_ex`, through the context's table. errno: EINVAL for `cqe` or `comp_vector` out of range or masks that
 /// are not known; EOPNOTSUPP for `wc_flags` beyond the standard ones and the two timestamps; ENOMEM at the limit.

@@ -11,6 +11,7 @@ pub mod memory;
 pub mod post;
 pub mod provider;
 pub mod qp;
+pub mod qp_ex;
 pub mod query;
 pub mod rate;
 pub mod strings;

@@ -1,6 +1,6 @@
 //! Posting work requests (ibv_post_send(3), ibv_post_recv(3)), through the context's table.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::time::Instant;
 
 use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
@@ -17,7 +17,7 @@ use crate::verbs::qp::Qp;
 /// # Safety
 ///
 /// `list` has `n` elements.
-unsafe fn elements<'a>(list: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge], Errno> {
+pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge], Errno> {
     let n = usize::try_from(n).ok().filter(|&n| n <= MAX_SGE).ok_or(Errno(libc::EINVAL))?;
     if n == 0 {
         return Ok(&[]);
@@ -29,28 +29,29 @@ unsafe fn elements<'a>(list: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge], 
     Ok(unsafe { std::slice::from_raw_parts(list, n) })
 }
 
-fn list(sges: &[ibv_sge]) -> SgeList {
+pub(crate) fn list(sges: &[ibv_sge]) -> SgeList {
     sges.iter().map(|s| Sge { addr: s.addr, length: s.length, lkey: Rkey(s.lkey) }).collect()
 }
 
 /// The bytes of an inline request, copied now: their memory need not be registered.
 fn inline(sges: &[ibv_sge]) -> Result<Data, Errno> {
-    let total: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
-    if total > u64::from(nic::limits::MAX_INLINE) {
-        return Err(Errno(libc::EINVAL));
-    }
+    let piece = |s: &ibv_sge| (std::ptr::with_exposed_provenance(s.addr as usize), s.length as usize);
+    // SAFETY: the program's own memory, named by itself for this call.
+    unsafe { gather_inline(sges.iter().map(piece)) }
+}
+
+/// The bytes of the pieces, one after the other. EINVAL for more than the device takes.
+///
+/// # Safety
+///
+/// Each piece is readable, of so many bytes.
+pub(crate) unsafe fn gather_inline(pieces: impl Iterator<Item = (*const u8, usize)>) -> Result<Data, Errno> {
     let mut bytes = [0_u8; nic::limits::MAX_INLINE as usize];
-    let mut at = 0;
-    for s in sges {
-        let n = s.length as usize;
-        // SAFETY: the program's own memory, named by itself for this call; `bytes` has room for the total.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                std::ptr::with_exposed_provenance::<u8>(s.addr as usize),
-                bytes.as_mut_ptr().add(at),
-                n,
-            );
-        }
+    let mut at = 0_usize;
+    for (from, n) in pieces {
+        let to = at.checked_add(n).and_then(|end| bytes.get_mut(at..end)).ok_or(Errno(libc::EINVAL))?;
+        // SAFETY: as the caller says.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), n) };
         at += n;
     }
     Ok(Data::inline(&bytes[..at]))
@@ -85,14 +86,19 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
         _ => return Err(Errno(libc::EOPNOTSUPP)),
     };
     let data = if flags & v::IBV_SEND_INLINE != 0 { inline(sges)? } else { Data::Sges(list(sges)) };
-    Ok(SendWr {
-        wr_id: wr.wr_id,
+    Ok(request(wr.wr_id, flags, op, data))
+}
+
+/// A request with its flags.
+pub(crate) fn request(wr_id: u64, flags: c_uint, op: SendOp, data: Data) -> SendWr {
+    SendWr {
+        wr_id,
         op,
         data,
         signaled: flags & v::IBV_SEND_SIGNALED != 0,
         solicited: flags & v::IBV_SEND_SOLICITED != 0,
         fence: flags & v::IBV_SEND_FENCE != 0,
-    })
+    }
 }
 
 /// `ibv_post_send`: takes the list in order under one lock and sends. Where one is refused, `bad_wr` names it and those before

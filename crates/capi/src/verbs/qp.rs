@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use abi::verbs::{
-    ibv_ah_attr, ibv_cq, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_ah_attr, ibv_cq, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
 };
 use nic::{AddressVector, QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use wire::{Gid, Mtu, Psn, Qkey, Qpn};
@@ -18,12 +18,15 @@ use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::event::Unacked;
 use crate::verbs::memory::Pd;
+use crate::verbs::qp_ex::{self, Builder};
 
-/// A queue pair as C sees it, and the adapter's.
+/// A queue pair as C sees it, and the adapter's. The plain queue pair is the first part of the extended one.
 #[repr(C)]
 pub(crate) struct Qp {
-    c: UnsafeCell<ibv_qp>,
+    c: UnsafeCell<ibv_qp_ex>,
     pub nic: Arc<nic::Qp>,
+    /// For the calls that build one request at a time, where it was made for them.
+    pub builder: Option<Box<Builder>>,
     pub async_events: Unacked,
     pub instance: Arc<Instance>,
 }
@@ -49,6 +52,20 @@ impl Qp {
 ///
 /// Objects of ours that live, as ibv_create_qp(3) asks.
 pub(crate) unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: as the caller says.
+    unsafe { create_with(pd, attr, None) }
+}
+
+/// The same with what an extended one has.
+///
+/// # Safety
+///
+/// As for [`create`].
+pub(crate) unsafe fn create_with(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+    builder: Option<Box<Builder>>,
+) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
     let (domain, init) = unsafe { (Pd::of(pd), &mut *attr) };
     if init.send_cq.is_null() || init.recv_cq.is_null() {
@@ -81,8 +98,12 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Res
             events: context.events.clone(),
         },
     )?;
-    // SAFETY: integers, pointers, a mutex and a condition of zeroes.
-    let mut c: ibv_qp = unsafe { std::mem::zeroed() };
+    // SAFETY: integers, pointers, nullable functions, a mutex and a condition of zeroes.
+    let mut ex: ibv_qp_ex = unsafe { std::mem::zeroed() };
+    if builder.is_some() {
+        qp_ex::set_functions(&mut ex);
+    }
+    let c = &mut ex.qp_base;
     // SAFETY: as the caller says.
     c.context = unsafe { (*pd).context };
     c.qp_context = init.qp_context;
@@ -96,8 +117,9 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Res
     unsafe { uses(init.send_cq, init.recv_cq, pd, |n| _ = n.fetch_add(1, Ordering::AcqRel)) };
     let instance = context.instance.clone();
     let qp = Box::into_raw(Box::new(Qp {
-        c: c.into(),
+        c: ex.into(),
         nic: nic.clone(),
+        builder,
         async_events: Unacked::default(),
         instance,
     }));
