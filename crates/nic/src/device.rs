@@ -14,7 +14,7 @@ use wire::{Gid, Guid, Mtu, Qpn};
 use crate::gid::{GidEntry, GidTable};
 use crate::memory::Table;
 use crate::timers::Timers;
-use crate::{Cq, Error, Outlet, Qp, limits};
+use crate::{Cq, Error, Outlet, Qp, Srq, limits};
 
 /// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
 pub trait Numbers: Send + Sync {
@@ -76,6 +76,7 @@ pub struct Device {
     /// Default GIDs of this host that no interface bears, and the addresses that stand in for them.
     aliases: ArcSwap<BTreeMap<Gid, IpAddr>>,
     qps: RwLock<BTreeMap<u32, Arc<Qp>>>,
+    srqs: RwLock<BTreeMap<u32, Arc<Srq>>>,
     windows: Mutex<BTreeMap<IpAddr, Weak<Window>>>,
     pds: AtomicU32,
     next_pd: AtomicU32,
@@ -152,6 +153,7 @@ impl Device {
             port: ArcSwap::from_pointee(port),
             aliases: ArcSwap::default(),
             qps: RwLock::default(),
+            srqs: RwLock::default(),
             windows: Mutex::default(),
             pds: AtomicU32::new(0),
             next_pd: AtomicU32::new(1),
@@ -230,6 +232,35 @@ impl Device {
         if self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn.get()).is_some() {
             self.numbers.give(qpn);
         }
+    }
+
+    /// Makes a shared receive queue under a number that nobody can foresee.
+    pub(crate) fn insert_srq(&self, make: impl FnOnce(u32) -> Arc<Srq>) -> Result<Arc<Srq>, Error> {
+        let mut srqs = self.srqs.write().unwrap_or_else(PoisonError::into_inner);
+        if srqs.len() >= limits::MAX_SRQ as usize {
+            return Err(Error::Limit("shared receive queues"));
+        }
+        let number = loop {
+            let mut random = [0; 4];
+            self.outlet.fill_random(&mut random);
+            let number = u32::from_ne_bytes(random) & 0xff_ffff;
+            // At most one number in 256 is taken.
+            if number != 0 && !srqs.contains_key(&number) {
+                break number;
+            }
+        };
+        let srq = make(number);
+        srqs.insert(number, srq.clone());
+        Ok(srq)
+    }
+
+    pub(crate) fn remove_srq(&self, number: u32) {
+        self.srqs.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+
+    /// The shared receive queue of a number.
+    pub fn srq(&self, number: u32) -> Option<Arc<Srq>> {
+        self.srqs.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
     }
 
     /// The queue pair of a number.

@@ -17,7 +17,7 @@ use crate::attr::{self, AddressVector, QpAttr, QpState, QpType, mask};
 use crate::cq::{Cq, Note};
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::memory::View;
-use crate::{Error, Path, Pd, limits};
+use crate::{Error, Path, Pd, Srq, limits};
 
 thread_local! {
     /// Packets are built here and leave before the queue pair is unlocked; reused, so sending allocates nothing.
@@ -48,6 +48,8 @@ pub struct QpInit {
     pub send_cq: Arc<Cq>,
     /// Queue of receive completions.
     pub recv_cq: Arc<Cq>,
+    /// Where its receives come from; without one it has its own queue.
+    pub srq: Option<Arc<Srq>>,
     /// Sizes.
     pub cap: QpCap,
     /// Every send request completes visibly.
@@ -108,6 +110,8 @@ struct Inner {
 struct Stand<'a> {
     qp: &'a Qp,
     view: View<'a>,
+    /// The receives of a shared queue name memory of its domain.
+    srq_view: Option<View<'a>>,
     receives: &'a mut VecDeque<RecvWr>,
     window: &'a Window,
     notes: &'a mut Vec<Note>,
@@ -117,8 +121,14 @@ impl Context for Stand<'_> {
     fn memory(&self) -> &impl Memory {
         &self.view
     }
+    fn receive_memory(&self) -> &impl Memory {
+        self.srq_view.as_ref().unwrap_or(&self.view)
+    }
     fn take_receive(&mut self) -> Option<RecvWr> {
-        self.receives.pop_front()
+        match &self.qp.init.srq {
+            Some(srq) => srq.take(self.notes),
+            None => self.receives.pop_front(),
+        }
     }
     fn complete(&mut self, side: Side, completion: Completion) {
         let cq = match side {
@@ -150,6 +160,7 @@ impl Inner {
         let stand = Stand {
             qp,
             view: qp.pd.device.memory.view(qp.pd.id, self.attr.access),
+            srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),
             receives: &mut self.receives,
             window: &self.window,
             notes: &mut self.notes,
@@ -262,6 +273,9 @@ impl Qp {
 
     /// Posts receive requests one by one through `post`.
     pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
+        if self.init.srq.is_some() {
+            return Err(PostError::Invalid("the queue pair takes its receives from a shared queue"));
+        }
         if wr.sges.as_slice().len() > self.init.cap.max_recv_sge as usize {
             return Err(PostError::Invalid("more elements than max_recv_sge"));
         }
@@ -393,6 +407,14 @@ impl Inner {
     fn fail(&mut self, qp: &Qp) {
         let (engine, mut stand) = self.split(qp);
         engine.fail(&mut stand);
+        if self.state != QpState::Error
+            && qp.init.srq.is_some()
+            && let Some(me) = qp.me.upgrade()
+        {
+            // What it had taken is flushed, and it takes no more (IBA 1.4 §10.2.9.5).
+            let event = AsyncEvent { kind: EventKind::LastWqeReached, element: Element::Qp(me) };
+            self.notes.push(Note::Async(qp.init.events.clone(), event));
+        }
         self.state = QpState::Error;
         while let Some(wr) = self.receives.pop_front() {
             qp.init.recv_cq.push(flushed_receive(wr.wr_id, qp.qpn), &mut self.notes);

@@ -321,6 +321,10 @@ pub enum QpEvent {
 pub trait Context {
     /// Memory of the queue pair's protection domain.
     fn memory(&self) -> &impl Memory;
+    /// Memory that receives name: that of the SRQ's protection domain, where there is one.
+    fn receive_memory(&self) -> &impl Memory {
+        self.memory()
+    }
     /// Takes the next posted receive, from the queue pair's own queue or its SRQ.
     fn take_receive(&mut self) -> Option<RecvWr>;
     /// Adds a completion to the send or receive CQ, in order.

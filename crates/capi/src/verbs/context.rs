@@ -13,7 +13,7 @@ use crate::fds::Counter;
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
-use crate::verbs::{cq, cq_ex, post, qp_ex, query};
+use crate::verbs::{cq, cq_ex, post, qp_ex, query, srq};
 
 /// An opened device as C sees it, and what it stands for.
 #[repr(C)]
@@ -78,6 +78,9 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.context.ops.req_notify_cq = Some(cq::req_notify_cq);
     c.context.ops.post_send = Some(post::post_send);
     c.context.ops.post_recv = Some(post::post_recv);
+    c.context.ops.post_srq_recv = Some(srq::post_srq_recv);
+    c.create_srq_ex = Some(srq::create_srq_ex);
+    c.get_srq_num = Some(srq::get_srq_num);
     let context = Context {
         c: c.into(),
         nic: ours.nic.clone(),

@@ -14,4 +14,5 @@ pub mod qp;
 pub mod qp_ex;
 pub mod query;
 pub mod rate;
+pub mod srq;
 pub mod strings;

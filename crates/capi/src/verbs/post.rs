@@ -135,6 +135,28 @@ pub(crate) unsafe extern "C" fn post_send(
     })
 }
 
+/// Hands each request of a list to `post`; where one is refused, says which and why.
+///
+/// # Safety
+///
+/// A list of requests as ibv_post_recv(3) describes it.
+pub(crate) unsafe fn each_receive(
+    list_of: *mut ibv_recv_wr,
+    mut post: impl FnMut(RecvWr) -> Result<(), Errno>,
+) -> Result<(), (*mut ibv_recv_wr, Errno)> {
+    let mut at = list_of;
+    while !at.is_null() {
+        // SAFETY: as the caller says.
+        let one = unsafe { &*at };
+        // SAFETY: as above.
+        let sges = unsafe { elements(one.sg_list, one.num_sge) };
+        let posted = sges.and_then(|sges| post(RecvWr { wr_id: one.wr_id, sges: list(sges) }));
+        posted.map_err(|e| (at, e))?;
+        at = one.next;
+    }
+    Ok(())
+}
+
 /// `ibv_post_recv`: as [`post_send`].
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
@@ -144,27 +166,16 @@ pub(crate) unsafe extern "C" fn post_recv(
     border::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
-        if !ours.instance.is_ours() {
-            // SAFETY: the caller's variable.
-            unsafe { *bad_wr = wr };
-            return Err(Errno(libc::ENODEV));
-        }
-        let mut at = wr;
-        while !at.is_null() {
+        let posted = if ours.instance.is_ours() {
             // SAFETY: a list of requests, by the man page's contract.
-            let one = unsafe { &*at };
-            // SAFETY: as above.
-            let posted = unsafe { elements(one.sg_list, one.num_sge) }.and_then(|sges| {
-                let wr = RecvWr { wr_id: one.wr_id, sges: list(sges) };
-                ours.nic.post_receive(wr).map_err(|e| Errno(e.errno()))
-            });
-            if let Err(e) = posted {
-                // SAFETY: the caller's variable.
-                unsafe { *bad_wr = at };
-                return Err(e);
-            }
-            at = one.next;
-        }
-        Ok(())
+            unsafe { each_receive(wr, |wr| ours.nic.post_receive(wr).map_err(|e| Errno(e.errno()))) }
+        } else {
+            Err((wr, Errno(libc::ENODEV)))
+        };
+        posted.map_err(|(at, e)| {
+            // SAFETY: the caller's variable.
+            unsafe { *bad_wr = at };
+            e
+        })
     })
 }

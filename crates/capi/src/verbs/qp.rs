@@ -19,6 +19,7 @@ use crate::verbs::cq::Cq;
 use crate::verbs::event::Unacked;
 use crate::verbs::memory::Pd;
 use crate::verbs::qp_ex::{self, Builder};
+use crate::verbs::srq::Srq;
 
 /// A queue pair as C sees it, and the adapter's. The plain queue pair is the first part of the extended one.
 #[repr(C)]
@@ -72,9 +73,8 @@ pub(crate) unsafe fn create_with(
         return Err(Errno(libc::EINVAL));
     }
     let kind = QpType::from_code(init.qp_type).ok_or(Errno(libc::EOPNOTSUPP))?;
-    if !init.srq.is_null() {
-        return Err(Errno(libc::EOPNOTSUPP));
-    }
+    // SAFETY: as the caller says.
+    let srq = (!init.srq.is_null()).then(|| unsafe { Srq::of(init.srq) });
     // SAFETY: as the caller says.
     let (context, send_cq, recv_cq) = unsafe {
         (Context::usable((*pd).context)?, Cq::of(init.send_cq).nic.clone(), Cq::of(init.recv_cq).nic.clone())
@@ -93,6 +93,7 @@ pub(crate) unsafe fn create_with(
             kind,
             send_cq,
             recv_cq,
+            srq: srq.map(|s| s.nic.clone()),
             cap,
             sq_sig_all: init.sq_sig_all != 0,
             events: context.events.clone(),
@@ -110,11 +111,15 @@ pub(crate) unsafe fn create_with(
     c.pd = pd;
     c.send_cq = init.send_cq;
     c.recv_cq = init.recv_cq;
+    c.srq = init.srq;
     c.handle = nic.qpn().get();
     c.qp_num = nic.qpn().get();
     c.qp_type = init.qp_type;
     // SAFETY: as the caller says.
     unsafe { uses(init.send_cq, init.recv_cq, pd, |n| _ = n.fetch_add(1, Ordering::AcqRel)) };
+    if let Some(srq) = srq {
+        srq.users.fetch_add(1, Ordering::AcqRel);
+    }
     let instance = context.instance.clone();
     let qp = Box::into_raw(Box::new(Qp {
         c: ex.into(),
@@ -165,7 +170,12 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             ours.async_events.wait();
         }
         // SAFETY: as above.
-        unsafe { uses(send_cq, recv_cq, pd, |n| _ = n.fetch_sub(1, Ordering::AcqRel)) };
+        unsafe {
+            uses(send_cq, recv_cq, pd, |n| _ = n.fetch_sub(1, Ordering::AcqRel));
+            if !(*qp).srq.is_null() {
+                Srq::of((*qp).srq).users.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
         // SAFETY: made by `Box::into_raw` in `create`; the adapter forgot it.
         drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
         Ok(())

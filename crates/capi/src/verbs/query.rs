@@ -40,8 +40,10 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a.vendor_id = 0xff_ffff;
     a.max_qp = limits::MAX_QP as c_int;
     a.max_qp_wr = limits::MAX_QP_WR as c_int;
-    a.device_cap_flags =
-        v::IBV_DEVICE_RC_RNR_NAK_GEN | v::IBV_DEVICE_CURR_QP_STATE_MOD | v::IBV_DEVICE_SYS_IMAGE_GUID;
+    a.device_cap_flags = v::IBV_DEVICE_RC_RNR_NAK_GEN
+        | v::IBV_DEVICE_CURR_QP_STATE_MOD
+        | v::IBV_DEVICE_SYS_IMAGE_GUID
+        | v::IBV_DEVICE_SRQ_RESIZE;
     a.max_sge = limits::MAX_SGE as c_int;
     a.max_sge_rd = limits::MAX_SGE as c_int;
     a.max_cq = limits::MAX_CQ as c_int;
@@ -52,6 +54,9 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a.max_qp_init_rd_atom = limits::MAX_RD_ATOMIC.into();
     a.max_res_rd_atom = (limits::MAX_QP * u32::from(limits::MAX_RD_ATOMIC)) as c_int;
     a.atomic_cap = ATOMIC_HCA as _;
+    a.max_srq = limits::MAX_SRQ as c_int;
+    a.max_srq_wr = limits::MAX_SRQ_WR as c_int;
+    a.max_srq_sge = limits::MAX_SGE as c_int;
     a.max_pkeys = limits::PKEYS;
     a.local_ca_ack_delay = 15;
     a.phys_port_cnt = 1;

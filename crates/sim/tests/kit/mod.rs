@@ -45,6 +45,7 @@ impl Endpoint {
             max_inline_data: 256,
         };
         let init = QpInit {
+            srq: None,
             kind: QpType::Rc,
             send_cq: sends.clone(),
             recv_cq: receives.clone(),

@@ -214,7 +214,7 @@ impl Responder {
         } else if packet.payload.is_empty() {
             None
         } else {
-            let copied = cx.memory().scatter(receive.sges.as_slice(), *before, packet.payload, tail_of(tail));
+            let copied = cx.receive_memory().scatter(receive.sges.as_slice(), *before, packet.payload, tail_of(tail));
             // The responder's own fault, not the requester's.
             copied.err().map(|_| (Status::LocalProtection, NakCode::RemoteOperational))
         };
