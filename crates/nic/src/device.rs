@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use transport::Window;
+use transport::{Sge, Window};
 use wire::roce::Packet;
-use wire::{Gid, Guid, Mtu, Qpn};
+use wire::{Gid, Guid, Mtu, Qpn, Rkey};
 
 use crate::gid::{GidEntry, GidTable};
-use crate::memory::Table;
+use crate::memory::{Advice, Mw, Table, WindowType};
 use crate::timers::Timers;
 use crate::{Cq, Error, Outlet, Qp, Srq, limits};
 
@@ -108,13 +108,41 @@ impl Drop for Pd {
 impl Pd {
     /// Registers memory, see [`Table::register`].
     pub fn register(&self, addr: u64, len: u64, iova: u64, access: u32) -> Result<crate::Mr, Error> {
-        let mut random = [0; 4];
-        self.device.outlet.fill_random(&mut random);
-        self.device.memory.register(self.id, addr, len, iova, access, u32::from_ne_bytes(random))
+        self.device.memory.register(self.id, addr, len, iova, access, self.device.random())
     }
     /// Takes a registration back.
     pub fn deregister(&self, mr: crate::Mr) -> Result<(), Error> {
         self.device.memory.deregister(mr)
+    }
+    /// A region that holds nothing, see [`Table::register_null`].
+    pub fn register_null(&self) -> Result<crate::Mr, Error> {
+        self.device.memory.register_null(self.id, self.device.random())
+    }
+    /// Changes a region of the device; `pd` where it shall be in another domain. See [`Table::reregister`].
+    pub fn reregister(
+        &self,
+        mr: crate::Mr,
+        pd: Option<&Pd>,
+        place: Option<(u64, u64, u64)>,
+        access: Option<u32>,
+    ) -> Result<(), Error> {
+        self.device.memory.reregister(mr, pd.map(|p| p.id), place, access)
+    }
+    /// See [`Table::prefetch`].
+    pub fn prefetch(&self, sge: Sge, write: bool) -> Result<(), Advice> {
+        self.device.memory.prefetch(self.id, sge, write)
+    }
+    /// A window that is not bound.
+    pub fn alloc_window(&self, kind: WindowType) -> Result<Mw, Error> {
+        self.device.memory.alloc_window(self.id, kind)
+    }
+    /// Gives a window back.
+    pub fn free_window(&self, mw: Mw) -> Result<(), Error> {
+        self.device.memory.free_window(mw)
+    }
+    /// A key for a window, not to be foreseen.
+    pub fn window_key(&self, mw: Mw) -> Rkey {
+        mw.key(self.device.random())
     }
 }
 
@@ -160,6 +188,12 @@ impl Device {
             cqs: AtomicU32::new(0),
             moderated: Mutex::default(),
         })
+    }
+
+    fn random(&self) -> u32 {
+        let mut random = [0; 4];
+        self.outlet.fill_random(&mut random);
+        u32::from_ne_bytes(random)
     }
 
     /// The port as it is now.
@@ -241,9 +275,7 @@ impl Device {
             return Err(Error::Limit("shared receive queues"));
         }
         let number = loop {
-            let mut random = [0; 4];
-            self.outlet.fill_random(&mut random);
-            let number = u32::from_ne_bytes(random) & 0xff_ffff;
+            let number = self.random() & 0xff_ffff;
             // At most one number in 256 is taken.
             if number != 0 && !srqs.contains_key(&number) {
                 break number;

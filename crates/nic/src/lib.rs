@@ -24,7 +24,7 @@ pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Moderation, Stamp};
 pub use device::{Device, DeviceConfig, Numbers, Pd};
 pub use events::{AsyncEvent, Element, EventKind};
 pub use gid::{GidEntry, GidTable};
-pub use memory::{Access, Mr};
+pub use memory::{Access, Advice, Mr, Mw, WindowType};
 pub use outlet::{Outlet, Path, Signal};
 pub use qp::{PostError, Qp, QpCap, QpInit};
 pub use srq::{Srq, SrqAttr};

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | queue pairs of a process | 65,536 |
 //! | completion queues of a device and process | 65,536 |
-//! | memory regions of a device and process | 65,535 |
+//! | memory regions and windows of a device and process | 65,535 |
 //! | shared receive queues of a device and process | 65,536 |
 //! | protection domains of a device and process | 65,536 |
 //! | work requests of a send, receive or shared receive queue | 32,768 |

@@ -159,7 +159,7 @@ impl Inner {
     fn split<'a>(&'a mut self, qp: &'a Qp) -> (&'a mut Rc, Stand<'a>) {
         let stand = Stand {
             qp,
-            view: qp.pd.device.memory.view(qp.pd.id, self.attr.access),
+            view: qp.pd.device.memory.view(qp.pd.id, self.attr.access).on(qp.qpn),
             srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),
             receives: &mut self.receives,
             window: &self.window,

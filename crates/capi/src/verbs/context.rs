@@ -13,7 +13,7 @@ use crate::fds::Counter;
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
-use crate::verbs::{cq, cq_ex, post, qp_ex, query, srq};
+use crate::verbs::{cq, cq_ex, memory, post, qp_ex, query, srq, window};
 
 /// An opened device as C sees it, and what it stands for.
 #[repr(C)]
@@ -74,6 +74,14 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.context.num_comp_vectors = 1;
     c.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
+    c.advise_mr = Some(memory::advise_mr);
+    c.alloc_null_mr = Some(memory::alloc_null_mr);
+    c.alloc_parent_domain = Some(memory::alloc_parent_domain);
+    c.alloc_td = Some(memory::alloc_td);
+    c.dealloc_td = Some(memory::dealloc_td);
+    c.context.ops.alloc_mw = Some(window::alloc_mw);
+    c.context.ops.dealloc_mw = Some(window::dealloc_mw);
+    c.context.ops.bind_mw = Some(window::bind_mw);
     c.context.ops.poll_cq = Some(cq::poll_cq);
     c.context.ops.req_notify_cq = Some(cq::req_notify_cq);
     c.context.ops.post_send = Some(post::post_send);

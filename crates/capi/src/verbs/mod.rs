@@ -16,3 +16,4 @@ pub mod query;
 pub mod rate;
 pub mod srq;
 pub mod strings;
+mod window;

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use transport::Sge;
-use transport::op::{AtomicOp, Data, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};
+use transport::op::{AtomicOp, Data, LocalOp, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};
 use wire::Rkey;
 use wire::roce::SendTail;
 
 use crate::border::{self, Errno};
 use crate::verbs::qp::Qp;
+use crate::verbs::window;
 
 /// The elements of a request.
 ///
@@ -83,6 +84,13 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
             on_eight(AtomicOp::CompareSwap { compare: atomic.compare_add, swap: atomic.swap })
         }
         v::IBV_WR_ATOMIC_FETCH_AND_ADD => on_eight(AtomicOp::FetchAdd(atomic.compare_add)),
+        v::IBV_WR_LOCAL_INV => SendOp::Local(LocalOp::Invalidate(invalidate)),
+        v::IBV_WR_BIND_MW => {
+            // SAFETY: the opcode says that this member is meant.
+            let bind = unsafe { wr.op.bind_mw };
+            // SAFETY: objects of ours, by the man page's contract.
+            unsafe { window::bind_second(bind.mw, &bind.bind_info, bind.rkey)? }
+        }
         _ => return Err(Errno(libc::EOPNOTSUPP)),
     };
     let data = if flags & v::IBV_SEND_INLINE != 0 { inline(sges)? } else { Data::Sges(list(sges)) };

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use abi::verbs::{
-    ibv_ah_attr, ibv_cq, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_ah_attr, ibv_cq, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
+    ibv_qp_init_attr,
 };
 use nic::{AddressVector, QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use wire::{Gid, Mtu, Psn, Qkey, Qpn};

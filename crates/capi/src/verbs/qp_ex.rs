@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use abi::verbs::{
-    self as v, ibv_ah, ibv_context, ibv_data_buf, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_sge,
+    self as v, ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_sge,
 };
-use transport::op::{AtomicOp, Data, MAX_SGE, SendOp, SendWr};
+use transport::op::{AtomicOp, Data, LocalOp, MAX_SGE, SendOp, SendWr};
 use wire::Rkey;
 use wire::roce::SendTail;
 
@@ -18,6 +19,7 @@ use crate::border::{self, Errno};
 use crate::verbs::context::Context;
 use crate::verbs::post;
 use crate::verbs::qp::{self, Qp};
+use crate::verbs::window;
 
 /// The operations of `send_ops_flags` that are offered.
 const OPERATIONS: u64 = (v::IBV_QP_EX_WITH_RDMA_WRITE
@@ -27,6 +29,8 @@ const OPERATIONS: u64 = (v::IBV_QP_EX_WITH_RDMA_WRITE
     | v::IBV_QP_EX_WITH_RDMA_READ
     | v::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | v::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | v::IBV_QP_EX_WITH_LOCAL_INV
+    | v::IBV_QP_EX_WITH_BIND_MW
     | v::IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
 
 /// Bits of `comp_mask` that an ordinary queue pair may have.
@@ -120,6 +124,8 @@ pub(crate) fn set_functions(c: &mut ibv_qp_ex) {
     c.wr_abort = Some(wr_abort);
     c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    c.wr_bind_mw = Some(wr_bind_mw);
+    c.wr_local_inv = Some(wr_local_inv);
     c.wr_rdma_read = Some(wr_rdma_read);
     c.wr_rdma_write = Some(wr_rdma_write);
     c.wr_rdma_write_imm = Some(wr_rdma_write_imm);
@@ -255,6 +261,8 @@ builders! {
     wr_send_imm(imm: u32) = IBV_QP_EX_WITH_SEND_WITH_IMM: SendOp::Send(SendTail::Immediate(imm.to_ne_bytes()));
     /// `ibv_wr_send_inv`.
     wr_send_inv(rkey: u32) = IBV_QP_EX_WITH_SEND_WITH_INV: SendOp::Send(SendTail::Invalidate(Rkey(rkey)));
+    /// `ibv_wr_local_inv`.
+    wr_local_inv(rkey: u32) = IBV_QP_EX_WITH_LOCAL_INV: SendOp::Local(LocalOp::Invalidate(Rkey(rkey)));
     /// `ibv_wr_rdma_write`.
     wr_rdma_write(rkey: u32, addr: u64) = IBV_QP_EX_WITH_RDMA_WRITE:
         SendOp::Write { addr, rkey: Rkey(rkey), immediate: None };
@@ -269,6 +277,26 @@ builders! {
     /// `ibv_wr_atomic_fetch_add`.
     wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD:
         SendOp::Atomic { addr, rkey: Rkey(rkey), op: AtomicOp::FetchAdd(add) };
+}
+
+/// `ibv_wr_bind_mw`: EINVAL for a window that is not of type 2.
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: objects of ours and the caller's structure, by the man page's contract.
+    match unsafe { window::bind_second(mw, &*info, rkey) } {
+        // SAFETY: an extended queue pair of ours, by the man page's contract.
+        Ok(op) => unsafe { begin(qp, v::IBV_QP_EX_WITH_BIND_MW, op) },
+        // SAFETY: as above.
+        Err(Errno(errno)) => border::nothing(|| unsafe {
+            if let Some((_, work)) = work(qp) {
+                work.fail(errno);
+            }
+        }),
+    }
 }
 
 // ---- setters ----
@@ -349,7 +377,12 @@ unsafe extern "C" fn wr_set_inline_data_list(
 }
 
 /// `ibv_wr_set_ud_addr`: EINVAL on a queue pair that is connected.
-unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, _ah: *mut ibv_ah, _remote_qpn: u32, _remote_qkey: u32) {
+unsafe extern "C" fn wr_set_ud_addr(
+    qp: *mut ibv_qp_ex,
+    _ah: *mut ibv_ah,
+    _remote_qpn: u32,
+    _remote_qkey: u32,
+) {
     // SAFETY: as above.
     unsafe { set(qp, |_| Err(Errno(libc::EINVAL))) }
 }
