@@ -67,14 +67,8 @@ fn an_extended_queue_gives_one_completion_at_a_time_with_its_times() {
         let cq = create_cq(&l, &mut cq_init(IBV_WC_STANDARD_FLAGS | stamps));
         assert!(!cq.is_null(), "errno {}", errno());
         let c = &*cq;
-        assert_eq!(
-            c.start_poll.expect("built")(cq, &mut ibv_poll_cq_attr { comp_mask: 1 }),
-            libc::EINVAL
-        );
-        assert_eq!(
-            c.start_poll.expect("built")(cq, &mut ibv_poll_cq_attr { comp_mask: 0 }),
-            libc::ENOENT
-        );
+        assert_eq!(c.start_poll.expect("built")(cq, &mut ibv_poll_cq_attr { comp_mask: 1 }), libc::EINVAL);
+        assert_eq!(c.start_poll.expect("built")(cq, &mut ibv_poll_cq_attr { comp_mask: 0 }), libc::ENOENT);
         c.end_poll.expect("built")(cq);
         let qpx = create_qp(&l, cq.cast(), IBV_QP_EX_WITH_SEND_WITH_IMM);
         let mut sge = l.sge(HALF, 16);
@@ -403,4 +397,33 @@ fn the_flags_of_rereg_fit_their_arguments() {
         assert_eq!(memory::ibv_dealloc_pd(other), 0);
     }
     l.close();
+}
+
+#[test]
+fn the_queue_pair_of_an_identifier_takes_receives_from_its_shared_queue() {
+    use capi::cma::{connect as cm, id, qp as cma_qp, srq as cma_srq};
+    unsafe {
+        let mut own = null_mut();
+        assert_eq!(id::rdma_create_id(null_mut(), &raw mut own, null_mut(), abi::cma::RDMA_PS_TCP), 0);
+        let mut at: libc::sockaddr_in = std::mem::zeroed();
+        at.sin_family = libc::AF_INET as _;
+        at.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+        assert_eq!(cm::rdma_bind_addr(own, (&raw mut at).cast()), 0);
+        let mut sizes: ibv_srq_init_attr = std::mem::zeroed();
+        sizes.attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
+        assert_eq!(cma_srq::rdma_create_srq(own, null_mut(), &raw mut sizes), 0);
+        assert_eq!(cma_srq::rdma_create_srq(own, null_mut(), &raw mut sizes), -1);
+        assert_eq!(errno(), libc::EINVAL);
+        let mut attr: ibv_qp_init_attr_ex = std::mem::zeroed();
+        attr.cap = init(null_mut()).cap;
+        attr.qp_type = IBV_QPT_RC;
+        (attr.comp_mask, attr.send_ops_flags) = (IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_EX_WITH_SEND.into());
+        assert_eq!(cma_qp::rdma_create_qp_ex(own, &raw mut attr), 0, "errno {}", errno());
+        assert_eq!(((*(*own).qp).srq, (*(*own).qp).pd), ((*own).srq, (*own).pd));
+        assert!(!qp_ex::ibv_qp_to_qp_ex((*own).qp).is_null());
+        cma_qp::rdma_destroy_qp(own);
+        cma_srq::rdma_destroy_srq(own);
+        assert!((*own).srq.is_null());
+        assert_eq!(id::rdma_destroy_id(own), 0);
+    }
 }

@@ -68,43 +68,54 @@ impl Work {
     }
 }
 
+/// Makes a queue pair of ordinary type with what an extended one has. Errors as of [`create_qp_ex`].
+///
+/// # Safety
+///
+/// A context of ours and objects of ours that live, as ibv_create_qp_ex(3) asks.
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: a context of ours and the caller's structure, as the caller says.
+    let init = unsafe {
+        Context::usable(context)?;
+        &*attr
+    };
+    let given = |bit| init.comp_mask & bit != 0;
+    let unbuilt = v::IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+        | v::IBV_QP_INIT_ATTR_IND_TABLE
+        | v::IBV_QP_INIT_ATTR_RX_HASH
+        | v::IBV_QP_INIT_ATTR_XRCD;
+    if given(unbuilt) {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    if init.comp_mask & !KNOWN_MASK != 0 || !given(v::IBV_QP_INIT_ATTR_PD) || init.pd.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    if given(v::IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let builder = if given(v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+        if init.send_ops_flags & !OPERATIONS != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        Some(Builder::new(init.send_ops_flags))
+    } else {
+        None
+    };
+    // SAFETY: the plain attributes are the first part of the extended ones; objects of ours, as the caller says.
+    unsafe { qp::create_with(init.pd, attr.cast::<ibv_qp_init_attr>(), builder) }
+}
+
 /// `ibv_create_qp_ex`, through the context's table. errno: as `ibv_create_qp`; EINVAL for a mask that is not known or
 /// without a protection domain; EOPNOTSUPP for operations and creation flags that are not built.
 pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    border::or_null(|| {
-        // SAFETY: a context of ours and the caller's structure, by the man page's contract.
-        let init = unsafe {
-            Context::usable(context)?;
-            &*attr
-        };
-        let given = |bit| init.comp_mask & bit != 0;
-        let unbuilt = v::IBV_QP_INIT_ATTR_MAX_TSO_HEADER
-            | v::IBV_QP_INIT_ATTR_IND_TABLE
-            | v::IBV_QP_INIT_ATTR_RX_HASH
-            | v::IBV_QP_INIT_ATTR_XRCD;
-        if given(unbuilt) {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
-        if init.comp_mask & !KNOWN_MASK != 0 || !given(v::IBV_QP_INIT_ATTR_PD) || init.pd.is_null() {
-            return Err(Errno(libc::EINVAL));
-        }
-        if given(v::IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0 {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
-        let builder = if given(v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
-            if init.send_ops_flags & !OPERATIONS != 0 {
-                return Err(Errno(libc::EOPNOTSUPP));
-            }
-            Some(Builder::new(init.send_ops_flags))
-        } else {
-            None
-        };
-        // SAFETY: the plain attributes are the first part of the extended ones; objects of ours, as above.
-        unsafe { qp::create_with(init.pd, attr.cast::<ibv_qp_init_attr>(), builder) }
-    })
+    // SAFETY: the man page's contract.
+    border::or_null(|| unsafe { create(context, attr) })
 }
 
 /// `ibv_qp_to_qp_ex`: NULL where the queue pair was not made with `send_ops_flags`.

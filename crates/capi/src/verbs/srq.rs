@@ -59,7 +59,7 @@ impl Srq {
 /// # Safety
 ///
 /// Objects of ours that live, as ibv_create_srq(3) asks.
-unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
+pub(crate) unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: as the caller says.
     let (context, domain) = unsafe { ((*pd).context, Pd::of(pd)) };
     // SAFETY: as above.
