@@ -11,6 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use node::Guest;
@@ -34,10 +35,22 @@ const MAX_COUNTED: usize = 1024;
 const MAX_HOT: usize = 8;
 /// A hot socket that brought nothing for so long may lose its place.
 const COLD_NANOS: u64 = 1_000_000;
+/// A hot socket that brought something within this time is tried before the others.
+const WARM_NANOS: u64 = 50_000;
 /// Every how many fruitless polls a socket is tried that is not hot.
 const COLD_TURN: u32 = 16;
 /// How often one poll reads a socket that brings bundles.
 const READS_PER_POLL: usize = 8;
+
+/// Which hot socket's turn it is: that of the next one that brought something just now. Each eighth round, or where there is
+/// no such one, all have their turns.
+fn next_hot(hot: &[Arc<ReceiveSocket>], turn: u32, now: u64) -> usize {
+    let turn = turn as usize;
+    let is_warm = |&index: &usize| now.saturating_sub(hot[index].delivered_at()) < WARM_NANOS;
+    let everyone = (turn / hot.len()).is_multiple_of(8);
+    let warm = (turn..turn + hot.len()).map(|t| t % hot.len()).find(is_warm).filter(|_| !everyone);
+    warm.unwrap_or(turn % hot.len())
+}
 
 /// All sockets that receive.
 #[derive(Default)]
@@ -209,7 +222,8 @@ impl Ports {
         if sockets.is_empty() {
             return false;
         }
-        let now = to.clock.now();
+        let instant = Instant::now();
+        let now = to.clock.nanos(instant);
         self.polled_at.store(now, Ordering::Relaxed);
         let turn = self.turn.load(Ordering::Relaxed);
         let cold = sockets.len() - hot;
@@ -218,13 +232,13 @@ impl Ports {
         } else if cold > 0 && turn % COLD_TURN == COLD_TURN - 1 {
             hot + (turn / COLD_TURN) as usize % cold
         } else {
-            turn as usize % hot
+            next_hot(&sockets[..*hot], turn, now)
         };
         let socket = &sockets[index];
         if index < *hot {
             socket.lease(now);
         }
-        match socket.drain(READS_PER_POLL, true, to) {
+        match socket.drain(READS_PER_POLL, Some(instant), to) {
             Drained::Some => {
                 if index >= *hot {
                     self.heat(socket, now);

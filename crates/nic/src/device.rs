@@ -11,7 +11,9 @@ use transport::{Sge, Window};
 use wire::roce::Packet;
 use wire::{Gid, Guid, Mtu, Qpn, Rkey};
 
+use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::gid::{GidEntry, GidTable};
+use crate::held::Held;
 use crate::memory::{Advice, Mw, Table, WindowType};
 use crate::timers::Timers;
 use crate::{Cq, Error, Outlet, Qp, Srq, limits};
@@ -71,8 +73,11 @@ pub struct Device {
     pub(crate) outlet: Arc<dyn Outlet>,
     pub(crate) memory: Table,
     pub(crate) timers: Timers,
+    pub(crate) held: Held,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
+    /// The events of everybody who opened it.
+    opened: Mutex<Vec<Weak<EventQueue>>>,
     /// Default GIDs of this host that no interface bears, and the addresses that stand in for them.
     aliases: ArcSwap<BTreeMap<Gid, IpAddr>>,
     qps: RwLock<BTreeMap<u32, Arc<Qp>>>,
@@ -177,8 +182,10 @@ impl Device {
             outlet,
             memory: Table::new(),
             timers: Timers::default(),
+            held: Held::default(),
             numbers,
             port: ArcSwap::from_pointee(port),
+            opened: Mutex::default(),
             aliases: ArcSwap::default(),
             qps: RwLock::default(),
             srqs: RwLock::default(),
@@ -201,9 +208,32 @@ impl Device {
         self.port.load_full()
     }
 
-    /// The interface changed.
+    /// The interface changed. Whoever opened the device is told: port active or error, GID change.
     pub fn set_port(&self, port: Port) {
-        self.port.store(Arc::new(port));
+        let before = self.port.swap(Arc::new(port));
+        let now = self.port.load();
+        match (before.up, now.up) {
+            (false, true) => self.announce(EventKind::PortActive, Element::Port(1)),
+            (true, false) => self.announce(EventKind::PortError, Element::Port(1)),
+            _ => {}
+        }
+        if before.gids != now.gids {
+            self.announce(EventKind::GidChange, Element::Port(1));
+        }
+    }
+
+    /// Whoever opened it wants to be told what concerns the device or its port.
+    pub fn tell(&self, events: &Arc<EventQueue>) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.retain(|e| e.strong_count() > 0);
+        opened.push(Arc::downgrade(events));
+    }
+
+    /// Tells everybody who opened it.
+    pub fn announce(&self, kind: EventKind, element: Element) {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let opened = opened.iter().filter_map(Weak::upgrade);
+        opened.for_each(|e| e.push(AsyncEvent { kind, element: element.clone() }));
     }
 
     /// The default GIDs of this host that no interface bears.
@@ -306,10 +336,19 @@ impl Device {
     }
 
     /// A packet whose ICRC is good, for one of our queue pairs; `source` and `dest` as on the wire.
-    pub fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
+    /// `polled`: a thread of the program read it, and is about to learn what came.
+    pub fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, polled: bool, packet: &Packet<'_>) {
         match self.qp(packet.header.bth.dest_qp) {
-            Some(qp) => qp.input(now, source, dest, packet),
+            Some(qp) => qp.input(now, source, dest, polled, packet),
             None => _ = self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// The program is back: whatever was held for what it might do leaves, unless it left with that.
+    pub fn release(&self, now: impl FnOnce() -> Instant) {
+        if !self.held.is_empty() {
+            let now = now();
+            self.held.take(|qp| qp.release(now));
         }
     }
 
@@ -318,7 +357,7 @@ impl Device {
         let events = self.moderated.lock().unwrap_or_else(PoisonError::into_inner);
         let event = events.iter().map(|(at, _)| *at).min();
         drop(events);
-        self.timers.next().into_iter().chain(event).min()
+        self.timers.next().into_iter().chain(self.held.deadline()).chain(event).min()
     }
 
     /// A completion queue holds an event back until then.
@@ -346,6 +385,9 @@ impl Device {
             if let Some(qp) = self.qp(qpn) {
                 qp.expire(now);
             }
+        }
+        if self.held.deadline().is_some_and(|until| until <= now) {
+            self.release(|| now);
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod cq;
 pub mod device;
 pub mod events;
 pub mod gid;
+mod held;
 pub mod limits;
 pub mod mailbox;
 #[allow(unsafe_code)]

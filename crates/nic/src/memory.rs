@@ -25,6 +25,8 @@
 //! Whoever copies counts itself in, then reads the key; whoever deregisters clears the key, then waits for the count:
 //! one of the two sees the other.
 
+mod guard;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -35,9 +37,9 @@ use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
 use wire::Rkey;
 
 use crate::{Error, limits};
+use guard::Change;
 
 mod change;
-mod paged;
 mod window;
 
 pub use change::Advice;
@@ -102,10 +104,8 @@ impl Slot {
 /// The memory of a range.
 #[derive(Clone, Copy)]
 enum Place {
-    /// At this address; its pages were there when it was registered.
-    Mapped(u64),
-    /// At this address, perhaps.
-    Paged(u64),
+    /// At this address.
+    At(u64),
     /// Nowhere: reads as zero, what is written is lost.
     Null,
 }
@@ -271,8 +271,7 @@ impl Table {
         if !good {
             return Err(Fault::Key);
         }
-        let access = slot.access.load(Ordering::Relaxed);
-        if access & right != right {
+        if slot.access.load(Ordering::Relaxed) & right != right {
             return Err(Fault::Rights);
         }
         let at = range.addr.checked_sub(slot.iova.load(Ordering::Relaxed)).ok_or(Fault::Range)?;
@@ -282,11 +281,7 @@ impl Table {
         }
         // No overflow: registration checked addr + len.
         let real = slot.addr.load(Ordering::Relaxed) + at;
-        copy(match kind {
-            kind::NULL => Place::Null,
-            _ if access & Access::ON_DEMAND != 0 => Place::Paged(real),
-            _ => Place::Mapped(real),
-        })
+        copy(if kind == kind::NULL { Place::Null } else { Place::At(real) })
     }
 }
 
@@ -319,6 +314,7 @@ fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error
     if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
         return Err(Error::Invalid("region wraps the address space"));
     }
+    guard::install();
     if access & Access::ON_DEMAND != 0 {
         Ok(())
     } else {
@@ -459,22 +455,17 @@ impl Memory for View<'_> {
             _ => Access::REMOTE_ATOMIC,
         };
         self.remote(Remote { length: 8, ..at }, right, |place| {
-            let (Place::Mapped(real) | Place::Paged(real)) = place else { return Err(Fault::Rights) };
+            let Place::At(real) = place else { return Err(Fault::Rights) };
             if real % 8 != 0 {
                 return Err(Fault::Range);
             }
-            if let Place::Paged(_) = place {
-                paged::writable(real)?;
-            }
+            let change = match op {
+                AtomicOp::CompareSwap { compare, swap } => Change::CompareSwap { compare, swap },
+                AtomicOp::FetchAdd(n) => Change::Add(n),
+                AtomicOp::Write(v) => Change::Swap(v),
+            };
             // SAFETY: eight bytes inside a registered region, aligned; programs share them with peers through atomics.
-            let cell = unsafe { AtomicU64::from_ptr(real as *mut u64) };
-            Ok(match op {
-                AtomicOp::CompareSwap { compare, swap } => cell
-                    .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
-                    .unwrap_or_else(|seen| seen),
-                AtomicOp::FetchAdd(n) => cell.fetch_add(n, Ordering::AcqRel),
-                AtomicOp::Write(v) => cell.swap(v, Ordering::AcqRel),
-            })
+            unsafe { guard::change(real as *mut u64, change) }
         })
     }
 
@@ -489,40 +480,26 @@ impl Memory for View<'_> {
 
 /// Copies out of registered memory.
 fn copy_out(place: Place, dst: &mut [u8]) -> Result<(), Fault> {
-    let real = match place {
-        Place::Mapped(real) => real,
-        Place::Paged(real) => return paged::copy_out(real, dst),
-        Place::Null => {
-            dst.fill(0);
-            return Ok(());
-        }
+    let Place::At(real) = place else {
+        dst.fill(0);
+        return Ok(());
     };
     // SAFETY: the caller checked the range against a region that is counted in; the two can not overlap, `dst` is a
     // buffer of our own. The program may change the source meanwhile: then the copy holds some mixture, as with any DMA.
-    unsafe { std::ptr::copy_nonoverlapping(real as *const u8, dst.as_mut_ptr(), dst.len()) };
-    Ok(())
+    unsafe { guard::copy(dst.as_mut_ptr(), real as *const u8, dst.len()) }
 }
 
 /// Copies into registered memory. Programs poll on the last byte of a message, so its last word is stored after
 /// everything before it; aligned eight bytes are one store.
 fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault> {
-    let (Place::Mapped(real) | Place::Paged(real)) = place else { return Ok(()) };
+    let Place::At(real) = place else { return Ok(()) };
     let to = real as *mut u8;
     let split = match tail {
         Tail::More => src.len(),
         Tail::End => last_word(real, src.len()),
     };
-    if let Place::Paged(_) = place {
-        paged::copy_in(real, &src[..split])?;
-        if split == src.len() {
-            return Ok(());
-        }
-        fence(Ordering::Release);
-        // No overflow: the end lies inside the region.
-        return paged::copy_in(real + split as u64, &src[split..]);
-    }
     // SAFETY: the caller checked the range; `src` is a buffer of our own, so the two do not overlap.
-    unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), to, split) };
+    unsafe { guard::copy(to, src.as_ptr(), split)? };
     let rest = &src[split..];
     if rest.is_empty() {
         return Ok(());
@@ -530,15 +507,10 @@ fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault> {
     fence(Ordering::Release);
     if let Ok(word) = <[u8; 8]>::try_from(rest) {
         // SAFETY: `last_word` leaves eight bytes only where they are aligned.
-        unsafe { AtomicU64::from_ptr(to.add(split).cast()) }
-            .store(u64::from_ne_bytes(word), Ordering::Release);
-        return Ok(());
+        return unsafe { guard::store(to.add(split).cast(), u64::from_ne_bytes(word)) };
     }
-    for (i, byte) in rest.iter().enumerate() {
-        // SAFETY: inside the checked range.
-        unsafe { to.add(split + i).write_volatile(*byte) };
-    }
-    Ok(())
+    // SAFETY: inside the checked range; fewer than eight bytes are stored one after the other.
+    unsafe { guard::copy(to.add(split), rest.as_ptr(), rest.len()) }
 }
 
 /// Where the last word of `len` bytes at `real` begins: at the last multiple of eight below the end.

@@ -104,6 +104,8 @@ struct Inner {
     /// To be told when the lock is released.
     notes: Vec<Note>,
     destroyed: bool,
+    /// The device knows that an ACK may be held back here.
+    listed: bool,
 }
 
 /// What the engine stands on during one call.
@@ -199,6 +201,7 @@ impl Qp {
                 timer: None,
                 notes: Vec::new(),
                 destroyed: false,
+                listed: false,
             }),
             cookie: AtomicU64::new(0),
         });
@@ -297,8 +300,15 @@ impl Qp {
         Ok(())
     }
 
-    /// A packet for this queue pair. One that is not from its peer is counted and dropped.
-    pub(crate) fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
+    /// A packet for this queue pair, `polled` where a thread of the program read it. One that is not from its peer is counted and dropped.
+    pub(crate) fn input(
+        &self,
+        now: Instant,
+        source: IpAddr,
+        dest: IpAddr,
+        polled: bool,
+        packet: &Packet<'_>,
+    ) {
         let counters = &self.pd.device.counters;
         let mut inner = self.lock();
         let Some(path) = inner.path.filter(|_| !inner.destroyed) else {
@@ -315,7 +325,21 @@ impl Qp {
         }
         counters.received.fetch_add(1, Ordering::Relaxed);
         let (engine, mut stand) = inner.split(self);
-        engine.receive(now, packet, &mut stand);
+        engine.receive(now, packet, polled, &mut stand);
+        if inner.engine.is_holding() && !std::mem::replace(&mut inner.listed, true) {
+            let until = self.pd.device.held.add(now, self.me.clone());
+            self.settle(inner, now);
+            until.into_iter().for_each(|at| self.pd.device.outlet.wake_at(at));
+            return;
+        }
+        self.settle(inner, now);
+    }
+
+    /// An ACK held back leaves.
+    pub(crate) fn release(&self, now: Instant) {
+        let mut inner = self.lock();
+        inner.listed = false;
+        inner.engine.release();
         self.settle(inner, now);
     }
 

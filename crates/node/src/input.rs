@@ -2,6 +2,7 @@
 //! process they are for, and everything that is not a packet.
 
 use std::net::IpAddr;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -64,6 +65,11 @@ impl<W: World> Guest for Node<W> {
         }
         self.expire_manager(now);
     }
+
+    fn release(&self) {
+        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        devices.iter().for_each(|d| d.release(|| self.world.now()));
+    }
 }
 
 impl<W: World> Node<W> {
@@ -87,7 +93,7 @@ impl<W: World> Node<W> {
             return self.pass_on(owner, d);
         }
         match self.device_on(d.interface) {
-            Some(device) => device.input(now, d.source.ip(), d.dest.ip(), &packet),
+            Some(device) => device.input(now, d.source.ip(), d.dest.ip(), d.polled, &packet),
             None => count(&self.counters.unknown_device),
         }
     }

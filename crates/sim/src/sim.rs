@@ -478,8 +478,10 @@ impl Sim {
         }
         self.counters.delivered += 1;
         self.note_packet(if forwarded { "forwarded" } else { "arrived" }, flow, bytes);
-        let datagram =
-            Datagram { source: flow.source, dest: flow.dest, interface: INTERFACE, forwarded, bytes };
+        // Half of the time the program reads the packet itself, and never comes back soon.
+        let polled = self.dice.chance(0.5);
+        let (source, dest, interface) = (flow.source, flow.dest, INTERFACE);
+        let datagram = Datagram { source, dest, interface, forwarded, polled, bytes };
         self.tell(to, Input::Datagram(datagram));
     }
 

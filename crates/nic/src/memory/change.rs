@@ -63,8 +63,8 @@ impl Table {
         let view = self.view(pd, 0);
         let place = self.with(&view, range, Access::ON_DEMAND | right, Who::Us, Ok);
         match place.map_err(|fault| self.why_not(pd, sge.lkey, write, fault))? {
-            Place::Paged(real) => populate(real, range.length, write).map_err(|_| Advice::Fault),
-            Place::Mapped(_) | Place::Null => Ok(()),
+            Place::At(real) => populate(real, range.length, write).map_err(|_| Advice::Fault),
+            Place::Null => Ok(()),
         }
     }
 

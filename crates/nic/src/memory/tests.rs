@@ -67,6 +67,55 @@ fn memory_that_is_not_mapped_or_read_only_is_refused_at_registration() {
 }
 
 #[test]
+fn memory_that_was_unmapped_or_became_read_only_is_an_error_and_the_process_lives() {
+    accesses_to_memory_that_changes();
+}
+
+#[test]
+fn the_same_holds_where_the_program_has_taken_the_signal_handlers() {
+    guard::install();
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: the default disposition; the test ends if anything faults.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    accesses_to_memory_that_changes();
+}
+
+fn accesses_to_memory_that_changes() {
+    const LEN: usize = 3 * 4096;
+    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a mapping of our own.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rights, flags, -1, 0) };
+    let (table, addr) = (Table::new(), at as u64);
+    let mr = table.register(1, addr, LEN as u64, addr, RIGHTS, 1).unwrap();
+    let view = table.view(1, RIGHTS);
+    let to = |length| Remote { addr, length, rkey: mr.key };
+    let bytes = vec![7; LEN];
+    view.write(to(LEN as u64), 0, &bytes, Tail::End).unwrap();
+    // SAFETY: the middle page of the mapping.
+    unsafe { libc::mprotect(at.byte_add(4096), 4096, libc::PROT_READ) };
+    let mut back = vec![0; LEN];
+    view.read(to(LEN as u64), 0, &mut back).unwrap();
+    assert_eq!(back, bytes);
+    assert_eq!(view.write(to(LEN as u64), 0, &bytes, Tail::End), Err(Fault::Unmapped));
+    assert_eq!(view.write(to(4096), 4096, &bytes[..8], Tail::End), Err(Fault::Unmapped));
+    let cell = Remote { addr: addr + 4096, ..to(8) };
+    for op in [
+        AtomicOp::FetchAdd(1),
+        AtomicOp::Write(1),
+        AtomicOp::CompareSwap { compare: 0x0707_0707_0707_0707, swap: 1 },
+    ] {
+        assert_eq!(view.atomic(cell, op), Err(Fault::Unmapped));
+        assert_eq!(view.atomic(to(8), op).map(drop), Ok(()), "the first page is writable");
+    }
+    // SAFETY: nobody has a reference into it.
+    unsafe { libc::munmap(at, LEN) };
+    for len in [1, 8, 63, 64, 4096, LEN] {
+        assert_eq!(view.read(to(len as u64), 0, &mut back[..len]), Err(Fault::Unmapped));
+    }
+}
+
+#[test]
 fn scatter_and_gather_cross_elements_at_any_offset() {
     let (table, mut bytes) = (Table::new(), vec![0_u8; 64]);
     let (mr, addr) = region(&table, &mut bytes, RIGHTS);

@@ -155,7 +155,7 @@ impl View<'_> {
         if end > slot.len.load(Ordering::Relaxed) {
             return Err(Fault::Range);
         }
-        Ok((index, bind.access & GRANTED | rights & Access::ON_DEMAND, at))
+        Ok((index, bind.access & GRANTED, at))
     }
 
     /// Invalidates a window of type 2 that was bound on this queue pair.
