@@ -79,6 +79,24 @@ def pingpong(row, device, address, ns, server_ns, *more, service="rc", size=4096
     judge_pingpong(row, service, server, row.run(*argv, address, ns=ns), size=size)
 
 
+def srq_pingpong(row, *more):
+    ns = row.namespace()
+    argv = ["ibv_srq_pingpong", "-g", "1", *more]
+    server = row.run(*argv, ns=ns)
+    row.tcp_listening(server)
+    judge_pingpong(row, "srq", server, row.run(*argv, "127.0.0.1", ns=ns))
+
+
+@row(HERE, "sixteen queue pairs and a shared receive queue, polling", "ibv_srq_pingpong -g 1")
+def srq_pingpong_polling(row):
+    srq_pingpong(row)
+
+
+@row(HERE, "sixteen queue pairs and a shared receive queue, events", "ibv_srq_pingpong -g 1 -e")
+def srq_pingpong_events(row):
+    srq_pingpong(row, "-e")
+
+
 @row(HERE, "queue pairs without a connection manager, polling", "ibv_rc_pingpong -g 1")
 def pingpong_polling(row):
     ns = row.namespace()

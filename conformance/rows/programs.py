@@ -51,7 +51,7 @@ def judge_golden(row, name, server, client):
 
 
 def judge_pingpong(row, service, server, client, iters=1000, size=4096):
-    """ibv_rc_pingpong, _uc_, _ud_ (service): the recorded lines with numbers, addresses and speeds left out; both sides know the same two queue pairs."""
+    """ibv_rc_pingpong, _uc_, _ud_, _srq_ (service): the recorded lines with numbers, addresses and speeds left out; both sides know the same queue pairs."""
     def shape(lines):
         return [re.sub(r"GID \S+", "GID", re.sub(r"0x[0-9a-f]+", "0x", re.sub(r"\d[\d.]*", "N", line))) for line in lines if line]
 
@@ -63,9 +63,10 @@ def judge_pingpong(row, service, server, client, iters=1000, size=4096):
         lines = [line for line in p.out.lines if line]
         strip = lambda ls: [re.sub(r"GID.*|LID \S+|QPN \S+|PSN \S+", "", line) if "address" in line else line for line in ls]
         row.check(shape(strip(lines)) == shape(strip(want[f"{side} stdout"])), f"{side} output differs", *row.programs)
-        row.check(lines[2].startswith(f"{2 * iters * size} bytes") and lines[3].startswith(f"{iters} iters"), f"{side} count differs", *row.programs)
+        row.check(lines[-2].startswith(f"{2 * iters * size} bytes") and lines[-1].startswith(f"{iters} iters"), f"{side} count differs", *row.programs)
         # ud writes ": GID" in its own line and ", GID" in the other's.
-        ends[side] = [re.search(r"(QPN .*)", line).group(1).replace(": GID", ", GID") for line in lines[:2]]
+        found = [re.search(r"(QPN .*)", line).group(1).replace(": GID", ", GID") for line in lines[:-2]]
+        ends[side] = (found[:len(found) // 2], found[len(found) // 2:])
     row.check(ends["client"] == ends["server"][::-1], "the two sides differ on addresses", *row.programs)
 
 

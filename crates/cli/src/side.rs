@@ -153,7 +153,7 @@ impl Side {
         let cap =
             QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-        let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true, events };
+        let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, events };
         let qp = Qp::create(&pd, init).map_err(said)?;
         let buffer: Vec<AtomicU64> = (0..u64::from(BUFFER) / 8).map(AtomicU64::new).collect();
         let at = buffer.as_ptr().expose_provenance() as u64;

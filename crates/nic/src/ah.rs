@@ -17,10 +17,10 @@ pub struct Ah {
 }
 
 /// Whom a datagram is for (`ibv_send_wr::wr.ud`).
-#[derive(Clone, Copy, Debug)]
-pub struct Datagram<'a> {
+#[derive(Clone, Debug)]
+pub struct Datagram {
     /// Where it goes.
-    pub ah: &'a Ah,
+    pub ah: Ah,
     /// The queue pair there, [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
     /// The Q_Key it expects; with the top bit set the sender's own.
@@ -75,15 +75,24 @@ impl Pd {
 
 impl Sender<'_> {
     /// Takes a request of a datagram queue pair, or says why not; those before it stay posted.
-    pub fn post_datagram(&mut self, wr: SendWr, to: Datagram<'_>) -> Result<(), PostError> {
-        if self.qp.init().kind != QpType::Ud {
-            return Err(PostError::Invalid("not a datagram queue pair"));
-        }
+    pub fn post_datagram(&mut self, wr: SendWr, to: &Datagram) -> Result<(), PostError> {
+        let to = self.destination(Some(to))?;
+        self.post_to(wr, to)
+    }
+
+    /// Where a request goes: one of a datagram queue pair says so, others must not.
+    pub(crate) fn destination(&self, to: Option<&Datagram>) -> Result<Option<Destination<Path>>, PostError> {
+        let to = match (self.qp.init().kind, to) {
+            (QpType::Ud, Some(to)) => to,
+            (QpType::Ud, None) => return Err(PostError::Invalid("a datagram needs an address handle")),
+            (_, Some(_)) => return Err(PostError::Invalid("not a datagram queue pair")),
+            (_, None) => return Ok(None),
+        };
         if !Arc::ptr_eq(&to.ah.pd, self.qp.pd()) {
             return Err(PostError::Invalid("the address handle is of another protection domain"));
         }
         let path = to.ah.pd.path_to(&to.ah.av, to.qpn);
         let address = path.map_err(|_| PostError::Invalid("the address is not reached any more"))?;
-        self.post_to(wr, Some(Destination { address, qpn: to.qpn, qkey: to.qkey }))
+        Ok(Some(Destination { address, qpn: to.qpn, qkey: to.qkey }))
     }
 }

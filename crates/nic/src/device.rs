@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use transport::Window;
 use transport::unreliable::Pace;
+use transport::{Sge, Window};
 use wire::roce::Packet;
-use wire::{Gid, Guid, Mtu, Qpn};
+use wire::{Gid, Guid, Mtu, Qpn, Rkey};
 
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::gid::{GidEntry, GidTable};
 use crate::groups::Groups;
 use crate::held::Held;
-use crate::memory::Table;
+use crate::memory::{Advice, Mw, Table, WindowType};
 use crate::timers::Timers;
-use crate::{Error, Outlet, Qp, limits};
+use crate::{Cq, Error, Outlet, Qp, Srq, limits};
 
 /// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
 pub trait Numbers: Send + Sync {
@@ -107,10 +107,13 @@ pub struct Device {
     /// Default GIDs of this host that no interface bears, and the addresses that stand in for them.
     aliases: ArcSwap<BTreeMap<Gid, IpAddr>>,
     qps: RwLock<BTreeMap<u32, Arc<Qp>>>,
+    srqs: RwLock<BTreeMap<u32, Arc<Srq>>>,
     windows: Mutex<BTreeMap<IpAddr, Weak<Window>>>,
     pds: AtomicU32,
     next_pd: AtomicU32,
     cqs: AtomicU32,
+    /// Completion queues that hold an event back, and until when.
+    moderated: Mutex<Vec<(Instant, Weak<Cq>)>>,
 }
 
 impl std::fmt::Debug for Device {
@@ -136,13 +139,41 @@ impl Drop for Pd {
 impl Pd {
     /// Registers memory, see [`Table::register`].
     pub fn register(&self, addr: u64, len: u64, iova: u64, access: u32) -> Result<crate::Mr, Error> {
-        let mut random = [0; 4];
-        self.device.outlet.fill_random(&mut random);
-        self.device.memory.register(self.id, addr, len, iova, access, u32::from_ne_bytes(random))
+        self.device.memory.register(self.id, addr, len, iova, access, self.device.random())
     }
     /// Takes a registration back.
     pub fn deregister(&self, mr: crate::Mr) -> Result<(), Error> {
         self.device.memory.deregister(mr)
+    }
+    /// A region that holds nothing, see [`Table::register_null`].
+    pub fn register_null(&self) -> Result<crate::Mr, Error> {
+        self.device.memory.register_null(self.id, self.device.random())
+    }
+    /// Changes a region of the device; `pd` where it shall be in another domain. See [`Table::reregister`].
+    pub fn reregister(
+        &self,
+        mr: crate::Mr,
+        pd: Option<&Pd>,
+        place: Option<(u64, u64, u64)>,
+        access: Option<u32>,
+    ) -> Result<(), Error> {
+        self.device.memory.reregister(mr, pd.map(|p| p.id), place, access)
+    }
+    /// See [`Table::prefetch`].
+    pub fn prefetch(&self, sge: Sge, write: bool) -> Result<(), Advice> {
+        self.device.memory.prefetch(self.id, sge, write)
+    }
+    /// A window that is not bound.
+    pub fn alloc_window(&self, kind: WindowType) -> Result<Mw, Error> {
+        self.device.memory.alloc_window(self.id, kind)
+    }
+    /// Gives a window back.
+    pub fn free_window(&self, mw: Mw) -> Result<(), Error> {
+        self.device.memory.free_window(mw)
+    }
+    /// A key for a window, not to be foreseen.
+    pub fn window_key(&self, mw: Mw) -> Rkey {
+        mw.key(self.device.random())
     }
 }
 
@@ -185,11 +216,19 @@ impl Device {
             opened: Mutex::default(),
             aliases: ArcSwap::default(),
             qps: RwLock::default(),
+            srqs: RwLock::default(),
             windows: Mutex::default(),
             pds: AtomicU32::new(0),
             next_pd: AtomicU32::new(1),
             cqs: AtomicU32::new(0),
+            moderated: Mutex::default(),
         })
+    }
+
+    fn random(&self) -> u32 {
+        let mut random = [0; 4];
+        self.outlet.fill_random(&mut random);
+        u32::from_ne_bytes(random)
     }
 
     /// The port as it is now.
@@ -287,6 +326,33 @@ impl Device {
         }
     }
 
+    /// Makes a shared receive queue under a number that nobody can foresee.
+    pub(crate) fn insert_srq(&self, make: impl FnOnce(u32) -> Arc<Srq>) -> Result<Arc<Srq>, Error> {
+        let mut srqs = self.srqs.write().unwrap_or_else(PoisonError::into_inner);
+        if srqs.len() >= limits::MAX_SRQ as usize {
+            return Err(Error::Limit("shared receive queues"));
+        }
+        let number = loop {
+            let number = self.random() & 0xff_ffff;
+            // At most one number in 256 is taken.
+            if number != 0 && !srqs.contains_key(&number) {
+                break number;
+            }
+        };
+        let srq = make(number);
+        srqs.insert(number, srq.clone());
+        Ok(srq)
+    }
+
+    pub(crate) fn remove_srq(&self, number: u32) {
+        self.srqs.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+
+    /// The shared receive queue of a number.
+    pub fn srq(&self, number: u32) -> Option<Arc<Srq>> {
+        self.srqs.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    }
+
     /// The queue pair of a number.
     pub fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
         self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn.get()).cloned()
@@ -316,11 +382,33 @@ impl Device {
 
     /// When [`Device::expire`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
-        self.timers.next().into_iter().chain(self.held.deadline()).min()
+        let events = self.moderated.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = events.iter().map(|(at, _)| *at).min();
+        drop(events);
+        self.timers.next().into_iter().chain(self.held.deadline()).chain(event).min()
+    }
+
+    /// A completion queue holds an event back until then.
+    pub(crate) fn look_after_cq(&self, at: Instant, cq: &Arc<Cq>) {
+        self.moderated.lock().unwrap_or_else(PoisonError::into_inner).push((at, Arc::downgrade(cq)));
+        self.outlet.wake_at(at);
+    }
+
+    /// Sends the events that were held back long enough.
+    fn release_events(&self, now: Instant) {
+        let mut events = self.moderated.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.is_empty() {
+            return;
+        }
+        let (due, later) = events.drain(..).partition::<Vec<_>, _>(|(at, _)| *at <= now);
+        *events = later;
+        drop(events);
+        due.iter().filter_map(|(_, cq)| cq.upgrade()).for_each(|cq| cq.period_over());
     }
 
     /// Looks after all queue pairs whose timers may have run out.
     pub fn expire(&self, now: Instant) {
+        self.release_events(now);
         while let Some(qpn) = self.timers.due(now) {
             if let Some(qp) = self.qp(qpn) {
                 qp.expire(now);

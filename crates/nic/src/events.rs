@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::limits::MAX_EVENTS;
 use crate::mailbox::Mailbox;
-use crate::{Cq, Qp, Signal};
+use crate::{Cq, Qp, Signal, Srq};
 
 /// `enum ibv_event_type`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub enum EventKind {
     DeviceFatal = 8,
     PortActive = 9,
     PortError = 10,
+    SrqLimit = 15,
+    LastWqeReached = 16,
     GidChange = 18,
 }
 
@@ -30,6 +32,8 @@ pub enum Element {
     Qp(Arc<Qp>),
     /// A completion queue.
     Cq(Arc<Cq>),
+    /// A shared receive queue.
+    Srq(Arc<Srq>),
     /// A port, counted from 1.
     Port(u8),
     /// The device.
@@ -72,6 +76,10 @@ impl EventQueue {
     /// Forgets the events about a queue pair that is being destroyed.
     pub fn forget_qp(&self, qp: &Arc<Qp>) {
         self.queue.take_back(|e| matches!(&e.element, Element::Qp(q) if Arc::ptr_eq(q, qp)));
+    }
+    /// Forgets the events about a shared receive queue that is being destroyed.
+    pub fn forget_srq(&self, srq: &Arc<Srq>) {
+        self.queue.take_back(|e| matches!(&e.element, Element::Srq(s) if Arc::ptr_eq(s, srq)));
     }
     /// Forgets the events about a completion queue that is being destroyed.
     pub fn forget_cq(&self, cq: &Arc<Cq>) {

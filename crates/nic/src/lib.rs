@@ -1,7 +1,7 @@
 //! The software adapter's objects: device, GID table, PD, MR, AH, CQ, completion channel, QP, asynchronous events; key
 //! checks. It never waits and owns no file descriptor: whoever must be told gave a [`Signal`].
 //!
-//! Locks, in order: QP, then CQ, then channel or event queue. Never two queue pairs at once; completions are told of
+//! Locks, in order: QP, then SRQ, then CQ, then channel or event queue. Never two queue pairs at once; completions are told of
 //! after queue pairs and completion queues are unlocked.
 #![deny(unsafe_code)]
 
@@ -22,17 +22,19 @@ pub mod mailbox;
 pub mod memory;
 pub mod outlet;
 pub mod qp;
+pub mod srq;
 mod timers;
 
 pub use ah::{Ah, Datagram};
 pub use attr::{AddressVector, QpAttr, QpState, QpType, mask};
-pub use cq::{Arm, Channel, Cq};
+pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Moderation, Stamp};
 pub use device::{Device, DeviceConfig, Numbers, Pd};
 pub use events::{AsyncEvent, Element, EventKind};
 pub use gid::{GidEntry, GidTable};
-pub use memory::{Access, Mr};
+pub use memory::{Access, Advice, Mr, Mw, WindowType};
 pub use outlet::{Outlet, Path, Signal};
-pub use qp::{PostError, Qp, QpCap, QpInit};
+pub use qp::{PostError, Qp, QpCap, QpInit, Request};
+pub use srq::{Srq, SrqAttr};
 
 /// Why the adapter refuses a call; the C functions map each to its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,10 +4,11 @@
 //! |---|---|
 //! | queue pairs of a process | 65,536 |
 //! | completion queues of a device and process | 65,536 |
-//! | memory regions of a device and process | 65,535 |
+//! | memory regions and windows of a device and process | 65,535 |
+//! | shared receive queues of a device and process | 65,536 |
 //! | protection domains of a device and process | 65,536 |
 //! | address handles of a protection domain | none but memory; 2^20 are promised |
-//! | work requests of a send or receive queue | 32,768 |
+//! | work requests of a send, receive or shared receive queue | 32,768 |
 //! | completions of a CQ | 4,194,303 |
 //! | scatter/gather elements of a request | 32 |
 //! | inline bytes of a request | 1,024 |
@@ -21,6 +22,10 @@
 pub const MAX_QP: u32 = 65_536;
 /// Completion queues.
 pub const MAX_CQ: u32 = 65_536;
+/// Shared receive queues.
+pub const MAX_SRQ: u32 = 65_536;
+/// Receives of a shared receive queue.
+pub const MAX_SRQ_WR: u32 = 32_768;
 /// Memory regions; a slot of the table each, slot 0 is not used.
 pub const MAX_MR: u32 = 65_535;
 /// Protection domains.

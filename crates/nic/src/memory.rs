@@ -15,7 +15,12 @@
 //! | 16..24 | address of the first byte |
 //! | 24..32 | length in bytes |
 //! | 32..40 | iova: the address that peers and work requests use for the first byte |
-//! | 40..64 | reserved |
+//! | 40..44 | kind: 0 region, 1 and 2 window of that type, 3 null region |
+//! | 44..48 | serial number: counts the windows that have had the slot |
+//! | 48..52 | windows bound to this region |
+//! | 52..56 | of a window: the slot of its region |
+//! | 56..60 | of a window: the one queue pair it is good on, or 0 |
+//! | 60..64 | reserved |
 //!
 //! Whoever copies counts itself in, then reads the key; whoever deregisters clears the key, then waits for the count:
 //! one of the two sees the other.
@@ -33,6 +38,12 @@ use wire::Rkey;
 
 use crate::{Error, limits};
 use guard::Change;
+
+mod change;
+mod window;
+
+pub use change::Advice;
+pub use window::{Mw, WindowType};
 
 /// Bits of `enum ibv_access_flags`.
 #[allow(missing_docs, non_snake_case)]
@@ -62,13 +73,57 @@ struct Slot {
     addr: AtomicU64,
     len: AtomicU64,
     iova: AtomicU64,
-    reserved: [u64; 3],
+    kind: AtomicU32,
+    serial: AtomicU32,
+    windows: AtomicU32,
+    region: AtomicU32,
+    qpn: AtomicU32,
+    reserved: u32,
+}
+
+const _: () = assert!(size_of::<Slot>() == 64);
+
+/// What a slot is.
+mod kind {
+    pub const REGION: u32 = 0;
+    pub const WINDOW_1: u32 = 1;
+    pub const WINDOW_2: u32 = 2;
+    pub const NULL: u32 = 3;
+}
+
+impl Slot {
+    /// Waits until no copy uses it, its key being taken back: a copy takes microseconds; the last one may be of a thread
+    /// that was just put to sleep.
+    fn wait(&self) {
+        while self.in_flight.load(Ordering::SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The memory of a range.
+#[derive(Clone, Copy)]
+enum Place {
+    /// At this address.
+    At(u64),
+    /// Nowhere: reads as zero, what is written is lost.
+    Null,
+}
+
+/// Who names a range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Who {
+    /// A work request, by a local key.
+    Us,
+    /// A peer, by a remote key.
+    Peer,
 }
 
 /// The regions of one device in this process.
 pub struct Table {
     slots: NonNull<Slot>,
     free: Mutex<Free>,
+    binding: Mutex<()>,
 }
 
 struct Free {
@@ -102,7 +157,7 @@ impl Table {
         // SAFETY: the layout is not empty; all-zero bytes are valid atomics.
         let block = unsafe { alloc_zeroed(Self::layout()) };
         let Some(slots) = NonNull::new(block.cast::<Slot>()) else { handle_alloc_error(Self::layout()) };
-        Table { slots, free: Mutex::new(Free { fresh: 1, used: VecDeque::new() }) }
+        Table { slots, free: Mutex::new(Free { fresh: 1, used: VecDeque::new() }), binding: Mutex::default() }
     }
 
     fn layout() -> Layout {
@@ -123,7 +178,7 @@ impl Table {
     /// the key unpredictable.
     ///
     /// The pages must be mapped with the rights that `access` needs (`Fault` otherwise), as with an adapter they are
-    /// brought in now.
+    /// brought in now; those of a region with `ON_DEMAND` when they are used.
     pub fn register(
         &self,
         pd: u32,
@@ -133,74 +188,87 @@ impl Table {
         access: u32,
         random: u32,
     ) -> Result<Mr, Error> {
-        const KNOWN: u32 = 0x3ff | Access::OPTIONAL;
-        const REMOTE_CHANGE: u32 = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if access & !KNOWN != 0 {
-            return Err(Error::Invalid("unknown access flag"));
-        }
-        if access & (Access::ON_DEMAND | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT) != 0 {
-            return Err(Error::Unsupported("on-demand paging and FLUSH"));
-        }
-        if access & REMOTE_CHANGE != 0 && access & Access::LOCAL_WRITE == 0 {
-            return Err(Error::Invalid("remote write or atomic access without local write"));
-        }
-        if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
-            return Err(Error::Invalid("region wraps the address space"));
-        }
-        guard::install();
-        populate(addr, len, access & Access::LOCAL_WRITE != 0)?;
-        let index = {
-            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-            if (free.fresh as usize) < SLOTS {
-                free.fresh += 1;
-                free.fresh - 1
-            } else {
-                free.used.pop_front().ok_or(Error::Limit("memory regions"))?
-            }
-        };
+        check_region(addr, len, iova, access)?;
+        let index = self.take_slot()?;
         let slot = self.slot(index);
-        slot.pd.store(pd, Ordering::Relaxed);
-        slot.access.store(access, Ordering::Relaxed);
-        slot.addr.store(addr, Ordering::Relaxed);
-        slot.len.store(len, Ordering::Relaxed);
-        slot.iova.store(iova, Ordering::Relaxed);
+        slot.describe(pd, addr, len, iova, access);
+        slot.kind.store(kind::REGION, Ordering::Relaxed);
         let key = index << 16 | random & 0xffff;
         slot.key.store(key, Ordering::SeqCst);
         Ok(Mr { key: Rkey(key) })
     }
 
-    /// Takes the key back and waits until no copy uses the region any more.
+    /// A region of all addresses that holds nothing: reads give zeros, what is written is lost. Local use only.
+    pub fn register_null(&self, pd: u32, random: u32) -> Result<Mr, Error> {
+        let index = self.take_slot()?;
+        let slot = self.slot(index);
+        slot.describe(pd, 0, u64::MAX, 0, Access::LOCAL_WRITE);
+        slot.kind.store(kind::NULL, Ordering::Relaxed);
+        let key = index << 16 | random & 0xffff;
+        slot.key.store(key, Ordering::SeqCst);
+        Ok(Mr { key: Rkey(key) })
+    }
+
+    fn take_slot(&self) -> Result<u32, Error> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if (free.fresh as usize) < SLOTS {
+            free.fresh += 1;
+            Ok(free.fresh - 1)
+        } else {
+            free.used.pop_front().ok_or(Error::Limit("memory regions and windows"))
+        }
+    }
+
+    fn give_slot(&self, index: u32) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).used.push_back(index);
+    }
+
+    /// Takes the key back and waits until no copy uses the region any more. `Busy` while windows are bound to it.
     pub fn deregister(&self, mr: Mr) -> Result<(), Error> {
         let index = mr.key.0 >> 16;
         let slot = self.slot(index);
-        if index == 0 || slot.key.compare_exchange(mr.key.0, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            return Err(Error::Invalid("no such memory region"));
+        {
+            let _binding = self.binding();
+            if index == 0 || slot.key.load(Ordering::SeqCst) != mr.key.0 {
+                return Err(Error::Invalid("no such memory region"));
+            }
+            if slot.windows.load(Ordering::Relaxed) != 0 {
+                return Err(Error::Busy);
+            }
+            slot.key.store(0, Ordering::SeqCst);
         }
-        // A copy takes microseconds; the last one may be of a thread that was just put to sleep.
-        while slot.in_flight.load(Ordering::SeqCst) != 0 {
-            std::thread::yield_now();
-        }
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).used.push_back(index);
+        slot.wait();
+        self.give_slot(index);
         Ok(())
     }
 
     /// The memory that a queue pair of this protection domain sees, whose peers have these rights.
     pub fn view(&self, pd: u32, remote_access: u32) -> View<'_> {
-        View { table: self, pd, remote_access }
+        View { table: self, pd, remote_access, qpn: 0 }
     }
 
-    /// Runs `copy` on the real address of a checked range while the region can not go away.
+    /// Runs `copy` on the memory of a checked range while the region can not go away.
     fn with<T>(
         &self,
-        pd: u32,
+        view: &View<'_>,
         range: Remote,
         right: u32,
-        copy: impl FnOnce(u64) -> Result<T, Fault>,
+        who: Who,
+        copy: impl FnOnce(Place) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let slot = self.slot(range.rkey.0 >> 16);
         let _guard = InFlight::enter(&slot.in_flight);
         let key = slot.key.load(Ordering::SeqCst);
-        if key == 0 || key != range.rkey.0 || slot.pd.load(Ordering::Relaxed) != pd {
+        if key == 0 || key != range.rkey.0 || slot.pd.load(Ordering::Relaxed) != view.pd {
+            return Err(Fault::Key);
+        }
+        let kind = slot.kind.load(Ordering::Relaxed);
+        let good = match (kind, who) {
+            (kind::REGION, _) | (kind::NULL, Who::Us) | (kind::WINDOW_1, Who::Peer) => true,
+            (kind::WINDOW_2, Who::Peer) => slot.qpn.load(Ordering::Relaxed) == view.qpn,
+            _ => false,
+        };
+        if !good {
             return Err(Fault::Key);
         }
         if slot.access.load(Ordering::Relaxed) & right != right {
@@ -212,7 +280,45 @@ impl Table {
             return Err(Fault::Range);
         }
         // No overflow: registration checked addr + len.
-        copy(slot.addr.load(Ordering::Relaxed) + at)
+        let real = slot.addr.load(Ordering::Relaxed) + at;
+        copy(if kind == kind::NULL { Place::Null } else { Place::At(real) })
+    }
+}
+
+impl Slot {
+    fn describe(&self, pd: u32, addr: u64, len: u64, iova: u64, access: u32) {
+        self.pd.store(pd, Ordering::Relaxed);
+        self.access.store(access, Ordering::Relaxed);
+        self.addr.store(addr, Ordering::Relaxed);
+        self.len.store(len, Ordering::Relaxed);
+        self.iova.store(iova, Ordering::Relaxed);
+    }
+    fn is_region(&self) -> bool {
+        self.kind.load(Ordering::Relaxed) == kind::REGION
+    }
+}
+
+/// What a region must be, whatever table it is for.
+fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error> {
+    const KNOWN: u32 = 0x3ff | Access::OPTIONAL;
+    const REMOTE_CHANGE: u32 = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if access & !KNOWN != 0 {
+        return Err(Error::Invalid("unknown access flag"));
+    }
+    if access & (Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT) != 0 {
+        return Err(Error::Unsupported("FLUSH"));
+    }
+    if access & REMOTE_CHANGE != 0 && access & Access::LOCAL_WRITE == 0 {
+        return Err(Error::Invalid("remote write or atomic access without local write"));
+    }
+    if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
+        return Err(Error::Invalid("region wraps the address space"));
+    }
+    guard::install();
+    if access & Access::ON_DEMAND != 0 {
+        Ok(())
+    } else {
+        populate(addr, len, access & Access::LOCAL_WRITE != 0)
     }
 }
 
@@ -252,19 +358,27 @@ pub struct View<'a> {
     pd: u32,
     /// `qp_access_flags`: what the queue pair lets its peer do, whatever regions allow.
     remote_access: u32,
+    /// The queue pair, for the windows that are good on one only.
+    qpn: u32,
 }
 
 impl View<'_> {
+    /// The same for a queue pair of this number.
+    #[must_use]
+    pub fn on(self, qpn: wire::Qpn) -> Self {
+        View { qpn: qpn.get(), ..self }
+    }
+
     fn remote<T>(
         &self,
         range: Remote,
         right: u32,
-        copy: impl FnOnce(u64) -> Result<T, Fault>,
+        copy: impl FnOnce(Place) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         if self.remote_access & right != right {
             return Err(Fault::Rights);
         }
-        self.table.with(self.pd, range, right, copy)
+        self.table.with(self, range, right, Who::Peer, copy)
     }
 
     /// Visits the pieces of a scatter/gather list that cover `len` bytes from `at` on.
@@ -274,7 +388,7 @@ impl View<'_> {
         mut at: u64,
         len: usize,
         right: u32,
-        mut piece: impl FnMut(u64, usize, usize) -> Result<(), Fault>,
+        mut piece: impl FnMut(Place, usize, usize) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let mut done = 0;
         for sge in sges {
@@ -289,7 +403,7 @@ impl View<'_> {
             let n = (size - at).min((len - done) as u64);
             let addr = sge.addr.checked_add(at).ok_or(Fault::Range)?;
             let range = Remote { addr, length: n, rkey: sge.lkey };
-            self.table.with(self.pd, range, right, |real| piece(real, done, n as usize))?;
+            self.table.with(self, range, right, Who::Us, |place| piece(place, done, n as usize))?;
             done += n as usize;
             at = 0;
         }
@@ -340,7 +454,8 @@ impl Memory for View<'_> {
             AtomicOp::Write(_) => Access::REMOTE_WRITE,
             _ => Access::REMOTE_ATOMIC,
         };
-        self.remote(Remote { length: 8, ..at }, right, |real| {
+        self.remote(Remote { length: 8, ..at }, right, |place| {
+            let Place::At(real) = place else { return Err(Fault::Rights) };
             if real % 8 != 0 {
                 return Err(Fault::Range);
             }
@@ -353,10 +468,22 @@ impl Memory for View<'_> {
             unsafe { guard::change(real as *mut u64, change) }
         })
     }
+
+    fn bind(&self, bind: &op::Bind) -> Result<(), Fault> {
+        self.bind_window(bind)
+    }
+
+    fn invalidate(&self, key: Rkey) -> Result<(), Fault> {
+        self.invalidate_window(key)
+    }
 }
 
 /// Copies out of registered memory.
-fn copy_out(real: u64, dst: &mut [u8]) -> Result<(), Fault> {
+fn copy_out(place: Place, dst: &mut [u8]) -> Result<(), Fault> {
+    let Place::At(real) = place else {
+        dst.fill(0);
+        return Ok(());
+    };
     // SAFETY: the caller checked the range against a region that is counted in; the two can not overlap, `dst` is a
     // buffer of our own. The program may change the source meanwhile: then the copy holds some mixture, as with any DMA.
     unsafe { guard::copy(dst.as_mut_ptr(), real as *const u8, dst.len()) }
@@ -364,7 +491,8 @@ fn copy_out(real: u64, dst: &mut [u8]) -> Result<(), Fault> {
 
 /// Copies into registered memory. Programs poll on the last byte of a message, so its last word is stored after
 /// everything before it; aligned eight bytes are one store.
-fn copy_in(real: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
+fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault> {
+    let Place::At(real) = place else { return Ok(()) };
     let to = real as *mut u8;
     let split = match tail {
         Tail::More => src.len(),
@@ -399,10 +527,10 @@ fn populate(addr: u64, len: u64, write: bool) -> Result<(), Error> {
     }
     let page = 4096;
     let start = addr & !(page - 1);
-    let bytes = (addr + len - start).next_multiple_of(page) as usize;
+    let Some(bytes) = (addr + len - start).checked_next_multiple_of(page) else { return Err(Error::Fault) };
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     // SAFETY: this advice changes no content; a range that is not mapped is an error, not a fault.
-    if unsafe { libc::madvise(start as *mut libc::c_void, bytes, advice) } == 0 {
+    if unsafe { libc::madvise(start as *mut libc::c_void, bytes as usize, advice) } == 0 {
         return Ok(());
     }
     match std::io::Error::last_os_error().raw_os_error() {
@@ -424,142 +552,4 @@ fn advice_is_known() -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const RIGHTS: u32 =
-        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-
-    fn region(table: &Table, bytes: &mut [u8], access: u32) -> (Mr, u64) {
-        let addr = bytes.as_mut_ptr() as u64;
-        (table.register(1, addr, bytes.len() as u64, addr, access, 0xabcd).unwrap(), addr)
-    }
-
-    #[test]
-    fn a_range_that_wraps_64_bits_is_refused() {
-        let (table, mut bytes) = (Table::new(), vec![0; 64]);
-        let (mr, addr) = region(&table, &mut bytes, RIGHTS);
-        let view = table.view(1, RIGHTS);
-        for (addr, length) in
-            [(u64::MAX, 2), (addr, u64::MAX), (addr + 1, 64), (addr - 1, 8), (u64::MAX - 7, u64::MAX)]
-        {
-            let range = Remote { addr, length, rkey: mr.key };
-            assert_eq!(view.check(range, op::Access::Write), Err(Fault::Range), "{addr:#x}+{length:#x}");
-        }
-        assert!(table.register(1, u64::MAX - 3, 8, 0, 0, 0).is_err());
-    }
-
-    #[test]
-    fn a_zero_length_region_grants_nothing() {
-        let (table, mut bytes) = (Table::new(), vec![0; 64]);
-        let addr = bytes.as_mut_ptr() as u64;
-        let mr = table.register(1, addr, 0, addr, RIGHTS, 7).unwrap();
-        let range = Remote { addr, length: 1, rkey: mr.key };
-        assert_eq!(table.view(1, RIGHTS).check(range, op::Access::Read), Err(Fault::Range));
-    }
-
-    #[test]
-    fn keys_stay_in_their_slot_after_65536_registrations() {
-        let (table, mut bytes) = (Table::new(), vec![0; 8]);
-        let mut last = None;
-        for i in 0..70_000_u32 {
-            let addr = bytes.as_mut_ptr() as u64;
-            let mr = table.register(1, addr, 8, addr, 0, i.wrapping_mul(0x9e37)).unwrap();
-            assert_ne!(mr.key.0 >> 16, 0);
-            assert_ne!(Some(mr), last);
-            table.deregister(mr).unwrap();
-            assert!(table.deregister(mr).is_err());
-            last = Some(mr);
-        }
-    }
-
-    #[test]
-    fn another_protection_domain_has_no_access() {
-        let (table, mut bytes) = (Table::new(), vec![0; 8]);
-        let (mr, addr) = region(&table, &mut bytes, RIGHTS);
-        let range = Remote { addr, length: 8, rkey: mr.key };
-        assert_eq!(table.view(2, RIGHTS).check(range, op::Access::Read), Err(Fault::Key));
-        assert_eq!(table.view(1, 0).check(range, op::Access::Read), Err(Fault::Rights));
-    }
-
-    #[test]
-    fn memory_that_is_not_mapped_or_read_only_is_refused_at_registration() {
-        static READ_ONLY: [u8; 4096] = [7; 4096];
-        let table = Table::new();
-        let addr = READ_ONLY.as_ptr() as u64;
-        assert_eq!(table.register(1, addr, 4096, addr, Access::LOCAL_WRITE, 0), Err(Error::Fault));
-        assert!(table.register(1, addr, 4096, addr, 0, 0).is_ok());
-        assert_eq!(table.register(1, 0x1000, 4096, 0x1000, 0, 0), Err(Error::Fault));
-    }
-
-    #[test]
-    fn memory_that_was_unmapped_or_became_read_only_is_an_error_and_the_process_lives() {
-        accesses_to_memory_that_changes();
-    }
-
-    #[test]
-    fn the_same_holds_where_the_program_has_taken_the_signal_handlers() {
-        guard::install();
-        for signal in [libc::SIGSEGV, libc::SIGBUS] {
-            // SAFETY: the default disposition; the test ends if anything faults.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
-        }
-        accesses_to_memory_that_changes();
-    }
-
-    fn accesses_to_memory_that_changes() {
-        const LEN: usize = 3 * 4096;
-        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a mapping of our own.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rights, flags, -1, 0) };
-        let (table, addr) = (Table::new(), at as u64);
-        let mr = table.register(1, addr, LEN as u64, addr, RIGHTS, 1).unwrap();
-        let view = table.view(1, RIGHTS);
-        let to = |length| Remote { addr, length, rkey: mr.key };
-        let bytes = vec![7; LEN];
-        view.write(to(LEN as u64), 0, &bytes, Tail::End).unwrap();
-        // SAFETY: the middle page of the mapping.
-        unsafe { libc::mprotect(at.byte_add(4096), 4096, libc::PROT_READ) };
-        let mut back = vec![0; LEN];
-        view.read(to(LEN as u64), 0, &mut back).unwrap();
-        assert_eq!(back, bytes);
-        assert_eq!(view.write(to(LEN as u64), 0, &bytes, Tail::End), Err(Fault::Unmapped));
-        assert_eq!(view.write(to(4096), 4096, &bytes[..8], Tail::End), Err(Fault::Unmapped));
-        let cell = Remote { addr: addr + 4096, ..to(8) };
-        for op in [
-            AtomicOp::FetchAdd(1),
-            AtomicOp::Write(1),
-            AtomicOp::CompareSwap { compare: 0x0707_0707_0707_0707, swap: 1 },
-        ] {
-            assert_eq!(view.atomic(cell, op), Err(Fault::Unmapped));
-            assert_eq!(view.atomic(to(8), op).map(drop), Ok(()), "the first page is writable");
-        }
-        // SAFETY: nobody has a reference into it.
-        unsafe { libc::munmap(at, LEN) };
-        for len in [1, 8, 63, 64, 4096, LEN] {
-            assert_eq!(view.read(to(len as u64), 0, &mut back[..len]), Err(Fault::Unmapped));
-        }
-    }
-
-    #[test]
-    fn scatter_and_gather_cross_elements_at_any_offset() {
-        let (table, mut bytes) = (Table::new(), vec![0_u8; 64]);
-        let (mr, addr) = region(&table, &mut bytes, RIGHTS);
-        let sges = [
-            Sge { addr: addr + 3, length: 5, lkey: mr.key },
-            Sge { addr: addr + 20, length: 0, lkey: mr.key },
-            Sge { addr: addr + 32, length: 17, lkey: mr.key },
-        ];
-        let view = table.view(1, RIGHTS);
-        let src: Vec<u8> = (1..=22).collect();
-        for at in 0..22 {
-            view.scatter(&sges, at, &src[at as usize..], Tail::End).unwrap();
-            let mut back = vec![0; 22 - at as usize];
-            view.gather(&sges, at, &mut back).unwrap();
-            assert_eq!(back, src[at as usize..]);
-        }
-        assert_eq!(bytes[3..8], src[..5]);
-        assert_eq!(bytes[32..49], src[5..]);
-        assert_eq!(view.scatter(&sges, 1, &src, Tail::End), Err(Fault::Range));
-    }
-}
+mod tests;

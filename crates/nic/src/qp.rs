@@ -18,7 +18,7 @@ use crate::cq::{Cq, Note};
 use crate::engine::Engine;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::memory::View;
-use crate::{Error, Path, Pd, limits};
+use crate::{Datagram, Error, Path, Pd, Srq, limits};
 
 thread_local! {
     /// Packets are built here and leave before the queue pair is unlocked; reused, so sending allocates nothing.
@@ -49,6 +49,8 @@ pub struct QpInit {
     pub send_cq: Arc<Cq>,
     /// Queue of receive completions.
     pub recv_cq: Arc<Cq>,
+    /// Where its receives come from; without one it has its own queue.
+    pub srq: Option<Arc<Srq>>,
     /// Sizes.
     pub cap: QpCap,
     /// Every send request completes visibly.
@@ -113,6 +115,8 @@ pub(crate) struct Inner {
 pub(crate) struct Stand<'a> {
     qp: &'a Qp,
     view: View<'a>,
+    /// The receives of a shared queue name memory of its domain.
+    srq_view: Option<View<'a>>,
     receives: &'a mut VecDeque<RecvWr>,
     window: &'a Window,
     notes: &'a mut Vec<Note>,
@@ -122,8 +126,14 @@ impl Context for Stand<'_> {
     fn memory(&self) -> &impl Memory {
         &self.view
     }
+    fn receive_memory(&self) -> &impl Memory {
+        self.srq_view.as_ref().unwrap_or(&self.view)
+    }
     fn take_receive(&mut self) -> Option<RecvWr> {
-        self.receives.pop_front()
+        match &self.qp.init.srq {
+            Some(srq) => srq.take(self.notes),
+            None => self.receives.pop_front(),
+        }
     }
     fn complete(&mut self, side: Side, completion: Completion) {
         let cq = match side {
@@ -151,7 +161,8 @@ impl Inner {
     pub(crate) fn split<'a>(&'a mut self, qp: &'a Qp) -> (&'a mut Engine, Stand<'a>) {
         let stand = Stand {
             qp,
-            view: qp.pd.device.memory.view(qp.pd.id, self.attr.access),
+            view: qp.pd.device.memory.view(qp.pd.id, self.attr.access).on(qp.qpn),
+            srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),
             receives: &mut self.receives,
             window: &self.window,
             notes: &mut self.notes,
@@ -269,6 +280,9 @@ impl Qp {
 
     /// Posts receive requests one by one through `post`.
     pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
+        if self.init.srq.is_some() {
+            return Err(PostError::Invalid("the queue pair takes its receives from a shared queue"));
+        }
         if wr.sges.as_slice().len() > self.init.cap.max_recv_sge as usize {
             return Err(PostError::Invalid("more elements than max_recv_sge"));
         }
@@ -432,6 +446,14 @@ impl Inner {
     fn fail(&mut self, qp: &Qp) {
         let (engine, mut stand) = self.split(qp);
         engine.fail(&mut stand);
+        if self.state != QpState::Error
+            && qp.init.srq.is_some()
+            && let Some(me) = qp.me.upgrade()
+        {
+            // What it had taken is flushed, and it takes no more (IBA 1.4 §10.2.9.5).
+            let event = AsyncEvent { kind: EventKind::LastWqeReached, element: Element::Qp(me) };
+            self.notes.push(Note::Async(qp.init.events.clone(), event));
+        }
         self.state = QpState::Error;
         while let Some(wr) = self.receives.pop_front() {
             qp.init.recv_cq.push(flushed_receive(wr.wr_id, qp.qpn), &mut self.notes);
@@ -530,6 +552,15 @@ impl QpAttr {
     }
 }
 
+/// A send request, with whom it is for where the queue pair is not connected.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The request.
+    pub wr: SendWr,
+    /// Whom a datagram is for.
+    pub to: Option<Datagram>,
+}
+
 /// Send requests being posted to one queue pair, its lock held; dropping it sends.
 #[derive(Debug)]
 pub struct Sender<'a> {
@@ -539,24 +570,29 @@ pub struct Sender<'a> {
 }
 
 impl Sender<'_> {
+    /// Takes all requests or none; says of the first that can not be taken why.
+    pub fn post_all(&mut self, requests: &[Request]) -> Result<(), PostError> {
+        let Some(inner) = self.inner.as_ref() else { return Err(PostError::Invalid("posting has ended")) };
+        requests.iter().try_for_each(|r| self.qp.check_send(inner, &r.wr))?;
+        let room = self.qp.init.cap.max_send_wr as usize;
+        if inner.engine.outstanding() + requests.len() > room {
+            return Err(PostError::Full);
+        }
+        let to: Result<Vec<_>, _> = requests.iter().map(|r| self.destination(r.to.as_ref())).collect();
+        requests.iter().zip(to?).try_for_each(|(r, to)| self.post_to(r.wr.clone(), to))
+    }
+
     /// Takes a request of a connected queue pair, or says why not; those before it stay posted.
     pub fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
-        if self.qp.init.kind == QpType::Ud {
-            return Err(PostError::Invalid("a datagram needs an address handle"));
-        }
-        self.post_to(wr, None)
+        let to = self.destination(None)?;
+        self.post_to(wr, to)
     }
 
     pub(crate) fn post_to(&mut self, mut wr: SendWr, to: Option<Destination<Path>>) -> Result<(), PostError> {
         // Present until drop.
         let Some(inner) = self.inner.as_mut() else { return Err(PostError::Invalid("posting has ended")) };
         let init = &self.qp.init;
-        match inner.current_state() {
-            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error => {}
-            _ => return Err(PostError::Invalid("queue pair is not ready to send")),
-        }
-        init.kind.check_operation(&wr.op)?;
-        check_send(&wr, &init.cap)?;
+        self.qp.check_send(inner, &wr)?;
         if inner.engine.outstanding() >= init.cap.max_send_wr as usize {
             return Err(PostError::Full);
         }
@@ -564,6 +600,18 @@ impl Sender<'_> {
         let (engine, mut stand) = inner.split(self.qp);
         engine.post(wr, to, &mut stand);
         Ok(())
+    }
+}
+
+impl Qp {
+    /// Whether a request may be posted in this state, room apart.
+    fn check_send(&self, inner: &Inner, wr: &SendWr) -> Result<(), PostError> {
+        match inner.current_state() {
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error => {}
+            _ => return Err(PostError::Invalid("queue pair is not ready to send")),
+        }
+        self.init.kind.check_operation(&wr.op)?;
+        check_send(wr, &self.init.cap)
     }
 }
 

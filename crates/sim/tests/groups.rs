@@ -62,8 +62,8 @@ impl End {
             solicited: false,
             fence: false,
         };
-        let to = Datagram { ah: &ah, qpn: Qpn::MULTICAST, qkey: QKEY };
-        self.endpoint.qp.sender(self.node.world().now()).post_datagram(wr, to).unwrap();
+        let to = Datagram { ah, qpn: Qpn::MULTICAST, qkey: QKEY };
+        self.endpoint.qp.sender(self.node.world().now()).post_datagram(wr, &to).unwrap();
     }
     /// Messages that came since the last call.
     fn heard(&self) -> usize {

@@ -86,6 +86,32 @@ pub enum AtomicOp {
     Write(u64),
 }
 
+/// A window to be bound to a part of a region (IBA 1.4 §10.6.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The window, as the adapter names it.
+    pub window: u64,
+    /// The key it shall have.
+    pub key: Rkey,
+    /// Local key of the region.
+    pub region: Rkey,
+    /// First byte, as the region's users name it.
+    pub addr: u64,
+    /// Bytes; 0 unbinds.
+    pub length: u64,
+    /// `enum ibv_access_flags` bits that peers get.
+    pub access: u32,
+}
+
+/// What is done without a packet, in its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalOp {
+    /// Bind a window.
+    Bind(Bind),
+    /// Invalidate a window.
+    Invalidate(Rkey),
+}
+
 /// What an engine may do to memory. Every call re-checks key, range and rights, in one protection domain.
 pub trait Memory {
     /// Copies `dst.len()` bytes, starting `at` bytes into the concatenation of `sges`, out of local memory.
@@ -100,6 +126,14 @@ pub trait Memory {
     fn read(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<(), Fault>;
     /// A peer's atomic on the 8 bytes at `at`; returns the value before.
     fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault>;
+    /// Binds a window, which the memory of some engines does not have.
+    fn bind(&self, _bind: &Bind) -> Result<(), Fault> {
+        Err(Fault::Key)
+    }
+    /// Takes a key's rights back, on the wish of either side: that of a window bound on this queue pair.
+    fn invalidate(&self, _key: Rkey) -> Result<(), Fault> {
+        Err(Fault::Key)
+    }
 }
 
 /// Largest number of scatter/gather elements of a work request.
@@ -213,6 +247,8 @@ pub enum SendOp {
         /// What.
         op: AtomicOp,
     },
+    /// No packet at all.
+    Local(LocalOp),
 }
 
 /// A send work request.
@@ -337,6 +373,10 @@ pub enum QpEvent {
 pub trait Context {
     /// Memory of the queue pair's protection domain.
     fn memory(&self) -> &impl Memory;
+    /// Memory that receives name: that of the SRQ's protection domain, where there is one.
+    fn receive_memory(&self) -> &impl Memory {
+        self.memory()
+    }
     /// Takes the next posted receive, from the queue pair's own queue or its SRQ.
     fn take_receive(&mut self) -> Option<RecvWr>;
     /// Adds a completion to the send or receive CQ, in order.

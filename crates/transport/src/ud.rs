@@ -154,7 +154,7 @@ impl<A: Copy + PartialEq> Ud<A> {
             self.spare = Some(receive);
             return Taken::NoRoom;
         }
-        if deliver(&receive, grh, packet.payload, cx.memory()).is_err() {
+        if deliver(&receive, grh, packet.payload, cx.receive_memory()).is_err() {
             cx.complete(Side::Receive, received(&receive, Status::LocalProtection, self.qpn));
             cx.event(QpEvent::Fatal);
             self.fail(cx);
@@ -266,7 +266,8 @@ fn legal_len(wr: &SendWr) -> Result<u64, Status> {
         SendOp::Send(SendTail::Invalidate(_))
         | SendOp::Write { .. }
         | SendOp::Read { .. }
-        | SendOp::Atomic { .. } => Err(Status::LocalQpOperation),
+        | SendOp::Atomic { .. }
+        | SendOp::Local(_) => Err(Status::LocalQpOperation),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use wire::Qpn;
 use wire::roce::SendTail;
 
-use crate::op::{Completed, Completion, RecvWr, SendOp, SendWr, Status};
+use crate::op::{Completed, Completion, LocalOp, RecvWr, SendOp, SendWr, Status};
 
 /// The state of a queue pair without acknowledgements (IBA 1.4 figure 124), as far as the engine knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +128,8 @@ pub(crate) fn sent(wr: &SendWr, status: Status, qpn: Qpn) -> Completion {
         SendOp::Write { .. } => Completed::Write,
         SendOp::Read { .. } => Completed::Read,
         SendOp::Atomic { .. } => Completed::FetchAdd,
+        SendOp::Local(LocalOp::Bind(_)) => Completed::BindMw,
+        SendOp::Local(LocalOp::Invalidate(_)) => Completed::LocalInvalidate,
     };
     Completion { solicited: status != Status::Success, ..blank(wr.wr_id, status, opcode, qpn) }
 }

@@ -4,10 +4,10 @@ mod support;
 
 use proptest::prelude::*;
 use support::*;
-use transport::op::{AtomicOp, SendOp, SendWr, Side, Status};
+use transport::op::{AtomicOp, LocalOp, SendOp, SendWr, Side, Status};
 use transport::rc::{RtsAttr, State};
-use wire::Mtu;
 use wire::roce::SendTail;
+use wire::{Mtu, Rkey};
 
 const LEN: usize = 1 << 20;
 
@@ -17,6 +17,7 @@ struct Work {
     sends: [Vec<(u64, u64)>; 2],
     requests: [u64; 2],
     added: [u64; 2],
+    invalidated: [Vec<Rkey>; 2],
 }
 
 /// One QP's requests: sources in region 0, results and receives in region 1 of the end that gets them, no two the same.
@@ -36,7 +37,7 @@ fn post(pair: &mut Pair, work: &mut Work, from: usize, used: &mut [u64; 2]) {
         used[end] += len;
         s
     };
-    let mut wr = match pair.rng.below(6) {
+    let mut wr = match pair.rng.below(7) {
         0 | 1 => {
             let target = place(used, to);
             pair.ends[to].post_receive(id, target);
@@ -50,6 +51,10 @@ fn post(pair: &mut Pair, work: &mut Work, from: usize, used: &mut [u64; 2]) {
             write(id, source, place(used, to), Some((id as u32).to_be_bytes()))
         }
         4 => read(id, source, place(used, from)),
+        5 => {
+            work.invalidated[from].push(Rkey(id as u32));
+            SendWr { op: SendOp::Local(LocalOp::Invalidate(Rkey(id as u32))), ..send(id, sge(0, 0, 0)) }
+        }
         _ => {
             work.added[to] += id;
             let counter = sge(1, LEN as u64 - 8, 8);
@@ -84,7 +89,7 @@ fn expect(pair: &Pair, wr: &SendWr, source: u64, from: usize) {
             let transport::op::Data::Sges(list) = &wr.data else { unreachable!("reads scatter") };
             (from, list.as_slice()[0].addr - 2 * BASE, addr - BASE, len)
         }
-        SendOp::Atomic { .. } => return,
+        SendOp::Atomic { .. } | SendOp::Local(_) => return,
     };
     EXPECTED.with_borrow_mut(|e| e.push(entry));
 }
@@ -124,6 +129,11 @@ fn run(mtu: Mtu, weather: Weather, seed: u64, both: bool) {
         assert_eq!(receives.map(|(_, c)| c.byte_len).collect::<Vec<_>>(), lens);
         let memory = e.cx.memory.bytes(1);
         assert_eq!(memory[LEN - 8..], work.added[end].to_ne_bytes(), "end {end}: atomics execute once");
+        assert_eq!(
+            *e.cx.memory.invalidated.borrow(),
+            work.invalidated[end],
+            "end {end}: each once, in order"
+        );
         let source = e.cx.memory.bytes(0);
         EXPECTED.with_borrow(|all| {
             for &(_, at, from, len) in all.iter().filter(|x| x.0 == end) {

@@ -364,6 +364,25 @@ fn rkey_violations_are_remote_access_errors() {
 }
 
 #[test]
+fn a_send_with_invalidate_takes_the_key_back_before_it_completes() {
+    let mut b = responder_with(1);
+    b.hear(0, Op::Send(SendAt::Only(SendTail::Invalidate(Rkey(7)))), &[1; 4]);
+    assert_eq!(answers(&mut b), [(0, ack(1))]);
+    assert_eq!(*b.cx.memory.invalidated.borrow(), [Rkey(7)]);
+    let (_, c) = b.cx.completions[0];
+    assert_eq!((c.status, c.tail), (Status::Success, SendTail::Invalidate(Rkey(7))));
+}
+
+#[test]
+fn a_key_that_can_not_be_invalidated_is_a_remote_access_error() {
+    let mut b = responder_with(1);
+    b.hear(0, Op::Send(SendAt::Only(SendTail::Invalidate(Rkey(KEY)))), &[1; 4]);
+    refused(&mut b, 0, 0, NakCode::RemoteAccess, &[QpEvent::AccessError], "a region's key");
+    let (_, c) = b.cx.completions[0];
+    assert_eq!(c.status, Status::RemoteInvalidRequest);
+}
+
+#[test]
 fn a_read_whose_memory_vanishes_ends_in_a_nak() {
     let mut b = responder();
     b.hear(0, Op::ReadRequest(reth(0, 0, 60_000)), &[]);
@@ -384,7 +403,7 @@ fn unexpected_opcodes_are_invalid_requests() {
     let read = Op::ReadRequest(reth(1, 0, 8));
     let full = &[1; MTU][..];
     let some = &[1; 8][..];
-    let cases: [(&str, Option<Op>, Op, &[u8]); 16] = [
+    let cases: [(&str, Option<Op>, Op, &[u8]); 15] = [
         ("middle of no send", None, MIDDLE, full),
         ("last of no send", None, LAST, some),
         ("middle of no write", None, wmiddle, full),
@@ -398,7 +417,6 @@ fn unexpected_opcodes_are_invalid_requests() {
         ("send in a write", Some(wfirst), LAST, some),
         ("new send in a write", Some(wfirst), ONLY, some),
         ("read in a write", Some(wfirst), read, &[]),
-        ("invalidate", None, Op::Send(SendAt::Only(SendTail::Invalidate(Rkey(1)))), some),
         ("flush", None, Op::Flush(Feth { placement: 1, selectivity: 0 }, reth(1, 0, 8)), &[]),
         ("atomic write", None, Op::AtomicWrite(reth(1, 0, 8)), some),
     ];

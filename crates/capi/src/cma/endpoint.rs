@@ -9,7 +9,7 @@ use libc::{addrinfo, sockaddr, socklen_t};
 use crate::border::{self, Errno};
 use crate::cma::connect::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 use crate::cma::id::{CmId, Saved, create, rdma_destroy_id};
-use crate::cma::qp;
+use crate::cma::{qp, srq};
 
 /// How long an endpoint's address and route may take to resolve, as in librdmacm.
 const RESOLVE_MS: c_int = 2_000;
@@ -77,12 +77,13 @@ unsafe extern "C-unwind" fn active(
     }
 }
 
-/// `rdma_destroy_ep`: the queue pair too.
+/// `rdma_destroy_ep`: the queue pair and the shared receive queue too.
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     if !id.is_null() {
         // SAFETY: an identifier of ours, by the man page's contract.
         unsafe {
             qp::rdma_destroy_qp(id);
+            srq::rdma_destroy_srq(id);
             rdma_destroy_id(id);
         }
     }

@@ -6,4 +6,5 @@ pub mod endpoint;
 pub mod id;
 pub mod qp;
 mod sockaddr;
+pub mod srq;
 pub mod strings;

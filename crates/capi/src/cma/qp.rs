@@ -3,14 +3,16 @@
 use std::ffi::c_int;
 
 use abi::cma::rdma_cm_id;
-use abi::verbs::{ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp_init_attr};
+use abi::verbs::{
+    IBV_QP_INIT_ATTR_PD, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+};
 
 use crate::border::{self, Errno};
 use crate::cma::id::{CmId, default_pd};
-use crate::verbs::{channel, cq, qp};
+use crate::verbs::{channel, cq, qp, qp_ex};
 
 /// Makes an identifier's queue pair and takes it to INIT; without a domain in the device's default one, without completion
-/// queues with some of its own.
+/// queues with some of its own, without a shared receive queue on the identifier's, where it has one.
 ///
 /// # Safety
 ///
@@ -19,6 +21,21 @@ pub(crate) unsafe fn create(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
+) -> Result<(), Errno> {
+    // SAFETY: as the caller says.
+    unsafe { create_by(id, pd, attr, |pd| qp::create(pd, attr)) }
+}
+
+/// The same, where `make` makes the queue pair from `attr` in a domain.
+///
+/// # Safety
+///
+/// As for [`create`].
+unsafe fn create_by(
+    id: *mut rdma_cm_id,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+    make: impl FnOnce(*mut ibv_pd) -> Result<*mut ibv_qp, Errno>,
 ) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     unsafe {
@@ -31,7 +48,10 @@ pub(crate) unsafe fn create(
             return Err(Errno(libc::EINVAL));
         }
         own_queues(id, attr)?;
-        let made = qp::create(pd, attr).inspect_err(|_| release_queues(id))?;
+        if (*attr).srq.is_null() {
+            (*attr).srq = (*id).srq;
+        }
+        let made = make(pd).inspect_err(|_| release_queues(id))?;
         if let Err(e) = ours.instance.node().set_qp(&ours.node, &qp::Qp::of(made).nic) {
             qp::ibv_destroy_qp(made);
             release_queues(id);
@@ -111,6 +131,27 @@ pub unsafe extern "C" fn rdma_create_qp(
 ) -> c_int {
     // SAFETY: the man page's contract.
     border::or_minus_one(|| unsafe { create(id, pd, attr).map(|()| 0) })
+}
+
+/// `rdma_create_qp_ex`: `attr` says the domain. errno: EINVAL for NULL, an identifier without a device or with a queue pair;
+/// and those of `ibv_create_qp_ex`.
+pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
+    border::or_minus_one(|| {
+        if attr.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: the man page's contract; the plain attributes are the first part of the extended ones.
+        unsafe {
+            let given = (*attr).comp_mask & IBV_QP_INIT_ATTR_PD != 0;
+            let pd = if given { (*attr).pd } else { std::ptr::null_mut() };
+            create_by(id, pd, attr.cast(), |pd| {
+                (*attr).pd = pd;
+                (*attr).comp_mask |= IBV_QP_INIT_ATTR_PD;
+                qp_ex::create((*id).verbs, attr)
+            })?;
+        }
+        Ok(0)
+    })
 }
 
 /// `rdma_destroy_qp`.

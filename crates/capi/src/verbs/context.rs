@@ -13,7 +13,7 @@ use crate::fds::Counter;
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
-use crate::verbs::{cq, post, query};
+use crate::verbs::{cq, cq_ex, memory, post, qp_ex, query, srq, window};
 
 /// An opened device as C sees it, and what it stands for.
 #[repr(C)]
@@ -64,16 +64,31 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.sz = size_of::<verbs_context>();
     c.query_device_ex = Some(query::query_device_ex);
     c.query_port = Some(query::query_port);
+    c.query_rt_values = Some(query::query_rt_values);
+    c.create_cq_ex = Some(cq_ex::create_cq_ex);
+    c.create_qp_ex = Some(qp_ex::create_qp_ex);
+    c.modify_cq = Some(cq::modify_cq);
     c.context.device = device;
     c.context.cmd_fd = fd.fd();
     c.context.async_fd = fd.fd();
     c.context.num_comp_vectors = 1;
     c.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
+    c.advise_mr = Some(memory::advise_mr);
+    c.alloc_null_mr = Some(memory::alloc_null_mr);
+    c.alloc_parent_domain = Some(memory::alloc_parent_domain);
+    c.alloc_td = Some(memory::alloc_td);
+    c.dealloc_td = Some(memory::dealloc_td);
+    c.context.ops.alloc_mw = Some(window::alloc_mw);
+    c.context.ops.dealloc_mw = Some(window::dealloc_mw);
+    c.context.ops.bind_mw = Some(window::bind_mw);
     c.context.ops.poll_cq = Some(cq::poll_cq);
     c.context.ops.req_notify_cq = Some(cq::req_notify_cq);
     c.context.ops.post_send = Some(post::post_send);
     c.context.ops.post_recv = Some(post::post_recv);
+    c.context.ops.post_srq_recv = Some(srq::post_srq_recv);
+    c.create_srq_ex = Some(srq::create_srq_ex);
+    c.get_srq_num = Some(srq::get_srq_num);
     let context = Context {
         c: c.into(),
         nic: ours.nic.clone(),

@@ -11,6 +11,7 @@ use crate::fds;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::qp::Qp;
+use crate::verbs::srq::Srq;
 
 /// Events handed to the program and not acknowledged yet.
 #[derive(Debug, Default)]
@@ -125,6 +126,15 @@ fn convert(event: &AsyncEvent) -> Option<ibv_async_event> {
             unsafe { Cq::of(c) }.async_events.hand_out();
             ibv_async_event_element { cq: c }
         }
+        Element::Srq(srq) => {
+            let c = Srq::c_of(srq);
+            if c.is_null() {
+                return None;
+            }
+            // SAFETY: as above.
+            unsafe { Srq::of(c) }.async_events.hand_out();
+            ibv_async_event_element { srq: c }
+        }
         Element::Port(n) => ibv_async_event_element { port_num: (*n).into() },
         Element::Device => ibv_async_event_element { port_num: 0 },
     };
@@ -137,12 +147,16 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     // SAFETY: an event from `ibv_get_async_event`; its type says which member is set.
     border::nothing(|| unsafe {
         match (*event).event_type {
+            v::IBV_EVENT_SRQ_ERR | v::IBV_EVENT_SRQ_LIMIT_REACHED => {
+                Srq::of((*event).element.srq).async_events.ack(1);
+            }
             v::IBV_EVENT_CQ_ERR => Cq::of((*event).element.cq).async_events.ack(1),
             v::IBV_EVENT_QP_FATAL
             | v::IBV_EVENT_QP_REQ_ERR
             | v::IBV_EVENT_QP_ACCESS_ERR
             | v::IBV_EVENT_COMM_EST
-            | v::IBV_EVENT_SQ_DRAINED => Qp::of((*event).element.qp).async_events.ack(1),
+            | v::IBV_EVENT_SQ_DRAINED
+            | v::IBV_EVENT_QP_LAST_WQE_REACHED => Qp::of((*event).element.qp).async_events.ack(1),
             _ => {}
         }
     });

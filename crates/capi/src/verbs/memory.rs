@@ -1,11 +1,19 @@
-//! Protection domains and memory regions (ibv_alloc_pd(3), ibv_reg_mr(3)).
+//! Protection domains and memory regions (ibv_alloc_pd(3), ibv_reg_mr(3), ibv_rereg_mr(3), ibv_advise_mr(3),
+//! ibv_alloc_parent_domain(3)).
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use abi::verbs::{IBV_ACCESS_ZERO_BASED, ibv_context, ibv_mr, ibv_pd};
+use abi::verbs::{
+    self as v, IBV_ACCESS_ZERO_BASED, ibv_context, ibv_mr, ibv_parent_domain_init_attr, ibv_pd, ibv_sge,
+    ibv_td, ibv_td_init_attr,
+};
+use nic::Advice;
+use transport::Sge;
+use wire::Rkey;
 
 use crate::border::{self, Errno};
 use crate::verbs::context::Context;
@@ -15,8 +23,28 @@ use crate::verbs::context::Context;
 pub(crate) struct Pd {
     c: UnsafeCell<ibv_pd>,
     pub nic: Arc<nic::Pd>,
-    /// Regions and queue pairs in it.
+    /// Regions, windows, queues and parent domains in it.
     pub users: AtomicU32,
+    /// Of a parent domain: whose protection it gives, and its thread domain or NULL.
+    parent: Option<(*mut ibv_pd, *mut ibv_td)>,
+}
+
+/// A thread domain, a promise that one thread uses what is made with it: nothing here depends on that.
+#[repr(C)]
+struct Td {
+    c: UnsafeCell<ibv_td>,
+    /// Parent domains that have it.
+    users: AtomicU32,
+}
+
+impl Td {
+    /// # Safety
+    ///
+    /// `td` came from [`alloc_td`] and lives.
+    unsafe fn of<'a>(td: *mut ibv_td) -> &'a Td {
+        // SAFETY: the C part is the first field.
+        unsafe { &*td.cast::<Td>() }
+    }
 }
 
 impl Pd {
@@ -35,6 +63,7 @@ struct Mr {
     c: UnsafeCell<ibv_mr>,
     nic: nic::Mr,
     pd: Arc<nic::Pd>,
+    access: c_uint,
 }
 
 /// `ibv_alloc_pd`. errno: ENOMEM at the limit of domains.
@@ -43,19 +72,89 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
         // SAFETY: a context of ours, by the man page's contract.
         let nic = Arc::new(unsafe { Context::usable(context)? }.nic.alloc_pd()?);
         let c = ibv_pd { context, handle: 0 };
-        Ok(Box::into_raw(Box::new(Pd { c: c.into(), nic, users: AtomicU32::new(0) })).cast())
+        Ok(Box::into_raw(Box::new(Pd { c: c.into(), nic, users: AtomicU32::new(0), parent: None })).cast())
     })
 }
 
-/// `ibv_dealloc_pd`: EBUSY while regions or queue pairs use it.
+/// `ibv_alloc_td`, through the context's table. EINVAL for a mask that is not known.
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    border::or_null(|| {
+        // SAFETY: a context of ours and the caller's structure, by the man page's contract.
+        let mask = unsafe { Context::usable(context).map(|_| (*attr).comp_mask)? };
+        if mask != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let c = ibv_td { context };
+        Ok(Box::into_raw(Box::new(Td { c: c.into(), users: AtomicU32::new(0) })).cast())
+    })
+}
+
+/// `ibv_dealloc_td`, through the context's table: EBUSY while parent domains use it.
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a thread domain of ours, by the man page's contract.
+        if unsafe { Td::of(td) }.users.load(Ordering::Acquire) > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: made by `Box::into_raw` in `alloc_td`, and used by nobody.
+        drop(unsafe { Box::from_raw(td.cast::<Td>()) });
+        Ok(())
+    })
+}
+
+/// `ibv_alloc_parent_domain`, through the context's table: a domain that stands for another one. Its allocators are not
+/// asked: no queue here lies in memory that a program could provide. EINVAL without a domain or for a mask that is not
+/// known.
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    const KNOWN: u32 = v::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+        | v::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
+        | v::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
+    border::or_null(|| {
+        // SAFETY: a context of ours and the caller's structure, by the man page's contract.
+        let (pd, td, mask) =
+            unsafe { Context::usable(context).map(|_| ((*attr).pd, (*attr).td, (*attr).comp_mask))? };
+        if pd.is_null() || mask & !KNOWN != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: domains of ours, by the man page's contract.
+        let nic = unsafe {
+            if !td.is_null() {
+                Td::of(td).users.fetch_add(1, Ordering::AcqRel);
+            }
+            let ours = Pd::of(pd);
+            ours.users.fetch_add(1, Ordering::AcqRel);
+            ours.nic.clone()
+        };
+        let c = ibv_pd { context, handle: 0 };
+        let domain = Pd { c: c.into(), nic, users: AtomicU32::new(0), parent: Some((pd, td)) };
+        Ok(Box::into_raw(Box::new(domain)).cast())
+    })
+}
+
+/// `ibv_dealloc_pd`: EBUSY while regions, windows, queues or parent domains use it.
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     border::or_errno(|| {
         // SAFETY: a domain of ours, by the man page's contract.
         if unsafe { Pd::of(pd) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: made by `Box::into_raw` in `ibv_alloc_pd`, and used by nobody.
-        drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+        // SAFETY: made by `Box::into_raw` in `ibv_alloc_pd` or `alloc_parent_domain`, and used by nobody.
+        let gone = unsafe { Box::from_raw(pd.cast::<Pd>()) };
+        if let Some((parent, td)) = gone.parent {
+            // SAFETY: they live as long as this one, by their EBUSY.
+            unsafe {
+                Pd::of(parent).users.fetch_sub(1, Ordering::AcqRel);
+                if !td.is_null() {
+                    Td::of(td).users.fetch_sub(1, Ordering::AcqRel);
+                }
+            }
+        }
         Ok(())
     })
 }
@@ -66,23 +165,33 @@ fn register(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access
         // SAFETY: a domain of ours and its context, by the man page's contract.
         let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
         let nic = ours.nic.register(addr.expose_provenance() as u64, length as u64, iova, access)?;
-        ours.users.fetch_add(1, Ordering::AcqRel);
-        let c = ibv_mr {
-            // SAFETY: as above.
-            context: unsafe { (*pd).context },
-            pd,
-            addr,
-            length,
-            handle: nic.key.0 >> 16,
-            lkey: nic.key.0,
-            rkey: nic.key.0,
-        };
-        Ok(Box::into_raw(Box::new(Mr { c: c.into(), nic, pd: ours.nic.clone() })).cast())
+        // SAFETY: as above.
+        Ok(unsafe { hand_out(pd, nic, addr, length, access) })
     })
 }
 
+/// The C object of a region of a domain.
+///
+/// # Safety
+///
+/// A domain of ours that lives.
+unsafe fn hand_out(
+    pd: *mut ibv_pd,
+    nic: nic::Mr,
+    addr: *mut c_void,
+    length: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: as the caller says.
+    let (ours, context) = unsafe { (Pd::of(pd), (*pd).context) };
+    ours.users.fetch_add(1, Ordering::AcqRel);
+    let key = nic.key.0;
+    let c = ibv_mr { context, pd, addr, length, handle: key >> 16, lkey: key, rkey: key };
+    Box::into_raw(Box::new(Mr { c: c.into(), nic, pd: ours.nic.clone(), access })).cast()
+}
+
 /// `ibv_reg_mr`. errno: EINVAL for illegal access flags, EFAULT for memory not mapped with these rights, ENOMEM at the limit,
-/// EOPNOTSUPP for on-demand paging. With `IBV_ACCESS_ZERO_BASED` addresses count from the first byte.
+/// EOPNOTSUPP for FLUSH. With `IBV_ACCESS_ZERO_BASED` addresses count from the first byte.
 pub unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -116,18 +225,121 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     register(pd, addr, length, iova, access)
 }
 
-/// `ibv_dereg_mr`: no access is under way any more when it returns.
+/// `ibv_rereg_mr`: the key stays. 0, or what became of the region, with errno: IBV_REREG_MR_ERR_INPUT for flags and
+/// arguments that do not fit each other, IBV_REREG_MR_ERR_CMD where the adapter refused (EINVAL and EFAULT as for
+/// `ibv_reg_mr`, EBUSY while windows are bound to it). In either case the region is what it was.
+pub unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let (flags, access) = (flags.cast_unsigned(), access.cast_unsigned());
+    let has = |bit| flags & bit != 0;
+    let moves = has(v::IBV_REREG_MR_CHANGE_TRANSLATION);
+    let bad = flags & !v::IBV_REREG_MR_FLAGS_SUPPORTED != 0
+        || (moves && (length == 0 || addr.is_null()))
+        || (has(v::IBV_REREG_MR_CHANGE_PD) && pd.is_null())
+        || (access != 0 && !has(v::IBV_REREG_MR_CHANGE_ACCESS));
+    if bad {
+        Errno(libc::EINVAL).set();
+        return v::IBV_REREG_MR_ERR_INPUT;
+    }
+    border::or(v::IBV_REREG_MR_ERR_CMD, || {
+        // SAFETY: a region of ours that nobody else changes meanwhile, and a domain of ours, by the man page's contract.
+        let (ours, new_pd) = unsafe {
+            let ours = &mut *mr.cast::<Mr>();
+            Context::usable(ours.c.get_mut().context)?;
+            (ours, has(v::IBV_REREG_MR_CHANGE_PD).then(|| Pd::of(pd)))
+        };
+        let rights = if has(v::IBV_REREG_MR_CHANGE_ACCESS) { access } else { ours.access };
+        let start = addr.expose_provenance() as u64;
+        let iova = if rights & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { start };
+        let place = moves.then_some((start, length as u64, iova));
+        ours.pd.reregister(ours.nic, new_pd.map(|p| &*p.nic), place, Some(rights))?;
+        ours.access = rights;
+        let c = ours.c.get_mut();
+        if moves {
+            (c.addr, c.length) = (addr, length);
+        }
+        if let Some(new) = new_pd {
+            new.users.fetch_add(1, Ordering::AcqRel);
+            // SAFETY: a domain lives as long as its regions, by its EBUSY.
+            unsafe { Pd::of(c.pd) }.users.fetch_sub(1, Ordering::AcqRel);
+            c.pd = pd;
+            ours.pd = new.nic.clone();
+        }
+        Ok(0)
+    })
+}
+
+/// `ibv_alloc_null_mr`, through the context's table: for local use, reads as zero, what is written is lost.
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    border::or_null(|| {
+        // SAFETY: a domain of ours and its context, by the man page's contract.
+        let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
+        let nic = ours.nic.register_null()?;
+        // SAFETY: as above.
+        Ok(unsafe { hand_out(pd, nic, null_mut(), usize::MAX, v::IBV_ACCESS_LOCAL_WRITE) })
+    })
+}
+
+/// `ibv_advise_mr`, through the context's table: brings pages in before they are used, at once whatever the flags.
+/// EINVAL for no elements, unknown flags or a region without on-demand paging; ENOENT for a key of nothing; EFAULT beyond
+/// the region or the process's memory; EPERM for another domain's region or one that may not be written; EOPNOTSUPP for
+/// other advice.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: v::ibv_advise_mr_advice,
+    flags: u32,
+    sg_list: *mut ibv_sge,
+    num_sge: u32,
+) -> c_int {
+    border::or_errno(|| {
+        let write = match advice {
+            v::IBV_ADVISE_MR_ADVICE_PREFETCH | v::IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => false,
+            v::IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => true,
+            _ => return Err(Errno(libc::EOPNOTSUPP)),
+        };
+        if flags & !v::IBV_ADVISE_MR_FLAG_FLUSH != 0 || num_sge == 0 || sg_list.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: a domain of ours and its context, by the man page's contract.
+        let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
+        for i in 0..num_sge as usize {
+            // SAFETY: the caller's list has so many elements.
+            let s = unsafe { *sg_list.add(i) };
+            let sge = Sge { addr: s.addr, length: s.length, lkey: Rkey(s.lkey) };
+            ours.nic.prefetch(sge, write).map_err(|why| {
+                Errno(match why {
+                    Advice::NoKey => libc::ENOENT,
+                    Advice::Forbidden => libc::EPERM,
+                    Advice::NotOnDemand => libc::EINVAL,
+                    Advice::Fault => libc::EFAULT,
+                })
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_dereg_mr`: no access is under way any more when it returns. EBUSY while windows are bound to it.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     border::or_errno(|| {
-        // SAFETY: made by `Box::into_raw` in `register`, by the man page's contract.
-        let mr = unsafe { Box::from_raw(mr.cast::<Mr>()) };
-        let ibv_mr { pd, context, .. } = mr.c.into_inner();
-        // SAFETY: a domain lives as long as its regions, by `ibv_dealloc_pd`'s EBUSY; so does their context.
-        let ours = unsafe {
-            Pd::of(pd).users.fetch_sub(1, Ordering::AcqRel);
-            Context::of(context).instance.is_ours()
-        };
+        // SAFETY: a region of ours and its context, by the man page's contract.
+        let (ours, is_ours) = unsafe { (&*mr.cast::<Mr>(), Context::of((*mr).context).instance.is_ours()) };
         // In a forked child accesses that were under way in the parent never end.
-        if ours { Ok(mr.pd.deregister(mr.nic)?) } else { Ok(()) }
+        if is_ours {
+            ours.pd.deregister(ours.nic)?;
+        }
+        // SAFETY: a domain lives as long as its regions, by `ibv_dealloc_pd`'s EBUSY; made by `Box::into_raw` in
+        // `hand_out`, and used by nobody.
+        unsafe {
+            Pd::of((*mr).pd).users.fetch_sub(1, Ordering::AcqRel);
+            drop(Box::from_raw(mr.cast::<Mr>()));
+        }
+        Ok(())
     })
 }

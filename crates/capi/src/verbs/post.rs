@@ -1,25 +1,26 @@
 //! Posting work requests (ibv_post_send(3), ibv_post_recv(3)), through the context's table.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::time::Instant;
 
 use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use nic::{Datagram, PostError, QpType};
 use transport::Sge;
-use transport::op::{AtomicOp, Data, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};
+use transport::op::{AtomicOp, Data, LocalOp, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};
 use wire::roce::SendTail;
 use wire::{Qkey, Qpn, Rkey};
 
 use crate::border::{self, Errno};
 use crate::verbs::ah::Ah;
 use crate::verbs::qp::Qp;
+use crate::verbs::window;
 
 /// The elements of a request.
 ///
 /// # Safety
 ///
 /// `list` has `n` elements.
-unsafe fn elements<'a>(list: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge], Errno> {
+pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge], Errno> {
     let n = usize::try_from(n).ok().filter(|&n| n <= MAX_SGE).ok_or(Errno(libc::EINVAL))?;
     if n == 0 {
         return Ok(&[]);
@@ -31,28 +32,29 @@ unsafe fn elements<'a>(list: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge], 
     Ok(unsafe { std::slice::from_raw_parts(list, n) })
 }
 
-fn list(sges: &[ibv_sge]) -> SgeList {
+pub(crate) fn list(sges: &[ibv_sge]) -> SgeList {
     sges.iter().map(|s| Sge { addr: s.addr, length: s.length, lkey: Rkey(s.lkey) }).collect()
 }
 
 /// The bytes of an inline request, copied now: their memory need not be registered.
 fn inline(sges: &[ibv_sge]) -> Result<Data, Errno> {
-    let total: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
-    if total > u64::from(nic::limits::MAX_INLINE) {
-        return Err(Errno(libc::EINVAL));
-    }
+    let piece = |s: &ibv_sge| (std::ptr::with_exposed_provenance(s.addr as usize), s.length as usize);
+    // SAFETY: the program's own memory, named by itself for this call.
+    unsafe { gather_inline(sges.iter().map(piece)) }
+}
+
+/// The bytes of the pieces, one after the other. EINVAL for more than the device takes.
+///
+/// # Safety
+///
+/// Each piece is readable, of so many bytes.
+pub(crate) unsafe fn gather_inline(pieces: impl Iterator<Item = (*const u8, usize)>) -> Result<Data, Errno> {
     let mut bytes = [0_u8; nic::limits::MAX_INLINE as usize];
-    let mut at = 0;
-    for s in sges {
-        let n = s.length as usize;
-        // SAFETY: the program's own memory, named by itself for this call; `bytes` has room for the total.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                std::ptr::with_exposed_provenance::<u8>(s.addr as usize),
-                bytes.as_mut_ptr().add(at),
-                n,
-            );
-        }
+    let mut at = 0_usize;
+    for (from, n) in pieces {
+        let to = at.checked_add(n).and_then(|end| bytes.get_mut(at..end)).ok_or(Errno(libc::EINVAL))?;
+        // SAFETY: as the caller says.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), n) };
         at += n;
     }
     Ok(Data::inline(&bytes[..at]))
@@ -84,17 +86,29 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
             on_eight(AtomicOp::CompareSwap { compare: atomic.compare_add, swap: atomic.swap })
         }
         v::IBV_WR_ATOMIC_FETCH_AND_ADD => on_eight(AtomicOp::FetchAdd(atomic.compare_add)),
+        v::IBV_WR_LOCAL_INV => SendOp::Local(LocalOp::Invalidate(invalidate)),
+        v::IBV_WR_BIND_MW => {
+            // SAFETY: the opcode says that this member is meant.
+            let bind = unsafe { wr.op.bind_mw };
+            // SAFETY: objects of ours, by the man page's contract.
+            unsafe { window::bind_second(bind.mw, &bind.bind_info, bind.rkey)? }
+        }
         _ => return Err(Errno(libc::EOPNOTSUPP)),
     };
     let data = if flags & v::IBV_SEND_INLINE != 0 { inline(sges)? } else { Data::Sges(list(sges)) };
-    Ok(SendWr {
-        wr_id: wr.wr_id,
+    Ok(request(wr.wr_id, flags, op, data))
+}
+
+/// A request with its flags.
+pub(crate) fn request(wr_id: u64, flags: c_uint, op: SendOp, data: Data) -> SendWr {
+    SendWr {
+        wr_id,
         op,
         data,
         signaled: flags & v::IBV_SEND_SIGNALED != 0,
         solicited: flags & v::IBV_SEND_SOLICITED != 0,
         fence: flags & v::IBV_SEND_FENCE != 0,
-    })
+    }
 }
 
 /// Whom a datagram is for.
@@ -102,7 +116,7 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
 /// # Safety
 ///
 /// A work request of a datagram queue pair as the man page describes it: its address handle lives.
-unsafe fn datagram(wr: &ibv_send_wr) -> Result<Datagram<'_>, Errno> {
+unsafe fn datagram(wr: &ibv_send_wr) -> Result<Datagram, Errno> {
     // SAFETY: any bit pattern is a value of these members.
     let to = unsafe { wr.wr.ud };
     if to.ah.is_null() {
@@ -110,7 +124,7 @@ unsafe fn datagram(wr: &ibv_send_wr) -> Result<Datagram<'_>, Errno> {
     }
     // SAFETY: as the caller says.
     let ah = unsafe { Ah::of(to.ah) };
-    Ok(Datagram { ah: &ah.nic, qpn: Qpn::new(to.remote_qpn), qkey: Qkey(to.remote_qkey) })
+    Ok(Datagram { ah: ah.nic.clone(), qpn: Qpn::new(to.remote_qpn), qkey: Qkey(to.remote_qkey) })
 }
 
 impl From<PostError> for Errno {
@@ -141,7 +155,7 @@ pub(crate) unsafe extern "C" fn post_send(
             // SAFETY: a list of requests, by the man page's contract.
             let posted = unsafe {
                 convert(&*at).and_then(|wr| match ours.nic.init().kind {
-                    QpType::Ud => sender.post_datagram(wr, datagram(&*at)?).map_err(Errno::from),
+                    QpType::Ud => sender.post_datagram(wr, &datagram(&*at)?).map_err(Errno::from),
                     QpType::Rc | QpType::Uc => sender.post(wr).map_err(Errno::from),
                 })
             };
@@ -157,6 +171,28 @@ pub(crate) unsafe extern "C" fn post_send(
     })
 }
 
+/// Hands each request of a list to `post`; where one is refused, says which and why.
+///
+/// # Safety
+///
+/// A list of requests as ibv_post_recv(3) describes it.
+pub(crate) unsafe fn each_receive(
+    list_of: *mut ibv_recv_wr,
+    mut post: impl FnMut(RecvWr) -> Result<(), Errno>,
+) -> Result<(), (*mut ibv_recv_wr, Errno)> {
+    let mut at = list_of;
+    while !at.is_null() {
+        // SAFETY: as the caller says.
+        let one = unsafe { &*at };
+        // SAFETY: as above.
+        let sges = unsafe { elements(one.sg_list, one.num_sge) };
+        let posted = sges.and_then(|sges| post(RecvWr { wr_id: one.wr_id, sges: list(sges) }));
+        posted.map_err(|e| (at, e))?;
+        at = one.next;
+    }
+    Ok(())
+}
+
 /// `ibv_post_recv`: as [`post_send`].
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
@@ -166,27 +202,16 @@ pub(crate) unsafe extern "C" fn post_recv(
     border::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
-        if !ours.instance.is_ours() {
-            // SAFETY: the caller's variable.
-            unsafe { *bad_wr = wr };
-            return Err(Errno(libc::ENODEV));
-        }
-        let mut at = wr;
-        while !at.is_null() {
+        let posted = if ours.instance.is_ours() {
             // SAFETY: a list of requests, by the man page's contract.
-            let one = unsafe { &*at };
-            // SAFETY: as above.
-            let posted = unsafe { elements(one.sg_list, one.num_sge) }.and_then(|sges| {
-                let wr = RecvWr { wr_id: one.wr_id, sges: list(sges) };
-                Ok(ours.nic.post_receive(wr)?)
-            });
-            if let Err(e) = posted {
-                // SAFETY: the caller's variable.
-                unsafe { *bad_wr = at };
-                return Err(e);
-            }
-            at = one.next;
-        }
-        Ok(())
+            unsafe { each_receive(wr, |wr| Ok(ours.nic.post_receive(wr)?)) }
+        } else {
+            Err((wr, Errno(libc::ENODEV)))
+        };
+        posted.map_err(|(at, e)| {
+            // SAFETY: the caller's variable.
+            unsafe { *bad_wr = at };
+            e
+        })
     })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use abi::verbs::{ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
+use abi::verbs::{ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr};
 use nic::{QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use wire::{Mtu, Psn, Qkey, Qpn};
 
@@ -17,12 +17,16 @@ use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::event::Unacked;
 use crate::verbs::memory::Pd;
+use crate::verbs::qp_ex::{self, Builder};
+use crate::verbs::srq::Srq;
 
-/// A queue pair as C sees it, and the adapter's.
+/// A queue pair as C sees it, and the adapter's. The plain queue pair is the first part of the extended one.
 #[repr(C)]
 pub(crate) struct Qp {
-    c: UnsafeCell<ibv_qp>,
+    c: UnsafeCell<ibv_qp_ex>,
     pub nic: Arc<nic::Qp>,
+    /// For the calls that build one request at a time, where it was made for them.
+    pub builder: Option<Box<Builder>>,
     pub async_events: Unacked,
     pub instance: Arc<Instance>,
 }
@@ -49,14 +53,27 @@ impl Qp {
 /// Objects of ours that live, as ibv_create_qp(3) asks.
 pub(crate) unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
+    unsafe { create_with(pd, attr, None) }
+}
+
+/// The same with what an extended one has.
+///
+/// # Safety
+///
+/// As for [`create`].
+pub(crate) unsafe fn create_with(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+    builder: Option<Box<Builder>>,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: as the caller says.
     let (domain, init) = unsafe { (Pd::of(pd), &mut *attr) };
     if init.send_cq.is_null() || init.recv_cq.is_null() {
         return Err(Errno(libc::EINVAL));
     }
     let kind = QpType::from_code(init.qp_type).ok_or(Errno(libc::EOPNOTSUPP))?;
-    if !init.srq.is_null() {
-        return Err(Errno(libc::EOPNOTSUPP));
-    }
+    // SAFETY: as the caller says.
+    let srq = (!init.srq.is_null()).then(|| unsafe { Srq::of(init.srq) });
     // SAFETY: as the caller says.
     let (context, send_cq, recv_cq) = unsafe {
         (Context::usable((*pd).context)?, Cq::of(init.send_cq).nic.clone(), Cq::of(init.recv_cq).nic.clone())
@@ -75,28 +92,38 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Res
             kind,
             send_cq,
             recv_cq,
+            srq: srq.map(|s| s.nic.clone()),
             cap,
             sq_sig_all: init.sq_sig_all != 0,
             events: context.events.clone(),
         },
     )?;
-    // SAFETY: integers, pointers, a mutex and a condition of zeroes.
-    let mut c: ibv_qp = unsafe { std::mem::zeroed() };
+    // SAFETY: integers, pointers, nullable functions, a mutex and a condition of zeroes.
+    let mut ex: ibv_qp_ex = unsafe { std::mem::zeroed() };
+    if builder.is_some() {
+        qp_ex::set_functions(&mut ex);
+    }
+    let c = &mut ex.qp_base;
     // SAFETY: as the caller says.
     c.context = unsafe { (*pd).context };
     c.qp_context = init.qp_context;
     c.pd = pd;
     c.send_cq = init.send_cq;
     c.recv_cq = init.recv_cq;
+    c.srq = init.srq;
     c.handle = nic.qpn().get();
     c.qp_num = nic.qpn().get();
     c.qp_type = init.qp_type;
     // SAFETY: as the caller says.
     unsafe { uses(init.send_cq, init.recv_cq, pd, |n| _ = n.fetch_add(1, Ordering::AcqRel)) };
+    if let Some(srq) = srq {
+        srq.users.fetch_add(1, Ordering::AcqRel);
+    }
     let instance = context.instance.clone();
     let qp = Box::into_raw(Box::new(Qp {
-        c: c.into(),
+        c: ex.into(),
         nic: nic.clone(),
+        builder,
         async_events: Unacked::default(),
         instance,
     }));
@@ -145,7 +172,12 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             ours.async_events.wait();
         }
         // SAFETY: as above.
-        unsafe { uses(send_cq, recv_cq, pd, |n| _ = n.fetch_sub(1, Ordering::AcqRel)) };
+        unsafe {
+            uses(send_cq, recv_cq, pd, |n| _ = n.fetch_sub(1, Ordering::AcqRel));
+            if !(*qp).srq.is_null() {
+                Srq::of((*qp).srq).users.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
         // SAFETY: made by `Box::into_raw` in `create`; the adapter forgot it.
         drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
         Ok(())

@@ -3,15 +3,19 @@
 use std::ffi::{c_int, c_uint};
 
 use abi::verbs::{
-    _compat_ibv_port_attr, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
-    ibv_port_attr, ibv_query_device_ex_input,
+    _compat_ibv_port_attr, IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_cq_moderation_caps, ibv_device_attr,
+    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input,
+    ibv_values_ex,
 };
 use nic::limits;
 
 use crate::border::{self, Errno};
 use crate::verbs::context::Context;
+use crate::verbs::cq::clock_ns;
 
 const ATOMIC_HCA: i32 = 1;
+/// Ticks of a completion's raw timestamp are nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
 const PORT_DOWN: u32 = 1;
 const PORT_ACTIVE: u32 = 4;
 const PHYS_DISABLED: u8 = 3;
@@ -40,7 +44,11 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a.device_cap_flags = v::IBV_DEVICE_RC_RNR_NAK_GEN
         | v::IBV_DEVICE_UD_AV_PORT_ENFORCE
         | v::IBV_DEVICE_CURR_QP_STATE_MOD
-        | v::IBV_DEVICE_SYS_IMAGE_GUID;
+        | v::IBV_DEVICE_SYS_IMAGE_GUID
+        | v::IBV_DEVICE_SRQ_RESIZE
+        | v::IBV_DEVICE_MEM_WINDOW
+        | v::IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        | v::IBV_DEVICE_MEM_MGT_EXTENSIONS;
     a.max_sge = limits::MAX_SGE as c_int;
     a.max_sge_rd = limits::MAX_SGE as c_int;
     a.max_cq = limits::MAX_CQ as c_int;
@@ -55,6 +63,10 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a.max_mcast_qp_attach = limits::MAX_GROUP_QP as c_int;
     a.max_total_mcast_qp_attach = (limits::MAX_GROUPS * limits::MAX_GROUP_QP) as c_int;
     a.max_ah = limits::MAX_AH as c_int;
+    a.max_mw = limits::MAX_MR as c_int;
+    a.max_srq = limits::MAX_SRQ as c_int;
+    a.max_srq_wr = limits::MAX_SRQ_WR as c_int;
+    a.max_srq_sge = limits::MAX_SGE as c_int;
     a.max_pkeys = limits::PKEYS;
     a.local_ca_ack_delay = 15;
     a.phys_port_cnt = 1;
@@ -88,11 +100,58 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         a.orig_attr = device_attr(unsafe { Context::of(context) });
         a.device_cap_flags_ex = a.orig_attr.device_cap_flags.into();
         a.phys_port_cnt_ex = 1;
+        a.odp_caps = on_demand_paging();
+        a.completion_timestamp_mask = u64::MAX;
+        a.hca_core_clock = CLOCK_KHZ;
+        a.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
         // SAFETY: the caller's structure has `size` bytes.
         unsafe {
             attr.cast::<u8>().write_bytes(0, size);
             let n = size.min(size_of::<ibv_device_attr_ex>());
             std::ptr::copy_nonoverlapping((&raw const a).cast::<u8>(), attr.cast::<u8>(), n);
+        }
+        Ok(())
+    })
+}
+
+/// What memory registered for on-demand paging can be used for: everything, and the whole address space at once.
+fn on_demand_paging() -> ibv_odp_caps {
+    use abi::verbs as v;
+    let rc = v::IBV_ODP_SUPPORT_SEND
+        | v::IBV_ODP_SUPPORT_RECV
+        | v::IBV_ODP_SUPPORT_WRITE
+        | v::IBV_ODP_SUPPORT_READ
+        | v::IBV_ODP_SUPPORT_ATOMIC
+        | v::IBV_ODP_SUPPORT_SRQ_RECV;
+    let ud = v::IBV_ODP_SUPPORT_SEND | v::IBV_ODP_SUPPORT_RECV | v::IBV_ODP_SUPPORT_SRQ_RECV;
+    ibv_odp_caps {
+        general_caps: (v::IBV_ODP_SUPPORT | v::IBV_ODP_SUPPORT_IMPLICIT).into(),
+        per_transport_caps: v::ibv_odp_per_transport_caps {
+            rc_odp_caps: rc,
+            uc_odp_caps: ud | v::IBV_ODP_SUPPORT_WRITE,
+            ud_odp_caps: ud,
+        },
+    }
+}
+
+/// `ibv_query_rt_values_ex`, through the context's table: the clock of the completions' timestamps, in ticks. EINVAL for
+/// values that are not known.
+pub(crate) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a context of ours and the caller's structure, by the man page's contract.
+        let values = unsafe {
+            Context::of(context).instance.check()?;
+            &mut *values
+        };
+        if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            let ticks = clock_ns(libc::CLOCK_MONOTONIC_RAW);
+            values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: ticks.cast_signed() };
         }
         Ok(())
     })

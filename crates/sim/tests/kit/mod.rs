@@ -50,6 +50,7 @@ impl Endpoint {
             max_inline_data: 256,
         };
         let init = QpInit {
+            srq: None,
             kind,
             send_cq: sends.clone(),
             recv_cq: receives.clone(),

@@ -5,7 +5,9 @@ use wire::bth::{AtomicEth, Reth};
 use wire::roce::{Header, Op, SendAt, SendTail, WriteAt};
 
 use super::{MAX_MESSAGE, Path};
-use crate::op::{AtomicOp, Completed, Completion, Data, Fault, Memory, SendOp, SendWr, Status, Tail};
+use crate::op::{
+    AtomicOp, Completed, Completion, Data, Fault, LocalOp, Memory, SendOp, SendWr, Status, Tail,
+};
 
 /// Fewest response packets that a READ is split into parts of.
 const MIN_PART: u32 = 16;
@@ -25,6 +27,8 @@ pub(super) struct Request {
     pub packets: u32,
     /// Packets acknowledged, or answers received.
     pub done: u32,
+    /// What needs no packet is done; it completes once all before it are complete.
+    pub executed: bool,
     /// Why it can not be sent: it fails once all before it are complete.
     pub fault: Option<Status>,
     /// A READ is asked for in parts of so many response packets, a power of two: responses are not acknowledged, so
@@ -37,7 +41,17 @@ pub(super) struct Request {
 
 impl Request {
     pub fn new(wr: SendWr) -> Request {
-        Request { wr, begun: false, len: 0, packets: 1, done: 0, fault: None, part: 1, resumed: false }
+        Request {
+            wr,
+            begun: false,
+            len: 0,
+            packets: 1,
+            done: 0,
+            executed: false,
+            fault: None,
+            part: 1,
+            resumed: false,
+        }
     }
 
     /// What is to be known before the first packet.
@@ -50,6 +64,7 @@ impl Request {
         }
         match self.wr.op {
             SendOp::Atomic { .. } => self.len = ATOMIC_LEN as u32,
+            SendOp::Local(_) => self.packets = 0,
             SendOp::Send(_) | SendOp::Write { .. } | SendOp::Read { .. } => {
                 // At most 2^31, as `illegal` has seen.
                 self.len = len as u32;
@@ -77,6 +92,10 @@ impl Request {
     pub fn awaits_answer(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
     }
+    /// What it does without a packet.
+    pub fn local(&self) -> Option<LocalOp> {
+        if let SendOp::Local(op) = self.wr.op { Some(op) } else { None }
+    }
     /// PSNs not yet acknowledged or answered.
     pub fn left(&self) -> u32 {
         self.packets - self.done
@@ -99,8 +118,9 @@ impl Request {
         self.part = self.part.min(part_for(share));
     }
 
-    /// Headers of the request packet at `at`, and its payload's length. The ACK request is the caller's to add.
-    pub fn header(&self, path: &Path, psn: Psn, at: u32) -> (Header, usize) {
+    /// Headers of the request packet at `at`, and its payload's length; none where it takes no packet. The ACK request is
+    /// the caller's to add.
+    pub fn header(&self, path: &Path, psn: Psn, at: u32) -> Option<(Header, usize)> {
         let first = at == 0;
         let last = at + 1 == self.packets;
         let offset = u64::from(at) * path.mtu as u64;
@@ -143,10 +163,11 @@ impl Request {
                     }
                 }
             }
+            SendOp::Local(_) => return None,
         };
         let mut header = path.header(psn, op);
         header.bth.solicited = asks_event && self.wr.solicited;
-        (header, payload_len)
+        Some((header, payload_len))
     }
 
     /// Copies the payload of packet `at` out.
@@ -193,6 +214,8 @@ impl Request {
             SendOp::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => (Completed::CompareSwap, self.len),
             SendOp::Atomic { op: AtomicOp::FetchAdd(_), .. } => (Completed::FetchAdd, self.len),
             SendOp::Atomic { op: AtomicOp::Write(_), .. } => (Completed::AtomicWrite, 0),
+            SendOp::Local(LocalOp::Bind(_)) => (Completed::BindMw, 0),
+            SendOp::Local(LocalOp::Invalidate(_)) => (Completed::LocalInvalidate, 0),
         };
         let good = status == Status::Success;
         Completion {

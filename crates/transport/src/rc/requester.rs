@@ -18,7 +18,7 @@ use wire::roce::{Op, Packet, ReadAt};
 use super::request::Request;
 use super::{Path, RtsAttr, packet_len, rnr_timer_of, timeout_of};
 use crate::TxBatch;
-use crate::op::{Context, SendOp, SendWr, Side, Status};
+use crate::op::{Context, LocalOp, Memory, SendOp, SendWr, Side, Status};
 
 /// Shortest local ACK timeout: responders are threads, not gates. The standard lets an adapter have a least timeout and
 /// wait up to four times as long as it was told (IBA 1.4 §9.7.6.1.3).
@@ -129,7 +129,9 @@ impl Requester {
         // Who asks for a share counts as one who has one.
         self.enter(cx);
         let share = cx.window().share();
-        while self.begin_next(path, share, draining)? && self.send_next(now, path, share, batch, cx)? {}
+        while self.begin_next(path, share, draining)?
+            && (self.do_next(path, cx)? || self.send_next(now, path, share, batch, cx)?)
+        {}
         if self.una == self.high {
             self.leave(cx);
         }
@@ -159,6 +161,40 @@ impl Requester {
         }
     }
 
+    /// Does what needs no packet at the cursor: once, however often the cursor comes by.
+    fn do_next(&mut self, path: &Path, cx: &mut impl Context) -> Result<bool, Status> {
+        let at = self.cursor.request;
+        let Some(request) = self.queue.get_mut(at) else { return Ok(false) };
+        let Some(op) = request.local() else { return Ok(false) };
+        if !request.executed {
+            let done = match op {
+                LocalOp::Bind(bind) => cx.memory().bind(&bind),
+                LocalOp::Invalidate(key) => cx.memory().invalidate(key),
+            };
+            if done.is_err() {
+                // IBA 1.4 §10.10.3.3: a memory management operation error. `send_next` finds nothing to send.
+                request.fault = Some(Status::MwBind);
+                return if at == 0 { Err(Status::MwBind) } else { Ok(false) };
+            }
+            request.executed = true;
+        }
+        self.cursor = Cursor { request: at + 1, packet: 0 };
+        self.retire_executed(path, cx);
+        Ok(true)
+    }
+
+    /// Completes what needed no packet and has become the oldest.
+    fn retire_executed(&mut self, path: &Path, cx: &mut impl Context) {
+        while self.queue.front().is_some_and(|r| r.executed) {
+            let Some(request) = self.queue.pop_front() else { return };
+            if request.wr.signaled {
+                cx.complete(Side::Send, request.completion(Status::Success, path));
+            }
+            self.retired += 1;
+            self.cursor.request = self.cursor.request.saturating_sub(1);
+        }
+    }
+
     /// Sends the packet at the cursor, if it may go now and fits.
     fn send_next(
         &mut self,
@@ -182,7 +218,7 @@ impl Requester {
         if request.awaits_answer() && self.reads >= u32::from(self.limits.max_rd_atomic) {
             return Ok(false);
         }
-        let (mut header, payload_len) = request.header(path, self.next, at);
+        let Some((mut header, payload_len)) = request.header(path, self.next, at) else { return Ok(false) };
         let message_ends = at + psns == request.packets;
         // Asking twice a window keeps it moving.
         let asks =
@@ -312,6 +348,7 @@ impl Requester {
             }
             self.retired += 1;
             self.cursor.request = self.cursor.request.saturating_sub(1);
+            self.retire_executed(path, cx);
         }
         if self.next.before(self.una) {
             // What was to be sent again had arrived the first time.

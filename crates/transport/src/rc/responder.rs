@@ -185,10 +185,6 @@ impl Responder {
             SendAt::Only(tail) => (true, Some(tail)),
         };
         check_len(path, packet.payload, first, tail.is_some())?;
-        if matches!(tail, Some(SendTail::Invalidate(_))) {
-            // No memory here can be invalidated by a peer.
-            return Err(INVALID);
-        }
         match (&self.message, first) {
             (Message::None, true) => {
                 let receive = cx.take_receive().ok_or(Refusal::NotReady)?;
@@ -217,9 +213,18 @@ impl Responder {
         } else if packet.payload.is_empty() {
             None
         } else {
-            let copied = cx.memory().scatter(receive.sges.as_slice(), *before, packet.payload, tail_of(tail));
+            let copied =
+                cx.receive_memory().scatter(receive.sges.as_slice(), *before, packet.payload, tail_of(tail));
             // The responder's own fault, not the requester's.
             copied.err().map(|_| (Status::LocalProtection, NakCode::RemoteOperational))
+        };
+        let failure = match tail {
+            // Before the completion that tells of it (IBA 1.4 §9.4.1.1.3).
+            Some(SendTail::Invalidate(key)) if failure.is_none() => {
+                let invalidated = cx.memory().invalidate(key);
+                invalidated.err().map(|_| (Status::RemoteInvalidRequest, NakCode::RemoteAccess))
+            }
+            _ => failure,
         };
         *before = after;
         let status = match (failure, tail) {
@@ -236,7 +241,12 @@ impl Responder {
             }
             cx.complete(Side::Receive, completion);
         }
-        failure.map_or(Ok(()), |(_, code)| Err(Refusal::Nak(code, None)))
+        match failure {
+            None => Ok(()),
+            // The key that the peer named; all else is our own fault.
+            Some((_, code @ NakCode::RemoteAccess)) => Err(Refusal::Nak(code, Some(QpEvent::AccessError))),
+            Some((_, code)) => Err(Refusal::Nak(code, None)),
+        }
     }
 
     // ---- WRITE ----

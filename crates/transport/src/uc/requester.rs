@@ -118,9 +118,10 @@ fn legal_len(wr: &SendWr) -> Result<u64, Status> {
         }
         SendOp::Send(SendTail::None | SendTail::Immediate(_)) | SendOp::Write { .. } => Ok(len),
         // IBA 1.4 table 38.
-        SendOp::Send(SendTail::Invalidate(_)) | SendOp::Read { .. } | SendOp::Atomic { .. } => {
-            Err(Status::LocalQpOperation)
-        }
+        SendOp::Send(SendTail::Invalidate(_))
+        | SendOp::Read { .. }
+        | SendOp::Atomic { .. }
+        | SendOp::Local(_) => Err(Status::LocalQpOperation),
     }
 }
 
@@ -148,7 +149,9 @@ fn operation(wr: &SendWr, first: bool, last: bool, len: u64) -> Op {
         }
         SendOp::Send(tail) => Op::Send(send_at(first, last, tail)),
         // `legal_len` let none of these through.
-        SendOp::Read { .. } | SendOp::Atomic { .. } => Op::Send(send_at(first, last, SendTail::None)),
+        SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Local(_) => {
+            Op::Send(send_at(first, last, SendTail::None))
+        }
     }
 }
 

@@ -105,7 +105,7 @@ impl Responder {
         }
         let end = if tail.is_some() { Tail::End } else { Tail::More };
         if !packet.payload.is_empty()
-            && cx.memory().scatter(receive.sges.as_slice(), before, packet.payload, end).is_err()
+            && cx.receive_memory().scatter(receive.sges.as_slice(), before, packet.payload, end).is_err()
         {
             cx.complete(Side::Receive, received(&receive, Status::LocalProtection, path.qpn));
             return Err(Broken);

@@ -33,6 +33,8 @@ pub struct TestMemory {
     pub regions: Vec<Region>,
     /// Order and kind of the copies that ended a message.
     pub tails: RefCell<Vec<Tail>>,
+    /// Keys taken back.
+    pub invalidated: RefCell<Vec<Rkey>>,
 }
 
 impl TestMemory {
@@ -118,6 +120,13 @@ impl Memory for TestMemory {
         };
         *word = new.to_ne_bytes();
         Ok(old)
+    }
+    fn invalidate(&self, key: Rkey) -> Result<(), Fault> {
+        if key.0 >= KEY {
+            return Err(Fault::Key);
+        }
+        self.invalidated.borrow_mut().push(key);
+        Ok(())
     }
 }
 

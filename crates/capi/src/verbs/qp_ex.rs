@@ -1,0 +1,413 @@
+//! Extended queue pairs (ibv_create_qp_ex(3), ibv_wr_post(3)): work requests are built by one call a part. Between
+//! `wr_start` and `wr_complete` or `wr_abort` the building belongs to one thread; nothing is posted before
+//! `wr_complete`, and then all or nothing.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use abi::verbs::{
+    self as v, ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_sge,
+};
+use nic::{Datagram, Request};
+use transport::op::{AtomicOp, Data, LocalOp, MAX_SGE, SendOp};
+use wire::roce::SendTail;
+use wire::{Qkey, Qpn, Rkey};
+
+use crate::border::{self, Errno};
+use crate::verbs::ah::Ah;
+use crate::verbs::context::Context;
+use crate::verbs::post;
+use crate::verbs::qp::{self, Qp};
+use crate::verbs::window;
+
+/// The operations of `send_ops_flags` that are offered.
+const OPERATIONS: u64 = (v::IBV_QP_EX_WITH_RDMA_WRITE
+    | v::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | v::IBV_QP_EX_WITH_SEND
+    | v::IBV_QP_EX_WITH_SEND_WITH_IMM
+    | v::IBV_QP_EX_WITH_RDMA_READ
+    | v::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | v::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | v::IBV_QP_EX_WITH_LOCAL_INV
+    | v::IBV_QP_EX_WITH_BIND_MW
+    | v::IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
+
+/// Bits of `comp_mask` that an ordinary queue pair may have.
+const KNOWN_MASK: u32 =
+    v::IBV_QP_INIT_ATTR_PD | v::IBV_QP_INIT_ATTR_CREATE_FLAGS | v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+
+/// Requests being built.
+pub(crate) struct Builder {
+    /// Bits of `send_ops_flags`.
+    operations: u64,
+    /// `wr_start` has taken the queue pair's mutex.
+    building: AtomicBool,
+    work: UnsafeCell<Work>,
+}
+
+// SAFETY: `work` is touched only by the thread that holds the queue pair's mutex, from `wr_start` on.
+unsafe impl Sync for Builder {}
+
+#[derive(Default)]
+struct Work {
+    requests: Vec<Request>,
+    /// The first failure: `wr_complete` answers it.
+    failure: Option<Errno>,
+}
+
+impl Builder {
+    fn new(operations: u64) -> Box<Builder> {
+        Box::new(Builder { operations, building: AtomicBool::new(false), work: UnsafeCell::default() })
+    }
+}
+
+impl Work {
+    fn fail(&mut self, errno: c_int) {
+        self.failure.get_or_insert(Errno(errno));
+    }
+}
+
+/// Makes a queue pair of ordinary type with what an extended one has. Errors as of [`create_qp_ex`].
+///
+/// # Safety
+///
+/// A context of ours and objects of ours that live, as ibv_create_qp_ex(3) asks.
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: a context of ours and the caller's structure, as the caller says.
+    let init = unsafe {
+        Context::usable(context)?;
+        &*attr
+    };
+    let given = |bit| init.comp_mask & bit != 0;
+    let unbuilt = v::IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+        | v::IBV_QP_INIT_ATTR_IND_TABLE
+        | v::IBV_QP_INIT_ATTR_RX_HASH
+        | v::IBV_QP_INIT_ATTR_XRCD;
+    if given(unbuilt) {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    if init.comp_mask & !KNOWN_MASK != 0 || !given(v::IBV_QP_INIT_ATTR_PD) || init.pd.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    if given(v::IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let builder = if given(v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+        if init.send_ops_flags & !OPERATIONS != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        Some(Builder::new(init.send_ops_flags))
+    } else {
+        None
+    };
+    // SAFETY: the plain attributes are the first part of the extended ones; objects of ours, as the caller says.
+    unsafe { qp::create_with(init.pd, attr.cast::<ibv_qp_init_attr>(), builder) }
+}
+
+/// `ibv_create_qp_ex`, through the context's table. errno: as `ibv_create_qp`; EINVAL for a mask that is not known or
+/// without a protection domain; EOPNOTSUPP for operations and creation flags that are not built.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: the man page's contract.
+    border::or_null(|| unsafe { create(context, attr) })
+}
+
+/// `ibv_qp_to_qp_ex`: NULL where the queue pair was not made with `send_ops_flags`.
+pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    border::or_null(|| {
+        // SAFETY: a queue pair of ours, by the man page's contract.
+        let extended = unsafe { Qp::of(qp) }.builder.is_some();
+        Ok(if extended { qp.cast() } else { std::ptr::null_mut() })
+    })
+}
+
+/// Fills the table of an extended queue pair. What it was not made for fails in `wr_complete`.
+pub(crate) fn set_functions(c: &mut ibv_qp_ex) {
+    c.qp_base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    c.wr_start = Some(wr_start);
+    c.wr_complete = Some(wr_complete);
+    c.wr_abort = Some(wr_abort);
+    c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    c.wr_bind_mw = Some(wr_bind_mw);
+    c.wr_local_inv = Some(wr_local_inv);
+    c.wr_rdma_read = Some(wr_rdma_read);
+    c.wr_rdma_write = Some(wr_rdma_write);
+    c.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    c.wr_send = Some(wr_send);
+    c.wr_send_imm = Some(wr_send_imm);
+    c.wr_send_inv = Some(wr_send_inv);
+    c.wr_set_ud_addr = Some(wr_set_ud_addr);
+    c.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
+    c.wr_set_inline_data = Some(wr_set_inline_data);
+    c.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    c.wr_set_sge = Some(wr_set_sge);
+    c.wr_set_sge_list = Some(wr_set_sge_list);
+}
+
+// ---- the critical section ----
+
+/// `ibv_wr_start`: the building belongs to this thread until `ibv_wr_complete` or `ibv_wr_abort`.
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    border::nothing(|| {
+        // SAFETY: an extended queue pair of ours, by the man page's contract.
+        let ours = unsafe { Qp::of(qp.cast()) };
+        let Some(builder) = &ours.builder else { return };
+        // A forked child may find it locked for ever; it has nothing to build anyway.
+        if ours.instance.is_ours() {
+            // SAFETY: the queue pair's own mutex, initialized with it.
+            unsafe { libc::pthread_mutex_lock(&raw mut (*qp).qp_base.mutex) };
+        }
+        builder.building.store(true, Ordering::Relaxed);
+        // SAFETY: locked just now.
+        unsafe { *builder.work.get() = Work::default() };
+    });
+}
+
+/// Ends the critical section; what was built, or `None` where there is none.
+///
+/// # Safety
+///
+/// An extended queue pair of ours; the section is this thread's.
+unsafe fn end(qp: *mut ibv_qp_ex, finish: impl FnOnce(&Qp, Work) -> Result<(), Errno>) -> Result<(), Errno> {
+    // SAFETY: as the caller says.
+    let ours = unsafe { Qp::of(qp.cast()) };
+    let builder = ours.builder.as_ref().ok_or(Errno(libc::EINVAL))?;
+    if !builder.building.swap(false, Ordering::Relaxed) {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: this thread still holds the mutex.
+    let work = std::mem::take(unsafe { &mut *builder.work.get() });
+    let finished = finish(ours, work);
+    if ours.instance.is_ours() {
+        // SAFETY: locked by `wr_start` in this thread.
+        unsafe { libc::pthread_mutex_unlock(&raw mut (*qp).qp_base.mutex) };
+    }
+    finished
+}
+
+/// `ibv_wr_complete`: posts all that was built, or nothing. The errno of the first failure: EINVAL for a wrong state or
+/// request, ENOMEM for a full queue, EOPNOTSUPP for an operation that is not built, ENODEV for a parent's queue pair in
+/// a forked child.
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    let post = |ours: &Qp, work: Work| {
+        if !ours.instance.is_ours() {
+            return Err(Errno(libc::ENODEV));
+        }
+        match work.failure {
+            Some(failure) => Err(failure),
+            None => ours.nic.sender(Instant::now()).post_all(&work.requests).map_err(Errno::from),
+        }
+    };
+    // SAFETY: an extended queue pair of ours, by the man page's contract.
+    border::or_errno(|| unsafe { end(qp, post) })
+}
+
+/// `ibv_wr_abort`: forgets all that was built.
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    border::nothing(|| {
+        // Nothing can fail but ending what never began.
+        // SAFETY: an extended queue pair of ours, by the man page's contract.
+        _ = unsafe { end(qp, |_, _| Ok(())) };
+    });
+}
+
+/// What is being built.
+///
+/// # Safety
+///
+/// An extended queue pair of ours; this thread is between `wr_start` and the end.
+unsafe fn work<'a>(qp: *mut ibv_qp_ex) -> Option<(&'a Builder, &'a mut Work)> {
+    // SAFETY: as the caller says.
+    let builder = unsafe { Qp::of(qp.cast()) }.builder.as_deref()?;
+    if !builder.building.load(Ordering::Relaxed) {
+        return None;
+    }
+    // SAFETY: as the caller says: no other thread is in here.
+    Some((builder, unsafe { &mut *builder.work.get() }))
+}
+
+// ---- builders ----
+
+/// Begins a request, with the queue pair's `wr_id` and `wr_flags` as they are now.
+///
+/// # Safety
+///
+/// As for [`work`].
+unsafe fn begin(qp: *mut ibv_qp_ex, operation: u32, op: SendOp) {
+    border::nothing(|| {
+        // SAFETY: as the caller says.
+        let Some((builder, work)) = (unsafe { work(qp) }) else { return };
+        if builder.operations & u64::from(operation) == 0 {
+            return work.fail(libc::EINVAL);
+        }
+        // SAFETY: as the caller says.
+        let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+        if flags & v::IBV_SEND_IP_CSUM != 0 {
+            return work.fail(libc::EINVAL);
+        }
+        let wr = post::request(wr_id, flags, op, Data::Sges(post::list(&[])));
+        work.requests.push(Request { wr, to: None });
+    });
+}
+
+macro_rules! builders {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) = $operation:ident: $op:expr;)*) => {
+        $($(#[$doc])* unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
+            // SAFETY: an extended queue pair of ours, by the man page's contract.
+            unsafe { begin(qp, v::$operation, $op) }
+        })*
+    };
+}
+
+builders! {
+    /// `ibv_wr_send`.
+    wr_send() = IBV_QP_EX_WITH_SEND: SendOp::Send(SendTail::None);
+    /// `ibv_wr_send_imm`; the data in network byte order.
+    wr_send_imm(imm: u32) = IBV_QP_EX_WITH_SEND_WITH_IMM: SendOp::Send(SendTail::Immediate(imm.to_ne_bytes()));
+    /// `ibv_wr_send_inv`.
+    wr_send_inv(rkey: u32) = IBV_QP_EX_WITH_SEND_WITH_INV: SendOp::Send(SendTail::Invalidate(Rkey(rkey)));
+    /// `ibv_wr_local_inv`.
+    wr_local_inv(rkey: u32) = IBV_QP_EX_WITH_LOCAL_INV: SendOp::Local(LocalOp::Invalidate(Rkey(rkey)));
+    /// `ibv_wr_rdma_write`.
+    wr_rdma_write(rkey: u32, addr: u64) = IBV_QP_EX_WITH_RDMA_WRITE:
+        SendOp::Write { addr, rkey: Rkey(rkey), immediate: None };
+    /// `ibv_wr_rdma_write_imm`; the data in network byte order.
+    wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) = IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM:
+        SendOp::Write { addr, rkey: Rkey(rkey), immediate: Some(imm.to_ne_bytes()) };
+    /// `ibv_wr_rdma_read`.
+    wr_rdma_read(rkey: u32, addr: u64) = IBV_QP_EX_WITH_RDMA_READ: SendOp::Read { addr, rkey: Rkey(rkey) };
+    /// `ibv_wr_atomic_cmp_swp`.
+    wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) = IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP:
+        SendOp::Atomic { addr, rkey: Rkey(rkey), op: AtomicOp::CompareSwap { compare, swap } };
+    /// `ibv_wr_atomic_fetch_add`.
+    wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD:
+        SendOp::Atomic { addr, rkey: Rkey(rkey), op: AtomicOp::FetchAdd(add) };
+}
+
+/// `ibv_wr_bind_mw`: EINVAL for a window that is not of type 2.
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: objects of ours and the caller's structure, by the man page's contract.
+    match unsafe { window::bind_second(mw, &*info, rkey) } {
+        // SAFETY: an extended queue pair of ours, by the man page's contract.
+        Ok(op) => unsafe { begin(qp, v::IBV_QP_EX_WITH_BIND_MW, op) },
+        // SAFETY: as above.
+        Err(Errno(errno)) => border::nothing(|| unsafe {
+            if let Some((_, work)) = work(qp) {
+                work.fail(errno);
+            }
+        }),
+    }
+}
+
+// ---- setters ----
+
+/// Changes the request begun last. A setter before any builder fails the posting (EINVAL).
+///
+/// # Safety
+///
+/// As for [`work`].
+unsafe fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Request) -> Result<(), Errno>) {
+    border::nothing(|| {
+        // SAFETY: as the caller says.
+        let Some((_, work)) = (unsafe { work(qp) }) else { return };
+        if work.failure.is_some() {
+            return;
+        }
+        let changed = work.requests.last_mut().ok_or(Errno(libc::EINVAL)).and_then(change);
+        if let Err(Errno(errno)) = changed {
+            work.fail(errno);
+        }
+    });
+}
+
+/// `ibv_wr_set_sge`.
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let set_one = |request: &mut Request| {
+        request.wr.data = Data::Sges(post::list(&[ibv_sge { addr, length, lkey }]));
+        Ok(())
+    };
+    // SAFETY: an extended queue pair of ours, by the man page's contract.
+    unsafe { set(qp, set_one) }
+}
+
+/// `ibv_wr_set_sge_list`: EINVAL for more elements than the device takes.
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
+    let set_list = |request: &mut Request| {
+        let n = c_int::try_from(num_sge).map_err(|_| Errno(libc::EINVAL))?;
+        // SAFETY: the caller's list, by the man page's contract.
+        request.wr.data = Data::Sges(post::list(unsafe { post::elements(sg_list, n)? }));
+        Ok(())
+    };
+    // SAFETY: as above.
+    unsafe { set(qp, set_list) }
+}
+
+/// `ibv_wr_set_inline_data`: the bytes are copied now.
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    let set_inline = |request: &mut Request| {
+        // SAFETY: the program's own memory, by the man page's contract.
+        request.wr.data =
+            unsafe { post::gather_inline(std::iter::once((addr.cast_const().cast(), length)))? };
+        Ok(())
+    };
+    // SAFETY: as above.
+    unsafe { set(qp, set_inline) }
+}
+
+/// `ibv_wr_set_inline_data_list`: as [`wr_set_inline_data`].
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    num_buf: usize,
+    buf_list: *const ibv_data_buf,
+) {
+    let set_inline = |request: &mut Request| {
+        if num_buf > MAX_SGE || (num_buf > 0 && buf_list.is_null()) {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: the caller's list, by the man page's contract.
+        let pieces = (0..num_buf).map(|i| unsafe {
+            let piece = &*buf_list.add(i);
+            (piece.addr.cast_const().cast(), piece.length)
+        });
+        // SAFETY: the program's own memory, by the man page's contract.
+        request.wr.data = unsafe { post::gather_inline(pieces)? };
+        Ok(())
+    };
+    // SAFETY: as above.
+    unsafe { set(qp, set_inline) }
+}
+
+/// `ibv_wr_set_ud_addr`: `wr_complete` refuses it on a queue pair that is connected (EINVAL).
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+    let set_address = |request: &mut Request| {
+        if ah.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: an address handle of ours, by the man page's contract.
+        let ah = unsafe { Ah::of(ah) }.nic.clone();
+        request.to = Some(Datagram { ah, qpn: Qpn::new(remote_qpn), qkey: Qkey(remote_qkey) });
+        Ok(())
+    };
+    // SAFETY: as above.
+    unsafe { set(qp, set_address) }
+}
+
+/// `ibv_wr_set_xrc_srqn`: EINVAL on a queue pair that is not XRC.
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, _remote_srqn: u32) {
+    // SAFETY: as above.
+    unsafe { set(qp, |_| Err(Errno(libc::EINVAL))) }
+}

@@ -1,0 +1,202 @@
+//! Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3), ibv_query_srq(3), ibv_post_srq_recv(3)).
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use abi::verbs::{
+    self as v, ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex,
+};
+use nic::SrqAttr;
+use transport::op::RecvWr;
+
+use crate::border::{self, Errno};
+use crate::instance::Instance;
+use crate::verbs::context::Context;
+use crate::verbs::event::Unacked;
+use crate::verbs::memory::Pd;
+use crate::verbs::post;
+
+/// A shared receive queue as C sees it, and the adapter's.
+#[repr(C)]
+pub(crate) struct Srq {
+    c: UnsafeCell<ibv_srq>,
+    pub nic: Arc<nic::Srq>,
+    pub async_events: Unacked,
+    /// Queue pairs that take receives from it.
+    pub users: AtomicU32,
+    instance: Arc<Instance>,
+}
+
+impl Srq {
+    /// # Safety
+    ///
+    /// `srq` came from [`ibv_create_srq`] and lives.
+    pub unsafe fn of<'a>(srq: *mut ibv_srq) -> &'a Srq {
+        // SAFETY: the C part is the first field.
+        unsafe { &*srq.cast::<Srq>() }
+    }
+
+    /// Like [`Srq::of`]: ENODEV for a parent's queue in a forked child.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Srq::of`].
+    unsafe fn usable<'a>(srq: *mut ibv_srq) -> Result<&'a Srq, Errno> {
+        // SAFETY: as the caller says.
+        let ours = unsafe { Srq::of(srq) };
+        if ours.instance.is_ours() { Ok(ours) } else { Err(Errno(libc::ENODEV)) }
+    }
+
+    /// The C object of an adapter's queue.
+    pub fn c_of(srq: &nic::Srq) -> *mut ibv_srq {
+        std::ptr::with_exposed_provenance_mut(srq.cookie.load(Ordering::Acquire) as usize)
+    }
+}
+
+/// # Safety
+///
+/// Objects of ours that live, as ibv_create_srq(3) asks.
+pub(crate) unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
+    // SAFETY: as the caller says.
+    let (context, domain) = unsafe { ((*pd).context, Pd::of(pd)) };
+    // SAFETY: as above.
+    let ours = unsafe { Context::usable(context)? };
+    let attr = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, limit: 0 };
+    let nic = nic::Srq::create(&domain.nic, attr, ours.events.clone())?;
+    // SAFETY: integers, pointers, a mutex and a condition of zeroes.
+    let mut c: ibv_srq = unsafe { std::mem::zeroed() };
+    c.context = context;
+    c.srq_context = init.srq_context;
+    c.pd = pd;
+    c.handle = nic.number();
+    domain.users.fetch_add(1, Ordering::AcqRel);
+    let srq = Box::into_raw(Box::new(Srq {
+        c: c.into(),
+        nic: nic.clone(),
+        async_events: Unacked::default(),
+        users: AtomicU32::new(0),
+        instance: ours.instance.clone(),
+    }));
+    nic.cookie.store(srq.expose_provenance() as u64, Ordering::Release);
+    Ok(srq.cast())
+}
+
+/// `ibv_create_srq`; what was asked for is granted as asked. errno: EINVAL for sizes out of range, ENOMEM at the limit.
+pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    // SAFETY: a domain of ours and the caller's structure, by the man page's contract.
+    border::or_null(|| unsafe { create(pd, &mut *attr) })
+}
+
+/// `ibv_create_srq_ex`, through the context's table; the header takes plain queues to [`ibv_create_srq`] itself. errno: as
+/// there; EINVAL for a mask that is not known or no protection domain, EOPNOTSUPP for XRC and tag matching.
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    border::or_null(|| {
+        // SAFETY: the caller's structure, by the man page's contract.
+        let init = unsafe { &*attr };
+        let given = |bit| init.comp_mask & bit != 0;
+        if init.comp_mask & !(v::IBV_SRQ_INIT_ATTR_RESERVED - 1) != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        if given(v::IBV_SRQ_INIT_ATTR_TYPE) && init.srq_type != v::IBV_SRQT_BASIC {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if !given(v::IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: the plain attributes are the first part of the extended ones; a domain of ours, as above.
+        unsafe { create(init.pd, &mut *attr.cast::<ibv_srq_init_attr>()) }
+    })
+}
+
+/// `ibv_destroy_srq`: EBUSY while queue pairs use it; waits until its events are acknowledged.
+pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a queue of ours, by the man page's contract.
+        let ours = unsafe { Srq::of(srq) };
+        if ours.users.load(Ordering::Acquire) > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: what it uses lives as long as it, by its EBUSY and the man page's contract.
+        let (context, pd) = unsafe { (Context::of((*srq).context), (*srq).pd) };
+        if ours.instance.is_ours() {
+            {
+                let _handing_out = context.handing_out.begin();
+                ours.nic.cookie.store(0, Ordering::Release);
+            }
+            ours.nic.destroy();
+            ours.async_events.wait();
+        }
+        // SAFETY: as above; made by `Box::into_raw` in `create`, and used by nobody.
+        unsafe {
+            Pd::of(pd).users.fetch_sub(1, Ordering::AcqRel);
+            drop(Box::from_raw(srq.cast::<Srq>()));
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_modify_srq`: EINVAL for a mask that is not known, a size below what is posted or above the device's, a limit
+/// above the size.
+pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
+        let (ours, attr) = unsafe { (Srq::usable(srq)?, *attr) };
+        let mask = mask.cast_unsigned();
+        if mask & !(v::IBV_SRQ_MAX_WR | v::IBV_SRQ_LIMIT) != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let max_wr = (mask & v::IBV_SRQ_MAX_WR != 0).then_some(attr.max_wr);
+        let limit = (mask & v::IBV_SRQ_LIMIT != 0).then_some(attr.srq_limit);
+        Ok(ours.nic.modify(max_wr, limit)?)
+    })
+}
+
+/// `ibv_query_srq`.
+pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
+        unsafe {
+            let now = Srq::usable(srq)?.nic.query();
+            *attr = ibv_srq_attr { max_wr: now.max_wr, max_sge: now.max_sge, srq_limit: now.limit };
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_get_srq_num`, through the context's table.
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a queue of ours and the caller's variable, by the man page's contract.
+        unsafe { *number = Srq::of(srq).nic.number() };
+        Ok(())
+    })
+}
+
+/// `ibv_post_srq_recv`, through the context's table: takes the list in order; where one is refused, `bad_wr` names it and
+/// those before it stay posted. EINVAL for too many elements, ENOMEM for a full queue, ENODEV for a parent's queue in a
+/// forked child.
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a queue of ours and a list of requests, by the man page's contract.
+        let posted = unsafe {
+            Srq::usable(srq).map_err(|e| (wr, e)).and_then(|ours| {
+                post::each_receive(wr, |wr: RecvWr| ours.nic.post(wr).map_err(|e| Errno(e.errno())))
+            })
+        };
+        posted.map_err(|(at, e)| {
+            // SAFETY: the caller's variable.
+            unsafe { *bad_wr = at };
+            e
+        })
+    })
+}
