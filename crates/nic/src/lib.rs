@@ -15,6 +15,7 @@ pub mod mailbox;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod outlet;
+pub mod port;
 pub mod qp;
 mod timers;
 

@@ -6,19 +6,13 @@ use abi::verbs::{
     _compat_ibv_port_attr, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
     ibv_port_attr, ibv_query_device_ex_input,
 };
-use nic::limits;
+use nic::{limits, port};
 
 use crate::border::{self, Errno};
 use crate::verbs::context::Context;
 
 const ATOMIC_HCA: i32 = 1;
-const PORT_DOWN: u32 = 1;
-const PORT_ACTIVE: u32 = 4;
-const PHYS_DISABLED: u8 = 3;
-const PHYS_LINK_UP: u8 = 5;
 const LINK_LAYER_ETHERNET: u8 = 2;
-/// IBV_PORT_CM_SUP and IBV_PORT_IP_BASED_GIDS, what a RoCE port has.
-const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 /// IBV_GID_TYPE_ROCE_V2 of `ibv_gid_entry`, and IBV_GID_TYPE_SYSFS_ROCE_V2 of the older call.
 const GID_ROCE_V2: u32 = 2;
 const GID_SYSFS_ROCE_V2: u32 = 1;
@@ -27,7 +21,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     use abi::verbs as v;
     // SAFETY: integers only.
     let mut a: ibv_device_attr = unsafe { std::mem::zeroed() };
-    for (to, byte) in a.fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+    for (to, byte) in a.fw_ver.iter_mut().zip(port::FIRMWARE.bytes()) {
         *to = byte.cast_signed();
     }
     a.node_guid = context.nic.config.guid.0.to_be();
@@ -92,42 +86,24 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// `active_width` (1X, 2X, 4X) and `active_speed` (SDR, DDR, FDR10, EDR, HDR, NDR) for an Ethernet speed: the pairs that the
-/// kernel gives its RoCE ports. What has no speed, such as loopback, counts as 1 Gb/s.
-fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
-    const X1: u8 = 1;
-    const X2: u8 = 16;
-    const X4: u8 = 2;
-    match mbps.unwrap_or(1_000) {
-        0..=1_000 => (X1, 1),
-        1_001..=10_000 => (X1, 8),
-        10_001..=20_000 => (X4, 2),
-        20_001..=25_000 => (X1, 32),
-        25_001..=40_000 => (X4, 8),
-        40_001..=50_000 => (X2, 32),
-        50_001..=100_000 => (X4, 32),
-        100_001..=200_000 => (X4, 64),
-        _ => (X4, 128),
-    }
-}
-
-fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Errno> {
-    if port != 1 {
+fn port_attr(context: &Context, number: u8) -> Result<ibv_port_attr, Errno> {
+    if number != 1 {
         return Err(Errno(libc::EINVAL));
     }
     let p = context.nic.port();
     // SAFETY: integers only.
     let mut a: ibv_port_attr = unsafe { std::mem::zeroed() };
-    a.state = if p.up { PORT_ACTIVE } else { PORT_DOWN } as _;
-    a.phys_state = if p.up { PHYS_LINK_UP } else { PHYS_DISABLED };
+    a.state = p.state() as _;
+    a.phys_state = p.phys_state() as _;
     a.max_mtu = wire::Mtu::M4096.code().into();
     a.active_mtu = p.mtu.code().into();
     a.gid_tbl_len = limits::MAX_GIDS as c_int;
-    a.port_cap_flags = PORT_CAPABILITIES;
+    a.port_cap_flags = port::CAPABILITIES;
     a.max_msg_sz = limits::MAX_MESSAGE as u32;
     a.pkey_tbl_len = limits::PKEYS;
     a.max_vl_num = 1;
-    (a.active_width, a.active_speed) = width_and_speed(p.speed_mbps);
+    let rate = p.rate();
+    (a.active_width, a.active_speed) = (rate.width, rate.speed);
     a.active_speed_ex = a.active_speed.into();
     a.link_layer = LINK_LAYER_ETHERNET;
     Ok(a)
