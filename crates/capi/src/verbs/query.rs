@@ -225,7 +225,7 @@ unsafe fn put(e: &ibv_gid_entry, to: *mut u8, size: usize) {
     unsafe { std::ptr::copy_nonoverlapping((&raw const *e).cast::<u8>(), to, n) };
 }
 
-/// `ibv_query_gid_table`: the entries there are, at most `most`; how many, or a negative errno.
+/// `ibv_query_gid_table`: the entries there are; how many, or a negative errno: EINVAL where the array has no room for all.
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
     to: *mut ibv_gid_entry,
@@ -239,14 +239,15 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         }
         // SAFETY: a context of ours, by the man page's contract.
         let context = unsafe { Context::of(context) };
-        let entries = (0..=u8::MAX).filter_map(|i| entry(context, i)).take(most);
-        let mut n = 0;
-        for (i, e) in entries.enumerate() {
-            // SAFETY: the caller's array has `most` structures of `size` bytes.
-            unsafe { put(&e, to.cast::<u8>().add(i * size), size) };
-            n = i + 1;
+        let entries: Vec<_> = (0..=u8::MAX).filter_map(|i| entry(context, i)).collect();
+        if entries.len() > most {
+            return Ok(Err(libc::EINVAL));
         }
-        Ok(Ok(n as isize))
+        for (i, e) in entries.iter().enumerate() {
+            // SAFETY: the caller's array has `most` structures of `size` bytes.
+            unsafe { put(e, to.cast::<u8>().add(i * size), size) };
+        }
+        Ok(Ok(entries.len() as isize))
     });
     result.unwrap_or_else(|errno| -(errno as isize))
 }
