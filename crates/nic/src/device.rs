@@ -80,6 +80,7 @@ pub struct Device {
     pds: AtomicU32,
     next_pd: AtomicU32,
     cqs: AtomicU32,
+    dm_bytes: AtomicU64,
 }
 
 impl std::fmt::Debug for Device {
@@ -108,6 +109,19 @@ impl Pd {
         let mut random = [0; 4];
         self.device.outlet.fill_random(&mut random);
         self.device.memory.register(self.id, addr, len, iova, access, u32::from_ne_bytes(random))
+    }
+    /// Changes a registration of this domain, see [`Table::reregister`]; `pd`: the domain it goes to.
+    pub fn reregister(
+        &self,
+        mr: crate::Mr,
+        pd: Option<&Pd>,
+        range: Option<(u64, u64, u64)>,
+        access: Option<u32>,
+    ) -> Result<(), Error> {
+        if pd.is_some_and(|pd| !Arc::ptr_eq(&pd.device, &self.device)) {
+            return Err(Error::Invalid("a protection domain of another device"));
+        }
+        self.device.memory.reregister(mr, pd.map(|pd| pd.id), range, access)
     }
     /// Takes a registration back.
     pub fn deregister(&self, mr: crate::Mr) -> Result<(), Error> {
@@ -154,6 +168,7 @@ impl Device {
             pds: AtomicU32::new(0),
             next_pd: AtomicU32::new(1),
             cqs: AtomicU32::new(0),
+            dm_bytes: AtomicU64::new(0),
         })
     }
 
@@ -200,6 +215,16 @@ impl Device {
     pub fn take_cq(self: &Arc<Self>) -> Result<CqSlot, Error> {
         take_one(&self.cqs, limits::MAX_CQ, "completion queues")?;
         Ok(CqSlot(self.clone()))
+    }
+
+    /// Counts bytes of device memory in.
+    pub(crate) fn take_dm(&self, len: u64) -> Result<(), Error> {
+        crate::memory::take_dm(&self.dm_bytes, len)
+    }
+
+    /// They are free again.
+    pub(crate) fn give_dm(&self, len: u64) {
+        self.dm_bytes.fetch_sub(len, Ordering::Relaxed);
     }
 
     /// The window shared by all that is sent to `dest`.

@@ -31,6 +31,11 @@ use wire::Rkey;
 
 use crate::{Error, limits};
 
+mod dm;
+
+pub(crate) use dm::take as take_dm;
+pub use dm::{DeviceMemory, GRANULE, RegionOn};
+
 /// Bits of `enum ibv_access_flags`.
 #[allow(missing_docs, non_snake_case)]
 pub mod Access {
@@ -130,21 +135,7 @@ impl Table {
         access: u32,
         random: u32,
     ) -> Result<Mr, Error> {
-        const KNOWN: u32 = 0x3ff | Access::OPTIONAL;
-        const REMOTE_CHANGE: u32 = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if access & !KNOWN != 0 {
-            return Err(Error::Invalid("unknown access flag"));
-        }
-        if access & (Access::ON_DEMAND | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT) != 0 {
-            return Err(Error::Unsupported("on-demand paging and FLUSH"));
-        }
-        if access & REMOTE_CHANGE != 0 && access & Access::LOCAL_WRITE == 0 {
-            return Err(Error::Invalid("remote write or atomic access without local write"));
-        }
-        if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
-            return Err(Error::Invalid("region wraps the address space"));
-        }
-        populate(addr, len, access & Access::LOCAL_WRITE != 0)?;
+        check_region(addr, len, iova, access)?;
         let index = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
             if (free.fresh as usize) < SLOTS {
@@ -167,6 +158,41 @@ impl Table {
 
     /// Takes the key back and waits until no copy uses the region any more.
     pub fn deregister(&self, mr: Mr) -> Result<(), Error> {
+        self.still(mr)?;
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).used.push_back(mr.key.0 >> 16);
+        Ok(())
+    }
+
+    /// Gives a region another domain, other memory (address, length, iova), other rights, or several of them. Its key stays;
+    /// who uses it meanwhile is refused. After an error the region is as it was.
+    pub fn reregister(
+        &self,
+        mr: Mr,
+        pd: Option<u32>,
+        range: Option<(u64, u64, u64)>,
+        access: Option<u32>,
+    ) -> Result<(), Error> {
+        let slot = self.slot(mr.key.0 >> 16);
+        let now = [&slot.addr, &slot.len, &slot.iova].map(|field| field.load(Ordering::Relaxed));
+        let (addr, len, iova) = range.unwrap_or(now.into());
+        let rights = access.unwrap_or_else(|| slot.access.load(Ordering::Relaxed));
+        if range.is_some() || access.is_some() {
+            check_region(addr, len, iova, rights)?;
+        }
+        self.still(mr)?;
+        if let Some(pd) = pd {
+            slot.pd.store(pd, Ordering::Relaxed);
+        }
+        slot.access.store(rights, Ordering::Relaxed);
+        slot.addr.store(addr, Ordering::Relaxed);
+        slot.len.store(len, Ordering::Relaxed);
+        slot.iova.store(iova, Ordering::Relaxed);
+        slot.key.store(mr.key.0, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Clears a region's key and waits until no copy uses it any more.
+    fn still(&self, mr: Mr) -> Result<(), Error> {
         let index = mr.key.0 >> 16;
         let slot = self.slot(index);
         if index == 0 || slot.key.compare_exchange(mr.key.0, 0, Ordering::SeqCst, Ordering::SeqCst).is_err() {
@@ -176,7 +202,6 @@ impl Table {
         while slot.in_flight.load(Ordering::SeqCst) != 0 {
             std::thread::yield_now();
         }
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).used.push_back(index);
         Ok(())
     }
 
@@ -396,6 +421,25 @@ fn last_word(real: u64, len: usize) -> usize {
     start.saturating_sub(real).min(len as u64) as usize
 }
 
+/// Whether memory can be registered so; its pages are brought in.
+fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error> {
+    const KNOWN: u32 = 0x3ff | Access::OPTIONAL;
+    const REMOTE_CHANGE: u32 = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if access & !KNOWN != 0 {
+        return Err(Error::Invalid("unknown access flag"));
+    }
+    if access & (Access::ON_DEMAND | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT) != 0 {
+        return Err(Error::Unsupported("on-demand paging and FLUSH"));
+    }
+    if access & REMOTE_CHANGE != 0 && access & Access::LOCAL_WRITE == 0 {
+        return Err(Error::Invalid("remote write or atomic access without local write"));
+    }
+    if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
+        return Err(Error::Invalid("region wraps the address space"));
+    }
+    populate(addr, len, access & Access::LOCAL_WRITE != 0)
+}
+
 /// Brings the pages in and finds out whether they may be read, or written.
 fn populate(addr: u64, len: u64, write: bool) -> Result<(), Error> {
     if len == 0 {
@@ -494,6 +538,40 @@ mod tests {
         assert_eq!(table.register(1, addr, 4096, addr, Access::LOCAL_WRITE, 0), Err(Error::Fault));
         assert!(table.register(1, addr, 4096, addr, 0, 0).is_ok());
         assert_eq!(table.register(1, 0x1000, 4096, 0x1000, 0, 0), Err(Error::Fault));
+    }
+
+    #[test]
+    fn a_region_registered_anew_keeps_its_key_and_has_the_new_rights_domain_and_memory() {
+        let (table, mut bytes, mut other) = (Table::new(), vec![0_u8; 64], vec![7_u8; 32]);
+        let (mr, addr) = region(&table, &mut bytes, Access::LOCAL_WRITE);
+        let range = Remote { addr, length: 8, rkey: mr.key };
+        assert_eq!(table.view(1, RIGHTS).check(range, op::Access::Write), Err(Fault::Rights));
+        table.reregister(mr, None, None, Some(RIGHTS)).unwrap();
+        assert_eq!(table.view(1, RIGHTS).check(range, op::Access::Write), Ok(()));
+        table.reregister(mr, Some(2), None, None).unwrap();
+        assert_eq!(table.view(1, RIGHTS).check(range, op::Access::Write), Err(Fault::Key));
+        assert_eq!(table.view(2, RIGHTS).check(range, op::Access::Write), Ok(()));
+        let to = other.as_mut_ptr() as u64;
+        table.reregister(mr, None, Some((to, 32, to)), None).unwrap();
+        let mut read = [0; 4];
+        table.view(2, RIGHTS).read(Remote { addr: to, length: 4, rkey: mr.key }, 0, &mut read).unwrap();
+        assert_eq!(read, [7; 4]);
+        assert_eq!(
+            table.view(2, RIGHTS).check(Remote { addr: to, length: 33, ..range }, op::Access::Read),
+            Err(Fault::Range)
+        );
+    }
+
+    #[test]
+    fn a_region_that_cannot_be_registered_anew_stays_as_it_was() {
+        let (table, mut bytes) = (Table::new(), vec![0_u8; 64]);
+        let (mr, addr) = region(&table, &mut bytes, RIGHTS);
+        assert_eq!(table.reregister(mr, Some(2), Some((0x1000, 4096, 0x1000)), None), Err(Error::Fault));
+        assert!(table.reregister(mr, Some(2), None, Some(Access::REMOTE_WRITE)).is_err());
+        let range = Remote { addr, length: 64, rkey: mr.key };
+        assert_eq!(table.view(1, RIGHTS).check(range, op::Access::Write), Ok(()));
+        table.deregister(mr).unwrap();
+        assert!(table.reregister(mr, None, None, Some(0)).is_err());
     }
 
     #[test]

@@ -76,6 +76,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         a.orig_attr = device_attr(unsafe { Context::of(context) });
         a.device_cap_flags_ex = a.orig_attr.device_cap_flags.into();
         a.phys_port_cnt_ex = 1;
+        a.max_dm_size = limits::MAX_DM;
         // SAFETY: the caller's structure has `size` bytes.
         unsafe {
             attr.cast::<u8>().write_bytes(0, size);
