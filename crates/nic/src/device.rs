@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use transport::Window;
+use transport::op::Remote;
 use wire::roce::Packet;
 use wire::{Gid, Guid, Mtu, Qpn};
 
@@ -122,6 +123,11 @@ impl Pd {
             return Err(Error::Invalid("a protection domain of another device"));
         }
         self.device.memory.reregister(mr, pd.map(|pd| pd.id), range, access)
+    }
+    /// Brings in pages of this domain's regions, see [`Table::prefetch`].
+    pub fn prefetch(&self, sge: transport::Sge, write: Option<bool>) -> Result<(), Error> {
+        let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };
+        self.device.memory.prefetch(self.id, range, write)
     }
     /// Takes a registration back.
     pub fn deregister(&self, mr: crate::Mr) -> Result<(), Error> {

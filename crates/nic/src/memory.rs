@@ -32,9 +32,11 @@ use wire::Rkey;
 use crate::{Error, limits};
 
 mod dm;
+mod pages;
 
 pub(crate) use dm::take as take_dm;
 pub use dm::{DeviceMemory, GRANULE, RegionOn};
+pub use pages::can_populate;
 
 /// Bits of `enum ibv_access_flags`.
 #[allow(missing_docs, non_snake_case)]
@@ -210,7 +212,8 @@ impl Table {
         View { table: self, pd, remote_access }
     }
 
-    /// Runs `copy` on the real address of a checked range while the region can not go away.
+    /// Runs `copy` on the real address of a checked range while the region can not go away; with on-demand paging once the
+    /// pages are there.
     fn with<T>(
         &self,
         pd: u32,
@@ -218,13 +221,47 @@ impl Table {
         right: u32,
         copy: impl FnOnce(u64) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
+        const CHANGE: u32 = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        self.reach(pd, range, right, |real, access| {
+            if access & Access::ON_DEMAND != 0 {
+                pages::populate(real, range.length, right & CHANGE != 0).map_err(|_| Fault::Unmapped)?;
+            }
+            copy(real)
+        })
+    }
+
+    /// Brings in the pages of a range that work requests of a protection domain are about to use (ibv_advise_mr(3)): to be
+    /// read; to be written; or, with `None`, only where that takes no page fault, which is never more than a check.
+    pub fn prefetch(&self, pd: u32, range: Remote, write: Option<bool>) -> Result<(), Error> {
+        const REFUSED: Error = Error::Invalid("no region with on-demand paging");
+        let rights = if write == Some(true) { Access::LOCAL_WRITE } else { 0 };
+        let found = self.reach(pd, range, 0, |real, access| {
+            Ok(match write {
+                _ if access & Access::ON_DEMAND == 0 => Err(REFUSED),
+                _ if access & rights != rights => Err(Error::System(libc::EPERM)),
+                Some(write) => pages::populate(real, range.length, write),
+                None => Ok(()),
+            })
+        });
+        found.unwrap_or(Err(Error::Fault))
+    }
+
+    /// Runs `then` on the real address of a checked range, and its region's rights, while the region can not go away.
+    fn reach<T>(
+        &self,
+        pd: u32,
+        range: Remote,
+        right: u32,
+        then: impl FnOnce(u64, u32) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
         let slot = self.slot(range.rkey.0 >> 16);
         let _guard = InFlight::enter(&slot.in_flight);
         let key = slot.key.load(Ordering::SeqCst);
         if key == 0 || key != range.rkey.0 || slot.pd.load(Ordering::Relaxed) != pd {
             return Err(Fault::Key);
         }
-        if slot.access.load(Ordering::Relaxed) & right != right {
+        let access = slot.access.load(Ordering::Relaxed);
+        if access & right != right {
             return Err(Fault::Rights);
         }
         let at = range.addr.checked_sub(slot.iova.load(Ordering::Relaxed)).ok_or(Fault::Range)?;
@@ -233,7 +270,7 @@ impl Table {
             return Err(Fault::Range);
         }
         // No overflow: registration checked addr + len.
-        copy(slot.addr.load(Ordering::Relaxed) + at)
+        then(slot.addr.load(Ordering::Relaxed) + at, access)
     }
 }
 
@@ -341,7 +378,11 @@ impl Memory for View<'_> {
             op::Access::FlushGlobal => Access::FLUSH_GLOBAL,
             op::Access::FlushPersistent => Access::FLUSH_PERSISTENT,
         };
-        self.remote(range, right, |_| Ok(()))
+        // On-demand paging looks for the pages when they are used: a request may name more than will ever come.
+        if self.remote_access & right != right {
+            return Err(Fault::Rights);
+        }
+        self.table.reach(self.pd, range, right, |_, _| Ok(()))
     }
 
     fn write(&self, to: Remote, at: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
@@ -428,8 +469,8 @@ fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error
     if access & !KNOWN != 0 {
         return Err(Error::Invalid("unknown access flag"));
     }
-    if access & (Access::ON_DEMAND | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT) != 0 {
-        return Err(Error::Unsupported("on-demand paging and FLUSH"));
+    if access & (Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT) != 0 {
+        return Err(Error::Unsupported("FLUSH"));
     }
     if access & REMOTE_CHANGE != 0 && access & Access::LOCAL_WRITE == 0 {
         return Err(Error::Invalid("remote write or atomic access without local write"));
@@ -437,38 +478,15 @@ fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error
     if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
         return Err(Error::Invalid("region wraps the address space"));
     }
-    populate(addr, len, access & Access::LOCAL_WRITE != 0)
-}
-
-/// Brings the pages in and finds out whether they may be read, or written.
-fn populate(addr: u64, len: u64, write: bool) -> Result<(), Error> {
-    if len == 0 {
-        return Ok(());
+    if access & Access::ON_DEMAND != 0 {
+        // Its pages are looked for whenever they are used, so that what is mapped there may change.
+        return if can_populate() {
+            Ok(())
+        } else {
+            Err(Error::Unsupported("on-demand paging on this kernel"))
+        };
     }
-    let page = 4096;
-    let start = addr & !(page - 1);
-    let bytes = (addr + len - start).next_multiple_of(page) as usize;
-    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    // SAFETY: this advice changes no content; a range that is not mapped is an error, not a fault.
-    if unsafe { libc::madvise(start as *mut libc::c_void, bytes, advice) } == 0 {
-        return Ok(());
-    }
-    match std::io::Error::last_os_error().raw_os_error() {
-        Some(libc::ENOMEM | libc::EFAULT) => Err(Error::Fault),
-        // Wrong rights, or a kernel (before 5.14) that does not know the advice.
-        Some(libc::EINVAL) if advice_is_known() => Err(Error::Fault),
-        _ => Ok(()),
-    }
-}
-
-/// Whether the kernel knows MADV_POPULATE_WRITE: asked of a page of our own.
-fn advice_is_known() -> bool {
-    #[repr(align(4096))]
-    struct Page([u8; 4096]);
-    let mut page = Box::new(Page([0; 4096]));
-    let at = page.0.as_mut_ptr().cast();
-    // SAFETY: a whole page of our own.
-    unsafe { libc::madvise(at, 4096, libc::MADV_POPULATE_WRITE) == 0 }
+    pages::populate(addr, len, access & Access::LOCAL_WRITE != 0)
 }
 
 #[cfg(test)]
@@ -572,6 +590,63 @@ mod tests {
         assert_eq!(table.view(1, RIGHTS).check(range, op::Access::Write), Ok(()));
         table.deregister(mr).unwrap();
         assert!(table.reregister(mr, None, None, Some(0)).is_err());
+    }
+
+    #[test]
+    fn with_on_demand_paging_memory_may_come_and_go_and_what_is_not_mapped_is_a_fault() {
+        let table = Table::new();
+        // SAFETY: a new mapping of two pages.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                8192,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        let addr = at as u64;
+        // SAFETY: the second page of the mapping just made.
+        assert_eq!(unsafe { libc::munmap(at.byte_add(4096), 4096) }, 0);
+        let mr = table.register(1, addr, 8192, addr, RIGHTS | Access::ON_DEMAND, 1).unwrap();
+        let view = table.view(1, RIGHTS);
+        let there = Remote { addr, length: 8, rkey: mr.key };
+        let gone = Remote { addr: addr + 4096, length: 8, rkey: mr.key };
+        assert_eq!(view.write(there, 0, &[5; 8], Tail::End), Ok(()));
+        assert_eq!(view.write(gone, 0, &[5; 8], Tail::End), Err(Fault::Unmapped));
+        assert_eq!(view.read(gone, 0, &mut [0; 8]), Err(Fault::Unmapped));
+        assert_eq!(view.check(gone, op::Access::Write), Ok(()));
+        // SAFETY: the first page, which nobody uses as memory of Rust.
+        assert_eq!(unsafe { libc::mprotect(at, 4096, libc::PROT_READ) }, 0);
+        assert_eq!(view.write(there, 0, &[6; 8], Tail::End), Err(Fault::Unmapped));
+        let mut read = [0; 8];
+        assert_eq!(view.read(there, 0, &mut read), Ok(()));
+        assert_eq!(read, [5; 8]);
+        assert_eq!(table.prefetch(1, there, Some(false)), Ok(()));
+        assert_eq!(table.prefetch(1, there, Some(true)), Err(Error::Fault));
+        assert_eq!(table.prefetch(1, gone, Some(false)), Err(Error::Fault));
+        assert_eq!(table.prefetch(1, gone, None), Ok(()));
+        // SAFETY: as above.
+        unsafe { libc::munmap(at, 4096) };
+    }
+
+    #[test]
+    fn a_region_of_the_whole_address_space_grants_what_is_mapped() {
+        let (table, mut bytes) = (Table::new(), vec![3_u8; 16]);
+        let mr = table.register(1, 0, u64::MAX, 0, RIGHTS | Access::ON_DEMAND, 1).unwrap();
+        let view = table.view(1, RIGHTS);
+        let addr = bytes.as_mut_ptr() as u64;
+        let mut read = [0; 16];
+        assert_eq!(view.read(Remote { addr, length: 16, rkey: mr.key }, 0, &mut read), Ok(()));
+        assert_eq!(read, [3; 16]);
+        for addr in [0, 0x1000, u64::MAX - 16, 1 << 63] {
+            assert_eq!(
+                view.read(Remote { addr, length: 16, rkey: mr.key }, 0, &mut read),
+                Err(Fault::Unmapped)
+            );
+        }
     }
 
     #[test]

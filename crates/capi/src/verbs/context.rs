@@ -13,7 +13,7 @@ use crate::fds::Counter;
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
-use crate::verbs::{cq, dm, parent, post, query};
+use crate::verbs::{cq, dm, memory, parent, post, query};
 
 /// An opened device as C sees it, and what it stands for.
 #[repr(C)]
@@ -69,6 +69,7 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.context.async_fd = fd.fd();
     c.context.num_comp_vectors = 1;
     c.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    c.advise_mr = Some(memory::advise_mr);
     dm::enter(&mut c);
     parent::enter(&mut c);
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;

@@ -43,7 +43,11 @@ pub(crate) fn enter(c: &mut verbs_context) {
 unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
     border::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
-        let (ours, attr) = unsafe { (Context::usable(context)?, &*attr) };
+        let (ours, attr) = unsafe { (Context::of(context), &*attr) };
+        // A forked child may have memory of a device that it cannot use otherwise: no socket and no thread is behind it.
+        if ours.instance.is_ours() {
+            ours.instance.check()?;
+        }
         if attr.comp_mask != 0 {
             return Err(Errno(libc::EINVAL));
         }

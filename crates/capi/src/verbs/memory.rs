@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::verbs::{
-    IBV_ACCESS_ZERO_BASED, IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD,
-    IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_ERR_INPUT, IBV_REREG_MR_FLAGS_SUPPORTED, ibv_context,
-    ibv_mr, ibv_pd, ibv_td,
+    IBV_ACCESS_ZERO_BASED, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, IBV_REREG_MR_CHANGE_ACCESS,
+    IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_ERR_INPUT,
+    IBV_REREG_MR_FLAGS_SUPPORTED, ibv_context, ibv_mr, ibv_pd, ibv_sge, ibv_td,
 };
 use nic::memory::RegionOn;
 
@@ -219,7 +220,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
 }
 
 /// `ibv_reg_mr`. errno: EINVAL for illegal access flags, EFAULT for memory not mapped with these rights, ENOMEM at the limit,
-/// EOPNOTSUPP for on-demand paging. With `IBV_ACCESS_ZERO_BASED` addresses count from the first byte.
+/// EOPNOTSUPP for on-demand paging where the kernel (before 5.14) cannot tell what is mapped. With `IBV_ACCESS_ZERO_BASED` addresses count from the first byte.
 pub unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -266,5 +267,35 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         };
         // In a forked child accesses that were under way in the parent never end.
         if ours { Ok(mr.pd.deregister(mr.nic)?) } else { Ok(()) }
+    })
+}
+
+/// `ibv_advise_mr`, through the context's table. EINVAL for flags, or a region without on-demand paging; EOPNOTSUPP for other advice;
+/// EFAULT for a key, range or memory that does not exist; EPERM for a region that may not be written.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: u32,
+    flags: u32,
+    sg_list: *mut ibv_sge,
+    num_sges: u32,
+) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a domain of ours, by the man page's contract.
+        let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
+        let write = match advice {
+            IBV_ADVISE_MR_ADVICE_PREFETCH => Some(false),
+            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => Some(true),
+            IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => None,
+            _ => return Err(Errno(libc::EOPNOTSUPP)),
+        };
+        if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || num_sges == 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        for i in 0..num_sges as usize {
+            // SAFETY: the caller's array has `num_sges` elements.
+            let ibv_sge { addr, length, lkey } = unsafe { *sg_list.add(i) };
+            ours.nic.prefetch(transport::Sge { addr, length, lkey: wire::Rkey(lkey) }, write)?;
+        }
+        Ok(())
     })
 }

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 
 use abi::verbs::{
     _compat_ibv_port_attr, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry,
-    ibv_port_attr, ibv_query_device_ex_input,
+    ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input,
 };
 use nic::{limits, port};
 
@@ -49,6 +49,26 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a
 }
 
+/// On-demand paging: all that touches memory does it the same way, so it is there for all operations of a transport.
+fn odp_caps() -> ibv_odp_caps {
+    use abi::verbs as v;
+    if !nic::memory::can_populate() {
+        // SAFETY: integers only.
+        return unsafe { std::mem::zeroed() };
+    }
+    let datagrams = v::IBV_ODP_SUPPORT_SEND | v::IBV_ODP_SUPPORT_RECV | v::IBV_ODP_SUPPORT_SRQ_RECV;
+    let uc = datagrams | v::IBV_ODP_SUPPORT_WRITE;
+    let rc = uc | v::IBV_ODP_SUPPORT_READ | v::IBV_ODP_SUPPORT_ATOMIC;
+    ibv_odp_caps {
+        general_caps: (v::IBV_ODP_SUPPORT | v::IBV_ODP_SUPPORT_IMPLICIT).into(),
+        per_transport_caps: v::ibv_odp_per_transport_caps {
+            rc_odp_caps: rc,
+            uc_odp_caps: uc,
+            ud_odp_caps: datagrams,
+        },
+    }
+}
+
 /// `ibv_query_device`.
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: a context of ours and the caller's structure, by the man page's contract.
@@ -77,6 +97,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         a.device_cap_flags_ex = a.orig_attr.device_cap_flags.into();
         a.phys_port_cnt_ex = 1;
         a.max_dm_size = limits::MAX_DM;
+        a.odp_caps = odp_caps();
         // SAFETY: the caller's structure has `size` bytes.
         unsafe {
             attr.cast::<u8>().write_bytes(0, size);
