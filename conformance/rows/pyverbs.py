@@ -1,5 +1,6 @@
 """rdma-core's own Python tests (Debian's python3-pyverbs), all modules that are no vendor's, each test in a process of its own: one
-that crashes or hangs takes no other with it. What came of each stands in PYVERBS.md."""
+that crashes or hangs takes no other with it. What came of each stands in PYVERBS.md. PYVERBS_SEED chooses other random draws than the
+usual ones."""
 import glob, gzip, os, re, shutil, signal, subprocess
 
 from .harness import HERE, Fail, LeftOut, row, session
@@ -10,6 +11,13 @@ PYTHON = "/usr/bin/python3"
 VENDORS = ("test_mlx5", "test_efa", "test_cuda")
 TABLE = os.path.join(HERE, "PYVERBS.md")
 HUGE_PAGES = "/proc/sys/vm/nr_hugepages"
+# The tests draw sizes, flags and masks at random; with the same draw every time two runs can be compared.
+SEEDED = """import os, random, runpy, sys
+sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+random.seed(os.environ.get('PYVERBS_SEED', '1'))
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
 # 2 MiB each; the tests map a few at a time.
 RESERVED = 64
 # Longer than the suite's own patience (its barriers wait 15 s, its polls 10 s).
@@ -95,7 +103,7 @@ def stable(text):
 
 
 def one(row, runner, device, test, ns):
-    program = row.run(PYTHON, runner, "--dev", device, "-v", test, ns=ns, env={"PYTHONDONTWRITEBYTECODE": "1"})
+    program = row.run(PYTHON, "-c", SEEDED, runner, "--dev", device, "-v", test, ns=ns, env={"PYTHONDONTWRITEBYTECODE": "1"})
     try:
         program.wait(PATIENCE)
         ended = True

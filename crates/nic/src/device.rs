@@ -124,6 +124,14 @@ impl Pd {
         }
         self.device.memory.reregister(mr, pd.map(|pd| pd.id), range, access)
     }
+    /// Its number among the domains of the device in this process.
+    pub fn number(&self) -> u32 {
+        self.id
+    }
+    /// The region of this domain in a slot, and its length in bytes.
+    pub fn region(&self, slot: u32) -> Option<(crate::Mr, u64)> {
+        self.device.memory.region(self.id, slot)
+    }
     /// Brings in pages of this domain's regions, see [`Table::prefetch`].
     pub fn prefetch(&self, sge: transport::Sge, write: Option<bool>) -> Result<(), Error> {
         let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };

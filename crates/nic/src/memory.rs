@@ -207,6 +207,18 @@ impl Table {
         Ok(())
     }
 
+    /// The region of a protection domain that has a slot, and its length in bytes.
+    pub fn region(&self, pd: u32, slot: u32) -> Option<(Mr, u64)> {
+        if slot > u32::from(u16::MAX) {
+            return None;
+        }
+        let slot = self.slot(slot);
+        let _guard = InFlight::enter(&slot.in_flight);
+        let key = slot.key.load(Ordering::SeqCst);
+        let found = key != 0 && slot.pd.load(Ordering::Relaxed) == pd;
+        found.then(|| (Mr { key: Rkey(key) }, slot.len.load(Ordering::Relaxed)))
+    }
+
     /// The memory that a queue pair of this protection domain sees, whose peers have these rights.
     pub fn view(&self, pd: u32, remote_access: u32) -> View<'_> {
         View { table: self, pd, remote_access }

@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::verbs::{
     IBV_ACCESS_ZERO_BASED, IBV_DM_MASK_HANDLE, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd,
@@ -12,7 +13,7 @@ use nic::memory::DeviceMemory;
 
 use crate::border::{self, Errno};
 use crate::verbs::context::Context;
-use crate::verbs::memory;
+use crate::verbs::{import, memory};
 
 /// Device memory as C sees it, and the adapter's.
 #[repr(C)]
@@ -24,12 +25,15 @@ struct Dm {
 impl Dm {
     /// # Safety
     ///
-    /// `dm` came from [`alloc_dm`] and lives.
+    /// `dm` came from [`make`] and lives.
     unsafe fn of<'a>(dm: *mut ibv_dm) -> &'a Dm {
         // SAFETY: the C part is the first field.
         unsafe { &*dm.cast::<Dm>() }
     }
 }
+
+/// The next buffer's handle.
+static NEXT_HANDLE: AtomicU32 = AtomicU32::new(1);
 
 /// Enters the calls into a context's table.
 pub(crate) fn enter(c: &mut verbs_context) {
@@ -52,15 +56,32 @@ unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm
             return Err(Errno(libc::EINVAL));
         }
         let nic = DeviceMemory::alloc(&ours.nic, attr.length as u64, attr.log_align_req)?;
-        let c = ibv_dm {
-            context,
-            memcpy_to_dm: Some(memcpy_to_dm),
-            memcpy_from_dm: Some(memcpy_from_dm),
-            comp_mask: IBV_DM_MASK_HANDLE,
-            handle: 0,
-        };
-        Ok(Box::into_raw(Box::new(Dm { c: c.into(), nic })).cast())
+        let handle = NEXT_HANDLE.fetch_add(1, Ordering::Relaxed);
+        import::remember_dm(&ours.nic, handle, &nic);
+        Ok(make(context, nic, handle))
     })
+}
+
+/// Device memory for a context.
+pub(crate) fn make(context: *mut ibv_context, nic: Arc<DeviceMemory>, handle: u32) -> *mut ibv_dm {
+    let c = ibv_dm {
+        context,
+        memcpy_to_dm: Some(memcpy_to_dm),
+        memcpy_from_dm: Some(memcpy_from_dm),
+        comp_mask: IBV_DM_MASK_HANDLE,
+        handle,
+    };
+    Box::into_raw(Box::new(Dm { c: c.into(), nic })).cast()
+}
+
+/// Takes away what [`make`] made.
+///
+/// # Safety
+///
+/// It is used by nobody any more.
+pub(crate) unsafe fn forget(dm: *mut ibv_dm) {
+    // SAFETY: made by `Box::into_raw` in `make`.
+    drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
 }
 
 /// `ibv_free_dm`: EBUSY while regions lie on it.
@@ -70,8 +91,8 @@ unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         if unsafe { Dm::of(dm) }.nic.is_used() {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: made by `Box::into_raw` in `alloc_dm`, and used by nobody.
-        drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
+        // SAFETY: used by nobody, by the man page's contract.
+        unsafe { forget(dm) };
         Ok(())
     })
 }

@@ -15,6 +15,7 @@ use nic::memory::RegionOn;
 
 use crate::border::{self, Errno};
 use crate::verbs::context::Context;
+use crate::verbs::import;
 use crate::verbs::parent::Td;
 
 /// A protection domain as C sees it, and the adapter's.
@@ -81,8 +82,9 @@ impl Pd {
         Pd::make(context, nic, Some(parent))
     }
 
-    fn make(context: *mut ibv_context, nic: Arc<nic::Pd>, parent: Option<Parent>) -> *mut ibv_pd {
-        let c = ibv_pd { context, handle: 0 };
+    /// A domain for a context.
+    pub fn make(context: *mut ibv_context, nic: Arc<nic::Pd>, parent: Option<Parent>) -> *mut ibv_pd {
+        let c = ibv_pd { context, handle: import::remember_domain(&nic) };
         Box::into_raw(Box::new(Pd { c: c.into(), nic, users: AtomicU32::new(0), parent })).cast()
     }
 }
@@ -149,10 +151,12 @@ pub(crate) fn register_on(
     Ok(unsafe { make(pd, nic, std::ptr::null_mut(), length, Some(on)) })
 }
 
+/// A region for a domain.
+///
 /// # Safety
 ///
 /// A domain of ours that lives.
-unsafe fn make(
+pub(crate) unsafe fn make(
     pd: *mut ibv_pd,
     nic: nic::Mr,
     addr: *mut c_void,
@@ -254,19 +258,31 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     register(pd, addr, length, iova, access)
 }
 
+/// Takes away what [`make`] made: the region itself, and whether it is this process's.
+///
+/// # Safety
+///
+/// It is used by nobody any more.
+pub(crate) unsafe fn forget(mr: *mut ibv_mr) -> (nic::Mr, Arc<nic::Pd>, Option<RegionOn>, bool) {
+    // SAFETY: made by `Box::into_raw` in `make`.
+    let mr = unsafe { Box::from_raw(mr.cast::<Mr>()) };
+    let Mr { c, nic, pd: domain, on } = *mr;
+    let ibv_mr { pd, context, .. } = c.into_inner();
+    // SAFETY: a domain lives as long as its regions, by `ibv_dealloc_pd`'s EBUSY; so does their context.
+    let ours = unsafe {
+        Pd::of(pd).users.fetch_sub(1, Ordering::AcqRel);
+        Context::of(context).instance.is_ours()
+    };
+    (nic, domain, on, ours)
+}
+
 /// `ibv_dereg_mr`: no access is under way any more when it returns.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     border::or_errno(|| {
-        // SAFETY: made by `Box::into_raw` in `make`, by the man page's contract.
-        let mr = unsafe { Box::from_raw(mr.cast::<Mr>()) };
-        let ibv_mr { pd, context, .. } = mr.c.into_inner();
-        // SAFETY: a domain lives as long as its regions, by `ibv_dealloc_pd`'s EBUSY; so does their context.
-        let ours = unsafe {
-            Pd::of(pd).users.fetch_sub(1, Ordering::AcqRel);
-            Context::of(context).instance.is_ours()
-        };
+        // SAFETY: a region of ours, by the man page's contract. Device memory under it stays until the end of this call.
+        let (nic, pd, _on, ours) = unsafe { forget(mr) };
         // In a forked child accesses that were under way in the parent never end.
-        if ours { Ok(mr.pd.deregister(mr.nic)?) } else { Ok(()) }
+        if ours { Ok(pd.deregister(nic)?) } else { Ok(()) }
     })
 }
 

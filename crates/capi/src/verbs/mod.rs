@@ -7,6 +7,7 @@ pub mod device;
 mod dm;
 pub mod event;
 pub mod fork;
+pub mod import;
 pub mod memory;
 mod parent;
 pub mod post;
