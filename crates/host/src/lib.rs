@@ -153,6 +153,15 @@ impl<G: Guest> Host<G> {
         ports.poll(&Delivery { guest: &*self.guest, clock, counters })
     }
 
+    /// For a thread whose process may end at once, after its last message: what it has sent to another process of this host may
+    /// lie in a socket of its own, and is handed on. Call it with no lock of the guest held.
+    pub fn sweep(&self) {
+        if self.is_ours() {
+            let RealWorld { clock, counters, ports, .. } = &*self.world;
+            ports.sweep(&Delivery { guest: &*self.guest, clock, counters });
+        }
+    }
+
     /// For a thread that polled and now is about to wait (on a completion channel): hands the sockets back to the
     /// engine at once. Without it the engine takes them back up to 200 us later.
     pub fn rest(&self) {
