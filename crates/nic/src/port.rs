@@ -1,5 +1,5 @@
-//! What a port says of itself, in the numbers of `ibv_query_port`(3): one source for the calls and for what is shown of it
-//! elsewhere.
+//! What a port says of itself, in the numbers of `ibv_query_port`(3): one source for the calls and for what is shown
+//! of it elsewhere.
 
 use crate::device::Port;
 
@@ -49,8 +49,8 @@ impl Port {
         if self.up { PhysState::LinkUp } else { PhysState::Disabled }
     }
 
-    /// Lanes and speed for an Ethernet speed: the pairs that the kernel gives its RoCE ports. What has no speed, such as
-    /// loopback, counts as 1 Gb/s.
+    /// Lanes and speed for an Ethernet speed: the pairs that the kernel gives its RoCE ports. What has no speed, such
+    /// as loopback, counts as 1 Gb/s.
     pub fn rate(&self) -> LinkRate {
         const X1: u8 = 1;
         const X2: u8 = 16;

@@ -42,8 +42,8 @@ pub(crate) fn enter(c: &mut verbs_context) {
     c.reg_dm_mr = Some(reg_dm_mr);
 }
 
-/// `ibv_alloc_dm`. errno: EINVAL for an unknown `comp_mask`, no bytes, or an alignment beyond a page; ENOMEM where the device has
-/// not so much left.
+/// `ibv_alloc_dm`. errno: EINVAL for an unknown `comp_mask`, no bytes, or an alignment beyond a page; ENOMEM where
+/// the device has not so much left.
 unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
     border::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
@@ -109,8 +109,8 @@ unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u6
     border::or_errno(|| unsafe { Ok(Dm::of(dm).nic.copy_out(offset, to.cast(), length as u64)?) })
 }
 
-/// `ibv_reg_dm_mr`: named by offsets from the region's first byte. errno: EINVAL without `IBV_ACCESS_ZERO_BASED`, for other illegal
-/// flags, bytes beyond the end or another device's memory.
+/// `ibv_reg_dm_mr`: named by offsets from the region's first byte. errno: EINVAL without `IBV_ACCESS_ZERO_BASED`, for
+/// other illegal flags, bytes beyond the end or another device's memory.
 unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,

@@ -1,7 +1,8 @@
 //! Objects shared between contexts (ibv_import_device(3), ibv_import_pd(3), ibv_import_mr(3), ibv_import_dm(3)).
 //!
-//! `cmd_fd` of a context is a file in memory that holds the device's name: whoever is given a duplicate can open the device by it. Handles
-//! are good in the process that has the objects: there is no kernel between processes that would hold them.
+//! `cmd_fd` of a context is a file in memory that holds the device's name: whoever is given a duplicate can open the
+//! device by it. Handles are good in the process that has the objects: there is no kernel between processes that
+//! would hold them.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -52,8 +53,8 @@ fn name_behind(fd: c_int) -> Option<String> {
     String::from_utf8(name[..len].to_vec()).ok()
 }
 
-/// `ibv_import_device`: a context of its own, which takes the descriptor over. errno: EBADF for a descriptor that is no context's
-/// `cmd_fd`, ENODEV where the device is gone; and those of `ibv_open_device`.
+/// `ibv_import_device`: a context of its own, which takes the descriptor over. errno: EBADF for a descriptor that is
+/// no context's `cmd_fd`, ENODEV where the device is gone; and those of `ibv_open_device`.
 pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     border::or_null(|| {
         let name = name_behind(cmd_fd).ok_or(Errno(libc::EBADF))?;
@@ -100,7 +101,8 @@ pub(crate) fn remember_dm(device: &Arc<nic::Device>, handle: u32, dm: &Arc<Devic
     remember(&DEVICE_MEMORY, device, handle, dm);
 }
 
-/// `ibv_import_pd`: the same domain for another context of the device. errno: ENOENT for a handle that is none of this process.
+/// `ibv_import_pd`: the same domain for another context of the device. errno: ENOENT for a handle that is none of
+/// this process.
 pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     border::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
@@ -117,7 +119,8 @@ pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     });
 }
 
-/// `ibv_import_mr`: the same region for another context; `addr` is NULL. errno: ENOENT for a handle that is no region of the domain.
+/// `ibv_import_mr`: the same region for another context; `addr` is NULL. errno: ENOENT for a handle that is no region
+/// of the domain.
 pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     border::or_null(|| {
         // SAFETY: a domain of ours, by the man page's contract.

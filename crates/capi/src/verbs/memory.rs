@@ -171,8 +171,9 @@ pub(crate) unsafe fn make(
 }
 
 /// `ibv_rereg_mr`: the keys stay; what peers send meanwhile is refused as an access error. Answers an
-/// `ibv_rereg_mr_err_code` with errno: EINVAL for flags, arguments or rights that are not legal, or device memory; EFAULT for memory
-/// not mapped with these rights; ENODEV for a parent's region in a forked child. Whatever fails, the region is as it was.
+/// `ibv_rereg_mr_err_code` with errno: EINVAL for flags, arguments or rights that are not legal, or device memory;
+/// EFAULT for memory not mapped with these rights; ENODEV for a parent's region in a forked child. Whatever fails,
+/// the region is as it was.
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -223,8 +224,9 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     })
 }
 
-/// `ibv_reg_mr`. errno: EINVAL for illegal access flags, EFAULT for memory not mapped with these rights, ENOMEM at the limit,
-/// EOPNOTSUPP for on-demand paging where the kernel (before 5.14) cannot tell what is mapped. With `IBV_ACCESS_ZERO_BASED` addresses count from the first byte.
+/// `ibv_reg_mr`. errno: EINVAL for illegal access flags, EFAULT for memory not mapped with these rights, ENOMEM at
+/// the limit, EOPNOTSUPP for on-demand paging where the kernel (before 5.14) cannot tell what is mapped. With
+/// `IBV_ACCESS_ZERO_BASED` addresses count from the first byte.
 pub unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -286,8 +288,9 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// `ibv_advise_mr`, through the context's table. EINVAL for flags, or a region without on-demand paging; EOPNOTSUPP for other advice;
-/// EFAULT for a key, range or memory that does not exist; EPERM for a region that may not be written.
+/// `ibv_advise_mr`, through the context's table. EINVAL for flags, or a region without on-demand paging; EOPNOTSUPP
+/// for other advice; EFAULT for a key, range or memory that does not exist; EPERM for a region that may not be
+/// written.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: u32,

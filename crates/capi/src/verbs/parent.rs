@@ -1,8 +1,8 @@
 //! Thread domains and parent domains (ibv_alloc_td(3), ibv_alloc_parent_domain(3)).
 //!
-//! A parent domain is a protection domain in all that takes one: the keys of one are good in the other. What a thread domain
-//! promises, that one thread uses its objects, changes nothing here; and no queue lies in memory that a program could give, so
-//! allocators are accepted and never asked.
+//! A parent domain is a protection domain in all that takes one: the keys of one are good in the other. What a thread
+//! domain promises, that one thread uses its objects, changes nothing here; and no queue lies in memory that a
+//! program could give, so allocators are accepted and never asked.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -69,8 +69,8 @@ unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// `ibv_alloc_parent_domain`; `ibv_dealloc_pd` takes it back. errno: EINVAL for an unknown `comp_mask`, no domain, a domain or thread
-/// domain of another context, or one of the two allocators alone.
+/// `ibv_alloc_parent_domain`; `ibv_dealloc_pd` takes it back. errno: EINVAL for an unknown `comp_mask`, no domain, a
+/// domain or thread domain of another context, or one of the two allocators alone.
 unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,

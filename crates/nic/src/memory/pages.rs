@@ -24,8 +24,8 @@ pub(super) fn populate(addr: u64, len: u64, write: bool) -> Result<(), Error> {
     }
 }
 
-/// Whether the kernel knows MADV_POPULATE_WRITE: asked of a page of our own. Without it nobody can tell what is mapped, and
-/// there is no on-demand paging.
+/// Whether the kernel knows MADV_POPULATE_WRITE: asked of a page of our own. Without it nobody can tell what is
+/// mapped, and there is no on-demand paging.
 pub fn can_populate() -> bool {
     static KNOWN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     #[repr(align(4096))]
