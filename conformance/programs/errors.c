@@ -215,6 +215,10 @@ static void connect_(void)
 	CM_FAILS(rdma_reject(raw, NULL, 0), EINVAL, "rdma_reject without a request is EINVAL");
 	CM_FAILS(rdma_disconnect(raw), EINVAL, "rdma_disconnect without a connection is EINVAL");
 	id = resolved(channel, 7310);
+	rdma_destroy_qp(id);
+	CM_FAILS(rdma_connect(id, NULL), EINVAL, "rdma_connect with a route but neither parameters nor queue pair is EINVAL");
+	rdma_destroy_id(id);
+	id = resolved(channel, 7310);
 	p.responder_resources = limits.max_qp_rd_atom + 1;
 	if (limits.max_qp_rd_atom < 254)
 		CM_FAILS(rdma_connect(id, &p), EINVAL, "responder_resources above max_qp_rd_atom is EINVAL");
@@ -255,6 +259,14 @@ static void refusal(void)
 		long_.private_data = private_data;
 		long_.private_data_len = 197;
 		CM_FAILS(rdma_accept(request, &long_), EINVAL, "rdma_accept with 197 bytes of private data is EINVAL");
+		long_ = p;
+		long_.responder_resources = limits.max_qp_rd_atom + 1;
+		if (limits.max_qp_rd_atom < 254)
+			CM_FAILS(rdma_accept(request, &long_), EINVAL, "rdma_accept with responder_resources above max_qp_rd_atom is EINVAL");
+		long_ = p;
+		long_.initiator_depth = limits.max_qp_init_rd_atom + 1;
+		if (limits.max_qp_init_rd_atom < 254)
+			CM_FAILS(rdma_accept(request, &long_), EINVAL, "rdma_accept with initiator_depth above max_qp_init_rd_atom is EINVAL");
 		rdma_destroy_id(request);
 		request = NULL;
 		check(next_event(ours, &status, NULL) == RDMA_CM_EVENT_REJECTED, "a request whose id is destroyed is rejected");
@@ -270,6 +282,37 @@ static void refusal(void)
 	}
 	rdma_destroy_qp(client), rdma_destroy_id(client), rdma_destroy_id(server);
 	rdma_destroy_event_channel(ours), rdma_destroy_event_channel(theirs);
+}
+
+static void endpoints(void)
+{
+	struct ibv_qp_init_attr a = { .qp_type = IBV_QPT_RC, .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 } };
+	struct rdma_addrinfo passive = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP, .ai_qp_type = IBV_QPT_RC };
+	struct rdma_addrinfo active = { .ai_port_space = RDMA_PS_TCP, .ai_qp_type = IBV_QPT_RC };
+	struct rdma_cm_id *id = NULL, *other = NULL;
+
+	passive.ai_src_len = active.ai_dst_len = sizeof(struct sockaddr_in);
+	passive.ai_src_addr = address("203.0.113.1", 7330);
+	CM_FAILS(rdma_create_ep(&id, &passive, NULL, NULL), EADDRNOTAVAIL, "rdma_create_ep on a foreign address is EADDRNOTAVAIL");
+	passive.ai_src_addr = address(own, 7330);
+	check(!rdma_create_ep(&id, &passive, NULL, NULL), "rdma_create_ep to listen");
+	CM_FAILS(rdma_create_ep(&other, &passive, NULL, NULL), EADDRINUSE, "rdma_create_ep on a port in use is EADDRINUSE");
+	CM_FAILS(rdma_create_qp(other = new_id(rdma_create_event_channel()), NULL, &a), EINVAL, "rdma_create_qp without a device is EINVAL");
+	CM_FAILS(rdma_get_request(other, &id), EINVAL, "rdma_get_request with a channel is EINVAL");
+	CM_FAILS(rdma_get_cm_event(other->channel, NULL), EINVAL, "rdma_get_cm_event into nothing is EINVAL");
+	rdma_destroy_id(other);
+	active.ai_dst_addr = address("198.51.100.1", 7330);
+	CM_FAILS(rdma_create_ep(&other, &active, NULL, NULL), ENETUNREACH, "rdma_create_ep without a route is ENETUNREACH");
+	active.ai_dst_addr = address(own, 7331);
+	a.cap.max_send_wr = limits.max_qp_wr + 1;
+	check(rdma_create_ep(&other, &active, NULL, &a) == -1 && (errno == EINVAL || errno == ENOMEM), "rdma_create_ep above max_qp_wr fails");
+	a.cap.max_send_wr = 4;
+	a.send_cq = a.recv_cq = NULL;
+	check(!rdma_create_ep(&other, &active, NULL, &a), "rdma_create_ep to connect");
+	CM_FAILS(rdma_create_qp(other, NULL, &a), EINVAL, "rdma_create_qp again is EINVAL");
+	errno = 0;
+	check(rdma_connect(other, NULL) == -1 && errno == ECONNREFUSED, "rdma_connect to no listener is ECONNREFUSED");
+	rdma_destroy_ep(other), rdma_destroy_ep(id);
 }
 
 static void events(void)
@@ -295,6 +338,30 @@ static void events(void)
 	rdma_destroy_event_channel(channel);
 }
 
+static void regions(void)
+{
+	struct ibv_mr **all, *one = NULL;
+	static char byte;
+	int n = 0;
+
+	if (limits.max_mr > 1 << 20) {
+		printf("ok max_mr is out of reach\n");
+		return;
+	}
+	all = calloc(limits.max_mr + 1, sizeof(*all));
+	while (n <= limits.max_mr && (one = ibv_reg_mr(pd, &byte, 1, IBV_ACCESS_LOCAL_WRITE)))
+		all[n++] = one;
+	errno = n <= limits.max_mr ? errno : 0;
+	check(n == limits.max_mr && errno == ENOMEM, "ibv_reg_mr beyond max_mr is ENOMEM");
+	while (n)
+		ibv_dereg_mr(all[--n]);
+	one = ibv_reg_mr(pd, &byte, 1, IBV_ACCESS_LOCAL_WRITE);
+	check(one != NULL, "there is room for regions again");
+	if (one)
+		ibv_dereg_mr(one);
+	free(all);
+}
+
 /* As many as the device says, and then ENOMEM. */
 static void limits_(void)
 {
@@ -317,13 +384,14 @@ static void limits_(void)
 	if (one)
 		ibv_dealloc_pd(one);
 	free(all);
+	regions();
 }
 
 int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*run)(void); } groups[] = {
 		{ "device", device }, { "memory", memory }, { "queues", queues }, { "states", states }, { "addresses", addresses },
-		{ "connect", connect_ }, { "refusal", refusal }, { "events", events }, { "limits", limits_ },
+		{ "connect", connect_ }, { "refusal", refusal }, { "endpoints", endpoints }, { "events", events }, { "limits", limits_ },
 	};
 
 	ctx = open_first();

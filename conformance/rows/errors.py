@@ -1,7 +1,7 @@
 """Bad calls and the errno of the manual pages (programs/errors.c)."""
 from .harness import row
 
-GROUPS = ("device", "memory", "queues", "states", "addresses", "connect", "refusal", "events", "limits")
+GROUPS = ("device", "memory", "queues", "states", "addresses", "connect", "refusal", "endpoints", "events", "limits")
 
 for group in GROUPS:
     def run(r, group=group):

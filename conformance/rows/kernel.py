@@ -67,13 +67,13 @@ def rping(row, direction, count, size, flags, v6=False):
     judge_server(row, s, count, size, "-v" in flags)
 
 
-def pingpong(row, direction, *more):
-    argv = lambda device: ["ibv_rc_pingpong", "-d", device, "-g", "1", *more]
+def pingpong(row, direction, service, size, *more):
+    argv = lambda device: [f"ibv_{service}_pingpong", "-d", device, "-g", "1", "-s", str(size), *more]
     if direction is kernel_serves:
         s, c = kernel_serves(row, lambda g, us: argv("rxe0"), lambda g, us: [*argv(us.device), g.ip])
     else:
         s, c = kernel_asks(row, lambda g, us: argv(us.device), lambda g, us: [*argv("rxe0"), us.ip])
-    judge_pingpong(row, "rxe-ibv_rc_pingpong.txt", s, c, 1000, 4096)
+    judge_pingpong(row, service, s, c, size=size)
 
 
 def ucmatose(row, direction):
@@ -97,5 +97,7 @@ for group, direction in ((IN, kernel_serves), (OUT, kernel_asks)):
     add("IPv6", "rping -C 100 -S 64 -v", rping, 100, 64, ["-v"], True)
     add("ten connections", "ucmatose -c 10 -C 100", ucmatose)
     add("endpoints and synchronous calls", "rdma_server, rdma_client", rdma_client)
-    add("queue pairs without a connection manager, polling", "ibv_rc_pingpong -g 1", pingpong)
-    add("queue pairs without a connection manager, events", "ibv_rc_pingpong -g 1 -e", pingpong, "-e")
+    add("queue pairs without a connection manager, polling", "ibv_rc_pingpong -g 1", pingpong, "rc", 4096)
+    add("queue pairs without a connection manager, events", "ibv_rc_pingpong -g 1 -e", pingpong, "rc", 4096, "-e")
+    add("unreliable connections", "ibv_uc_pingpong -g 1 -s 16384", pingpong, "uc", 16384)
+    add("datagrams", "ibv_ud_pingpong -g 1 -s 1024", pingpong, "ud", 1024)

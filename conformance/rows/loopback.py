@@ -72,11 +72,11 @@ def refused(row):
     row.check("cmatose: event: RDMA_CM_EVENT_REJECTED, error: 28" in client.out.lines, "not rejected with 28", client, server)
 
 
-def pingpong(row, device, address, ns, server_ns, *more):
-    argv = ["ibv_rc_pingpong", *(["-d", device] if device else []), "-g", "1", *more]
+def pingpong(row, device, address, ns, server_ns, *more, service="rc", size=4096):
+    argv = [f"ibv_{service}_pingpong", "-s", str(size), *(["-d", device] if device else []), "-g", "1", *more]
     server = row.run(*argv, ns=server_ns)
     row.tcp_listening(server)
-    judge_pingpong(row, "rxe-ibv_rc_pingpong.txt", server, row.run(*argv, address, ns=ns), 1000, 4096)
+    judge_pingpong(row, service, server, row.run(*argv, address, ns=ns), size=size)
 
 
 @row(HERE, "queue pairs without a connection manager, polling", "ibv_rc_pingpong -g 1")
@@ -89,6 +89,31 @@ def pingpong_polling(row):
 def pingpong_events(row):
     ns = row.namespace()
     pingpong(row, None, "127.0.0.1", ns, ns, "-e")
+
+
+def unreliable(row, service, size, *more):
+    ns = row.namespace()
+    pingpong(row, None, "127.0.0.1", ns, ns, *more, service=service, size=size)
+
+
+for service, what, sizes in (("uc", "unreliable connections", (64, 65536)), ("ud", "datagrams", (64, 4096))):
+    for size in sizes:
+        for how, more in (("polling", []), ("events", ["-e"])):
+            row(HERE, f"{what} of {size} bytes, {how}", " ".join([f"ibv_{service}_pingpong -g 1 -s {size}", *more]))(
+                lambda r, service=service, size=size, more=more: unreliable(r, service, size, *more))
+for mtu in (256, 1024, 2048, 4096):
+    row(HERE, f"unreliable connections, MTU {mtu}", f"ibv_uc_pingpong -g 1 -s 65536 -m {mtu}")(
+        lambda r, mtu=mtu: unreliable(r, "uc", 65536, "-m", str(mtu)))
+
+
+@row(HERE, "datagrams over IPv6", "ibv_ud_pingpong -g 2")
+def datagrams_v6(row):
+    # Only the queue pairs speak IPv6: the program exchanges their numbers over IPv4.
+    ns = row.namespace()
+    argv = ["ibv_ud_pingpong", "-g", "2", "-s", "1024"]
+    server = row.run(*argv, ns=ns)
+    row.tcp_listening(server)
+    judge_pingpong(row, "ud", server, row.run(*argv, "127.0.0.1", ns=ns), size=1024)
 
 
 def device_list(row, ns):

@@ -1,4 +1,4 @@
-"""What the programs print and how it is judged: rping, ucmatose, rdma_client, ibv_rc_pingpong."""
+"""What the programs print and how it is judged: rping, ucmatose, rdma_client, ibv_*_pingpong."""
 import re
 
 from .harness import Fail, golden
@@ -50,12 +50,12 @@ def judge_golden(row, name, server, client):
         row.check([line for line in p.err.lines if line] == want[f"{side} stderr"], f"{side} complained", *row.programs)
 
 
-def judge_pingpong(row, name, server, client, iters, size):
-    """ibv_rc_pingpong: the recorded lines with numbers, addresses and speeds left out; both sides know the same two queue pairs."""
+def judge_pingpong(row, service, server, client, iters=1000, size=4096):
+    """ibv_rc_pingpong, _uc_, _ud_ (service): the recorded lines with numbers, addresses and speeds left out; both sides know the same two queue pairs."""
     def shape(lines):
         return [re.sub(r"GID \S+", "GID", re.sub(r"0x[0-9a-f]+", "0x", re.sub(r"\d[\d.]*", "N", line))) for line in lines if line]
 
-    want = golden(name)
+    want = golden(f"rxe-ibv_{service}_pingpong.txt")
     row.check(client.wait() == 0, f"client exit {client.rc}", *row.programs)
     row.check(server.wait(10) == 0, f"server exit {server.rc}", *row.programs)
     ends = {}
@@ -64,7 +64,8 @@ def judge_pingpong(row, name, server, client, iters, size):
         strip = lambda ls: [re.sub(r"GID.*|LID \S+|QPN \S+|PSN \S+", "", line) if "address" in line else line for line in ls]
         row.check(shape(strip(lines)) == shape(strip(want[f"{side} stdout"])), f"{side} output differs", *row.programs)
         row.check(lines[2].startswith(f"{2 * iters * size} bytes") and lines[3].startswith(f"{iters} iters"), f"{side} count differs", *row.programs)
-        ends[side] = [re.search(r"(QPN .*)", line).group(1) for line in lines[:2]]
+        # ud writes ": GID" in its own line and ", GID" in the other's.
+        ends[side] = [re.search(r"(QPN .*)", line).group(1).replace(": GID", ", GID") for line in lines[:2]]
     row.check(ends["client"] == ends["server"][::-1], "the two sides differ on addresses", *row.programs)
 
 

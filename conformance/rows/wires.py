@@ -2,7 +2,7 @@
 import glob, os, re, subprocess
 
 from .harness import HERE as DIR
-from .harness import Fail, LeftOut, need, row
+from .harness import Fail, LeftOut, need, row, sh
 from .loopback import attributes, pingpong, rping_pair
 from .programs import judge_golden
 
@@ -135,3 +135,17 @@ def tshark(row):
     new = ours - allowed
     if new:
         raise Fail("tshark finds what it does not find in the kernel's packets", "\n".join(sorted(new)))
+
+
+@row(WIRE, "an interface that goes down and up and gets an address", "ibv_asyncwatch")
+def port_events(row):
+    a, _ = row.veth()
+    watch = row.run("ibv_asyncwatch", "-d", "rxe_veth0", ns=a, lines=True)
+    watch.until("async event FD", 10)
+    for change, event in [
+        (["link", "set", "veth0", "down"], "IBV_EVENT_PORT_ERR"),
+        (["link", "set", "veth0", "up"], "IBV_EVENT_PORT_ACTIVE"),
+        (["addr", "add", "10.91.0.1/24", "dev", "veth0"], "IBV_EVENT_GID_CHANGE"),
+    ]:
+        sh("ip", "-n", a, *change)
+        watch.until(event, 10)

@@ -46,13 +46,18 @@ pub fn after_panic(f: fn()) {
     let _ = AFTER_PANIC.set(f);
 }
 
+/// A panic was caught: does what [`after_panic`] set.
+pub fn panicked() {
+    if let Some(f) = AFTER_PANIC.get() {
+        let _ = catch_unwind(f);
+    }
+}
+
 /// Runs `f`; `Err(EIO)` if it panics.
 fn caught<T>(f: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // The state behind a panic is given up as a whole (`after_panic`), so none of it is seen half changed.
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| {
-        if let Some(f) = AFTER_PANIC.get() {
-            let _ = catch_unwind(f);
-        }
+        panicked();
         Err(Errno(libc::EIO))
     })
 }

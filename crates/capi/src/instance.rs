@@ -2,21 +2,21 @@
 //! forked child finds its parent's inert and makes its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use host::{Host, RealWorld};
-use nic::events::EventQueue;
-use nic::{AsyncEvent, Device, Element, EventKind};
+use nic::{Device, Element, EventKind};
 use node::{DeviceSpec, Node};
 
 use crate::border::{self, Errno};
+use crate::counters;
 
 /// A host and its node, running.
 pub(crate) struct Instance {
     pub host: Arc<Host<Node<RealWorld>>>,
-    /// The events of every opened device.
-    opened: Mutex<Vec<Weak<EventQueue>>>,
+    /// The user has been told why a port could not be opened.
+    explained: AtomicBool,
     /// A panic was caught: what it left behind is not to be trusted.
     fatal: AtomicBool,
 }
@@ -40,30 +40,22 @@ impl Instance {
         }
     }
 
-    /// An opened device wants to be told what concerns all of them.
-    pub fn tell(&self, events: &Arc<EventQueue>) {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.retain(|e| e.strong_count() > 0);
-        opened.push(Arc::downgrade(events));
-    }
-
     /// Takes every queue pair to the error state and tells the programs (IBV_EVENT_DEVICE_FATAL). Nothing new is made.
     fn fail(&self) {
         if self.fatal.swap(true, Ordering::AcqRel) || !self.is_ours() {
             return;
         }
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for events in opened.iter().filter_map(Weak::upgrade) {
-            events.push(AsyncEvent { kind: EventKind::DeviceFatal, element: Element::Device });
-        }
         let now = Instant::now();
-        self.node().devices().iter().flat_map(|d| d.qps()).for_each(|qp| qp.fail(now));
+        for device in self.node().devices() {
+            device.announce(EventKind::DeviceFatal, Element::Device);
+            device.qps().iter().for_each(|qp| qp.fail(now));
+        }
     }
 
     /// Opens the UDP port of a device before its first packet. The one failure that a user can mend is explained.
     pub fn attach(&self, device: &Device) -> Result<(), Errno> {
         self.node().attach(device).map_err(|e| {
-            if e.errno() == libc::EADDRINUSE {
+            if e.errno() == libc::EADDRINUSE && !self.explained.swap(true, Ordering::Relaxed) {
                 eprintln!(
                     "verbena: UDP port 4791 of {} belongs to another user or to the kernel's rdma_rxe; \
                      use an address or interface of its own (VERBENA_DEVICES=name=roce:interface)",
@@ -91,6 +83,11 @@ pub(crate) fn get() -> Result<Arc<Instance>, Errno> {
     Ok(instance)
 }
 
+/// The instance of this process, if there is one and nobody is making another right now.
+pub(crate) fn try_get() -> Option<Arc<Instance>> {
+    CURRENT.try_lock().ok()?.as_ref().filter(|i| i.is_ours()).cloned()
+}
+
 fn start() -> Result<Instance, Errno> {
     border::after_panic(|| {
         let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -109,8 +106,9 @@ fn start() -> Result<Instance, Errno> {
         }
         Node::new(world, &config, &interfaces)
     };
-    let host = Host::start(make, host::Config::default())?;
-    Ok(Instance { host, opened: Mutex::default(), fatal: AtomicBool::new(false) })
+    let host = Host::start(make, host::Config { on_panic: border::panicked, ..host::Config::default() })?;
+    counters::write_at_exit();
+    Ok(Instance { host, explained: AtomicBool::new(false), fatal: AtomicBool::new(false) })
 }
 
 /// The devices that VERBENA_DEVICES asks for: all (`None`) where it is not set, none where it is wrong.

@@ -11,6 +11,7 @@
 
 pub mod border;
 pub mod cma;
+mod counters;
 mod fds;
 mod instance;
 pub mod rpma;

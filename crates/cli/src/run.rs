@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::{object, sysfs};
@@ -23,6 +23,10 @@ pub struct Args {
     /// Leave /sys as it is, and the program in the namespaces of its caller
     #[arg(long)]
     no_sysfs: bool,
+    /// Write what was counted (packets sent, received, dropped and why) to FILE when the program ends; %p in it is the
+    /// process's number. The same as VERBENA_COUNTERS in the environment
+    #[arg(long, value_name = "FILE")]
+    counters: Option<PathBuf>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -48,6 +52,9 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     if !args.no_sysfs {
         // A kernel that refuses, or devices that nobody can list, are no reason not to run: the library works without.
         let _ = sysfs::present();
+    }
+    if let Some(file) = &args.counters {
+        command.env("VERBENA_COUNTERS", file);
     }
     let error = command.exec();
     eprintln!("verbena: cannot run {}: {error}", program.display());

@@ -93,6 +93,49 @@ fn the_programs_exit_code_is_the_commands_and_what_cannot_run_is_127_or_126() {
 }
 
 #[test]
+fn a_program_that_exits_with_everything_open_leaves_its_counters() {
+    let dir = std::env::temp_dir().join(format!("verbena-counters.{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let script = "import ctypes, os, sys\n\
+                  v = ctypes.CDLL('libibverbs.so.1')\n\
+                  v.ibv_get_device_list.restype = ctypes.c_void_p\n\
+                  assert v.ibv_get_device_list(None)\n\
+                  os.chdir('/')\n\
+                  os._exit(0) if len(sys.argv) > 1 and sys.argv[1] == 'quick' else sys.exit(3)\n";
+    if !Path::new("/usr/bin/python3").exists() {
+        println!("left out: /usr/bin/python3 is not installed");
+        return;
+    }
+    let run = |more: &[&str]| {
+        let mut verbena = Command::new(env!("CARGO_BIN_EXE_verbena"));
+        verbena.current_dir(&dir).args([
+            "run",
+            "--counters",
+            "counters.%p",
+            "--",
+            "/usr/bin/python3",
+            "-c",
+            script,
+        ]);
+        verbena.args(more).output().expect("the command").status.code()
+    };
+    let files = || std::fs::read_dir(&dir).expect("the directory").map(|e| e.expect("an entry").path());
+    // _exit(2) leaves nothing to anyone.
+    assert_eq!((run(&["quick"]), files().count()), (Some(0), 0));
+    assert_eq!(run(&[]), Some(3));
+    let files: Vec<_> = files().collect();
+    let text = std::fs::read_to_string(&files[0]).expect("counters");
+    std::fs::remove_dir_all(&dir).expect("the directory");
+    assert_eq!(files.len(), 1);
+    let pid = files[0].extension().and_then(|p| p.to_str()).and_then(|p| p.parse::<u32>().ok());
+    assert!(pid.is_some(), "{files:?}");
+    for name in ["host.packets_received", "node.icrc", "node.malformed", "node.mads"] {
+        let line = format!("{name} 0");
+        assert!(text.lines().any(|l| l == line), "{text}");
+    }
+}
+
+#[test]
 fn a_missing_object_is_said_with_what_to_do() {
     let mut verbena = Command::new(env!("CARGO_BIN_EXE_verbena"));
     verbena.args(["run", "true"]).env("VERBENA_LIBRARY", "/nowhere/libverbena_rdma.so");

@@ -34,7 +34,7 @@ counters! {
     receives,
     /// Datagrams the system dropped because a receive buffer was full (SO_RXQ_OVFL).
     overflow_drops,
-    /// Receives that failed or brought no UDP datagram with a sender.
+    /// Receives that failed, or brought an empty datagram or one without a sender.
     receive_errors,
     /// Packets handed to other processes of this host.
     forwarded_out,

@@ -145,7 +145,7 @@ impl<G: Guest> Engine<G> {
         let mut drained = Drained::Empty;
         self.guarded(|guest| {
             let to = Delivery { guest, clock: &world.clock, counters: &world.counters };
-            drained = socket.drain(READS_PER_EVENT, false, &to);
+            drained = socket.drain(READS_PER_EVENT, None, &to);
         });
         match drained {
             Drained::Some => world.ports.delivered_by_engine(socket, world.clock.now()),
@@ -179,6 +179,7 @@ impl<G: Guest> Engine<G> {
         let fine = catch_unwind(AssertUnwindSafe(|| call(&self.guest))).is_ok();
         if !fine {
             add(&self.world.counters.panics, 1);
+            let _ = catch_unwind(self.world.config.on_panic);
         }
         fine
     }

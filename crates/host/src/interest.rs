@@ -66,10 +66,20 @@ impl Interest {
         result
     }
 
-    /// Changes what is waited for. A descriptor that was removed meanwhile is left alone.
-    pub(crate) fn set(&self, token: u64, fd: &impl AsRawFd, events: u32) {
+    /// Waits for nothing on a descriptor until [`Interest::resume`]: not even the kernel's check whether somebody waits is
+    /// made with each packet.
+    pub(crate) fn pause(&self, fd: &impl AsRawFd) {
         // It fails only where another thread has just removed the descriptor.
-        let _ = self.epoll.modify(fd.as_raw_fd(), events, token);
+        let _ = self.epoll.remove(fd.as_raw_fd());
+    }
+
+    /// Waits again; of what is there already the engine is told at once. A descriptor removed meanwhile stays so.
+    pub(crate) fn resume(&self, token: u64, fd: &impl AsRawFd, events: u32) {
+        let sources = self.lock();
+        if sources.contains_key(&token) {
+            // It cannot fail but for want of kernel memory, which it gave back a moment ago.
+            let _ = self.epoll.add(fd.as_raw_fd(), events, token);
+        }
     }
 
     pub(crate) fn remove(&self, token: u64, fd: &impl AsRawFd) {

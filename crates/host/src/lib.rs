@@ -66,7 +66,7 @@ pub fn host_id() -> u64 {
 }
 
 /// What can be chosen about a host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Send runs of equal packets with one system call (UDP_SEGMENT).
     pub segmentation: bool,
@@ -76,6 +76,8 @@ pub struct Config {
     pub send_buffer_bytes: u32,
     /// After so many packets that came by way of another process a flow gets a socket of its own; at least 1.
     pub promote_after: u32,
+    /// Called on the engine's thread after it caught a panic of the guest, with nothing of the host locked.
+    pub on_panic: fn(),
 }
 
 impl Default for Config {
@@ -85,6 +87,7 @@ impl Default for Config {
             receive_buffer_bytes: 4 << 20,
             send_buffer_bytes: 4 << 20,
             promote_after: 4,
+            on_panic: || {},
         }
     }
 }
@@ -150,6 +153,7 @@ impl<G: Guest> Host<G> {
             return false;
         }
         let RealWorld { clock, counters, ports, .. } = &*self.world;
+        self.guest.release();
         ports.poll(&Delivery { guest: &*self.guest, clock, counters })
     }
 
@@ -166,6 +170,7 @@ impl<G: Guest> Host<G> {
     /// engine at once. Without it the engine takes them back up to 200 us later.
     pub fn rest(&self) {
         if self.is_ours() {
+            self.guest.release();
             self.world.ports.rest(&self.world.interest);
         }
     }

@@ -2,6 +2,7 @@
 //! each packet sealed with the IPv4 identification the kernel will give it.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -31,7 +32,7 @@ const OLD_DETOUR: Duration = Duration::from_secs(10);
 /// All sockets that send.
 #[derive(Default)]
 pub(crate) struct Link {
-    sockets: RwLock<HashMap<Key, Arc<SendSocket>>>,
+    sockets: RwLock<HashMap<Key, Arc<SendSocket>, BuildHasherDefault<Mix>>>,
 }
 
 /// What shares a socket, and so a source port.
@@ -45,6 +46,40 @@ struct Key {
     traffic_class: u8,
     hop_limit: u8,
     detour: u32,
+}
+
+/// A hash that takes a nanosecond a word. The keys are the program's own peers, so nobody gains by collisions.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        for word in bytes.chunks(8) {
+            let mut padded = [0; 8];
+            padded[..word.len()].copy_from_slice(word);
+            self.write_u64(u64::from_ne_bytes(padded));
+        }
+    }
+    fn write_u64(&mut self, word: u64) {
+        // 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4).
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+    fn write_u16(&mut self, word: u16) {
+        self.write_u64(word.into());
+    }
+    fn write_u8(&mut self, word: u8) {
+        self.write_u64(word.into());
+    }
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+    fn finish(&self) -> u64 {
+        // The multiplication mixes upwards; tables look at the low bits.
+        self.0.rotate_left(26)
+    }
 }
 
 impl From<&Path> for Key {
@@ -91,7 +126,7 @@ impl Link {
             add(&with.counters.packets_dropped_sending, batch.len());
             return;
         };
-        socket.used_at.store(with.clock.now(), Ordering::Relaxed);
+        socket.used_at.store(with.clock.roughly(), Ordering::Relaxed);
         let (bytes, ends) = batch.parts_mut();
         socket.send(bytes, ends, with);
     }
@@ -123,7 +158,7 @@ impl Link {
             flow: Flow { source, dest },
             dest: dest.into(),
             segmented: AtomicBool::new(with.config.segmentation),
-            used_at: AtomicU64::new(with.clock.now()),
+            used_at: AtomicU64::new(with.clock.roughly()),
         });
         with.interest.add(socket.token, &socket.fd, ERRORS_ONLY, Source::Send(socket.clone()))?;
         make_room(&mut sockets, &key, with);
@@ -133,8 +168,12 @@ impl Link {
 }
 
 /// Closes old detours of the same flow, and the least recently used socket where there are too many.
-fn make_room(sockets: &mut HashMap<Key, Arc<SendSocket>>, new: &Key, with: &Sender<'_>) {
-    let now = with.clock.now();
+fn make_room(
+    sockets: &mut HashMap<Key, Arc<SendSocket>, BuildHasherDefault<Mix>>,
+    new: &Key,
+    with: &Sender<'_>,
+) {
+    let now = with.clock.roughly();
     let idle = |socket: &SendSocket| now.saturating_sub(socket.used_at.load(Ordering::Relaxed));
     let old: Vec<Key> = sockets
         .iter()

@@ -8,9 +8,10 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use node::Guest;
@@ -18,6 +19,7 @@ use node::Guest;
 use crate::Config;
 use crate::clock::Clock;
 use crate::counters::{Counters, add};
+use crate::fork::Fd;
 use crate::interest::{IN, Interest, Source};
 use crate::interfaces::Known;
 use crate::receive::{Delivery, Drained, LEASE_NANOS, ReceiveSocket};
@@ -34,10 +36,22 @@ const MAX_COUNTED: usize = 1024;
 const MAX_HOT: usize = 8;
 /// A hot socket that brought nothing for so long may lose its place.
 const COLD_NANOS: u64 = 1_000_000;
+/// A hot socket that brought something within this time is tried before the others.
+const WARM_NANOS: u64 = 50_000;
 /// Every how many fruitless polls a socket is tried that is not hot.
 const COLD_TURN: u32 = 16;
 /// How often one poll reads a socket that brings bundles.
 const READS_PER_POLL: usize = 8;
+
+/// Which hot socket's turn it is: that of the next one that brought something just now. Each eighth round, or where there is
+/// no such one, all have their turns.
+fn next_hot(hot: &[Arc<ReceiveSocket>], turn: u32, now: u64) -> usize {
+    let turn = turn as usize;
+    let is_warm = |&index: &usize| now.saturating_sub(hot[index].delivered_at()) < WARM_NANOS;
+    let everyone = (turn / hot.len()).is_multiple_of(8);
+    let warm = (turn..turn + hot.len()).map(|t| t % hot.len()).find(is_warm).filter(|_| !everyone);
+    warm.unwrap_or(turn % hot.len())
+}
 
 /// All sockets that receive.
 #[derive(Default)]
@@ -103,9 +117,10 @@ impl Ports {
         let state = self.lock();
         let lineup = self.lineup.load_full();
         let stays = |socket: &&Arc<ReceiveSocket>| {
+            let address = socket.dest.ip();
             known
                 .by_index(socket.interface)
-                .is_some_and(|interface| interface.addresses.contains(&socket.dest.ip()))
+                .is_some_and(|interface| address.is_multicast() || interface.addresses.contains(&address))
         };
         let gone = lineup.sockets.iter().filter(|socket| !stays(socket));
         gone.for_each(|socket| with.interest.remove(socket.token, &**socket));
@@ -148,6 +163,37 @@ impl Ports {
         with: &Opener<'_>,
     ) -> io::Result<()> {
         let fd = sockets::receiver(dest, peer, with.config)?;
+        self.add(fd, dest, interface, peer, with)
+    }
+
+    /// Opens the port on the address of a multicast group, for what comes in through one interface. Every process that
+    /// does gets its own copy of each packet.
+    pub(crate) fn join(&self, interface: u32, group: IpAddr, with: &Opener<'_>) -> io::Result<()> {
+        let _state = self.lock();
+        let (fd, dest) = sockets::group_receiver(group, interface, with.config)?;
+        self.add(fd, dest, interface, None, with)
+    }
+
+    /// Undoes [`Ports::join`].
+    pub(crate) fn leave(&self, interface: u32, group: IpAddr, interest: &Interest) {
+        let _state = self.lock();
+        let lineup = self.lineup.load_full();
+        let goes = |socket: &&Arc<ReceiveSocket>| socket.dest.ip() == group && socket.interface == interface;
+        let stays = |socket: &&Arc<ReceiveSocket>| !goes(socket);
+        lineup.sockets.iter().filter(goes).for_each(|socket| interest.remove(socket.token, &**socket));
+        let hot = lineup.sockets[..lineup.hot].iter().filter(stays).count();
+        let sockets = lineup.sockets.iter().filter(stays).cloned().collect();
+        self.lineup.store(Arc::new(Lineup { sockets, hot }));
+    }
+
+    fn add(
+        &self,
+        fd: Fd,
+        dest: SocketAddr,
+        interface: u32,
+        peer: Option<SocketAddr>,
+        with: &Opener<'_>,
+    ) -> io::Result<()> {
         let socket = Arc::new(ReceiveSocket::new(fd, with.interest.token(), dest, interface, peer));
         with.interest.add(socket.token, &*socket, IN, Source::Receive(socket.clone()))?;
         let lineup = self.lineup.load();
@@ -209,7 +255,8 @@ impl Ports {
         if sockets.is_empty() {
             return false;
         }
-        let now = to.clock.now();
+        let instant = Instant::now();
+        let now = to.clock.nanos(instant);
         self.polled_at.store(now, Ordering::Relaxed);
         let turn = self.turn.load(Ordering::Relaxed);
         let cold = sockets.len() - hot;
@@ -218,13 +265,13 @@ impl Ports {
         } else if cold > 0 && turn % COLD_TURN == COLD_TURN - 1 {
             hot + (turn / COLD_TURN) as usize % cold
         } else {
-            turn as usize % hot
+            next_hot(&sockets[..*hot], turn, now)
         };
         let socket = &sockets[index];
         if index < *hot {
             socket.lease(now);
         }
-        match socket.drain(READS_PER_POLL, true, to) {
+        match socket.drain(READS_PER_POLL, Some(instant), to) {
             Drained::Some => {
                 if index >= *hot {
                     self.heat(socket, now);
@@ -241,7 +288,7 @@ impl Ports {
     /// Takes what waits at any of the sockets now to the guest; where another thread does, waits until it has.
     pub(crate) fn sweep<G: Guest>(&self, to: &Delivery<'_, G>) {
         for socket in &self.lineup.load().sockets {
-            while matches!(socket.drain(READS_PER_POLL, false, to), Drained::Busy) {
+            while matches!(socket.drain(READS_PER_POLL, None, to), Drained::Busy) {
                 std::thread::yield_now();
             }
         }

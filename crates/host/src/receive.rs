@@ -16,11 +16,14 @@ use node::{Guest, Input};
 use crate::clock::Clock;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
-use crate::interest::{ERRORS_ONLY, IN, Interest};
+use crate::interest::{IN, Interest};
 use crate::sys::{self, ControlBuffer};
 
 /// For how long after a poll the polling thread alone serves the sockets it polls.
 pub(crate) const LEASE_NANOS: u64 = 200_000;
+
+/// What is read at once and is longer than any single packet of ours: there may be more where it came from.
+const BULK: usize = 8_192;
 
 /// A socket on the RoCEv2 port of one of our addresses.
 pub(crate) struct ReceiveSocket {
@@ -90,9 +93,14 @@ impl ReceiveSocket {
         }
     }
 
-    /// Reads at most `limit` times and dispatches. With `bulk_only` it stops behind a datagram that came alone: more
-    /// is likely behind a bundle only, and an application that polls comes back at once.
-    pub(crate) fn drain<G: Guest>(&self, limit: usize, bulk_only: bool, to: &Delivery<'_, G>) -> Drained {
+    /// Reads at most `limit` times and dispatches. A thread of the program that polls (`polled`: since just now) stops
+    /// behind anything but bulk: more is likely behind that only, and the program comes back at once.
+    pub(crate) fn drain<G: Guest>(
+        &self,
+        limit: usize,
+        polled: Option<Instant>,
+        to: &Delivery<'_, G>,
+    ) -> Drained {
         let mut receiver = match self.receiver.try_lock() {
             Ok(receiver) => receiver,
             // A guest that panicked left no half-done work in here.
@@ -101,10 +109,10 @@ impl ReceiveSocket {
         };
         let mut drained = Drained::Empty;
         for _ in 0..limit {
-            match self.read(&mut receiver, to) {
-                Ok(segments) => {
+            match self.read(&mut receiver, polled, to) {
+                Ok(bytes) => {
                     drained = Drained::Some;
-                    if bulk_only && segments <= 1 {
+                    if polled.is_some() && bytes < BULK {
                         break;
                     }
                 }
@@ -117,12 +125,17 @@ impl ReceiveSocket {
         drained
     }
 
-    /// One recvmsg and its dispatch: how many packets it brought.
+    /// One recvmsg and its dispatch: how many bytes it brought.
     #[inline]
-    fn read<G: Guest>(&self, receiver: &mut Receiver, to: &Delivery<'_, G>) -> io::Result<usize> {
+    fn read<G: Guest>(
+        &self,
+        receiver: &mut Receiver,
+        polled: Option<Instant>,
+        to: &Delivery<'_, G>,
+    ) -> io::Result<usize> {
         let mut control = ControlBuffer::new();
         let received = sys::receive(&self.fd, &mut receiver.bytes, &mut control, 0)?;
-        let now = Instant::now();
+        let now = polled.unwrap_or_else(Instant::now);
         self.delivered_at.store(to.clock.nanos(now), Ordering::Relaxed);
         let mut size = received.len;
         for (level, kind, data) in received.control {
@@ -140,7 +153,7 @@ impl ReceiveSocket {
         }
         let Some(source) = received.address.filter(|_| !received.truncated && size > 0) else {
             add(&to.counters.receive_errors, 1);
-            return Ok(1);
+            return Ok(0);
         };
         let packets = receiver.bytes[..received.len].chunks(size);
         let count = packets.len();
@@ -148,10 +161,11 @@ impl ReceiveSocket {
         add(&to.counters.packets_received, count);
         for bytes in packets {
             let (dest, interface) = (self.dest, self.interface);
-            to.guest
-                .input(now, Input::Datagram(Datagram { source, dest, interface, forwarded: false, bytes }));
+            let polled = polled.is_some();
+            let datagram = Datagram { source, dest, interface, forwarded: false, polled, bytes };
+            to.guest.input(now, Input::Datagram(datagram));
         }
-        Ok(count)
+        Ok(received.len)
     }
 
     /// Starts or renews the lease: a thread polls this socket.
@@ -192,7 +206,11 @@ impl ReceiveSocket {
         let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         if *armed != to {
             *armed = to;
-            interest.set(self.token, self, if to { IN } else { ERRORS_ONLY });
+            if to {
+                interest.resume(self.token, self, IN);
+            } else {
+                interest.pause(self);
+            }
         }
     }
 }

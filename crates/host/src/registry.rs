@@ -403,5 +403,5 @@ fn read(message: &[u8]) -> Option<Datagram<'_>> {
         }
     };
     let (source, dest) = (end(8, 12, 20)?, end(10, 16, 36)?);
-    Some(Datagram { source, dest, interface: u32_at(4), forwarded: true, bytes })
+    Some(Datagram { source, dest, interface: u32_at(4), forwarded: true, polled: false, bytes })
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP, c_int};
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockRef, Socket, Type};
 
 use crate::Config;
 use crate::fork::Fd;
@@ -103,6 +103,29 @@ pub(crate) fn receiver(dest: SocketAddr, peer: Option<SocketAddr>, config: &Conf
         socket.connect(&SockAddr::from(peer))?;
     }
     Ok(fd)
+}
+
+/// A socket on the RoCEv2 port of a multicast group that takes what comes in through one interface, and its address.
+///
+/// # Errors
+///
+/// ENODEV: there is no such interface. Those of [`receiver`].
+pub(crate) fn group_receiver(group: IpAddr, interface: u32, config: &Config) -> io::Result<(Fd, SocketAddr)> {
+    let dest = endpoint(group, ROCE_PORT, interface);
+    let fd = receiver(dest, None, config)?;
+    let socket = SockRef::from(&fd);
+    match group {
+        IpAddr::V4(v4) => {
+            // Not what other sockets of this host joined on other interfaces.
+            set_option(&fd, IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
+            socket.join_multicast_v4_n(&v4, &InterfaceIndexOrAddress::Index(interface))?;
+        }
+        IpAddr::V6(v6) => {
+            set_option(&fd, IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL, 0)?;
+            socket.join_multicast_v6(&v6, interface)?;
+        }
+    }
+    Ok((fd, dest))
 }
 
 /// Asks for a buffer: as much as the administrator allows, and more where we are the administrator.

@@ -250,10 +250,6 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_ADD, fd, events, token)
     }
 
-    pub(crate) fn modify(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, events, token)
-    }
-
     pub(crate) fn remove(&self, fd: RawFd) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
@@ -359,4 +355,13 @@ pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
 pub(crate) fn tighten_timers() {
     // SAFETY: no pointers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
+}
+
+/// CLOCK_MONOTONIC as of the last timer tick, in nanoseconds.
+#[inline]
+pub(crate) fn coarse_monotonic() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: one writable timespec. The clock exists since Linux 2.6.32, so the call does not fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -1,6 +1,7 @@
 //! The real world, as a node sees it.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ use crate::neighbours::Neighbours;
 use crate::netlink::Netlink;
 use crate::ports::{Opener, Ports};
 use crate::registry::{self, Registry};
-use crate::sys::Bell;
+use crate::sys::{self, Bell};
 use crate::{Config, fork, identity, routes};
 
 /// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by a guest and the
@@ -106,6 +107,17 @@ impl Outlet for RealWorld {
         if self.is_ours() {
             let RealWorld { config, clock, interest, counters, .. } = self;
             self.link.send(path, batch, &Sender { config, clock, interest, counters });
+        }
+    }
+
+    fn join(&self, interface: u32, group: IpAddr) -> Result<(), i32> {
+        self.check_ours()?;
+        self.ports.join(interface, group, &self.opener()).map_err(|error| sys::errno(&error))
+    }
+
+    fn leave(&self, interface: u32, group: IpAddr) {
+        if self.is_ours() {
+            self.ports.leave(interface, group, &self.interest);
         }
     }
 

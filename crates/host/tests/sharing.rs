@@ -14,7 +14,8 @@ use wire::mad::PortSpace;
 fn forward_until_promoted(wrong: &kit::Recording, owner: &kit::Recording, flow: &kit::Packet, name: Name) {
     let kit::Packet { source, dest, bytes, .. } = flow;
     for _ in 0..4 {
-        let datagram = Datagram { source: *source, dest: *dest, interface: LO, forwarded: false, bytes };
+        let datagram =
+            Datagram { source: *source, dest: *dest, interface: LO, forwarded: false, polled: false, bytes };
         assert!(wrong.world().forward(name, &datagram));
         let packet = owner.guest().packet().unwrap();
         assert_eq!((packet.source, packet.dest, packet.interface), (*source, *dest, LO));
@@ -90,6 +91,7 @@ fn flows_beyond_the_limit_get_no_socket_while_the_others_are_busy() {
                 dest: (V4, 4791).into(),
                 interface: LO,
                 forwarded: false,
+                polled: false,
                 bytes: &[0; 16],
             };
             assert!(owner.world().forward(block, &datagram));
@@ -118,6 +120,7 @@ fn a_name_is_held_by_one_and_free_again_when_dropped() {
         dest: (V4, 4791).into(),
         interface: LO,
         forwarded: false,
+        polled: false,
         bytes: &[0; 16],
     };
     assert!(!other.world().forward(name, &datagram));

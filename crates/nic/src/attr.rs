@@ -10,12 +10,16 @@ use crate::Error;
 pub enum QpType {
     /// Reliable connection.
     Rc = 2,
+    /// Unreliable connection.
+    Uc = 3,
+    /// Unreliable datagram.
+    Ud = 4,
 }
 
 impl QpType {
     /// From `enum ibv_qp_type`; `None` for what this adapter does not have.
     pub fn from_code(code: u32) -> Option<QpType> {
-        (code == 2).then_some(QpType::Rc)
+        [QpType::Rc, QpType::Uc, QpType::Ud].into_iter().find(|t| *t as u32 == code)
     }
 }
 
@@ -128,6 +132,10 @@ pub struct QpAttr {
     pub rnr_retry: u8,
     /// Path migration state, `enum ibv_mig_state`: 0, migrated.
     pub path_mig_state: u32,
+    /// On the way to SQD: tell by an event when the send queue has drained. Not asked about, it is told, as rdma_rxe does.
+    pub en_sqd_async_notify: bool,
+    /// In SQD: requests that had begun are not all complete. Read only.
+    pub sq_draining: bool,
 }
 
 impl QpAttr {
@@ -159,6 +167,8 @@ impl Default for QpAttr {
             retry_cnt: 0,
             rnr_retry: 0,
             path_mig_state: 0,
+            en_sqd_async_notify: true,
+            sq_draining: false,
         }
     }
 }
@@ -200,14 +210,55 @@ fn rc_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
     })
 }
 
+/// The same of a UC queue pair: no retries, no READs and atomics.
+fn uc_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
+    use QpState::*;
+    use mask::*;
+    let any = ACCESS_FLAGS | PKEY_INDEX;
+    let running = ACCESS_FLAGS | ALT_PATH | PATH_MIG_STATE;
+    Some(match (from, to) {
+        (_, Reset) | (_, Error) => (0, u32::MAX),
+        (Reset, Init) => (PKEY_INDEX | PORT | ACCESS_FLAGS, 0),
+        (Init, Init) => (0, any | PORT),
+        (Init, Rtr) => (AV | PATH_MTU | DEST_QPN | RQ_PSN, any | ALT_PATH),
+        (Rtr, Rts) => (SQ_PSN, running),
+        (Rts, Rts) | (Sqd, Rts) => (0, running),
+        (Sqe, Rts) => (0, ACCESS_FLAGS),
+        (Rts, Sqd) => (0, EN_SQD_ASYNC_NOTIFY),
+        (Sqd, Sqd) => (0, any | AV | ALT_PATH | PATH_MIG_STATE),
+        _ => return None,
+    })
+}
+
+/// The same of a UD queue pair: it has no peer, but a Q_Key.
+fn ud_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
+    use QpState::*;
+    use mask::*;
+    Some(match (from, to) {
+        (_, Reset) | (_, Error) => (0, u32::MAX),
+        (Reset, Init) => (PKEY_INDEX | PORT | QKEY, 0),
+        (Init, Init) => (0, PKEY_INDEX | PORT | QKEY),
+        (Init, Rtr) => (0, PKEY_INDEX | QKEY),
+        (Rtr, Rts) => (SQ_PSN, QKEY),
+        (Rts, Rts) | (Sqd, Rts) | (Sqe, Rts) => (0, QKEY),
+        (Rts, Sqd) => (0, EN_SQD_ASYNC_NOTIFY),
+        (Sqd, Sqd) => (0, PKEY_INDEX | QKEY),
+        _ => return None,
+    })
+}
+
 /// Checks a call of `ibv_modify_qp` against state, masks and ranges; returns the state to go to.
-pub fn check_rc(current: QpState, attr: &QpAttr, bits: u32) -> Result<QpState, Error> {
+pub fn check(kind: QpType, current: QpState, attr: &QpAttr, bits: u32) -> Result<QpState, Error> {
     if bits & mask::CUR_STATE != 0 && attr.cur_state != current {
         return Err(Error::Invalid("cur_qp_state is not the current state"));
     }
     let to = if bits & mask::STATE != 0 { attr.state } else { current };
-    let (required, optional) =
-        rc_masks(current, to).ok_or(Error::Invalid("no transition between these states"))?;
+    let masks = match kind {
+        QpType::Rc => rc_masks(current, to),
+        QpType::Uc => uc_masks(current, to),
+        QpType::Ud => ud_masks(current, to),
+    };
+    let (required, optional) = masks.ok_or(Error::Invalid("no transition between these states"))?;
     let given = bits & !(mask::STATE | mask::CUR_STATE);
     if given & required != required {
         return Err(Error::Invalid("an attribute that the transition requires is missing"));
@@ -248,8 +299,34 @@ mod tests {
     #[test]
     fn rtr_without_its_attributes_is_refused() {
         let attr = QpAttr { state: QpState::Rtr, ..QpAttr::default() };
-        assert!(check_rc(QpState::Init, &attr, mask::STATE | mask::AV).is_err());
-        assert!(check_rc(QpState::Reset, &attr, mask::STATE).is_err());
+        assert!(check(QpType::Rc, QpState::Init, &attr, mask::STATE | mask::AV).is_err());
+        assert!(check(QpType::Rc, QpState::Reset, &attr, mask::STATE).is_err());
+    }
+
+    #[test]
+    fn a_uc_queue_pair_takes_no_retry_attributes() {
+        let rtr = mask::STATE | mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+        let to = |state| QpAttr { state, port: 1, ..QpAttr::default() };
+        assert_eq!(check(QpType::Uc, QpState::Init, &to(QpState::Rtr), rtr), Ok(QpState::Rtr));
+        assert!(check(QpType::Uc, QpState::Init, &to(QpState::Rtr), rtr | mask::MIN_RNR_TIMER).is_err());
+        let rts = mask::STATE | mask::SQ_PSN;
+        assert_eq!(check(QpType::Uc, QpState::Rtr, &to(QpState::Rts), rts), Ok(QpState::Rts));
+        assert!(check(QpType::Uc, QpState::Rtr, &to(QpState::Rts), rts | mask::TIMEOUT).is_err());
+    }
+
+    #[test]
+    fn a_ud_queue_pair_needs_a_qkey_and_no_peer() {
+        let to = |state| QpAttr { state, port: 1, ..QpAttr::default() };
+        let init = mask::STATE | mask::PKEY_INDEX | mask::PORT;
+        assert!(check(QpType::Ud, QpState::Reset, &to(QpState::Init), init).is_err());
+        let init = init | mask::QKEY;
+        assert_eq!(check(QpType::Ud, QpState::Reset, &to(QpState::Init), init), Ok(QpState::Init));
+        assert_eq!(check(QpType::Ud, QpState::Init, &to(QpState::Rtr), mask::STATE), Ok(QpState::Rtr));
+        assert!(check(QpType::Ud, QpState::Init, &to(QpState::Rtr), mask::STATE | mask::AV).is_err());
+        let back = mask::STATE | mask::CUR_STATE;
+        let attr = QpAttr { cur_state: QpState::Sqe, ..to(QpState::Rts) };
+        assert_eq!(check(QpType::Ud, QpState::Sqe, &attr, back), Ok(QpState::Rts));
+        assert!(check(QpType::Rc, QpState::Sqe, &attr, back).is_err());
     }
 
     #[test]
@@ -258,7 +335,7 @@ mod tests {
         {
             for to in [QpState::Reset, QpState::Error] {
                 let attr = QpAttr { state: to, ..QpAttr::default() };
-                assert_eq!(check_rc(from, &attr, mask::STATE), Ok(to));
+                assert_eq!(check(QpType::Rc, from, &attr, mask::STATE), Ok(to));
             }
         }
     }

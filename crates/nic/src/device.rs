@@ -9,10 +9,14 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use transport::Window;
 use transport::op::Remote;
+use transport::unreliable::Pace;
 use wire::roce::Packet;
 use wire::{Gid, Guid, Mtu, Qpn};
 
+use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::gid::{GidEntry, GidTable};
+use crate::groups::Groups;
+use crate::held::Held;
 use crate::memory::Table;
 use crate::timers::Timers;
 use crate::{Error, Outlet, Qp, limits};
@@ -53,27 +57,54 @@ pub struct Port {
     pub gids: GidTable,
 }
 
-/// Counters of a device, one a reason.
+/// What became of a device's packets, one counter a reason.
 #[derive(Debug, Default)]
-#[allow(missing_docs)]
 pub struct Counters {
+    /// Dropped: for a queue pair that there is not.
     pub unknown_qp: AtomicU64,
+    /// Dropped: for a queue pair that is connected to another address.
     pub wrong_peer: AtomicU64,
+    /// Dropped: for a queue pair that is not connected or has failed.
     pub wrong_state: AtomicU64,
+    /// Dropped: a datagram with another Q_Key than its queue pair's.
+    pub wrong_qkey: AtomicU64,
+    /// Dropped: nobody waited for it.
+    pub no_receive: AtomicU64,
+    /// Handed to a queue pair.
     pub received: AtomicU64,
+}
+
+impl Counters {
+    /// All of them with their names.
+    pub fn snapshot(&self) -> [(&'static str, u64); 6] {
+        [
+            ("unknown_qp", &self.unknown_qp),
+            ("wrong_peer", &self.wrong_peer),
+            ("wrong_state", &self.wrong_state),
+            ("wrong_qkey", &self.wrong_qkey),
+            ("no_receive", &self.no_receive),
+            ("received", &self.received),
+        ]
+        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+    }
 }
 
 /// An adapter.
 pub struct Device {
     /// What it was made from.
     pub config: DeviceConfig,
-    /// What was dropped, and why.
+    /// What became of its packets.
     pub counters: Counters,
     pub(crate) outlet: Arc<dyn Outlet>,
     pub(crate) memory: Table,
     pub(crate) timers: Timers,
+    pub(crate) held: Held,
+    pub(crate) groups: Groups,
+    pub(crate) pace: Arc<Pace>,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
+    /// The events of everybody who opened it.
+    opened: Mutex<Vec<Weak<EventQueue>>>,
     /// Default GIDs of this host that no interface bears, and the addresses that stand in for them.
     aliases: ArcSwap<BTreeMap<Gid, IpAddr>>,
     qps: RwLock<BTreeMap<u32, Arc<Qp>>>,
@@ -174,8 +205,12 @@ impl Device {
             outlet,
             memory: Table::new(),
             timers: Timers::default(),
+            held: Held::default(),
+            groups: Groups::default(),
+            pace: Arc::default(),
             numbers,
             port: ArcSwap::from_pointee(port),
+            opened: Mutex::default(),
             aliases: ArcSwap::default(),
             qps: RwLock::default(),
             windows: Mutex::default(),
@@ -191,9 +226,32 @@ impl Device {
         self.port.load_full()
     }
 
-    /// The interface changed.
+    /// The interface changed. Whoever opened the device is told: port active or error, GID change.
     pub fn set_port(&self, port: Port) {
-        self.port.store(Arc::new(port));
+        let before = self.port.swap(Arc::new(port));
+        let now = self.port.load();
+        match (before.up, now.up) {
+            (false, true) => self.announce(EventKind::PortActive, Element::Port(1)),
+            (true, false) => self.announce(EventKind::PortError, Element::Port(1)),
+            _ => {}
+        }
+        if before.gids != now.gids {
+            self.announce(EventKind::GidChange, Element::Port(1));
+        }
+    }
+
+    /// Whoever opened it wants to be told what concerns the device or its port.
+    pub fn tell(&self, events: &Arc<EventQueue>) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.retain(|e| e.strong_count() > 0);
+        opened.push(Arc::downgrade(events));
+    }
+
+    /// Tells everybody who opened it.
+    pub fn announce(&self, kind: EventKind, element: Element) {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let opened = opened.iter().filter_map(Weak::upgrade);
+        opened.for_each(|e| e.push(AsyncEvent { kind, element: element.clone() }));
     }
 
     /// The default GIDs of this host that no interface bears.
@@ -279,16 +337,25 @@ impl Device {
     }
 
     /// A packet whose ICRC is good, for one of our queue pairs; `source` and `dest` as on the wire.
-    pub fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
+    /// `polled`: a thread of the program read it, and is about to learn what came.
+    pub fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, polled: bool, packet: &Packet<'_>) {
         match self.qp(packet.header.bth.dest_qp) {
-            Some(qp) => qp.input(now, source, dest, packet),
+            Some(qp) => qp.input(now, source, dest, polled, packet),
             None => _ = self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// The program is back: whatever was held for what it might do leaves, unless it left with that.
+    pub fn release(&self, now: impl FnOnce() -> Instant) {
+        if !self.held.is_empty() {
+            let now = now();
+            self.held.take(|qp| qp.release(now));
         }
     }
 
     /// When [`Device::expire`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
-        self.timers.next()
+        self.timers.next().into_iter().chain(self.held.deadline()).min()
     }
 
     /// Looks after all queue pairs whose timers may have run out.
@@ -297,6 +364,9 @@ impl Device {
             if let Some(qp) = self.qp(qpn) {
                 qp.expire(now);
             }
+        }
+        if self.held.deadline().is_some_and(|until| until <= now) {
+            self.release(|| now);
         }
     }
 }

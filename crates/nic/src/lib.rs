@@ -1,15 +1,20 @@
-//! The software adapter's objects: device, GID table, PD, MR, CQ, completion channel, QP, asynchronous events; key
+//! The software adapter's objects: device, GID table, PD, MR, AH, CQ, completion channel, QP, asynchronous events; key
 //! checks. It never waits and owns no file descriptor: whoever must be told gave a [`Signal`].
 //!
 //! Locks, in order: QP, then CQ, then channel or event queue. Never two queue pairs at once; completions are told of
 //! after queue pairs and completion queues are unlocked.
 #![deny(unsafe_code)]
 
+mod ah;
 pub mod attr;
 pub mod cq;
+mod datagram;
 pub mod device;
+mod engine;
 pub mod events;
 pub mod gid;
+mod groups;
+mod held;
 pub mod limits;
 pub mod mailbox;
 #[allow(unsafe_code)]
@@ -19,6 +24,7 @@ pub mod port;
 pub mod qp;
 mod timers;
 
+pub use ah::{Ah, Datagram};
 pub use attr::{AddressVector, QpAttr, QpState, QpType, mask};
 pub use cq::{Arm, Channel, Cq};
 pub use device::{Device, DeviceConfig, Numbers, Pd};

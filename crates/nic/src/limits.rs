@@ -6,10 +6,13 @@
 //! | completion queues of a device and process | 65,536 |
 //! | memory regions of a device and process | 65,535 |
 //! | protection domains of a device and process | 65,536 |
+//! | address handles of a protection domain | none but memory; 2^20 are promised |
 //! | work requests of a send or receive queue | 32,768 |
 //! | completions of a CQ | 4,194,303 |
 //! | scatter/gather elements of a request | 32 |
 //! | inline bytes of a request | 1,024 |
+//! | multicast groups of a device and process | 256 |
+//! | queue pairs of a multicast group | 1,024 |
 //! | READs and atomics under way a queue pair, each side | 128 |
 //! | device memory of a device and process | 16 MiB |
 //! | size of a memory region | 2^64 - 1 bytes, as the address space allows |
@@ -23,6 +26,12 @@ pub const MAX_CQ: u32 = 65_536;
 pub const MAX_MR: u32 = 65_535;
 /// Protection domains.
 pub const MAX_PD: u32 = 65_536;
+/// Address handles that a device promises; they are a few words of memory each.
+pub const MAX_AH: u32 = 1 << 20;
+/// Multicast groups; each takes a socket.
+pub const MAX_GROUPS: usize = 256;
+/// Queue pairs of a multicast group.
+pub const MAX_GROUP_QP: usize = 1_024;
 /// Work requests of a queue.
 pub const MAX_QP_WR: u32 = 32_768;
 /// Completions of a CQ.

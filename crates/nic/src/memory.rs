@@ -30,8 +30,10 @@ use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
 use wire::Rkey;
 
 use crate::{Error, limits};
+use guard::Change;
 
 mod dm;
+mod guard;
 mod pages;
 
 pub(crate) use dm::take as take_dm;
@@ -418,15 +420,13 @@ impl Memory for View<'_> {
             if real % 8 != 0 {
                 return Err(Fault::Range);
             }
+            let change = match op {
+                AtomicOp::CompareSwap { compare, swap } => Change::CompareSwap { compare, swap },
+                AtomicOp::FetchAdd(n) => Change::Add(n),
+                AtomicOp::Write(v) => Change::Swap(v),
+            };
             // SAFETY: eight bytes inside a registered region, aligned; programs share them with peers through atomics.
-            let cell = unsafe { AtomicU64::from_ptr(real as *mut u64) };
-            Ok(match op {
-                AtomicOp::CompareSwap { compare, swap } => cell
-                    .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
-                    .unwrap_or_else(|seen| seen),
-                AtomicOp::FetchAdd(n) => cell.fetch_add(n, Ordering::AcqRel),
-                AtomicOp::Write(v) => cell.swap(v, Ordering::AcqRel),
-            })
+            unsafe { guard::change(real as *mut u64, change) }
         })
     }
 }
@@ -435,8 +435,7 @@ impl Memory for View<'_> {
 fn copy_out(real: u64, dst: &mut [u8]) -> Result<(), Fault> {
     // SAFETY: the caller checked the range against a region that is counted in; the two can not overlap, `dst` is a
     // buffer of our own. The program may change the source meanwhile: then the copy holds some mixture, as with any DMA.
-    unsafe { std::ptr::copy_nonoverlapping(real as *const u8, dst.as_mut_ptr(), dst.len()) };
-    Ok(())
+    unsafe { guard::copy(dst.as_mut_ptr(), real as *const u8, dst.len()) }
 }
 
 /// Copies into registered memory. Programs poll on the last byte of a message, so its last word is stored after
@@ -448,7 +447,7 @@ fn copy_in(real: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
         Tail::End => last_word(real, src.len()),
     };
     // SAFETY: the caller checked the range; `src` is a buffer of our own, so the two do not overlap.
-    unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), to, split) };
+    unsafe { guard::copy(to, src.as_ptr(), split)? };
     let rest = &src[split..];
     if rest.is_empty() {
         return Ok(());
@@ -456,15 +455,10 @@ fn copy_in(real: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
     fence(Ordering::Release);
     if let Ok(word) = <[u8; 8]>::try_from(rest) {
         // SAFETY: `last_word` leaves eight bytes only where they are aligned.
-        unsafe { AtomicU64::from_ptr(to.add(split).cast()) }
-            .store(u64::from_ne_bytes(word), Ordering::Release);
-        return Ok(());
+        return unsafe { guard::store(to.add(split).cast(), u64::from_ne_bytes(word)) };
     }
-    for (i, byte) in rest.iter().enumerate() {
-        // SAFETY: inside the checked range.
-        unsafe { to.add(split + i).write_volatile(*byte) };
-    }
-    Ok(())
+    // SAFETY: inside the checked range; fewer than eight bytes are stored one after the other.
+    unsafe { guard::copy(to.add(split), rest.as_ptr(), rest.len()) }
 }
 
 /// Where the last word of `len` bytes at `real` begins: at the last multiple of eight below the end.
@@ -490,6 +484,7 @@ fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error
     if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
         return Err(Error::Invalid("region wraps the address space"));
     }
+    guard::install();
     if access & Access::ON_DEMAND != 0 {
         // Its pages are looked for whenever they are used, so that what is mapped there may change.
         return if can_populate() {
@@ -658,6 +653,55 @@ mod tests {
                 view.read(Remote { addr, length: 16, rkey: mr.key }, 0, &mut read),
                 Err(Fault::Unmapped)
             );
+        }
+    }
+
+    #[test]
+    fn memory_that_was_unmapped_or_became_read_only_is_an_error_and_the_process_lives() {
+        accesses_to_memory_that_changes();
+    }
+
+    #[test]
+    fn the_same_holds_where_the_program_has_taken_the_signal_handlers() {
+        guard::install();
+        for signal in [libc::SIGSEGV, libc::SIGBUS] {
+            // SAFETY: the default disposition; the test ends if anything faults.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        accesses_to_memory_that_changes();
+    }
+
+    fn accesses_to_memory_that_changes() {
+        const LEN: usize = 3 * 4096;
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a mapping of our own.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rights, flags, -1, 0) };
+        let (table, addr) = (Table::new(), at as u64);
+        let mr = table.register(1, addr, LEN as u64, addr, RIGHTS, 1).unwrap();
+        let view = table.view(1, RIGHTS);
+        let to = |length| Remote { addr, length, rkey: mr.key };
+        let bytes = vec![7; LEN];
+        view.write(to(LEN as u64), 0, &bytes, Tail::End).unwrap();
+        // SAFETY: the middle page of the mapping.
+        unsafe { libc::mprotect(at.byte_add(4096), 4096, libc::PROT_READ) };
+        let mut back = vec![0; LEN];
+        view.read(to(LEN as u64), 0, &mut back).unwrap();
+        assert_eq!(back, bytes);
+        assert_eq!(view.write(to(LEN as u64), 0, &bytes, Tail::End), Err(Fault::Unmapped));
+        assert_eq!(view.write(to(4096), 4096, &bytes[..8], Tail::End), Err(Fault::Unmapped));
+        let cell = Remote { addr: addr + 4096, ..to(8) };
+        for op in [
+            AtomicOp::FetchAdd(1),
+            AtomicOp::Write(1),
+            AtomicOp::CompareSwap { compare: 0x0707_0707_0707_0707, swap: 1 },
+        ] {
+            assert_eq!(view.atomic(cell, op), Err(Fault::Unmapped));
+            assert_eq!(view.atomic(to(8), op).map(drop), Ok(()), "the first page is writable");
+        }
+        // SAFETY: nobody has a reference into it.
+        unsafe { libc::munmap(at, LEN) };
+        for len in [1, 8, 63, 64, 4096, LEN] {
+            assert_eq!(view.read(to(len as u64), 0, &mut back[..len]), Err(Fault::Unmapped));
         }
     }
 

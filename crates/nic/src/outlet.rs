@@ -32,6 +32,11 @@ pub trait Outlet: Send + Sync + 'static {
     /// Seals (ICRC) and sends the packets of `batch`, in order. What can not be sent is lost and counted, as on any
     /// wire; protocols above retransmit.
     fn send(&self, path: &Path, batch: &mut TxBatch);
+    /// Takes what is sent to a multicast group in through an interface, until [`Outlet::leave`]. Not called twice for the same
+    /// group. The error is an errno, such as ENODEV or ENOBUFS.
+    fn join(&self, interface: u32, group: IpAddr) -> Result<(), i32>;
+    /// Undoes [`Outlet::join`].
+    fn leave(&self, interface: u32, group: IpAddr);
     /// Somebody wants to be woken (by the node's `expire`) at `at` or earlier.
     fn wake_at(&self, at: Instant);
     /// Fills `bytes` from a cryptographically secure generator.

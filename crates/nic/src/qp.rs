@@ -8,20 +8,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use transport::op::{Completed, Completion, Context, QpEvent, RecvWr, SendOp, SendWr, Side, Status};
-use transport::rc::{RtrAttr, RtsAttr};
-use transport::{Memory, Rc, TxBatch, Window};
+use transport::ud::Destination;
+use transport::{Memory, TxBatch, Window};
+use wire::Qpn;
 use wire::roce::{Packet, SendTail};
-use wire::{Pkey, Qpn};
 
-use crate::attr::{self, AddressVector, QpAttr, QpState, QpType, mask};
+use crate::attr::{self, QpAttr, QpState, QpType, mask};
 use crate::cq::{Cq, Note};
+use crate::engine::Engine;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::memory::View;
 use crate::{Error, Path, Pd, limits};
 
 thread_local! {
     /// Packets are built here and leave before the queue pair is unlocked; reused, so sending allocates nothing.
-    static BATCH: RefCell<TxBatch> = RefCell::new(TxBatch::new());
+    pub(crate) static BATCH: RefCell<TxBatch> = RefCell::new(TxBatch::new());
 }
 
 /// Sizes of a queue pair's queues (`struct ibv_qp_cap`).
@@ -90,22 +91,26 @@ pub struct Qp {
 }
 
 #[derive(Debug)]
-struct Inner {
-    engine: Rc,
+pub(crate) struct Inner {
+    pub(crate) engine: Engine,
     receives: VecDeque<RecvWr>,
     state: QpState,
     attr: QpAttr,
     path: Option<Path>,
     window: Arc<Window>,
+    /// The program waits for IBV_EVENT_SQ_DRAINED.
+    drain_awaited: bool,
     /// What the device's timers hold for this queue pair.
     timer: Option<Instant>,
     /// To be told when the lock is released.
     notes: Vec<Note>,
-    destroyed: bool,
+    pub(crate) destroyed: bool,
+    /// The device knows that an ACK may be held back here.
+    listed: bool,
 }
 
 /// What the engine stands on during one call.
-struct Stand<'a> {
+pub(crate) struct Stand<'a> {
     qp: &'a Qp,
     view: View<'a>,
     receives: &'a mut VecDeque<RecvWr>,
@@ -134,10 +139,7 @@ impl Context for Stand<'_> {
             QpEvent::AccessError => EventKind::QpAccessError,
             QpEvent::Fatal => EventKind::QpFatal,
         };
-        if let Some(me) = self.qp.me.upgrade() {
-            let event = AsyncEvent { kind, element: Element::Qp(me) };
-            self.notes.push(Note::Async(self.qp.init.events.clone(), event));
-        }
+        self.notes.extend(self.qp.note(kind));
     }
     fn window(&self) -> &Window {
         self.window
@@ -146,7 +148,7 @@ impl Context for Stand<'_> {
 
 impl Inner {
     /// The engine and what it stands on.
-    fn split<'a>(&'a mut self, qp: &'a Qp) -> (&'a mut Rc, Stand<'a>) {
+    pub(crate) fn split<'a>(&'a mut self, qp: &'a Qp) -> (&'a mut Engine, Stand<'a>) {
         let stand = Stand {
             qp,
             view: qp.pd.device.memory.view(qp.pd.id, self.attr.access),
@@ -173,21 +175,24 @@ impl Qp {
         }
         let device = &pd.device;
         let qpn = device.take_qpn()?;
+        let kind = init.kind;
         let qp = Arc::new_cyclic(|me| Qp {
             me: me.clone(),
             qpn,
             pd: pd.clone(),
             init,
             inner: Mutex::new(Inner {
-                engine: Rc::new(qpn, Pkey::default()),
+                engine: Engine::new(kind, qpn, &device.pace),
                 receives: VecDeque::new(),
                 state: QpState::Reset,
                 attr: QpAttr::default(),
                 path: None,
                 window: Arc::default(),
+                drain_awaited: false,
                 timer: None,
                 notes: Vec::new(),
                 destroyed: false,
+                listed: false,
             }),
             cookie: AtomicU64::new(0),
         });
@@ -223,6 +228,7 @@ impl Qp {
             inner.receives.clear();
             inner.notes.clear();
         }
+        self.leave_groups();
         self.pd.device.remove_qp(self.qpn);
         self.init.send_cq.forget_qp(self.qpn);
         self.init.recv_cq.forget_qp(self.qpn);
@@ -233,7 +239,7 @@ impl Qp {
     pub fn modify(&self, now: Instant, new: &QpAttr, bits: u32) -> Result<(), Error> {
         let mut inner = self.lock();
         let from = inner.current_state();
-        let to = attr::check_rc(from, new, bits)?;
+        let to = attr::check(self.init.kind, from, new, bits)?;
         match to {
             QpState::Reset => inner.reset(self),
             QpState::Error => {
@@ -252,7 +258,8 @@ impl Qp {
     pub fn query(&self) -> QpAttr {
         let inner = self.lock();
         let state = inner.current_state();
-        QpAttr { state, cur_state: state, ..inner.attr }
+        let sq_draining = state == QpState::Sqd && !inner.engine.drained();
+        QpAttr { state, cur_state: state, sq_draining, ..inner.attr }
     }
 
     /// Begins posting send requests: the returned guard takes them one by one; dropping it sends.
@@ -283,8 +290,19 @@ impl Qp {
         Ok(())
     }
 
-    /// A packet for this queue pair. One that is not from its peer is counted and dropped.
-    pub(crate) fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
+    /// A packet for this queue pair, `polled` where a thread of the program read it. One that is not from its peer is
+    /// counted and dropped.
+    pub(crate) fn input(
+        &self,
+        now: Instant,
+        source: IpAddr,
+        dest: IpAddr,
+        polled: bool,
+        packet: &Packet<'_>,
+    ) {
+        if self.init.kind == QpType::Ud {
+            return self.input_datagram(now, source, dest, packet);
+        }
         let counters = &self.pd.device.counters;
         let mut inner = self.lock();
         let Some(path) = inner.path.filter(|_| !inner.destroyed) else {
@@ -295,13 +313,27 @@ impl Qp {
             counters.wrong_peer.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        if !matches!(inner.current_state(), QpState::Rtr | QpState::Rts | QpState::Sqd) {
+        if !matches!(inner.current_state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             counters.wrong_state.fetch_add(1, Ordering::Relaxed);
             return;
         }
         counters.received.fetch_add(1, Ordering::Relaxed);
         let (engine, mut stand) = inner.split(self);
-        engine.receive(now, packet, &mut stand);
+        engine.receive(now, packet, polled, &mut stand);
+        if inner.engine.is_holding() && !std::mem::replace(&mut inner.listed, true) {
+            let until = self.pd.device.held.add(now, self.me.clone());
+            self.settle(inner, now);
+            until.into_iter().for_each(|at| self.pd.device.outlet.wake_at(at));
+            return;
+        }
+        self.settle(inner, now);
+    }
+
+    /// An ACK held back leaves.
+    pub(crate) fn release(&self, now: Instant) {
+        let mut inner = self.lock();
+        inner.listed = false;
+        inner.engine.release();
         self.settle(inner, now);
     }
 
@@ -309,7 +341,7 @@ impl Qp {
     pub(crate) fn expire(&self, now: Instant) {
         let mut inner = self.lock();
         inner.timer = None;
-        if inner.destroyed || inner.path.is_none() {
+        if inner.destroyed || (inner.path.is_none() && self.init.kind != QpType::Ud) {
             return;
         }
         let (engine, mut stand) = inner.split(self);
@@ -328,7 +360,7 @@ impl Qp {
 
     /// What follows every step of the engine: packets leave, an engine that failed takes the queue pair with it, the timer
     /// is set, then everything is unlocked and told.
-    fn settle(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
+    pub(crate) fn settle(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
         if inner.destroyed {
             return;
         }
@@ -338,6 +370,10 @@ impl Qp {
         inner.transmit(self, now);
         if inner.current_state() == QpState::Error && inner.state != QpState::Error {
             inner.fail(self);
+        }
+        if inner.drain_awaited && inner.state == QpState::Sqd && inner.engine.drained() {
+            inner.drain_awaited = false;
+            inner.notes.extend(self.note(EventKind::SqDrained));
         }
         let mut wake = None;
         if let Some(deadline) = inner.engine.deadline()
@@ -354,6 +390,12 @@ impl Qp {
         }
     }
 
+    /// An asynchronous event of this queue pair, to be told when it is unlocked.
+    fn note(&self, kind: EventKind) -> Option<Note> {
+        let event = AsyncEvent { kind, element: Element::Qp(self.me.upgrade()?) };
+        Some(Note::Async(self.init.events.clone(), event))
+    }
+
     /// Unlocks, then tells what there is to tell.
     fn unlock(&self, mut inner: MutexGuard<'_, Inner>) {
         if inner.notes.is_empty() {
@@ -364,24 +406,21 @@ impl Qp {
         notes.into_iter().for_each(Note::send);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
     /// The engine knows first when it failed.
-    fn current_state(&self) -> QpState {
-        if self.state > QpState::Init && self.engine.state() == transport::rc::State::Error {
-            return QpState::Error;
-        }
-        self.state
+    pub(crate) fn current_state(&self) -> QpState {
+        if self.state > QpState::Init { self.engine.failed().unwrap_or(self.state) } else { self.state }
     }
 
     fn reset(&mut self, qp: &Qp) {
         let (engine, mut stand) = self.split(qp);
         engine.fail(&mut stand);
-        self.engine = Rc::new(qp.qpn, Pkey::default());
+        self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
         self.receives.clear();
         self.notes.clear();
         self.attr = QpAttr::default();
@@ -405,7 +444,7 @@ impl Inner {
         next.merge(new, bits);
         let path = match bits & mask::AV {
             0 => self.path,
-            _ => Some(qp.path_to(&next.av, next.dest_qpn)?),
+            _ => Some(qp.pd.path_to(&next.av, next.dest_qpn)?),
         };
         if bits & mask::PATH_MTU != 0 && new.path_mtu > qp.pd.device.port().mtu {
             return Err(Error::Invalid("path_mtu is larger than the port's active MTU"));
@@ -418,29 +457,27 @@ impl Inner {
         self.path = path;
         self.attr = next;
         match (from, to) {
-            (QpState::Init, QpState::Rtr) => self.engine.ready_to_receive(RtrAttr {
-                dest_qpn: next.dest_qpn,
-                path_mtu: next.path_mtu,
-                rq_psn: next.rq_psn,
-                max_dest_rd_atomic: next.max_dest_rd_atomic,
-                min_rnr_timer: next.min_rnr_timer,
-            }),
-            (QpState::Rtr, QpState::Rts) => self.engine.ready_to_send(RtsAttr {
-                sq_psn: next.sq_psn,
-                max_rd_atomic: next.max_rd_atomic,
-                timeout: next.timeout,
-                retry_cnt: next.retry_cnt,
-                rnr_retry: next.rnr_retry,
-            }),
-            (QpState::Rts, QpState::Sqd) => self.engine.drain(),
-            (QpState::Sqd, QpState::Rts) => self.engine.resume(),
+            (QpState::Init, QpState::Rtr) => self.engine.ready_to_receive(&next, qp.pd.device.port().mtu),
+            (QpState::Rtr, QpState::Rts) => self.engine.ready_to_send(&next),
+            (QpState::Rts, QpState::Sqd) => {
+                self.engine.drain();
+                self.drain_awaited = bits & mask::EN_SQD_ASYNC_NOTIFY == 0 || new.en_sqd_async_notify;
+            }
+            (QpState::Sqd | QpState::Sqe, QpState::Rts) => {
+                self.drain_awaited = false;
+                self.engine.resume();
+            }
             _ => {}
         }
+        self.engine.changed(&next, from, bits);
         Ok(())
     }
 
     /// Sends what the engine has, batch by batch.
     fn transmit(&mut self, qp: &Qp, now: Instant) {
+        if qp.init.kind == QpType::Ud {
+            return self.transmit_datagrams(qp, now);
+        }
         let Some(mut path) = self.path else { return };
         if self.engine.take_path_suspect() {
             path.detour = path.detour.wrapping_add(1);
@@ -457,30 +494,6 @@ impl Inner {
                 qp.pd.device.outlet.send(&path, batch);
             }
         });
-    }
-}
-
-impl Qp {
-    fn path_to(&self, av: &AddressVector, dest_qpn: Qpn) -> Result<Path, Error> {
-        if !av.is_global {
-            return Err(Error::Invalid("RoCE needs a GRH: is_global is not set"));
-        }
-        let device = &self.pd.device;
-        let ours = device.gid(av.sgid_index).ok_or(Error::Invalid("no GID at sgid_index"))?;
-        let source = ours.address.ok_or(Error::Invalid("the interface has no address"))?;
-        let dest = device.address_of(av.dgid, &ours)?;
-        if source.is_ipv4() != dest.is_ipv4() {
-            return Err(Error::Invalid("dgid and the GID at sgid_index are of different address families"));
-        }
-        Ok(Path {
-            source,
-            dest,
-            interface: device.config.interface,
-            dest_qpn,
-            traffic_class: av.traffic_class,
-            hop_limit: av.hop_limit,
-            detour: 0,
-        })
     }
 }
 
@@ -515,28 +528,36 @@ impl QpAttr {
 /// Send requests being posted to one queue pair, its lock held; dropping it sends.
 #[derive(Debug)]
 pub struct Sender<'a> {
-    qp: &'a Qp,
+    pub(crate) qp: &'a Qp,
     now: Instant,
     inner: Option<MutexGuard<'a, Inner>>,
 }
 
 impl Sender<'_> {
-    /// Takes a request, or says why not; those before it stay posted.
-    pub fn post(&mut self, mut wr: SendWr) -> Result<(), PostError> {
+    /// Takes a request of a connected queue pair, or says why not; those before it stay posted.
+    pub fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
+        if self.qp.init.kind == QpType::Ud {
+            return Err(PostError::Invalid("a datagram needs an address handle"));
+        }
+        self.post_to(wr, None)
+    }
+
+    pub(crate) fn post_to(&mut self, mut wr: SendWr, to: Option<Destination<Path>>) -> Result<(), PostError> {
         // Present until drop.
         let Some(inner) = self.inner.as_mut() else { return Err(PostError::Invalid("posting has ended")) };
         let init = &self.qp.init;
         match inner.current_state() {
-            QpState::Rts | QpState::Sqd | QpState::Error => {}
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error => {}
             _ => return Err(PostError::Invalid("queue pair is not ready to send")),
         }
+        init.kind.check_operation(&wr.op)?;
         check_send(&wr, &init.cap)?;
         if inner.engine.outstanding() >= init.cap.max_send_wr as usize {
             return Err(PostError::Full);
         }
         wr.signaled |= init.sq_sig_all;
         let (engine, mut stand) = inner.split(self.qp);
-        engine.post(wr, &mut stand);
+        engine.post(wr, to, &mut stand);
         Ok(())
     }
 }
@@ -584,6 +605,7 @@ fn flushed_receive(wr_id: u64, qpn: Qpn) -> Completion {
         tail: SendTail::None,
         qpn,
         source_qp: Qpn::new(0),
+        grh: false,
         solicited: true,
     }
 }

@@ -115,8 +115,8 @@ impl<W: World> Node<W> {
                 responder_resources: param.responder_resources,
                 initiator_depth: param.initiator_depth,
                 flow_control: param.flow_control,
-                retry_count: param.retry_count & 7,
-                rnr_retry_count: param.rnr_retry_count & 7,
+                retry_count: param.retry_count.min(7),
+                rnr_retry_count: param.rnr_retry_count.min(7),
                 srq: param.srq,
                 transport_service: cm::TransportService::Rc,
                 qkey: Qkey(0),
@@ -136,7 +136,7 @@ impl<W: World> Node<W> {
     }
 
     /// `rdma_accept`: takes the queue pair to RTS and sends the reply. Without parameters, those of the request, cut to what
-    /// the device has.
+    /// the device has. A depth above the request's is the request's.
     pub fn accept(&self, id: &Arc<Id>, param: Option<&ConnParam>, private_data: &[u8]) -> Result<(), Error> {
         if private_data.len() > ACCEPT_DATA {
             return Err(Error::Invalid("more than 196 bytes of private data"));
@@ -148,14 +148,12 @@ impl<W: World> Node<W> {
             if inner.progress != Progress::Requested {
                 return Err(WRONG_STATE);
             }
-            let param = param.copied().unwrap_or(ConnParam { qp_num: 0, ..cut(&inner.offered) });
+            let mut param = param.copied().unwrap_or(ConnParam { qp_num: 0, ..cut(&inner.offered) });
+            check(&param)?;
+            param.initiator_depth = param.initiator_depth.min(inner.offered.initiator_depth);
             let qpn = inner.qp.as_ref().map_or(Qpn::new(param.qp_num), |qp| qp.qpn());
             (inner.conn.ok_or(WRONG_STATE)?, param, qpn, inner.starting_psn)
         };
-        check(&param)?;
-        if param.initiator_depth > id.lock().offered.initiator_depth {
-            return Err(Error::Invalid("initiator_depth is above the one in the connection request"));
-        }
         let mut data = [0; ACCEPT_DATA];
         data[..private_data.len()].copy_from_slice(private_data);
         let accept = cm::Accept {
@@ -164,7 +162,7 @@ impl<W: World> Node<W> {
             responder_resources: param.responder_resources,
             initiator_depth: param.initiator_depth,
             flow_control: param.flow_control,
-            rnr_retry_count: param.rnr_retry_count & 7,
+            rnr_retry_count: param.rnr_retry_count.min(7),
             srq: param.srq,
             qkey: Qkey(0),
             private_data: data,

@@ -131,13 +131,6 @@ impl Id {
     }
 }
 
-impl Id {
-    /// READs and atomics that the request of an incoming identifier lets this side start at once.
-    pub fn offered_depth(&self) -> u8 {
-        self.lock().offered.initiator_depth
-    }
-}
-
 /// The call does not fit the identifier's state.
 pub(crate) const WRONG_STATE: Error = Error::Invalid("the identifier's state does not allow the call");
 

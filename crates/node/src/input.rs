@@ -2,6 +2,7 @@
 //! process they are for, and everything that is not a packet.
 
 use std::net::IpAddr;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -14,17 +15,42 @@ use crate::blocks::{comm_owner, qpn_owner};
 use crate::world::{Datagram, Guest, Input, Name, World};
 use crate::{Node, id};
 
-/// What a node dropped, one counter a reason.
+/// What became of packets that no queue pair got, one counter a reason.
 #[derive(Debug, Default)]
-#[allow(missing_docs)]
 pub struct Counters {
+    /// Dropped: too short for an ICRC, or with another than their bytes give.
     pub icrc: AtomicU64,
+    /// Dropped: cut short, or with lengths, pad counts or flags that do not fit their opcode.
     pub malformed: AtomicU64,
+    /// Dropped: an opcode that the standard does not have.
     pub unknown_opcode: AtomicU64,
+    /// Dropped: came by an interface that has no device.
     pub unknown_device: AtomicU64,
+    /// Dropped: for a queue pair of a process that there is not, or that could not take it.
     pub unknown_owner: AtomicU64,
+    /// Dropped: sent to QP1, and no message of a connection manager.
     pub bad_mad: AtomicU64,
+    /// Connection requests refused for want of memory or numbers.
     pub no_resources: AtomicU64,
+    /// Messages handed to the connection manager.
+    pub mads: AtomicU64,
+}
+
+impl Counters {
+    /// All of them with their names.
+    pub fn snapshot(&self) -> [(&'static str, u64); 8] {
+        [
+            ("icrc", &self.icrc),
+            ("malformed", &self.malformed),
+            ("unknown_opcode", &self.unknown_opcode),
+            ("unknown_device", &self.unknown_device),
+            ("unknown_owner", &self.unknown_owner),
+            ("bad_mad", &self.bad_mad),
+            ("no_resources", &self.no_resources),
+            ("mads", &self.mads),
+        ]
+        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+    }
 }
 
 fn count(counter: &AtomicU64) {
@@ -64,6 +90,11 @@ impl<W: World> Guest for Node<W> {
         }
         self.expire_manager(now);
     }
+
+    fn release(&self) {
+        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        devices.iter().for_each(|d| d.release(|| self.world.now()));
+    }
 }
 
 impl<W: World> Node<W> {
@@ -82,12 +113,23 @@ impl<W: World> Node<W> {
         if dest_qp == Qpn::GSI {
             return self.management(now, d, &packet);
         }
+        if dest_qp == Qpn::MULTICAST {
+            return self.multicast(now, d, &packet);
+        }
         let owner = qpn_owner(dest_qp);
         if !self.blocks.owns(owner) {
             return self.pass_on(owner, d);
         }
         match self.device_on(d.interface) {
-            Some(device) => device.input(now, d.source.ip(), d.dest.ip(), &packet),
+            Some(device) => device.input(now, d.source.ip(), d.dest.ip(), d.polled, &packet),
+            None => count(&self.counters.unknown_device),
+        }
+    }
+
+    /// A packet to a group: every process that joined gets its own copy from the world.
+    fn multicast(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
+        match self.device_on(d.interface) {
+            Some(device) => device.input_group(now, d.source.ip(), d.dest.ip(), packet),
             None => count(&self.counters.unknown_device),
         }
     }

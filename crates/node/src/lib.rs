@@ -42,7 +42,7 @@ pub struct Node<W> {
     devices: RwLock<Vec<Arc<Device>>>,
     blocks: Arc<Blocks<W>>,
     manager: manager::Manager,
-    /// What was dropped, and why.
+    /// What became of packets that no queue pair got.
     pub counters: Counters,
 }
 
@@ -74,6 +74,15 @@ impl<W: World> Node<W> {
     /// The devices, in the order of interfaces or of the configuration.
     pub fn devices(&self) -> Vec<Arc<Device>> {
         self.devices.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Everything counted since the start, the node's own under `node.` and each device's under its name; waits for no lock.
+    pub fn counted(&self) -> Vec<(String, u64)> {
+        let own = self.counters.snapshot().map(|(name, n)| (format!("node.{name}"), n));
+        let devices = self.devices.try_read().map(|d| d.clone()).unwrap_or_default();
+        let of_device =
+            |d: &Arc<Device>| d.counters.snapshot().map(|(n, v)| (format!("{}.{n}", d.config.name), v));
+        own.into_iter().chain(devices.iter().flat_map(of_device)).collect()
     }
 
     /// Opens the UDP port of a device, which must be done before its first packet; repeated calls are harmless.

@@ -239,6 +239,7 @@ impl<W: World> Node<W> {
     }
 
     pub(crate) fn manager_input(&self, now: Instant, d: &Datagram<'_>, mad: &Mad) {
+        self.counters.mads.fetch_add(1, Ordering::Relaxed);
         let origin = Origin { source: d.source.ip().into(), dest: d.dest.ip().into(), link: d.interface };
         let mut core = self.manager.lock();
         self.with_cm(&mut core, d.interface, |cm| cm.input(now, origin, mad));

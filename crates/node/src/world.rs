@@ -97,6 +97,8 @@ pub struct Datagram<'a> {
     pub interface: u32,
     /// It came by way of another process of this host (which could not use it).
     pub forwarded: bool,
+    /// A thread of the program read it, as it polls a completion queue, and is about to learn what came.
+    pub polled: bool,
     /// The bytes.
     pub bytes: &'a [u8],
 }
@@ -162,4 +164,6 @@ pub trait Guest: Send + Sync + 'static {
     fn deadline(&self) -> Option<Instant>;
     /// Timers may have run out.
     fn expire(&self, now: Instant);
+    /// A thread of the program that reads packets is back for more: what was held for its answer to the last ones leaves.
+    fn release(&self);
 }

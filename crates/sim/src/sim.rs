@@ -57,7 +57,7 @@ struct Due {
 
 #[derive(Debug)]
 enum What {
-    Arrival { from: ProcessId, flow: Flow, bytes: Vec<u8> },
+    Arrival { from: ProcessId, at: HostId, flow: Flow, bytes: Vec<u8> },
     Forwarded { to: ProcessId, flow: Flow, bytes: Vec<u8> },
     Resolved { to: ProcessId, ticket: u64, result: Result<(), i32> },
     Refused { to: ProcessId, flow: Flow, bytes: Vec<u8> },
@@ -151,6 +151,7 @@ impl Sim {
             watchers: BTreeSet::new(),
             processes: BTreeSet::new(),
             attached: BTreeSet::new(),
+            groups: BTreeSet::new(),
             dice: self.dice.fork(1 + n as u64),
         });
         HostId(n)
@@ -184,6 +185,7 @@ impl Sim {
             let host = &mut self.shared.hosts()[node.world().host().0];
             host.processes.remove(&process);
             host.attached.remove(&process);
+            host.groups.retain(|(_, member)| *member != process);
             host.names.retain(|_, p| *p != process);
             let all = std::mem::take(&mut host.watchers);
             let (told, kept): (BTreeSet<_>, BTreeSet<_>) =
@@ -196,6 +198,8 @@ impl Sim {
         for (to, _, name) in told {
             self.schedule(ARP, What::Gone { to, name });
         }
+        // Queue pairs and their device hold each other: all memory of a process goes with it.
+        node.devices().iter().flat_map(|d| d.qps()).for_each(|qp| qp.destroy());
         // Names it still holds are dropped here, without the hosts' lock.
         drop(node);
     }
@@ -377,11 +381,18 @@ impl Sim {
 
     fn send(&mut self, from: ProcessId, flow: Flow, bytes: Vec<u8>) {
         self.counters.sent += 1;
-        let ends = (self.shared.host_of(flow.source.ip()), self.shared.host_of(flow.dest.ip()));
-        let (Some(source), Some(dest)) = ends else {
+        let dests = self.shared.hosts_of(flow.dest.ip());
+        let Some(source) = self.shared.host_of(flow.source.ip()).filter(|_| !dests.is_empty()) else {
             self.counters.refused += 1;
             return self.note_packet("nowhere", &flow, &bytes);
         };
+        for dest in dests {
+            self.launch(from, source, dest, flow, &bytes);
+        }
+    }
+
+    /// Sends a packet from host to host.
+    fn launch(&mut self, from: ProcessId, source: HostId, dest: HostId, flow: Flow, bytes: &[u8]) {
         let now = self.shared.clock.nanos();
         let fate = self.network.launch(source, dest, now);
         let word = match (fate.arrivals.len(), fate.corrupt) {
@@ -399,24 +410,27 @@ impl Sim {
                 "repeated"
             }
         };
-        self.note_packet(word, &flow, &bytes);
+        self.note_packet(word, &flow, bytes);
         let mut corrupt = fate.corrupt;
         for at in fate.arrivals {
-            let mut bytes = bytes.clone();
+            let mut bytes = bytes.to_vec();
             if let Some((place, change)) = corrupt.take()
                 && !bytes.is_empty()
             {
                 let place = (place % bytes.len() as u64) as usize;
                 bytes[place] ^= change;
             }
-            self.schedule_at(at, What::Arrival { from, flow, bytes });
+            self.schedule_at(at, What::Arrival { from, at: dest, flow, bytes });
         }
     }
 
     fn happen(&mut self, what: What) {
         let now = self.shared.clock.now();
         match what {
-            What::Arrival { from, flow, bytes } => self.arrive(from, flow, bytes),
+            What::Arrival { at, flow, bytes, .. } if flow.dest.ip().is_multicast() => {
+                self.arrive_at_group(at, &flow, &bytes);
+            }
+            What::Arrival { from, flow, bytes, .. } => self.arrive(from, flow, bytes),
             What::Forwarded { to, flow, bytes } => self.deliver(to, &flow, &bytes, true),
             What::Resolved { to, ticket, result } => {
                 self.note("resolved", &[to.0 as u64, ticket, u64::from(result.is_ok())]);
@@ -472,14 +486,26 @@ impl Sim {
         }
     }
 
+    /// A packet to a multicast group reaches a host: every process that joined gets it.
+    fn arrive_at_group(&mut self, host: HostId, flow: &Flow, bytes: &[u8]) {
+        let group = flow.dest.ip();
+        let members: Vec<ProcessId> = {
+            let hosts = self.shared.hosts();
+            hosts[host.0].groups.iter().filter(|(g, _)| *g == group).map(|(_, member)| *member).collect()
+        };
+        members.into_iter().for_each(|to| self.deliver(to, flow, bytes, false));
+    }
+
     fn deliver(&mut self, to: ProcessId, flow: &Flow, bytes: &[u8], forwarded: bool) {
         if self.node(to).is_none() {
             return;
         }
         self.counters.delivered += 1;
         self.note_packet(if forwarded { "forwarded" } else { "arrived" }, flow, bytes);
-        let datagram =
-            Datagram { source: flow.source, dest: flow.dest, interface: INTERFACE, forwarded, bytes };
+        // Half of the time the program reads the packet itself, and never comes back soon.
+        let polled = self.dice.chance(0.5);
+        let (source, dest, interface) = (flow.source, flow.dest, INTERFACE);
+        let datagram = Datagram { source, dest, interface, forwarded, polled, bytes };
         self.tell(to, Input::Datagram(datagram));
     }
 

@@ -47,6 +47,8 @@ pub(crate) struct Host {
     pub processes: BTreeSet<ProcessId>,
     /// Those with the UDP port open.
     pub attached: BTreeSet<ProcessId>,
+    /// Who joined which multicast group.
+    pub groups: BTreeSet<(IpAddr, ProcessId)>,
     pub dice: Dice,
 }
 
@@ -85,6 +87,15 @@ impl Shared {
     }
     pub fn alarms(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// The hosts that get what is sent to an address: those with members of a multicast group, or the one that bears it.
+    pub fn hosts_of(&self, address: IpAddr) -> Vec<HostId> {
+        if !address.is_multicast() {
+            return self.host_of(address).into_iter().collect();
+        }
+        let joined = |h: &Host| h.groups.iter().any(|(group, _)| *group == address);
+        let hosts = self.hosts();
+        (0..hosts.len()).filter(|&i| joined(&hosts[i])).map(HostId).collect()
     }
     /// The host that bears an address.
     pub fn host_of(&self, address: IpAddr) -> Option<HostId> {
@@ -130,6 +141,20 @@ impl Outlet for SimWorld {
             icrc::seal(&flow, ip_id, &mut bytes);
             self.act(Action::Send { flow, bytes });
         }
+    }
+
+    fn join(&self, interface: u32, group: IpAddr) -> Result<(), i32> {
+        self.with_host(|h| {
+            if interface != INTERFACE || !h.processes.contains(&self.process) {
+                return Err(ENODEV);
+            }
+            h.groups.insert((group, self.process));
+            Ok(())
+        })
+    }
+
+    fn leave(&self, _interface: u32, group: IpAddr) {
+        self.with_host(|h| h.groups.remove(&(group, self.process)));
     }
 
     fn wake_at(&self, at: Instant) {

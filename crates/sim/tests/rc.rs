@@ -16,7 +16,7 @@ use wire::roce::SendTail;
 use wire::{Mtu, Psn};
 
 /// Seeds of each of the two parts.
-const SEEDS: u64 = 250;
+const SEEDS: u64 = 1000;
 /// Places for READ results and received messages; more than a queue holds.
 const PLACES: usize = DEPTH as usize + 1;
 /// Areas that WRITEs go to and READs come from.
@@ -270,10 +270,12 @@ impl Run {
                 self.poll(1);
             }
         }
-        // Late copies of packets change nothing.
-        self.sim.run_for(Duration::from_secs(1));
-        self.poll(0);
-        self.poll(1);
+        // Late copies of packets change nothing; those a dead requester left on a clogged link have their effect, one by one.
+        let end = self.sim.elapsed() + Duration::from_secs(1);
+        while self.sim.step(end) {
+            self.poll(0);
+            self.poll(1);
+        }
     }
 
     fn is_over(&self) -> bool {

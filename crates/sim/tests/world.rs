@@ -1,5 +1,7 @@
 //! The simulated world itself: faults do what they say, names go with their process.
 
+mod kit;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,6 +121,19 @@ fn the_names_of_a_killed_process_are_free_at_once() {
     assert!(first.claim(Name::Block(9)).is_err());
     drop(mine);
     assert!(sim.names(host).is_empty());
+}
+
+#[test]
+fn the_memory_of_a_killed_process_goes_with_it() {
+    let (mut sim, _, [p, _]) = two(Faults::none());
+    let node = sim.node(p).unwrap();
+    // A queue pair that nobody destroyed and its device hold each other.
+    drop(kit::Endpoint::new(&node));
+    let device = Arc::downgrade(&node.devices()[0]);
+    drop(node);
+    assert!(device.upgrade().is_some());
+    sim.kill(p);
+    assert!(device.upgrade().is_none());
 }
 
 #[test]

@@ -14,8 +14,12 @@ pub const MAX_BYTES: usize = 65_507;
 /// Packets for one destination, each from BTH to ICRC, the ICRC's four bytes left for the link to seal.
 #[derive(Debug, Default)]
 pub struct TxBatch {
+    /// As long as the fullest batch so far was: bytes are overwritten, not cleared first.
     bytes: Vec<u8>,
+    /// Bytes in use.
+    len: usize,
     ends: Vec<u32>,
+    set_aside: usize,
 }
 
 impl TxBatch {
@@ -25,8 +29,9 @@ impl TxBatch {
     }
     /// Forgets all packets, keeps the memory.
     pub fn clear(&mut self) {
-        self.bytes.clear();
+        self.len = 0;
         self.ends.clear();
+        self.set_aside = 0;
     }
     /// Packets held.
     pub fn len(&self) -> usize {
@@ -38,7 +43,12 @@ impl TxBatch {
     }
     /// Whether a packet of `len` bytes (BTH to ICRC) still fits.
     pub fn has_room(&self, len: usize) -> bool {
-        self.ends.len() < MAX_PACKETS && self.bytes.len() + len <= MAX_BYTES
+        let more = 1 + usize::from(self.set_aside > 0);
+        self.ends.len() + more <= MAX_PACKETS && self.len + len + self.set_aside <= MAX_BYTES
+    }
+    /// Keeps room for one packet of `len` bytes that comes last; 0 gives it back.
+    pub fn set_aside(&mut self, len: usize) {
+        self.set_aside = len;
     }
     /// Appends a packet: headers, then `payload_len` bytes that `fill` writes, then zero padding and room for the
     /// ICRC. Where `fill` fails the batch is as it was. The caller has asked [`TxBatch::has_room`].
@@ -48,22 +58,23 @@ impl TxBatch {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let start = self.bytes.len();
         let header_len = header.len();
-        let padded = payload_len.next_multiple_of(4);
-        self.bytes.resize(start + header_len + padded + ICRC_LEN, 0);
-        let packet = &mut self.bytes[start..];
-        header.emit(payload_len, packet);
-        if let Err(fault) = fill(&mut packet[header_len..header_len + payload_len]) {
-            self.bytes.truncate(start);
-            return Err(fault);
+        let end = self.len + header_len + payload_len.next_multiple_of(4) + ICRC_LEN;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
         }
-        self.ends.push(self.bytes.len() as u32);
+        let packet = &mut self.bytes[self.len..end];
+        header.emit(payload_len, packet);
+        let (payload, rest) = packet[header_len..].split_at_mut(payload_len);
+        fill(payload)?;
+        rest.fill(0);
+        self.len = end;
+        self.ends.push(end as u32);
         Ok(())
     }
     /// The bytes of all packets, and where each ends.
     pub fn parts_mut(&mut self) -> (&mut [u8], &[u32]) {
-        (&mut self.bytes, &self.ends)
+        (&mut self.bytes[..self.len], &self.ends)
     }
     /// The packets, one by one.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {

@@ -167,6 +167,20 @@ impl Data {
             Data::InlineLong(v) => v.len() as u64,
         }
     }
+    /// Copies `dst.len()` bytes from byte `at` on.
+    pub fn copy_out(&self, at: u64, dst: &mut [u8], memory: &impl Memory) -> Result<(), Fault> {
+        if dst.is_empty() {
+            return Ok(());
+        }
+        let inline = match self {
+            Data::Sges(list) => return memory.gather(list.as_slice(), at, dst),
+            Data::Inline(bytes) => bytes.as_slice(),
+            Data::InlineLong(bytes) => bytes,
+        };
+        let rest = usize::try_from(at).ok().and_then(|at| inline.get(at..)).ok_or(Fault::Range)?;
+        dst.copy_from_slice(rest.get(..dst.len()).ok_or(Fault::Range)?);
+        Ok(())
+    }
 }
 
 /// What a send work request does.
@@ -291,6 +305,8 @@ pub struct Completion {
     pub qpn: Qpn,
     /// The sender of a datagram.
     pub source_qp: Qpn,
+    /// The first 40 bytes received are the header that says where a datagram came from.
+    pub grh: bool,
     /// The sender asked for a solicited event, or the completion is an error: next-solicited arming fires.
     pub solicited: bool,
 }

@@ -77,6 +77,41 @@ fn acks_between_two_fills_become_one() {
 }
 
 #[test]
+fn an_ack_that_was_held_leaves_last_and_with_the_reply() {
+    let mut b = responder_with(2);
+    b.polls = true;
+    b.hear(0, ONLY, &[1]);
+    assert_eq!(b.sent(), [], "the program is being told");
+    b.post(send(7, sge(0, 0, 8)));
+    let sent = b.sent();
+    assert_eq!(sent.iter().map(|s| s.op).collect::<Vec<_>>(), [ONLY, ack(1)]);
+    assert!(!b.rc.is_holding());
+}
+
+#[test]
+fn an_ack_that_was_held_leaves_when_it_is_released() {
+    let mut b = responder_with(2);
+    b.polls = true;
+    b.hear(0, ONLY, &[1]);
+    b.hear(1, ONLY, &[1]);
+    assert_eq!(answers(&mut b), []);
+    b.rc.release();
+    assert_eq!(answers(&mut b), [(1, ack(2))]);
+}
+
+#[test]
+fn only_acks_for_messages_that_the_program_is_told_of_are_held() {
+    let mut b = responder_with(1);
+    b.polls = true;
+    b.hear(0, Op::Write(WriteAt::Only(reth(1, 0, 4), None)), &[1; 4]);
+    assert_eq!(answers(&mut b), [(0, ack(1))]);
+    b.hear(1, ONLY, &[1]);
+    assert_eq!(answers(&mut b), []);
+    b.hear(2, ONLY, &[1]);
+    assert_eq!(answers(&mut b), [(1, ack(2)), (2, rnr(12, 2))]);
+}
+
+#[test]
 fn the_first_packet_in_rtr_establishes_the_connection_once() {
     let mut b = End::in_rtr(Mtu::M256, 4096);
     b.post_receive(0, sge(1, 0, 8));
@@ -92,7 +127,7 @@ fn the_solicited_bit_reaches_the_completion() {
     let mut b = responder_with(1);
     let bth = wire::bth::Bth { solicited: true, psn: b.rc.rq_psn(), ..Default::default() };
     let header = wire::roce::Header { bth, service: wire::roce::Service::Rc, op: ONLY };
-    b.rc.receive(b.now, &wire::roce::Packet { header, payload: &[1] }, &mut b.cx);
+    b.rc.receive(b.now, &wire::roce::Packet { header, payload: &[1] }, false, &mut b.cx);
     assert!(b.cx.completions[0].1.solicited);
 }
 

@@ -74,6 +74,24 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     })
 }
 
+/// The parameters, if there are any; EINVAL where there is no queue pair either: then nobody says its number.
+///
+/// # Safety
+///
+/// An identifier of ours, and a parameter structure with its private data or NULL.
+unsafe fn parameters_for<'a>(
+    id: *const rdma_cm_id,
+    param: *const rdma_conn_param,
+) -> Result<Option<(ConnParam, &'a [u8])>, Errno> {
+    match param.is_null() {
+        // SAFETY: as the caller says.
+        true if unsafe { (*id).qp.is_null() } => Err(Errno(libc::EINVAL)),
+        true => Ok(None),
+        // SAFETY: as the caller says.
+        false => Ok(Some(unsafe { parameters(param) })),
+    }
+}
+
 /// # Safety
 ///
 /// A parameter structure with its private data.
@@ -110,14 +128,15 @@ const DEFAULT_PARAMETERS: ConnParam = ConnParam {
     qp_num: 0,
 };
 
-/// `rdma_connect`: an event follows; without parameters (rdma_client does so), with defaults. errno: EINVAL for NULL, a wrong state, more than 56 bytes of private data, or depths
-/// beyond the device's.
+/// `rdma_connect`: an event follows; without parameters (rdma_client does so), with defaults. errno: EINVAL for
+/// NULL, neither parameters nor a queue pair, a wrong state, more than 56 bytes of private data, or depths beyond the
+/// device's. Retry counts above 7 are 7, as in the kernel.
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let started = border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
         let ours = unsafe { CmId::checked(id)? };
         // SAFETY: as above.
-        let given = (!param.is_null()).then(|| unsafe { parameters(param) });
+        let given = unsafe { parameters_for(id, param)? };
         let (param, data) = given.unwrap_or((DEFAULT_PARAMETERS, &[]));
         ours.instance.node().connect(&ours.node, &param, data)?;
         Ok(0)
@@ -126,18 +145,16 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
     unsafe { complete(id, started) }
 }
 
-/// `rdma_accept`: without parameters, those of the request. errno: EINVAL for NULL, a wrong state, more than 196 bytes of
-/// private data, or depths beyond the device's or the request's.
+/// `rdma_accept`: without parameters, those of the request; a depth beyond the request's is the request's. errno: EINVAL
+/// for NULL, neither parameters nor a queue pair, a wrong state, more than 196 bytes of private data, or depths beyond the
+/// device's.
 pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let started = border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
         let ours = unsafe { CmId::checked(id)? };
         // SAFETY: as above.
-        let given = (!param.is_null()).then(|| unsafe { parameters(param) });
+        let given = unsafe { parameters_for(id, param)? };
         let (param, data) = given.map_or((None, &[][..]), |(p, d)| (Some(p), d));
-        // The request's own depth is the most that may be started.
-        let param = param
-            .map(|p| ConnParam { initiator_depth: p.initiator_depth.min(ours.node.offered_depth()), ..p });
         ours.instance.node().accept(&ours.node, param.as_ref(), data)?;
         Ok(0)
     });

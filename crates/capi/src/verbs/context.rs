@@ -62,7 +62,7 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     let fd = Counter::new()?;
     let command = import::command_fd(&ours.nic)?;
     let events = EventQueue::new(Box::new(fd.clone()));
-    ours.instance.tell(&events);
+    ours.nic.tell(&events);
     // SAFETY: every field is an integer, a pointer, a nullable function or a mutex of zeroes; those C looks at are set below.
     let mut c: verbs_context = unsafe { std::mem::zeroed() };
     c.sz = size_of::<verbs_context>();

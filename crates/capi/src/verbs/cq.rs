@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::verbs::{
-    IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel, ibv_context, ibv_cq, ibv_wc, ibv_wc_imm,
+    IBV_WC_GRH, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel, ibv_context, ibv_cq, ibv_wc, ibv_wc_imm,
 };
 use nic::Arm;
 use nic::device::CqSlot;
@@ -185,7 +185,7 @@ fn convert(c: &Completion) -> ibv_wc {
         imm,
         qp_num: c.qpn.get(),
         src_qp: c.source_qp.get(),
-        wc_flags,
+        wc_flags: wc_flags | if c.grh { IBV_WC_GRH } else { 0 },
         pkey_index: 0,
         slid: 0,
         sl: 0,

@@ -1,5 +1,6 @@
 //! libibverbs.
 
+pub mod ah;
 pub mod channel;
 pub mod context;
 pub mod cq;
@@ -8,6 +9,7 @@ mod dm;
 pub mod event;
 pub mod fork;
 pub mod import;
+pub mod mcast;
 pub mod memory;
 mod parent;
 pub mod post;

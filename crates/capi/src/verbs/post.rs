@@ -4,12 +4,14 @@ use std::ffi::c_int;
 use std::time::Instant;
 
 use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
+use nic::{Datagram, PostError, QpType};
 use transport::Sge;
 use transport::op::{AtomicOp, Data, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};
-use wire::Rkey;
 use wire::roce::SendTail;
+use wire::{Qkey, Qpn, Rkey};
 
 use crate::border::{self, Errno};
+use crate::verbs::ah::Ah;
 use crate::verbs::qp::Qp;
 
 /// The elements of a request.
@@ -95,6 +97,28 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
     })
 }
 
+/// Whom a datagram is for.
+///
+/// # Safety
+///
+/// A work request of a datagram queue pair as the man page describes it: its address handle lives.
+unsafe fn datagram(wr: &ibv_send_wr) -> Result<Datagram<'_>, Errno> {
+    // SAFETY: any bit pattern is a value of these members.
+    let to = unsafe { wr.wr.ud };
+    if to.ah.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: as the caller says.
+    let ah = unsafe { Ah::of(to.ah) };
+    Ok(Datagram { ah: &ah.nic, qpn: Qpn::new(to.remote_qpn), qkey: Qkey(to.remote_qkey) })
+}
+
+impl From<PostError> for Errno {
+    fn from(e: PostError) -> Errno {
+        Errno(e.errno())
+    }
+}
+
 /// `ibv_post_send`: takes the list in order under one lock and sends. Where one is refused, `bad_wr` names it and those before
 /// it stay posted. EINVAL for a wrong state or request, ENOMEM for a full queue, EOPNOTSUPP for an operation
 /// that is not built, ENODEV for a parent's queue pair in a forked child.
@@ -115,8 +139,12 @@ pub(crate) unsafe extern "C" fn post_send(
         let mut at = wr;
         while !at.is_null() {
             // SAFETY: a list of requests, by the man page's contract.
-            let posted =
-                unsafe { convert(&*at) }.and_then(|wr| sender.post(wr).map_err(|e| Errno(e.errno())));
+            let posted = unsafe {
+                convert(&*at).and_then(|wr| match ours.nic.init().kind {
+                    QpType::Ud => sender.post_datagram(wr, datagram(&*at)?).map_err(Errno::from),
+                    QpType::Rc | QpType::Uc => sender.post(wr).map_err(Errno::from),
+                })
+            };
             if let Err(e) = posted {
                 // SAFETY: the caller's variable.
                 unsafe { *bad_wr = at };
@@ -150,7 +178,7 @@ pub(crate) unsafe extern "C" fn post_recv(
             // SAFETY: as above.
             let posted = unsafe { elements(one.sg_list, one.num_sge) }.and_then(|sges| {
                 let wr = RecvWr { wr_id: one.wr_id, sges: list(sges) };
-                ours.nic.post_receive(wr).map_err(|e| Errno(e.errno()))
+                Ok(ours.nic.post_receive(wr)?)
             });
             if let Err(e) = posted {
                 // SAFETY: the caller's variable.

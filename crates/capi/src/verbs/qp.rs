@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use abi::verbs::{
-    ibv_ah_attr, ibv_cq, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
-};
-use nic::{AddressVector, QpAttr, QpCap, QpInit, QpState, QpType, mask};
-use wire::{Gid, Mtu, Psn, Qkey, Qpn};
+use abi::verbs::{ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
+use nic::{QpAttr, QpCap, QpInit, QpState, QpType, mask};
+use wire::{Mtu, Psn, Qkey, Qpn};
 
 use crate::border::{self, Errno};
 use crate::instance::Instance;
+use crate::verbs::ah;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::event::Unacked;
@@ -126,7 +125,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_a
     border::or_null(|| unsafe { create(pd, attr) })
 }
 
-/// `ibv_destroy_qp`: waits until its asynchronous events are acknowledged.
+/// `ibv_destroy_qp`: EBUSY while it is attached to a multicast group; waits until its asynchronous events are acknowledged.
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     border::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
@@ -135,6 +134,9 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         let (context, send_cq, recv_cq, pd) =
             unsafe { (Context::of((*qp).context), (*qp).send_cq, (*qp).recv_cq, (*qp).pd) };
         if ours.instance.is_ours() {
+            if ours.nic.is_attached() {
+                return Err(Errno(libc::EBUSY));
+            }
             {
                 let _handing_out = context.handing_out.begin();
                 ours.nic.cookie.store(0, Ordering::Release);
@@ -184,17 +186,7 @@ fn from_c(a: &ibv_qp_attr, bits: u32) -> Result<QpAttr, Errno> {
         attr.path_mtu = u8::try_from(a.path_mtu).ok().and_then(Mtu::from_code).ok_or(invalid)?;
     }
     if has(mask::AV) {
-        attr.av = AddressVector {
-            // SAFETY: a union of plain bytes.
-            dgid: Gid(unsafe { a.ah_attr.grh.dgid.raw }),
-            sgid_index: a.ah_attr.grh.sgid_index,
-            flow_label: a.ah_attr.grh.flow_label & 0xf_ffff,
-            hop_limit: a.ah_attr.grh.hop_limit,
-            traffic_class: a.ah_attr.grh.traffic_class,
-            sl: a.ah_attr.sl,
-            is_global: a.ah_attr.is_global != 0,
-            port: a.ah_attr.port_num,
-        };
+        attr.av = ah::from_c(&a.ah_attr);
     }
     Ok(QpAttr {
         qkey: Qkey(a.qkey),
@@ -211,6 +203,7 @@ fn from_c(a: &ibv_qp_attr, bits: u32) -> Result<QpAttr, Errno> {
         retry_cnt: a.retry_cnt,
         rnr_retry: a.rnr_retry,
         path_mig_state: a.path_mig_state,
+        en_sqd_async_notify: a.en_sqd_async_notify != 0,
         ..attr
     })
 }
@@ -229,21 +222,7 @@ pub(crate) fn to_c(q: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
     a.dest_qp_num = q.dest_qpn.get();
     a.qp_access_flags = q.access;
     a.cap = cap_to_c(cap);
-    a.ah_attr = ibv_ah_attr {
-        grh: ibv_global_route {
-            dgid: abi::verbs::ibv_gid { raw: q.av.dgid.0 },
-            flow_label: q.av.flow_label,
-            sgid_index: q.av.sgid_index,
-            hop_limit: q.av.hop_limit,
-            traffic_class: q.av.traffic_class,
-        },
-        dlid: 0,
-        sl: q.av.sl,
-        src_path_bits: 0,
-        static_rate: 0,
-        is_global: q.av.is_global.into(),
-        port_num: q.av.port,
-    };
+    a.ah_attr = ah::to_c(&q.av);
     a.pkey_index = q.pkey_index;
     a.max_rd_atomic = q.max_rd_atomic;
     a.max_dest_rd_atomic = q.max_dest_rd_atomic;
@@ -252,6 +231,7 @@ pub(crate) fn to_c(q: &QpAttr, cap: &QpCap) -> ibv_qp_attr {
     a.timeout = q.timeout;
     a.retry_cnt = q.retry_cnt;
     a.rnr_retry = q.rnr_retry;
+    a.sq_draining = q.sq_draining.into();
     a
 }
 

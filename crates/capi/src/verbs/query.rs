@@ -31,8 +31,10 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a.vendor_id = 0xff_ffff;
     a.max_qp = limits::MAX_QP as c_int;
     a.max_qp_wr = limits::MAX_QP_WR as c_int;
-    a.device_cap_flags =
-        v::IBV_DEVICE_RC_RNR_NAK_GEN | v::IBV_DEVICE_CURR_QP_STATE_MOD | v::IBV_DEVICE_SYS_IMAGE_GUID;
+    a.device_cap_flags = v::IBV_DEVICE_RC_RNR_NAK_GEN
+        | v::IBV_DEVICE_UD_AV_PORT_ENFORCE
+        | v::IBV_DEVICE_CURR_QP_STATE_MOD
+        | v::IBV_DEVICE_SYS_IMAGE_GUID;
     a.max_sge = limits::MAX_SGE as c_int;
     a.max_sge_rd = limits::MAX_SGE as c_int;
     a.max_cq = limits::MAX_CQ as c_int;
@@ -43,6 +45,10 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a.max_qp_init_rd_atom = limits::MAX_RD_ATOMIC.into();
     a.max_res_rd_atom = (limits::MAX_QP * u32::from(limits::MAX_RD_ATOMIC)) as c_int;
     a.atomic_cap = ATOMIC_HCA as _;
+    a.max_mcast_grp = limits::MAX_GROUPS as c_int;
+    a.max_mcast_qp_attach = limits::MAX_GROUP_QP as c_int;
+    a.max_total_mcast_qp_attach = (limits::MAX_GROUPS * limits::MAX_GROUP_QP) as c_int;
+    a.max_ah = limits::MAX_AH as c_int;
     a.max_pkeys = limits::PKEYS;
     a.local_ca_ack_delay = 15;
     a.phys_port_cnt = 1;

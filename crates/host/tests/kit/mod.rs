@@ -86,6 +86,7 @@ pub struct Recorder {
 }
 
 impl Guest for Recorder {
+    fn release(&self) {}
     fn input(&self, _now: Instant, input: Input<'_>) {
         if std::mem::take(&mut *self.panic_once.lock().unwrap()) {
             panic!("as the test wants it");
@@ -99,7 +100,7 @@ impl Guest for Recorder {
                     return;
                 }
                 let thread = std::thread::current().name().unwrap_or("").to_owned();
-                let node::world::Datagram { source, dest, interface, forwarded, bytes } = datagram;
+                let node::world::Datagram { source, dest, interface, forwarded, bytes, .. } = datagram;
                 Told::Datagram { source, dest, interface, forwarded, bytes: bytes.to_vec(), thread }
             }
             Input::Resolved { ticket, result } => Told::Resolved { ticket, result },

@@ -74,6 +74,12 @@ impl Answers {
     pub fn is_full(&self) -> bool {
         self.queue.len() >= MAX_ANSWERS
     }
+    /// Whether an ACK is all there is to say.
+    pub fn is_lone_ack(&self) -> bool {
+        let is_ack =
+            |a: &Answer| matches!(a, Answer::Acknowledge(_, Aeth { syndrome: Syndrome::Ack { .. }, .. }));
+        self.queue.len() == 1 && self.queue.front().is_some_and(is_ack)
+    }
     /// READs and atomics asked for and not answered, repeated ones apart.
     pub fn fresh(&self) -> usize {
         self.fresh

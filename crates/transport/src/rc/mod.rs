@@ -12,9 +12,9 @@ mod timers;
 
 use std::time::Instant;
 
-use wire::bth::Bth;
+use wire::bth::{Aeth, Bth};
 use wire::icrc::ICRC_LEN;
-use wire::roce::{Header, Op, Packet, Service};
+use wire::roce::{Header, Op, Packet, SendAt, Service, WriteAt};
 use wire::{Mtu, Pkey, Psn, Qpn};
 
 use crate::TxBatch;
@@ -22,6 +22,9 @@ use crate::op::{Context, QpEvent, SendWr, Status};
 use requester::Requester;
 use responder::Responder;
 pub use timers::{rnr_timer_of, timeout_of};
+
+/// Bytes of an ACK, BTH to ICRC.
+const ACK_LEN: usize = Bth::LEN + Aeth::LEN + ICRC_LEN;
 
 /// Longest message in bytes (IBA 1.4 §9.7: 2^31).
 pub const MAX_MESSAGE: u64 = 1 << 31;
@@ -82,6 +85,8 @@ pub struct Rc {
     path: Path,
     requester: Requester,
     responder: Responder,
+    /// An ACK waits for a request to leave with.
+    holding: bool,
 }
 
 impl Rc {
@@ -93,6 +98,7 @@ impl Rc {
             path: Path { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes() },
             requester: Requester::default(),
             responder: Responder::default(),
+            holding: false,
         }
     }
     /// Current state.
@@ -163,7 +169,11 @@ impl Rc {
         }
     }
     /// A packet for this queue pair, whose ICRC and source address are checked already. Follow with [`Rc::fill`].
-    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, cx: &mut impl Context) {
+    ///
+    /// With `may_hold` the ACK for a message that completed a receive waits for the program that is being told of it: where
+    /// its answer is a request to the same peer, both leave together. Call [`Rc::release`] when the program asks for
+    /// something else, or does nothing for a while.
+    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, may_hold: bool, cx: &mut impl Context) {
         if packet.header.service != Service::Rc {
             return;
         }
@@ -175,16 +185,48 @@ impl Rc {
                     self.settle(outcome, cx);
                 }
             }
-            _ => self.request(packet, cx),
+            op => {
+                self.request(packet, cx);
+                let hold = may_hold && completes_receive(op) && self.responder.has_lone_ack();
+                self.holding = hold;
+            }
         }
     }
+    /// An ACK held back leaves with the next [`Rc::fill`].
+    pub fn release(&mut self) {
+        self.holding = false;
+    }
+    /// Whether an ACK is held back.
+    pub fn is_holding(&self) -> bool {
+        self.holding
+    }
+
     /// Writes as many packets as there are to send and as fit; call again with an emptied batch until it stays empty.
-    /// Responses come before requests.
+    /// Responses come before requests, but for an ACK that has nothing behind it: at the end it is the short last packet of
+    /// a segmented send.
     pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
+        let ack_last = self.responder.has_lone_ack();
+        if ack_last {
+            batch.set_aside(ACK_LEN);
+        } else {
+            self.respond(batch, cx);
+        }
+        self.ask(now, batch, cx);
+        if ack_last && !(self.is_holding() && batch.is_empty()) {
+            batch.set_aside(0);
+            self.holding = false;
+            self.respond(batch, cx);
+        }
+    }
+
+    fn respond(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
         if self.responder.fill(&self.path, batch, cx).is_err() && self.state != State::Error {
             cx.event(QpEvent::AccessError);
             self.enter_error(cx);
         }
+    }
+
+    fn ask(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
         if matches!(self.state, State::Rts | State::Sqd) {
             let draining = self.state == State::Sqd;
             let outcome = self.requester.fill(now, &self.path, draining, batch, cx);
@@ -236,6 +278,15 @@ impl Rc {
         self.requester.flush(&self.path, cx);
         self.responder.flush(&self.path, cx);
     }
+}
+
+/// Whether the program gets a receive completion by this packet.
+fn completes_receive(op: Op) -> bool {
+    matches!(
+        op,
+        Op::Send(SendAt::Last(_) | SendAt::Only(_))
+            | Op::Write(WriteAt::Last(Some(_)) | WriteAt::Only(_, Some(_)))
+    )
 }
 
 /// What every packet of a connection has in common.

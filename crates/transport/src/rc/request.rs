@@ -151,19 +151,7 @@ impl Request {
 
     /// Copies the payload of packet `at` out.
     pub fn copy_out(&self, path: &Path, at: u32, dst: &mut [u8], memory: &impl Memory) -> Result<(), Fault> {
-        if dst.is_empty() {
-            return Ok(());
-        }
-        let offset = u64::from(at) * path.mtu as u64;
-        let inline = match &self.wr.data {
-            Data::Sges(list) => return memory.gather(list.as_slice(), offset, dst),
-            Data::Inline(bytes) => bytes.as_slice(),
-            Data::InlineLong(bytes) => bytes,
-        };
-        let start = offset as usize;
-        let src = inline.get(start..start + dst.len()).ok_or(Fault::Range)?;
-        dst.copy_from_slice(src);
-        Ok(())
+        self.wr.data.copy_out(u64::from(at) * path.mtu as u64, dst, memory)
     }
 
     /// Copies the next answer's bytes to where the application wants them.
@@ -215,6 +203,7 @@ impl Request {
             tail: SendTail::None,
             qpn: path.qpn,
             source_qp: path.dest,
+            grh: false,
             solicited: !good,
         }
     }

@@ -87,6 +87,9 @@ impl Responder {
     pub fn fill(&mut self, path: &Path, batch: &mut TxBatch, cx: &impl Context) -> Result<(), Fault> {
         self.answers.fill(path, batch, cx)
     }
+    pub fn has_lone_ack(&self) -> bool {
+        self.answers.is_lone_ack()
+    }
     pub fn take_path_suspect(&mut self) -> bool {
         std::mem::take(&mut self.path_suspect)
     }
@@ -412,6 +415,7 @@ fn received(receive: &RecvWr, status: Status, path: &Path) -> Completion {
         tail: SendTail::None,
         qpn: path.qpn,
         source_qp: path.dest,
+        grh: false,
         solicited: status != Status::Success,
     }
 }

@@ -159,6 +159,8 @@ pub struct End {
     pub cx: TestContext,
     pub now: Instant,
     pub mtu: Mtu,
+    /// Packets are read by a thread that polls.
+    pub polls: bool,
 }
 
 /// Attributes that most tests share.
@@ -197,7 +199,7 @@ impl End {
         for bytes in [counting, vec![0; len]] {
             cx.memory.regions.push(Region { bytes: RefCell::new(bytes), remote: true });
         }
-        End { rc, cx, now: some_instant(), mtu }
+        End { rc, cx, now: some_instant(), mtu, polls: false }
     }
     pub fn post(&mut self, wr: SendWr) {
         self.rc.post(wr, &mut self.cx);
@@ -235,11 +237,11 @@ impl End {
         let psn = Psn::new((i64::from(PSN) + psn) as u32);
         let bth = Bth { psn, ack_request, dest_qp: Qpn::new(0x11), ..Bth::default() };
         let header = Header { bth, service: Service::Rc, op };
-        self.rc.receive(self.now, &Packet { header, payload }, &mut self.cx);
+        self.rc.receive(self.now, &Packet { header, payload }, self.polls, &mut self.cx);
     }
     pub fn hear_bytes(&mut self, bytes: &[u8]) {
         if let Ok(packet) = Packet::parse(bytes) {
-            self.rc.receive(self.now, &packet, &mut self.cx);
+            self.rc.receive(self.now, &packet, self.polls, &mut self.cx);
         }
     }
     /// Time passes.

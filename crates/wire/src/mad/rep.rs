@@ -32,7 +32,7 @@ pub struct Rep {
     pub local_qpn: Qpn,
     /// The sender's end-to-end context, 24 bits.
     pub local_eecn: u32,
-    /// First PSN the sender will send.
+    /// First PSN the receiver of this message sends; its sender expects it (IBA 1.4 §12.7.31).
     pub starting_psn: Psn,
     /// READs and atomics the sender accepts at once.
     pub responder_resources: u8,

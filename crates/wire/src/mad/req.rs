@@ -66,7 +66,7 @@ pub struct Req {
     pub transport_service: u8,
     /// End-to-end flow control.
     pub flow_control: bool,
-    /// First PSN the sender will send.
+    /// First PSN the receiver of this message sends; its sender expects it (IBA 1.4 §12.7.31).
     pub starting_psn: Psn,
     /// Local CM response timeout code, 5 bits.
     pub local_cm_response_timeout: u8,

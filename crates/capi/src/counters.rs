@@ -1,0 +1,64 @@
+//! What this process has counted, written to a file when it ends: `VERBENA_COUNTERS` names the file, in which `%p` stands
+//! for the process's number.
+//!
+//! | name | what |
+//! |---|---|
+//! | `host.NAME` | [`host::Counters`]: packets and system calls |
+//! | `node.NAME` | [`node::Counters`]: packets that no queue pair got, by reason |
+//! | `DEVICE.NAME` | [`nic::device::Counters`]: packets for queue pairs |
+//!
+//! One `name value` a line. A process that made no device writes nothing, and so does one that a signal kills.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use crate::border;
+use crate::instance::{self, Instance};
+
+/// The file as it was named, made absolute: a daemon changes its directory.
+static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
+
+/// Has the counters written at the end of the process, if the environment asks for it. Further calls do nothing; a forked
+/// child inherits it.
+pub(crate) fn write_at_exit() {
+    FILE.get_or_init(|| {
+        // SAFETY: a query without arguments in memory. A program with more rights than its user (ld.so(8), secure-execution
+        // mode) writes no file at the user's wish.
+        if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+            return None;
+        }
+        let file = std::path::absolute(std::env::var_os("VERBENA_COUNTERS")?).ok()?;
+        // SAFETY: a function that lives as long as the process: the object is linked with -z nodelete.
+        (unsafe { libc::atexit(write_now) } == 0).then_some(file)
+    });
+}
+
+/// Runs in `exit`, while other threads go on and may hold any lock: it waits for none.
+extern "C" fn write_now() {
+    border::nothing(|| {
+        let Some(Some(file)) = FILE.get() else { return };
+        let Some(instance) = instance::try_get() else { return };
+        let name = file.to_string_lossy();
+        let file = match name.contains("%p") {
+            true => PathBuf::from(name.replace("%p", &std::process::id().to_string())),
+            false => file.clone(),
+        };
+        if let Err(e) = std::fs::write(&file, text(&instance)) {
+            let message = format!("verbena: VERBENA_COUNTERS: {}: {e}\n", file.display());
+            // SAFETY: bytes of ours. Not by `eprintln`, which takes a lock.
+            unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
+        }
+    });
+}
+
+fn text(instance: &Instance) -> String {
+    let host = instance.host.world().counters().snapshot();
+    let host = host.into_iter().map(|(name, n)| (format!("host.{name}"), n));
+    let mut text = String::new();
+    for (name, n) in host.chain(instance.node().counted()) {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{name} {n}");
+    }
+    text
+}

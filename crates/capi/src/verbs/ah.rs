@@ -1,0 +1,162 @@
+//! Address handles (ibv_create_ah(3), ibv_create_ah_from_wc(3)).
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+use abi::verbs::{
+    IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
+};
+use nic::AddressVector;
+use wire::Gid;
+use wire::grh::{GRH_LEN, Grh};
+
+use crate::border::{self, Errno};
+use crate::verbs::context::Context;
+use crate::verbs::memory::Pd;
+
+/// An address handle as C sees it, and the adapter's.
+#[repr(C)]
+pub(crate) struct Ah {
+    c: UnsafeCell<ibv_ah>,
+    pub nic: nic::Ah,
+}
+
+impl Ah {
+    /// # Safety
+    ///
+    /// `ah` came from [`ibv_create_ah`] and lives.
+    pub unsafe fn of<'a>(ah: *mut ibv_ah) -> &'a Ah {
+        // SAFETY: the C part is the first field.
+        unsafe { &*ah.cast::<Ah>() }
+    }
+}
+
+/// An address as the adapter has it.
+pub(crate) fn from_c(a: &ibv_ah_attr) -> AddressVector {
+    AddressVector {
+        // SAFETY: a union of plain bytes.
+        dgid: Gid(unsafe { a.grh.dgid.raw }),
+        sgid_index: a.grh.sgid_index,
+        flow_label: a.grh.flow_label & 0xf_ffff,
+        hop_limit: a.grh.hop_limit,
+        traffic_class: a.grh.traffic_class,
+        sl: a.sl,
+        is_global: a.is_global != 0,
+        port: a.port_num,
+    }
+}
+
+/// An address as C has it.
+pub(crate) fn to_c(av: &AddressVector) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: av.dgid.0 },
+            flow_label: av.flow_label,
+            sgid_index: av.sgid_index,
+            hop_limit: av.hop_limit,
+            traffic_class: av.traffic_class,
+        },
+        dlid: 0,
+        sl: av.sl,
+        src_path_bits: 0,
+        static_rate: 0,
+        is_global: av.is_global.into(),
+        port_num: av.port,
+    }
+}
+
+/// # Safety
+///
+/// A domain of ours that lives.
+unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
+    // SAFETY: as the caller says; its context lives as long as it.
+    let (ours, context) = unsafe { (Pd::of(pd), (*pd).context) };
+    // SAFETY: as above.
+    unsafe { Context::usable(context)? };
+    let nic = nic::Ah::new(&ours.nic, from_c(attr))?;
+    ours.users.fetch_add(1, Ordering::AcqRel);
+    let c = ibv_ah { context, pd, handle: 0 };
+    Ok(Box::into_raw(Box::new(Ah { c: c.into(), nic })).cast())
+}
+
+/// `ibv_create_ah`. errno: EINVAL for another port than 1, an address without a GRH, an index without a GID, a GID of
+/// another address family than that at the index; ENODEV in a forked child.
+pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: a domain of ours and the caller's structure, by the man page's contract.
+    border::or_null(|| unsafe { create(pd, &*attr) })
+}
+
+/// `ibv_destroy_ah`: requests that name it may still be on their way.
+pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: made by `Box::into_raw` in `create`, by the man page's contract.
+        let ah = unsafe { Box::from_raw(ah.cast::<Ah>()) };
+        // SAFETY: a domain lives as long as its handles, by `ibv_dealloc_pd`'s EBUSY.
+        unsafe { Pd::of(ah.c.into_inner().pd) }.users.fetch_sub(1, Ordering::AcqRel);
+        Ok(())
+    })
+}
+
+/// The address of whoever sent a datagram, from its completion and the first 40 bytes of its buffer.
+///
+/// # Safety
+///
+/// A context of ours, and a GRH where the completion says so.
+unsafe fn sender_of(
+    context: *mut ibv_context,
+    port: u8,
+    wc: &ibv_wc,
+    grh: *const ibv_grh,
+) -> Result<ibv_ah_attr, Errno> {
+    let mut av = AddressVector { port, sl: wc.sl, ..AddressVector::default() };
+    if wc.wc_flags & IBV_WC_GRH == 0 {
+        return Ok(to_c(&av));
+    }
+    // SAFETY: as the caller says; a buffer may begin anywhere.
+    let (ours, bytes) = unsafe { (Context::of(context), grh.cast::<[u8; GRH_LEN]>().read_unaligned()) };
+    let (source, dest) = match Grh::parse(&bytes).map_err(|_| Errno(libc::EPROTONOSUPPORT))? {
+        Grh::V4 { tos, ttl, source, dest, .. } => {
+            (av.traffic_class, av.hop_limit) = (tos, ttl);
+            (IpAddr::V4(source), IpAddr::V4(dest))
+        }
+        Grh::V6 { traffic_class, flow_label, hop_limit, source, dest, .. } => {
+            (av.traffic_class, av.flow_label, av.hop_limit) = (traffic_class, flow_label, hop_limit);
+            (IpAddr::V6(source), IpAddr::V6(dest))
+        }
+    };
+    // The port's table has no groups: who received a multicast datagram chooses an index himself.
+    let index = ours.nic.port().gids.index_of(dest).and_then(|i| u8::try_from(i).ok());
+    av.sgid_index = index.ok_or(Errno(libc::EINVAL))?;
+    av.dgid = source.into();
+    av.is_global = true;
+    Ok(to_c(&av))
+}
+
+/// `ibv_init_ah_from_wc`: -1 and errno EPROTONOSUPPORT for bytes that are no GRH, EINVAL where the datagram was sent to no
+/// GID of the port (to a multicast group, say).
+pub unsafe extern "C" fn ibv_init_ah_from_wc(
+    context: *mut ibv_context,
+    port: u8,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    attr: *mut ibv_ah_attr,
+) -> c_int {
+    border::or_minus_one(|| {
+        // SAFETY: by the man page's contract.
+        unsafe { attr.write(sender_of(context, port, &*wc, grh)?) };
+        Ok(0)
+    })
+}
+
+/// `ibv_create_ah_from_wc`. errno: as `ibv_init_ah_from_wc` and `ibv_create_ah`.
+pub unsafe extern "C" fn ibv_create_ah_from_wc(
+    pd: *mut ibv_pd,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    port: u8,
+) -> *mut ibv_ah {
+    // SAFETY: by the man page's contract.
+    border::or_null(|| unsafe { create(pd, &sender_of((*pd).context, port, &*wc, grh)?) })
+}

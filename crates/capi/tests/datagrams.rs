@@ -1,0 +1,288 @@
+//! Datagrams, address handles and multicast groups as a C program uses them, and the unreliable connection, on the
+//! loopback device.
+#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+
+mod support;
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use abi::verbs::*;
+use capi::verbs::{ah, channel, context, cq, mcast, memory, qp};
+
+use support::{HALF, Loop, errno, init, loopback, send};
+
+const QKEY: u32 = 0x1111_1111;
+const LOOPBACK: ibv_gid = ibv_gid { raw: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1] };
+const GROUP: ibv_gid = ibv_gid { raw: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 7, 7, 7] };
+/// Bytes before the payload.
+const GRH: usize = 40;
+
+/// A loop whose queue pair is of another kind.
+fn open(kind: ibv_qp_type) -> Loop {
+    let mut memory = Box::new([0; 8192]);
+    unsafe {
+        let context = context::ibv_open_device(loopback());
+        let pd = memory::ibv_alloc_pd(context);
+        let channel = channel::ibv_create_comp_channel(context);
+        let cq = cq::ibv_create_cq(context, 16, null_mut(), channel, 0);
+        let rights = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE) as c_int;
+        let mr = memory::ibv_reg_mr(pd, memory.as_mut_ptr().cast(), memory.len(), rights);
+        let qp = create(pd, cq, kind);
+        Loop { context, pd, channel, cq, qp, mr, memory }
+    }
+}
+
+fn create(pd: *mut ibv_pd, cq: *mut ibv_cq, kind: ibv_qp_type) -> *mut ibv_qp {
+    let mut init = ibv_qp_init_attr { qp_type: kind, ..init(cq) };
+    let qp = unsafe { qp::ibv_create_qp(pd, &raw mut init) };
+    assert!(!qp.is_null(), "create_qp: errno {}", errno());
+    qp
+}
+
+fn modify(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: u32) -> c_int {
+    unsafe { qp::ibv_modify_qp(qp, attr, mask as c_int) }
+}
+
+/// Takes a datagram queue pair to RTS.
+fn start(qp: *mut ibv_qp) {
+    let mut a: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    a.qp_state = IBV_QPS_INIT;
+    a.port_num = 1;
+    a.qkey = QKEY;
+    assert_eq!(modify(qp, &mut a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), 0);
+    a.qp_state = IBV_QPS_RTR;
+    assert_eq!(modify(qp, &mut a, IBV_QP_STATE), 0);
+    a.qp_state = IBV_QPS_RTS;
+    a.sq_psn = 0x12_3456;
+    assert_eq!(modify(qp, &mut a, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
+}
+
+fn address(gid: ibv_gid) -> ibv_ah_attr {
+    let mut a: ibv_ah_attr = unsafe { std::mem::zeroed() };
+    (a.is_global, a.port_num, a.grh.sgid_index, a.grh.dgid) = (1, 1, 1, gid);
+    a
+}
+
+fn handle(l: &Loop, gid: ibv_gid) -> *mut ibv_ah {
+    let ah = unsafe { ah::ibv_create_ah(l.pd, &mut address(gid)) };
+    assert!(!ah.is_null(), "create_ah: errno {}", errno());
+    ah
+}
+
+/// A datagram of the first `length` bytes of the loop's memory.
+fn datagram(sge: &mut [ibv_sge], wr_id: u64, ah: *mut ibv_ah, qpn: u32, qkey: u32) -> ibv_send_wr {
+    let mut wr = send(wr_id, IBV_WR_SEND, sge);
+    wr.wr.ud = ibv_send_wr_ud { ah, remote_qpn: qpn, remote_qkey: qkey };
+    wr
+}
+
+fn post_recv(l: &Loop, qp: *mut ibv_qp, wr_id: u64, at: usize, length: u32) {
+    let mut sge = l.sge(at, length);
+    let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &raw mut sge, num_sge: 1 };
+    let mut bad = null_mut();
+    assert_eq!(unsafe { (*l.context).ops.post_recv.expect("built")(qp, &raw mut wr, &raw mut bad) }, 0);
+}
+
+fn destroy_ah(ah: *mut ibv_ah) {
+    assert_eq!(unsafe { ah::ibv_destroy_ah(ah) }, 0);
+}
+
+/// Nothing completes for a while.
+fn silence(l: &Loop) {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(50) {
+        let mut wc: ibv_wc = unsafe { std::mem::zeroed() };
+        let n = unsafe { (*l.context).ops.poll_cq.expect("built")(l.cq, 1, &raw mut wc) };
+        assert_eq!(n, 0, "a completion of {}", wc.wr_id);
+    }
+}
+
+#[test]
+fn a_datagram_is_answered_through_a_handle_made_from_its_completion() {
+    let mut l = open(IBV_QPT_UD);
+    start(l.qp);
+    let qpn = unsafe { (*l.qp).qp_num };
+    l.memory[..5].copy_from_slice(b"hello");
+    let ah = handle(&l, LOOPBACK);
+    assert_eq!(unsafe { memory::ibv_dealloc_pd(l.pd) }, libc::EBUSY);
+    post_recv(&l, l.qp, 1, HALF, 100);
+    let mut sge = [l.sge(0, 5)];
+    let mut wr = datagram(&mut sge, 2, ah, qpn, QKEY);
+    (wr.opcode, wr.imm.imm_data) = (IBV_WR_SEND_WITH_IMM, 0x1234_5678);
+    assert_eq!(l.post_send(&mut wr), 0);
+    let mut all = l.completions(2);
+    all.sort_by_key(|wc| wc.wr_id);
+    let mut wc = all[0];
+    assert_eq!((wc.wr_id, wc.status, wc.opcode), (1, IBV_WC_SUCCESS, IBV_WC_RECV));
+    assert_eq!((wc.byte_len, wc.src_qp, wc.wc_flags), (45, qpn, IBV_WC_GRH | IBV_WC_WITH_IMM));
+    assert_eq!(l.memory[HALF + GRH..HALF + 45], *b"hello");
+
+    let grh = l.memory[HALF..].as_mut_ptr().cast::<ibv_grh>();
+    let back = unsafe {
+        let mut attr: ibv_ah_attr = std::mem::zeroed();
+        assert_eq!(ah::ibv_init_ah_from_wc(l.context, 1, &raw mut wc, grh, &raw mut attr), 0);
+        assert_eq!((attr.is_global, attr.port_num, attr.grh.sgid_index), (1, 1, 1));
+        assert_eq!(attr.grh.dgid.raw, LOOPBACK.raw);
+        ah::ibv_create_ah_from_wc(l.pd, &raw mut wc, grh, 1)
+    };
+    assert!(!back.is_null());
+    post_recv(&l, l.qp, 3, HALF + 100, 45);
+    // The top bit asks for the queue pair's own Q_Key.
+    assert_eq!(l.post_send(&mut datagram(&mut [l.sge(0, 5)], 4, back, wc.src_qp, 1 << 31)), 0);
+    assert_eq!(l.completions(2).iter().filter(|wc| wc.status == IBV_WC_SUCCESS).count(), 2);
+    assert_eq!(l.memory[HALF + 100 + GRH..HALF + 145], *b"hello");
+    destroy_ah(back);
+    destroy_ah(ah);
+    l.close();
+}
+
+#[test]
+fn a_datagram_with_a_wrong_qkey_vanishes() {
+    let l = open(IBV_QPT_UD);
+    start(l.qp);
+    let qpn = unsafe { (*l.qp).qp_num };
+    let ah = handle(&l, LOOPBACK);
+    post_recv(&l, l.qp, 1, HALF, 100);
+    assert_eq!(l.post_send(&mut datagram(&mut [l.sge(0, 5)], 2, ah, qpn, QKEY + 1)), 0);
+    assert_eq!(l.completions(1)[0].wr_id, 2, "the sender is not told");
+    silence(&l);
+    destroy_ah(ah);
+    l.close();
+}
+
+#[test]
+fn addresses_and_requests_that_can_not_be_are_einval() {
+    let l = open(IBV_QPT_UD);
+    start(l.qp);
+    let refused = |change: fn(&mut ibv_ah_attr)| {
+        let mut a = address(LOOPBACK);
+        change(&mut a);
+        assert!(unsafe { ah::ibv_create_ah(l.pd, &raw mut a) }.is_null());
+        errno()
+    };
+    assert_eq!(refused(|a| a.port_num = 2), libc::EINVAL);
+    assert_eq!(refused(|a| a.is_global = 0), libc::EINVAL);
+    assert_eq!(refused(|a| a.grh.sgid_index = 200), libc::EINVAL);
+    assert_eq!(refused(|a| a.grh.dgid = ibv_gid { raw: [1; 16] }), libc::EINVAL);
+    let ah = handle(&l, LOOPBACK);
+    let mut sge = [l.sge(0, 5)];
+    assert_eq!(l.post_send(&mut datagram(&mut sge, 1, null_mut(), 5, QKEY)), libc::EINVAL);
+    let mut write = datagram(&mut sge, 1, ah, 5, QKEY);
+    write.opcode = IBV_WR_RDMA_WRITE;
+    assert_eq!(l.post_send(&mut write), libc::EINVAL);
+    let mut grh: ibv_grh = unsafe { std::mem::zeroed() };
+    let mut wc: ibv_wc = unsafe { std::mem::zeroed() };
+    wc.wc_flags = IBV_WC_GRH;
+    let none = unsafe { ah::ibv_create_ah_from_wc(l.pd, &raw mut wc, &raw mut grh, 1) };
+    assert_eq!((none.is_null(), errno()), (true, libc::EPROTONOSUPPORT));
+    destroy_ah(ah);
+    l.close();
+}
+
+#[test]
+fn a_failed_send_leaves_the_queue_pair_in_sqe_until_it_is_taken_back() {
+    let l = open(IBV_QPT_UD);
+    start(l.qp);
+    let qpn = unsafe { (*l.qp).qp_num };
+    let ah = handle(&l, LOOPBACK);
+    let mut foreign = [ibv_sge { lkey: 0, ..l.sge(0, 5) }];
+    assert_eq!(l.post_send(&mut datagram(&mut foreign, 1, ah, qpn, QKEY)), 0);
+    assert_eq!(l.completions(1)[0].status, IBV_WC_LOC_PROT_ERR);
+    let mut a: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    let mut i: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+    assert_eq!(unsafe { qp::ibv_query_qp(l.qp, &raw mut a, 0, &raw mut i) }, 0);
+    assert_eq!((a.qp_state, a.qkey, i.qp_type), (IBV_QPS_SQE, QKEY, IBV_QPT_UD));
+    assert_eq!(l.post_send(&mut datagram(&mut [l.sge(0, 5)], 2, ah, qpn, QKEY)), 0);
+    assert_eq!(l.completions(1)[0].status, IBV_WC_WR_FLUSH_ERR);
+    (a.cur_qp_state, a.qp_state) = (IBV_QPS_SQE, IBV_QPS_RTS);
+    assert_eq!(modify(l.qp, &mut a, IBV_QP_STATE | IBV_QP_CUR_STATE), 0);
+    post_recv(&l, l.qp, 3, HALF, 100);
+    assert_eq!(l.post_send(&mut datagram(&mut [l.sge(0, 5)], 4, ah, qpn, QKEY)), 0);
+    assert!(l.completions(2).iter().all(|wc| wc.status == IBV_WC_SUCCESS));
+    destroy_ah(ah);
+    l.close();
+}
+
+#[test]
+fn everyone_attached_to_a_group_gets_its_datagrams_the_sender_too() {
+    let mut l = open(IBV_QPT_UD);
+    let other = create(l.pd, l.cq, IBV_QPT_UD);
+    let aside = create(l.pd, l.cq, IBV_QPT_UD);
+    [l.qp, other, aside].into_iter().for_each(start);
+    l.memory[..5].copy_from_slice(b"hello");
+    let attach = |qp| unsafe { mcast::ibv_attach_mcast(qp, &GROUP, 0) };
+    let detach = |qp| unsafe { mcast::ibv_detach_mcast(qp, &GROUP, 0) };
+    assert_eq!((attach(l.qp), attach(other), attach(other)), (0, 0, 0));
+    assert_eq!(unsafe { mcast::ibv_attach_mcast(l.qp, &LOOPBACK, 0) }, libc::EINVAL);
+    assert_eq!(detach(aside), libc::EINVAL);
+    assert_eq!(unsafe { qp::ibv_destroy_qp(other) }, libc::EBUSY);
+    let ah = handle(&l, GROUP);
+    let say = |wr_id| l.post_send(&mut datagram(&mut [l.sge(0, 5)], wr_id, ah, 0xff_ffff, QKEY));
+
+    for (wr_id, qp) in [(1, l.qp), (2, other), (3, aside)] {
+        post_recv(&l, qp, wr_id, HALF + 100 * wr_id as usize, 100);
+    }
+    assert_eq!(say(10), 0);
+    let mut ids: Vec<_> = l.completions(3).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2, 10].map(|id| (id, IBV_WC_SUCCESS)));
+    let grh = &l.memory[HALF + 100..HALF + 140];
+    assert_eq!(grh[32..40], [127, 0, 0, 1, 239, 7, 7, 7]);
+    assert_eq!(l.memory[HALF + 240..HALF + 245], *b"hello");
+    silence(&l);
+
+    assert_eq!((detach(l.qp), detach(l.qp)), (0, libc::EINVAL));
+    post_recv(&l, l.qp, 4, HALF, 100);
+    post_recv(&l, other, 5, HALF, 100);
+    assert_eq!(say(11), 0);
+    let mut ids: Vec<_> = l.completions(2).iter().map(|wc| wc.wr_id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [5, 11]);
+    assert_eq!(detach(other), 0);
+    post_recv(&l, other, 6, HALF, 100);
+    assert_eq!(say(12), 0);
+    assert_eq!(l.completions(1)[0].wr_id, 12);
+    silence(&l);
+    destroy_ah(ah);
+    assert_eq!(unsafe { (qp::ibv_destroy_qp(other), qp::ibv_destroy_qp(aside)) }, (0, 0));
+    l.close();
+}
+
+#[test]
+fn an_unreliable_connection_sends_and_writes() {
+    let mut l = open(IBV_QPT_UC);
+    let mut a: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    a.qp_state = IBV_QPS_INIT;
+    a.port_num = 1;
+    a.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+    assert_eq!(modify(l.qp, &mut a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+    a.qp_state = IBV_QPS_RTR;
+    a.path_mtu = IBV_MTU_256;
+    a.dest_qp_num = unsafe { (*l.qp).qp_num };
+    (a.rq_psn, a.sq_psn) = (0x12_3456, 0x12_3456);
+    a.ah_attr = address(LOOPBACK);
+    let rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    assert_eq!(modify(l.qp, &mut a, rtr), 0);
+    a.qp_state = IBV_QPS_RTS;
+    assert_eq!(modify(l.qp, &mut a, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT), libc::EINVAL);
+    assert_eq!(modify(l.qp, &mut a, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
+    let text: Vec<u8> = (0..1000).map(|i| (i * 7 % 251) as u8).collect();
+    l.memory[..1000].copy_from_slice(&text);
+    assert_eq!((l.post_recv(1, 2000), l.post_recv(2, 0)), (0, 0));
+    assert_eq!(l.post_send(&mut send(3, IBV_WR_SEND, &mut [l.sge(0, 1000)])), 0);
+    let mut sge = [l.sge(0, 1000)];
+    let mut write = send(4, IBV_WR_RDMA_WRITE_WITH_IMM, &mut sge);
+    write.wr.rdma =
+        ibv_send_wr_rdma { remote_addr: l.sge(HALF + 2000, 0).addr, rkey: unsafe { (*l.mr).rkey } };
+    assert_eq!(l.post_send(&mut write), 0);
+    let mut all = l.completions(4);
+    all.sort_by_key(|wc| wc.wr_id);
+    assert!(all.iter().all(|wc| wc.status == IBV_WC_SUCCESS));
+    assert_eq!((all[0].byte_len, all[1].opcode), (1000, IBV_WC_RECV_RDMA_WITH_IMM));
+    assert_eq!((&l.memory[HALF..HALF + 1000], &l.memory[HALF + 2000..HALF + 3000]), (&text[..], &text[..]));
+    write.opcode = IBV_WR_RDMA_READ;
+    assert_eq!(l.post_send(&mut write), libc::EINVAL);
+    l.close();
+}

@@ -1,0 +1,83 @@
+//! The datagram ways of a queue pair: no peer is fixed, so each request says where it goes, and each packet where it
+//! came from.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use transport::op::SendOp;
+use transport::ud::Taken;
+use wire::grh::Grh;
+use wire::icrc::ICRC_LEN;
+use wire::roce::{Packet, SendTail};
+
+use crate::engine::Engine;
+use crate::qp::{BATCH, Inner, PostError};
+use crate::{Qp, QpType};
+
+/// Bytes of a UDP header (RFC 768).
+const UDP_LEN: usize = 8;
+/// Time to live and hop limit in the header that is delivered. Sockets do not tell the real one of each packet; this is what
+/// senders begin with.
+const HOP_LIMIT: u8 = 64;
+
+impl QpType {
+    /// Whether the service carries the operation at all (IBA 1.4 table 38).
+    pub(crate) fn check_operation(self, op: &SendOp) -> Result<(), PostError> {
+        let carried = match (self, op) {
+            (QpType::Rc, _) => true,
+            (_, SendOp::Send(SendTail::None | SendTail::Immediate(_))) => true,
+            (QpType::Uc, SendOp::Write { .. }) => true,
+            _ => false,
+        };
+        if carried { Ok(()) } else { Err(PostError::Invalid("the transport service has no such operation")) }
+    }
+}
+
+impl Qp {
+    /// A packet for this datagram queue pair, from whomever.
+    pub(crate) fn input_datagram(&self, now: Instant, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
+        let counters = &self.pd().device.counters;
+        let mut inner = self.lock();
+        let grh = header(source, dest, packet).filter(|_| !inner.destroyed);
+        let (Engine::Ud(ud), mut stand) = inner.split(self) else { return };
+        let taken = grh.map_or(Taken::NotForUs, |grh| ud.receive(&grh, packet, &mut stand));
+        let counter = match taken {
+            Taken::Yes => &counters.received,
+            Taken::NotForUs => &counters.wrong_state,
+            Taken::QkeyViolation => &counters.wrong_qkey,
+            Taken::NoRoom => &counters.no_receive,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.settle(inner, now);
+    }
+}
+
+impl Inner {
+    /// Sends what the engine has, address by address.
+    pub(crate) fn transmit_datagrams(&mut self, qp: &Qp, now: Instant) {
+        BATCH.with_borrow_mut(|batch| {
+            loop {
+                batch.clear();
+                let (Engine::Ud(ud), mut stand) = self.split(qp) else { break };
+                let Some(path) = ud.fill(now, batch, &mut stand) else { break };
+                qp.pd().device.outlet.send(&path, batch);
+            }
+        });
+    }
+}
+
+/// What goes before the payload; `None` where the addresses are of two families, which no packet's are.
+fn header(source: IpAddr, dest: IpAddr, packet: &Packet<'_>) -> Option<Grh> {
+    let padded = packet.payload.len().next_multiple_of(4);
+    let payload_len = u16::try_from(UDP_LEN + packet.header.len() + padded + ICRC_LEN).ok()?;
+    match (source, dest) {
+        (IpAddr::V4(source), IpAddr::V4(dest)) => {
+            Some(Grh::V4 { tos: 0, payload_len, identification: 0, ttl: HOP_LIMIT, source, dest })
+        }
+        (IpAddr::V6(source), IpAddr::V6(dest)) => {
+            Some(Grh::V6 { traffic_class: 0, flow_label: 0, payload_len, hop_limit: HOP_LIMIT, source, dest })
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,202 @@
+//! The engine of a queue pair, whatever its transport service: the small differences in one place.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use transport::op::{Context, SendWr};
+use transport::rc::{RtrAttr, RtsAttr};
+use transport::ud::Destination;
+use transport::unreliable::Pace;
+use transport::{Rc, TxBatch, Uc, Ud, rc, uc, unreliable};
+use wire::roce::Packet;
+use wire::{Mtu, Pkey, Qpn};
+
+use crate::{Path, QpAttr, QpState, QpType, mask};
+
+/// One queue pair's engine.
+#[derive(Debug)]
+pub(crate) enum Engine {
+    Rc(Rc),
+    Uc(Uc),
+    Ud(Ud<Path>),
+}
+
+impl Engine {
+    /// In state Init.
+    pub fn new(kind: QpType, qpn: Qpn, pace: &Arc<Pace>) -> Engine {
+        let pkey = Pkey::default();
+        match kind {
+            QpType::Rc => Engine::Rc(Rc::new(qpn, pkey)),
+            QpType::Uc => Engine::Uc(Uc::new(qpn, pkey, pace.clone())),
+            QpType::Ud => Engine::Ud(Ud::new(qpn, pkey, pace.clone())),
+        }
+    }
+    /// The error state that the engine went to by itself.
+    pub fn failed(&self) -> Option<QpState> {
+        let state = match self {
+            Engine::Rc(e) if e.state() == rc::State::Error => return Some(QpState::Error),
+            Engine::Rc(_) => return None,
+            Engine::Uc(e) => e.state(),
+            Engine::Ud(e) => e.state(),
+        };
+        match state {
+            unreliable::State::Error => Some(QpState::Error),
+            unreliable::State::Sqe => Some(QpState::Sqe),
+            _ => None,
+        }
+    }
+    /// Init to RTR; `port_mtu` bounds datagrams, which have no path MTU of their own.
+    pub fn ready_to_receive(&mut self, attr: &QpAttr, port_mtu: Mtu) {
+        match self {
+            Engine::Rc(e) => e.ready_to_receive(RtrAttr {
+                dest_qpn: attr.dest_qpn,
+                path_mtu: attr.path_mtu,
+                rq_psn: attr.rq_psn,
+                max_dest_rd_atomic: attr.max_dest_rd_atomic,
+                min_rnr_timer: attr.min_rnr_timer,
+            }),
+            Engine::Uc(e) => e.ready_to_receive(uc::RtrAttr {
+                dest_qpn: attr.dest_qpn,
+                path_mtu: attr.path_mtu,
+                rq_psn: attr.rq_psn,
+            }),
+            Engine::Ud(e) => {
+                e.set_qkey(attr.qkey);
+                e.ready_to_receive(port_mtu.bytes());
+            }
+        }
+    }
+    /// RTR to RTS.
+    pub fn ready_to_send(&mut self, attr: &QpAttr) {
+        match self {
+            Engine::Rc(e) => e.ready_to_send(rts(attr)),
+            Engine::Uc(e) => e.ready_to_send(attr.sq_psn),
+            Engine::Ud(e) => {
+                e.set_qkey(attr.qkey);
+                e.ready_to_send(attr.sq_psn);
+            }
+        }
+    }
+    /// The attributes that `bits` name changed in state `from`, where they may also change later.
+    pub fn changed(&mut self, attr: &QpAttr, from: QpState, bits: u32) {
+        const RETRIES: u32 = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY;
+        match self {
+            Engine::Rc(e) => {
+                if from == QpState::Sqd && bits & RETRIES != 0 {
+                    e.set_retries(rts(attr));
+                }
+                if from != QpState::Init && bits & mask::MIN_RNR_TIMER != 0 {
+                    e.set_min_rnr_timer(attr.min_rnr_timer);
+                }
+            }
+            Engine::Uc(_) => {}
+            Engine::Ud(e) => e.set_qkey(attr.qkey),
+        }
+    }
+    /// Whether what was begun is done.
+    pub fn drained(&self) -> bool {
+        match self {
+            Engine::Rc(e) => e.drained(),
+            Engine::Uc(e) => e.drained(),
+            Engine::Ud(e) => e.outstanding() == 0,
+        }
+    }
+    /// Whether an ACK is held back.
+    pub fn is_holding(&self) -> bool {
+        matches!(self, Engine::Rc(e) if e.is_holding())
+    }
+    /// An ACK held back may leave.
+    pub fn release(&mut self) {
+        if let Engine::Rc(e) = self {
+            e.release();
+        }
+    }
+    /// RTS to SQD.
+    pub fn drain(&mut self) {
+        match self {
+            Engine::Rc(e) => e.drain(),
+            Engine::Uc(e) => e.drain(),
+            Engine::Ud(e) => e.drain(),
+        }
+    }
+    /// SQD or SQE to RTS.
+    pub fn resume(&mut self) {
+        match self {
+            Engine::Rc(e) => e.resume(),
+            Engine::Uc(e) => e.resume(),
+            Engine::Ud(e) => e.resume(),
+        }
+    }
+    /// To the error state.
+    pub fn fail(&mut self, cx: &mut impl Context) {
+        match self {
+            Engine::Rc(e) => e.fail(cx),
+            Engine::Uc(e) => e.fail(cx),
+            Engine::Ud(e) => e.fail(cx),
+        }
+    }
+    /// Send work requests posted and not completed.
+    pub fn outstanding(&self) -> usize {
+        match self {
+            Engine::Rc(e) => e.outstanding(),
+            Engine::Uc(e) => e.outstanding(),
+            Engine::Ud(e) => e.outstanding(),
+        }
+    }
+    /// Queues a request; a datagram's needs a destination, which the caller has seen to.
+    pub fn post(&mut self, wr: SendWr, to: Option<Destination<Path>>, cx: &mut impl Context) {
+        match (self, to) {
+            (Engine::Rc(e), _) => e.post(wr, cx),
+            (Engine::Uc(e), _) => e.post(wr, cx),
+            (Engine::Ud(e), Some(to)) => e.post(wr, to, cx),
+            (Engine::Ud(_), None) => {}
+        }
+    }
+    /// A packet of a connection; datagrams take another way ([`crate::datagram`]).
+    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, may_hold: bool, cx: &mut impl Context) {
+        match self {
+            Engine::Rc(e) => e.receive(now, packet, may_hold, cx),
+            Engine::Uc(e) => e.receive(packet, cx),
+            Engine::Ud(_) => {}
+        }
+    }
+    /// Writes packets of a connection; datagrams take another way.
+    pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
+        match self {
+            Engine::Rc(e) => e.fill(now, batch, cx),
+            Engine::Uc(e) => e.fill(now, batch, cx),
+            Engine::Ud(_) => {}
+        }
+    }
+    /// When [`Engine::expire`] wants to be called.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self {
+            Engine::Rc(e) => e.deadline(),
+            Engine::Uc(e) => e.deadline(),
+            Engine::Ud(e) => e.deadline(),
+        }
+    }
+    /// A timer may have run out. Where nothing is acknowledged, timers only ask to send on.
+    pub fn expire(&mut self, now: Instant, cx: &mut impl Context) {
+        if let Engine::Rc(e) = self {
+            e.expire(now, cx);
+        }
+    }
+    /// Whether the path is in doubt.
+    pub fn take_path_suspect(&mut self) -> bool {
+        match self {
+            Engine::Rc(e) => e.take_path_suspect(),
+            Engine::Uc(_) | Engine::Ud(_) => false,
+        }
+    }
+}
+
+fn rts(attr: &QpAttr) -> RtsAttr {
+    RtsAttr {
+        sq_psn: attr.sq_psn,
+        max_rd_atomic: attr.max_rd_atomic,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+    }
+}

@@ -1,0 +1,400 @@
+//! Copies that fail where memory faults. A program may unmap registered memory, or take the right to write away; an
+//! adapter would find that out in its page tables, and so do we: the few instructions that touch registered memory
+//! lie in one range of code, and a handler for SIGSEGV and SIGBUS lets those that fault there return an error. All
+//! other faults go to whoever handled them before.
+//!
+//! The handler is installed with the first registration ([`install`]). Where the program has set one of its own since, its
+//! handler stays, and copies go by `process_vm_readv` and `process_vm_writev` to ourselves, which report bad addresses by
+//! themselves (about a microsecond each).
+
+use std::arch::global_asm;
+use std::ffi::{c_int, c_void};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use transport::op::Fault;
+
+unsafe extern "C" {
+    fn verbena_guarded_begin();
+    fn verbena_guarded_end();
+    fn verbena_guarded_fault();
+    fn verbena_guarded_copy(to: *mut u8, from: *const u8, len: usize) -> c_int;
+    fn verbena_guarded_store(to: *mut u64, value: u64) -> c_int;
+    fn verbena_guarded_swap(at: *mut u64, value: u64, before: *mut u64) -> c_int;
+    fn verbena_guarded_add(at: *mut u64, value: u64, before: *mut u64) -> c_int;
+    fn verbena_guarded_compare_swap(at: *mut u64, compare: u64, swap: u64, before: *mut u64) -> c_int;
+}
+
+// Leaf functions without a stack frame, so that a fault anywhere in them may go on at `verbena_guarded_fault`.
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".text",
+    ".p2align 4",
+    ".hidden verbena_guarded_begin",
+    ".globl verbena_guarded_begin",
+    "verbena_guarded_begin:",
+    ".hidden verbena_guarded_copy",
+    ".globl verbena_guarded_copy",
+    "verbena_guarded_copy:",
+    "cmp rdx, 64",
+    "jb 3f",
+    ".p2align 4",
+    "2:",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + 32], xmm2",
+    "movups [rdi + 48], xmm3",
+    "add rsi, 64",
+    "add rdi, 64",
+    "sub rdx, 64",
+    "cmp rdx, 64",
+    "jae 2b",
+    "3:",
+    "cmp rdx, 8",
+    "jb 5f",
+    "4:",
+    "mov rax, [rsi]",
+    "mov [rdi], rax",
+    "add rsi, 8",
+    "add rdi, 8",
+    "sub rdx, 8",
+    "cmp rdx, 8",
+    "jae 4b",
+    "5:",
+    "test rdx, rdx",
+    "jz 7f",
+    "6:",
+    "mov al, [rsi]",
+    "mov [rdi], al",
+    "inc rsi",
+    "inc rdi",
+    "dec rdx",
+    "jnz 6b",
+    "7:",
+    "xor eax, eax",
+    "ret",
+    ".hidden verbena_guarded_store",
+    ".globl verbena_guarded_store",
+    "verbena_guarded_store:",
+    "mov [rdi], rsi",
+    "xor eax, eax",
+    "ret",
+    ".hidden verbena_guarded_swap",
+    ".globl verbena_guarded_swap",
+    "verbena_guarded_swap:",
+    "xchg [rdi], rsi",
+    "mov [rdx], rsi",
+    "xor eax, eax",
+    "ret",
+    ".hidden verbena_guarded_add",
+    ".globl verbena_guarded_add",
+    "verbena_guarded_add:",
+    "lock xadd [rdi], rsi",
+    "mov [rdx], rsi",
+    "xor eax, eax",
+    "ret",
+    ".hidden verbena_guarded_compare_swap",
+    ".globl verbena_guarded_compare_swap",
+    "verbena_guarded_compare_swap:",
+    "mov rax, rsi",
+    "lock cmpxchg [rdi], rdx",
+    "mov [rcx], rax",
+    "xor eax, eax",
+    "ret",
+    ".hidden verbena_guarded_end",
+    ".globl verbena_guarded_end",
+    "verbena_guarded_end:",
+    ".hidden verbena_guarded_fault",
+    ".globl verbena_guarded_fault",
+    "verbena_guarded_fault:",
+    "mov eax, 1",
+    "ret",
+);
+
+#[cfg(target_arch = "aarch64")]
+global_asm!(
+    ".text",
+    ".p2align 4",
+    ".hidden verbena_guarded_begin",
+    ".globl verbena_guarded_begin",
+    "verbena_guarded_begin:",
+    ".hidden verbena_guarded_copy",
+    ".globl verbena_guarded_copy",
+    "verbena_guarded_copy:",
+    "cmp x2, #64",
+    "b.lo 3f",
+    "2:",
+    "ldp q0, q1, [x1]",
+    "ldp q2, q3, [x1, #32]",
+    "stp q0, q1, [x0]",
+    "stp q2, q3, [x0, #32]",
+    "add x1, x1, #64",
+    "add x0, x0, #64",
+    "sub x2, x2, #64",
+    "cmp x2, #64",
+    "b.hs 2b",
+    "3:",
+    "cmp x2, #8",
+    "b.lo 5f",
+    "4:",
+    "ldr x3, [x1], #8",
+    "str x3, [x0], #8",
+    "sub x2, x2, #8",
+    "cmp x2, #8",
+    "b.hs 4b",
+    "5:",
+    "cbz x2, 7f",
+    "6:",
+    "ldrb w3, [x1], #1",
+    "strb w3, [x0], #1",
+    "subs x2, x2, #1",
+    "b.ne 6b",
+    "7:",
+    "mov w0, #0",
+    "ret",
+    ".hidden verbena_guarded_store",
+    ".globl verbena_guarded_store",
+    "verbena_guarded_store:",
+    "stlr x1, [x0]",
+    "mov w0, #0",
+    "ret",
+    ".hidden verbena_guarded_swap",
+    ".globl verbena_guarded_swap",
+    "verbena_guarded_swap:",
+    "2:",
+    "ldaxr x3, [x0]",
+    "stlxr w4, x1, [x0]",
+    "cbnz w4, 2b",
+    "str x3, [x2]",
+    "mov w0, #0",
+    "ret",
+    ".hidden verbena_guarded_add",
+    ".globl verbena_guarded_add",
+    "verbena_guarded_add:",
+    "2:",
+    "ldaxr x3, [x0]",
+    "add x5, x3, x1",
+    "stlxr w4, x5, [x0]",
+    "cbnz w4, 2b",
+    "str x3, [x2]",
+    "mov w0, #0",
+    "ret",
+    ".hidden verbena_guarded_compare_swap",
+    ".globl verbena_guarded_compare_swap",
+    "verbena_guarded_compare_swap:",
+    "2:",
+    "ldaxr x4, [x0]",
+    "cmp x4, x1",
+    "b.ne 3f",
+    "stlxr w5, x2, [x0]",
+    "cbnz w5, 2b",
+    "3:",
+    "str x4, [x3]",
+    "mov w0, #0",
+    "ret",
+    ".hidden verbena_guarded_end",
+    ".globl verbena_guarded_end",
+    "verbena_guarded_end:",
+    ".hidden verbena_guarded_fault",
+    ".globl verbena_guarded_fault",
+    "verbena_guarded_fault:",
+    "mov w0, #1",
+    "ret",
+);
+
+/// Copies `len` bytes.
+///
+/// # Safety
+///
+/// `from` and `to` do not overlap. One of them is memory of ours; the other is an address range that the program has
+/// registered, whatever lies there now.
+pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
+    if is_replaced() {
+        return crawl(to, from, len);
+    }
+    // SAFETY: as the caller says; what faults comes back as an error.
+    result(unsafe { verbena_guarded_copy(to, from, len) })
+}
+
+/// Stores eight aligned bytes at once, behind everything stored before.
+///
+/// # Safety
+///
+/// `to` is aligned and lies in a range that the program has registered.
+pub unsafe fn store(to: *mut u64, value: u64) -> Result<(), Fault> {
+    if is_replaced() {
+        return crawl(to.cast(), (&raw const value).cast(), 8);
+    }
+    std::sync::atomic::fence(Ordering::Release);
+    // SAFETY: as for `copy`.
+    result(unsafe { verbena_guarded_store(to, value) })
+}
+
+/// What an atomic does to eight bytes.
+#[derive(Clone, Copy)]
+pub enum Change {
+    Swap(u64),
+    Add(u64),
+    CompareSwap { compare: u64, swap: u64 },
+}
+
+/// Changes eight aligned bytes atomically, also for the program's own atomics; what was there before.
+///
+/// # Safety
+///
+/// As for [`store`].
+pub unsafe fn change(at: *mut u64, change: Change) -> Result<u64, Fault> {
+    if is_replaced() {
+        // Only the program's own threads can still take the page away between this and the access.
+        probe(at)?;
+        // SAFETY: aligned, and mapped for writing a moment ago.
+        let cell = unsafe { AtomicU64::from_ptr(at) };
+        return Ok(match change {
+            Change::Swap(value) => cell.swap(value, Ordering::AcqRel),
+            Change::Add(value) => cell.fetch_add(value, Ordering::AcqRel),
+            Change::CompareSwap { compare, swap } => cell
+                .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
+                .unwrap_or_else(|seen| seen),
+        });
+    }
+    let mut before = 0;
+    // SAFETY: as for `copy`; `before` is ours.
+    result(unsafe {
+        match change {
+            Change::Swap(value) => verbena_guarded_swap(at, value, &raw mut before),
+            Change::Add(value) => verbena_guarded_add(at, value, &raw mut before),
+            Change::CompareSwap { compare, swap } => {
+                verbena_guarded_compare_swap(at, compare, swap, &raw mut before)
+            }
+        }
+    })?;
+    Ok(before)
+}
+
+fn result(code: c_int) -> Result<(), Fault> {
+    if code == 0 { Ok(()) } else { Err(Fault::Unmapped) }
+}
+
+// ---- by system call ----
+
+/// A copy that the kernel does and checks.
+fn crawl(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
+    let local = libc::iovec { iov_base: to.cast(), iov_len: len };
+    let remote = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
+    // SAFETY: the kernel checks both ranges; our own is good.
+    let copied =
+        unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    if copied == len as isize { Ok(()) } else { Err(Fault::Unmapped) }
+}
+
+/// Whether the eight bytes may be read and written now.
+fn probe(at: *mut u64) -> Result<(), Fault> {
+    let page = at.map_addr(|a| a & !4095);
+    // SAFETY: the advice changes no content; a range that is not mapped for writing is an error, not a fault.
+    let code = unsafe { libc::madvise(page.cast(), 4096, libc::MADV_POPULATE_WRITE) };
+    if code == 0 || !super::can_populate() { Ok(()) } else { Err(Fault::Unmapped) }
+}
+
+// ---- the handler ----
+
+/// Who handled the two signals before, and whether the program has taken one of them since.
+static BEFORE: [AtomicPtr<libc::sigaction>; 2] =
+    [AtomicPtr::new(std::ptr::null_mut()), AtomicPtr::new(std::ptr::null_mut())];
+static REPLACED: AtomicBool = AtomicBool::new(false);
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+#[inline]
+fn is_replaced() -> bool {
+    REPLACED.load(Ordering::Relaxed)
+}
+
+/// Installs the handler, once a process (a forked child inherits it), and looks whether it still is in place.
+pub fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
+            // SAFETY: a structure of integers, pointers and a signal set of plain bytes.
+            let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
+            // SAFETY: as above.
+            let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
+            new.sa_sigaction = handler as *const () as usize;
+            new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            // The former one first: from the moment ours is in place it may be wanted.
+            // SAFETY: a valid signal and structures of ours; the handler keeps to what is safe in one.
+            unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut old) };
+            before.store(Box::into_raw(Box::new(old)), Ordering::Release);
+            // SAFETY: as above.
+            unsafe { libc::sigaction(signal, &raw const new, std::ptr::null_mut()) };
+        }
+    });
+    let replaced = SIGNALS.into_iter().any(|signal| {
+        // SAFETY: as above.
+        let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+        now.sa_sigaction != handler as *const () as usize
+    });
+    REPLACED.store(replaced, Ordering::Relaxed);
+}
+
+/// A fault in one of our copies goes on where it returns an error. All else goes to who handled it before.
+extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's context of the faulting thread.
+    let at = unsafe { program_counter(context) };
+    let begin = verbena_guarded_begin as *const () as usize;
+    let end = verbena_guarded_end as *const () as usize;
+    if (begin..end).contains(at) {
+        *at = verbena_guarded_fault as *const () as usize;
+        return;
+    }
+    let which = usize::from(signal != libc::SIGSEGV);
+    // SAFETY: set before this handler was, and never freed.
+    let before = unsafe { BEFORE[which].load(Ordering::Acquire).as_ref() };
+    match before.map(|b| (b.sa_sigaction, b.sa_flags)) {
+        Some((f, flags)) if f != libc::SIG_DFL && f != libc::SIG_IGN => {
+            if flags & libc::SA_SIGINFO != 0 {
+                // SAFETY: what the program installed for three arguments.
+                let f: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                    unsafe { std::mem::transmute(f) };
+                f(signal, info, context);
+            } else {
+                // SAFETY: what the program installed for one argument.
+                let f: extern "C" fn(c_int) = unsafe { std::mem::transmute(f) };
+                f(signal);
+            }
+        }
+        _ => {
+            // The default: the instruction faults again, and ends the process as if we were not there.
+            // SAFETY: as in `install`.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+    }
+}
+
+/// # Safety
+///
+/// The third argument of a signal handler.
+#[cfg(target_arch = "x86_64")]
+unsafe fn program_counter<'a>(context: *mut c_void) -> &'a mut usize {
+    // SAFETY: as the caller says; a register is eight bytes of any value.
+    unsafe {
+        let context = context.cast::<libc::ucontext_t>();
+        &mut *(&raw mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize]).cast::<usize>()
+    }
+}
+
+/// # Safety
+///
+/// The third argument of a signal handler.
+#[cfg(target_arch = "aarch64")]
+unsafe fn program_counter<'a>(context: *mut c_void) -> &'a mut usize {
+    // SAFETY: as the caller says; a register is eight bytes of any value.
+    unsafe {
+        let context = context.cast::<libc::ucontext_t>();
+        &mut *(&raw mut (*context).uc_mcontext.pc).cast::<usize>()
+    }
+}

@@ -1,0 +1,162 @@
+//! The sending half (IBA 1.4 §9.8.2.1): messages leave packet by packet, at a pace.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use wire::bth::Reth;
+use wire::roce::{Op, SendAt, SendTail, WriteAt};
+use wire::{Psn, Qpn};
+
+use super::{MAX_MESSAGE, Path, packet_len};
+use crate::TxBatch;
+use crate::op::{Context, SendOp, SendWr, Side, Status};
+use crate::unreliable::{Pace, Pacer, Takes, sent};
+
+#[derive(Debug)]
+pub(super) struct Requester {
+    queue: VecDeque<SendWr>,
+    /// PSN sent next.
+    psn: Psn,
+    /// Bytes of the oldest request that have left, in full packets.
+    sent: u64,
+    pacer: Pacer,
+}
+
+impl Requester {
+    pub fn new(pace: Arc<Pace>) -> Requester {
+        Requester { queue: VecDeque::new(), psn: Psn::default(), sent: 0, pacer: Pacer::new(pace) }
+    }
+    pub fn start(&mut self, psn: Psn) {
+        self.psn = psn;
+    }
+    pub fn psn(&self) -> Psn {
+        self.psn
+    }
+    pub fn outstanding(&self) -> usize {
+        self.queue.len()
+    }
+    pub fn between_messages(&self) -> bool {
+        self.sent == 0
+    }
+    pub fn deadline(&self) -> Option<Instant> {
+        self.pacer.deadline()
+    }
+    pub fn post(&mut self, wr: SendWr) {
+        self.queue.push_back(wr);
+    }
+
+    /// Sends what pace and batch allow; an error is the status of the oldest request.
+    pub fn fill(
+        &mut self,
+        now: Instant,
+        path: &Path,
+        draining: bool,
+        batch: &mut TxBatch,
+        cx: &mut impl Context,
+    ) -> Result<(), Status> {
+        while let Some(wr) = self.queue.front() {
+            if draining && self.sent == 0 {
+                break;
+            }
+            let len = legal_len(wr)?;
+            let payload_len = (len - self.sent).min(path.mtu as u64) as usize;
+            let last = self.sent + payload_len as u64 == len;
+            let mut header = path.header(self.psn, operation(wr, self.sent == 0, last, len));
+            header.bth.solicited = last && asks_event(wr);
+            let packet_len = packet_len(&header, payload_len);
+            if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len, takes(wr)) {
+                return Ok(());
+            }
+            let memory = cx.memory();
+            batch
+                .push(&header, payload_len, |dst| wr.data.copy_out(self.sent, dst, memory))
+                .map_err(|_| Status::LocalProtection)?;
+            self.psn = self.psn.add(1);
+            self.sent += payload_len as u64;
+            if last {
+                self.retire(path.qpn, cx);
+            }
+        }
+        self.pacer.rest();
+        Ok(())
+    }
+
+    /// The oldest request has left.
+    fn retire(&mut self, qpn: Qpn, cx: &mut impl Context) {
+        self.sent = 0;
+        if let Some(wr) = self.queue.pop_front()
+            && wr.signaled
+        {
+            cx.complete(Side::Send, sent(&wr, Status::Success, qpn));
+        }
+    }
+
+    pub fn fail_oldest(&mut self, status: Status, qpn: Qpn, cx: &mut impl Context) {
+        self.sent = 0;
+        if let Some(wr) = self.queue.pop_front() {
+            cx.complete(Side::Send, sent(&wr, status, qpn));
+        }
+    }
+
+    /// Completes all that is queued as flushed.
+    pub fn flush(&mut self, qpn: Qpn, cx: &mut impl Context) {
+        self.sent = 0;
+        self.pacer.rest();
+        while let Some(wr) = self.queue.pop_front() {
+            cx.complete(Side::Send, sent(&wr, Status::WrFlush, qpn));
+        }
+    }
+}
+
+/// Bytes of the message, at most 2^31; the status of a request that this service does not carry.
+fn legal_len(wr: &SendWr) -> Result<u64, Status> {
+    let len = wr.data.len_bytes();
+    match wr.op {
+        SendOp::Send(SendTail::None | SendTail::Immediate(_)) | SendOp::Write { .. } if len > MAX_MESSAGE => {
+            Err(Status::LocalLength)
+        }
+        SendOp::Send(SendTail::None | SendTail::Immediate(_)) | SendOp::Write { .. } => Ok(len),
+        // IBA 1.4 table 38.
+        SendOp::Send(SendTail::Invalidate(_)) | SendOp::Read { .. } | SendOp::Atomic { .. } => {
+            Err(Status::LocalQpOperation)
+        }
+    }
+}
+
+/// What the message takes from its receiver.
+fn takes(wr: &SendWr) -> Takes {
+    if let SendOp::Write { .. } = wr.op { Takes::Room } else { Takes::Receive }
+}
+
+/// Whether the last packet of the message may ask for a solicited event: what consumes a receive (IBA 1.4 §9.2.3).
+fn asks_event(wr: &SendWr) -> bool {
+    wr.solicited && matches!(wr.op, SendOp::Send(_) | SendOp::Write { immediate: Some(_), .. })
+}
+
+/// The operation of a packet by its place in a message of `len` bytes, at most 2^31.
+fn operation(wr: &SendWr, first: bool, last: bool, len: u64) -> Op {
+    match wr.op {
+        SendOp::Write { addr, rkey, immediate } => {
+            let reth = Reth { addr, rkey, length: len as u32 };
+            Op::Write(match (first, last) {
+                (true, true) => WriteAt::Only(reth, immediate),
+                (true, false) => WriteAt::First(reth),
+                (false, true) => WriteAt::Last(immediate),
+                (false, false) => WriteAt::Middle,
+            })
+        }
+        SendOp::Send(tail) => Op::Send(send_at(first, last, tail)),
+        // `legal_len` let none of these through.
+        SendOp::Read { .. } | SendOp::Atomic { .. } => Op::Send(send_at(first, last, SendTail::None)),
+    }
+}
+
+fn send_at(first: bool, last: bool, tail: SendTail) -> SendAt {
+    match (first, last) {
+        (true, true) => SendAt::Only(tail),
+        (true, false) => SendAt::First,
+        (false, true) => SendAt::Last(tail),
+        (false, false) => SendAt::Middle,
+    }
+}

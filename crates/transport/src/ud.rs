@@ -1,0 +1,279 @@
+//! The unreliable datagram service over RoCEv2 (IBA 1.4 §9.8.3): one queue pair that sends messages of one packet to
+//! whomever each request names, and takes those of whoever knows its Q_Key.
+//!
+//! A message lies in its receive buffer behind 40 bytes that say where it came from ([`wire::grh`]). Addresses are the
+//! adapter's: here they are a mark `A` that comes back with the packets.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use wire::bth::{Bth, Deth};
+use wire::grh::{GRH_LEN, Grh};
+use wire::icrc::ICRC_LEN;
+use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
+use wire::{Pkey, Psn, Qkey, Qpn};
+
+use crate::TxBatch;
+use crate::op::{
+    Completed, Completion, Context, Memory, QpEvent, RecvWr, SendOp, SendWr, Side, Status, Tail,
+};
+pub use crate::unreliable::{Pace, State};
+use crate::unreliable::{Pacer, Takes, received, sent};
+
+/// With this bit a work request asks for the queue pair's own Q_Key in place of its own (IBA 1.4 §9.8.3).
+const CONTROLLED_QKEY: u32 = 1 << 31;
+
+/// Whom a datagram is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination<A> {
+    /// Where it goes.
+    pub address: A,
+    /// The queue pair there, [`Qpn::MULTICAST`] for a group.
+    pub qpn: Qpn,
+    /// The Q_Key it expects; with the top bit set the sender's own is sent.
+    pub qkey: Qkey,
+}
+
+/// What became of a datagram that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It completed a receive.
+    Yes,
+    /// Dropped: another service's packet, or the state takes none.
+    NotForUs,
+    /// Dropped: its Q_Key is not ours (IBA 1.4 §9.8.3).
+    QkeyViolation,
+    /// Dropped: no receive was posted, or the next one is too short.
+    NoRoom,
+}
+
+/// One UD queue pair; `A` is an address.
+#[derive(Debug)]
+pub struct Ud<A> {
+    state: State,
+    qpn: Qpn,
+    pkey: Pkey,
+    qkey: Qkey,
+    /// Longest message, the port's MTU.
+    mtu: usize,
+    psn: Psn,
+    queue: VecDeque<(SendWr, Destination<A>)>,
+    pacer: Pacer,
+    /// A receive that was taken for a datagram too long for it.
+    spare: Option<RecvWr>,
+}
+
+impl<A: Copy + PartialEq> Ud<A> {
+    /// A queue pair in state Init that sends at the port's pace.
+    pub fn new(qpn: Qpn, pkey: Pkey, pace: Arc<Pace>) -> Ud<A> {
+        Ud {
+            state: State::Init,
+            qpn,
+            pkey,
+            qkey: Qkey::default(),
+            mtu: 0,
+            psn: Psn::default(),
+            queue: VecDeque::new(),
+            pacer: Pacer::new(pace),
+            spare: None,
+        }
+    }
+    /// Current state.
+    pub fn state(&self) -> State {
+        self.state
+    }
+    /// Sets the Q_Key that datagrams must bear.
+    pub fn set_qkey(&mut self, qkey: Qkey) {
+        self.qkey = qkey;
+    }
+    /// Init to RTR; messages sent will have at most `mtu` bytes, 256 to 4096.
+    pub fn ready_to_receive(&mut self, mtu: usize) {
+        self.mtu = mtu;
+        self.state = State::Rtr;
+    }
+    /// RTR to RTS; `sq_psn` is the first PSN sent.
+    pub fn ready_to_send(&mut self, sq_psn: Psn) {
+        self.psn = sq_psn;
+        self.state = State::Rts;
+    }
+    /// RTS to SQD: nothing is sent any more. Nothing in other states.
+    pub fn drain(&mut self) {
+        if self.state == State::Rts {
+            self.state = State::Sqd;
+        }
+    }
+    /// SQD or SQE back to RTS. Follow with [`Ud::fill`]. Nothing in other states.
+    pub fn resume(&mut self) {
+        if matches!(self.state, State::Sqd | State::Sqe) {
+            self.state = State::Rts;
+        }
+    }
+    /// The PSN the next datagram will bear.
+    pub fn sq_psn(&self) -> Psn {
+        self.psn
+    }
+    /// To the error state: everything outstanding on the send queue completes with `WrFlush`, in order. Posted receives
+    /// are the adapter's to flush.
+    pub fn fail(&mut self, cx: &mut impl Context) {
+        self.state = State::Error;
+        self.flush(cx);
+        if let Some(receive) = self.spare.take() {
+            cx.complete(Side::Receive, received(&receive, Status::WrFlush, self.qpn));
+        }
+    }
+    /// Send work requests posted and not completed.
+    pub fn outstanding(&self) -> usize {
+        self.queue.len()
+    }
+    /// Queues a SEND; the adapter has checked queue depth and state. In the states SQE and Error it is flushed at once.
+    /// Follow with [`Ud::fill`].
+    pub fn post(&mut self, wr: SendWr, to: Destination<A>, cx: &mut impl Context) {
+        self.queue.push_back((wr, to));
+        if self.state.flushes() {
+            self.flush(cx);
+        }
+    }
+
+    /// A datagram for this queue pair, whose ICRC is checked already, and the header that goes before it.
+    pub fn receive(&mut self, grh: &Grh, packet: &Packet<'_>, cx: &mut impl Context) -> Taken {
+        let (Service::Ud(deth), Op::Send(SendAt::Only(tail))) = (packet.header.service, packet.header.op)
+        else {
+            return Taken::NotForUs;
+        };
+        if !self.state.receives() {
+            return Taken::NotForUs;
+        }
+        if deth.qkey != self.qkey {
+            return Taken::QkeyViolation;
+        }
+        let Some(receive) = self.spare.take().or_else(|| cx.take_receive()) else { return Taken::NoRoom };
+        let len = GRH_LEN + packet.payload.len();
+        if len as u64 > receive.sges.len_bytes() {
+            // Dropped, and the receive is still good (IBA 1.4 §9.9.3, class D).
+            self.spare = Some(receive);
+            return Taken::NoRoom;
+        }
+        if deliver(&receive, grh, packet.payload, cx.memory()).is_err() {
+            cx.complete(Side::Receive, received(&receive, Status::LocalProtection, self.qpn));
+            cx.event(QpEvent::Fatal);
+            self.fail(cx);
+            return Taken::NoRoom;
+        }
+        let completion = Completion {
+            opcode: Completed::Receive,
+            byte_len: len as u32,
+            tail,
+            source_qp: deth.source_qp,
+            grh: true,
+            solicited: packet.header.bth.solicited,
+            ..received(&receive, Status::Success, self.qpn)
+        };
+        cx.complete(Side::Receive, completion);
+        Taken::Yes
+    }
+
+    /// Writes as many packets to one address as there are to send, as the pace allows and as fit, and returns the
+    /// address; call again with an emptied batch until there is none.
+    pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) -> Option<A> {
+        if self.state != State::Rts {
+            return None;
+        }
+        let mut address = None;
+        while let Some((wr, to)) = self.queue.front() {
+            if address.is_some_and(|address| address != to.address) {
+                return address;
+            }
+            let len = match legal_len(wr) {
+                Ok(len) => len,
+                Err(status) => {
+                    self.fail_oldest(status, cx);
+                    return address;
+                }
+            };
+            if len > self.mtu as u64 {
+                // Nothing is sent, and that is no error (IBA 1.4 C10-93.1.1).
+                self.retire(cx);
+                continue;
+            }
+            let header = self.header(wr, to);
+            let packet_len = header.len() + (len as usize).next_multiple_of(4) + ICRC_LEN;
+            if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len, Takes::Receive) {
+                return address;
+            }
+            let memory = cx.memory();
+            if batch.push(&header, len as usize, |dst| wr.data.copy_out(0, dst, memory)).is_err() {
+                self.fail_oldest(Status::LocalProtection, cx);
+                return address;
+            }
+            address = Some(to.address);
+            self.psn = self.psn.add(1);
+            self.retire(cx);
+        }
+        self.pacer.rest();
+        address
+    }
+
+    /// When [`Ud::fill`] wants to be called again, because the pace held something back.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.pacer.deadline()
+    }
+
+    fn header(&self, wr: &SendWr, to: &Destination<A>) -> Header {
+        let qkey = if to.qkey.0 & CONTROLLED_QKEY != 0 { self.qkey } else { to.qkey };
+        let tail = if let SendOp::Send(tail) = wr.op { tail } else { SendTail::None };
+        let bth = Bth {
+            solicited: wr.solicited,
+            pkey: self.pkey,
+            dest_qp: to.qpn,
+            psn: self.psn,
+            ..Bth::default()
+        };
+        let service = Service::Ud(Deth { qkey, source_qp: self.qpn });
+        Header { bth, service, op: Op::Send(SendAt::Only(tail)) }
+    }
+
+    /// The oldest request has left.
+    fn retire(&mut self, cx: &mut impl Context) {
+        if let Some((wr, _)) = self.queue.pop_front()
+            && wr.signaled
+        {
+            cx.complete(Side::Send, sent(&wr, Status::Success, self.qpn));
+        }
+    }
+
+    fn fail_oldest(&mut self, status: Status, cx: &mut impl Context) {
+        self.state = State::Sqe;
+        if let Some((wr, _)) = self.queue.pop_front() {
+            cx.complete(Side::Send, sent(&wr, status, self.qpn));
+        }
+        self.flush(cx);
+    }
+
+    fn flush(&mut self, cx: &mut impl Context) {
+        self.pacer.rest();
+        while let Some((wr, _)) = self.queue.pop_front() {
+            cx.complete(Side::Send, sent(&wr, Status::WrFlush, self.qpn));
+        }
+    }
+}
+
+/// Bytes of the message; the status of a request that this service does not carry.
+fn legal_len(wr: &SendWr) -> Result<u64, Status> {
+    match wr.op {
+        SendOp::Send(SendTail::None | SendTail::Immediate(_)) => Ok(wr.data.len_bytes()),
+        // IBA 1.4 table 38.
+        SendOp::Send(SendTail::Invalidate(_))
+        | SendOp::Write { .. }
+        | SendOp::Read { .. }
+        | SendOp::Atomic { .. } => Err(Status::LocalQpOperation),
+    }
+}
+
+/// Puts the header and the payload where the receive says.
+fn deliver(receive: &RecvWr, grh: &Grh, payload: &[u8], memory: &impl Memory) -> Result<(), crate::Fault> {
+    let sges = receive.sges.as_slice();
+    let tail = if payload.is_empty() { Tail::End } else { Tail::More };
+    memory.scatter(sges, 0, &grh.emit(), tail)?;
+    if payload.is_empty() { Ok(()) } else { memory.scatter(sges, GRH_LEN as u64, payload, Tail::End) }
+}
