@@ -24,11 +24,11 @@ const HOP_LIMIT: u8 = 64;
 impl QpType {
     /// Whether the service carries the operation at all (IBA 1.4 table 38).
     pub(crate) fn check_operation(self, op: &SendOp) -> Result<(), PostError> {
-        let carried = match (self, op) {
-            (QpType::Rc, _) => true,
-            (_, SendOp::Send(SendTail::None | SendTail::Immediate(_))) => true,
-            (QpType::Uc, SendOp::Write { .. }) => true,
-            _ => false,
+        let plain_send = matches!(op, SendOp::Send(SendTail::None | SendTail::Immediate(_)));
+        let carried = match self {
+            QpType::Rc => true,
+            QpType::Uc => plain_send || matches!(op, SendOp::Write { .. }),
+            QpType::Ud => plain_send,
         };
         if carried { Ok(()) } else { Err(PostError::Invalid("the transport service has no such operation")) }
     }

@@ -15,6 +15,7 @@ pub mod events;
 pub mod gid;
 mod groups;
 mod held;
+mod knock;
 pub mod limits;
 pub mod mailbox;
 #[allow(unsafe_code)]

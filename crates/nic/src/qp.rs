@@ -458,7 +458,12 @@ impl Inner {
         self.attr = next;
         match (from, to) {
             (QpState::Init, QpState::Rtr) => self.engine.ready_to_receive(&next, qp.pd.device.port().mtu),
-            (QpState::Rtr, QpState::Rts) => self.engine.ready_to_send(&next),
+            (QpState::Rtr, QpState::Rts) => {
+                self.engine.ready_to_send(&next);
+                if let Some(path) = path.filter(|_| qp.init.kind == QpType::Uc) {
+                    qp.knock(&path);
+                }
+            }
             (QpState::Rts, QpState::Sqd) => {
                 self.engine.drain();
                 self.drain_awaited = bits & mask::EN_SQD_ASYNC_NOTIFY == 0 || new.en_sqd_async_notify;

@@ -32,6 +32,11 @@ pub struct Endpoint {
 
 impl Endpoint {
     pub fn new(node: &SimNode) -> Endpoint {
+        Endpoint::of(node, QpType::Rc)
+    }
+
+    /// The same of another kind.
+    pub fn of(node: &SimNode, kind: QpType) -> Endpoint {
         let device = node.devices()[0].clone();
         let pd = Arc::new(device.alloc_pd().unwrap());
         let events = EventQueue::new(Box::new(Mark::default()));
@@ -45,7 +50,7 @@ impl Endpoint {
             max_inline_data: 256,
         };
         let init = QpInit {
-            kind: QpType::Rc,
+            kind,
             send_cq: sends.clone(),
             recv_cq: receives.clone(),
             cap,
