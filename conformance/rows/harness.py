@@ -279,6 +279,8 @@ class Row:
     def __init__(self, harness, spec):
         self.harness, self.spec = harness, spec
         self.programs, self.namespaces = [], []
+        # Said beside the verdict of a row that passes.
+        self.note = ""
         self.end_at = time.monotonic() + spec.limit
 
     def left(self):
@@ -393,8 +395,8 @@ class Row:
 
 
 class Harness:
-    def __init__(self, verbena, reference=False):
-        self.verbena, self.reference = verbena, reference
+    def __init__(self, verbena, reference=False, writes=False):
+        self.verbena, self.reference, self.writes = verbena, reference, writes
         self.work = tempfile.mkdtemp(prefix="verbena-conformance.")
         self.row = None
         atexit.register(self.close)
@@ -427,7 +429,7 @@ class Harness:
                 raise LeftOut(f"there is no {os.path.basename(self.verbena)} to test")
             spec.run(row)
             row.finish()
-            return "pass", "", ""
+            return "pass", row.note, ""
         except LeftOut as e:
             return "left out", str(e), ""
         except Fail as e:

@@ -384,7 +384,7 @@ fn the_flags_of_rereg_fit_their_arguments() {
         let remote = IBV_ACCESS_REMOTE_WRITE;
         assert_eq!(
             change(IBV_REREG_MR_CHANGE_ACCESS, null_mut(), null_mut(), 0, remote),
-            IBV_REREG_MR_ERR_CMD
+            IBV_REREG_MR_ERR_INPUT
         );
         assert_eq!(errno(), libc::EINVAL);
         let key = (*l.mr).lkey;

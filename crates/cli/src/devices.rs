@@ -4,7 +4,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use host::{Host, RealWorld};
+use nic::DeviceConfig;
+use nic::device::Port;
 use node::Node;
+use node::devices::DeviceSpec;
 
 /// List the devices and their GIDs
 ///
@@ -13,13 +16,26 @@ use node::Node;
 #[derive(clap::Args)]
 pub struct Args {}
 
+/// What VERBENA_DEVICES asks for, where it is set.
+fn asked_for() -> Result<Option<Vec<DeviceSpec>>, String> {
+    match std::env::var("VERBENA_DEVICES") {
+        Ok(text) => Ok(Some(node::devices::parse(&text).map_err(|e| e.to_string())?)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The devices that a program would find now, in its order, with nothing started.
+///
+/// # Errors
+/// A message: VERBENA_DEVICES has no meaning, or the system does not tell its interfaces.
+pub fn survey() -> Result<Vec<(DeviceConfig, Port)>, String> {
+    let interfaces = host::interfaces().map_err(|e| format!("cannot list the interfaces: {e}"))?;
+    Ok(node::devices::choose(asked_for()?.as_deref(), &interfaces, host::host_id()))
+}
+
 /// A host of this machine's devices, as VERBENA_DEVICES or the default has them.
 pub fn start() -> Result<Arc<Host<Node<RealWorld>>>, String> {
-    let devices = match std::env::var("VERBENA_DEVICES") {
-        Ok(text) => Some(node::devices::parse(&text).map_err(|e| e.to_string())?),
-        Err(_) => None,
-    };
-    let config = node::Config { devices, ..node::Config::default() };
+    let config = node::Config { devices: asked_for()?, ..node::Config::default() };
     let make = |world: Arc<RealWorld>| {
         let interfaces = world.interfaces();
         Node::new(world, &config, &interfaces)

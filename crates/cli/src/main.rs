@@ -4,9 +4,12 @@
 mod demo;
 mod devices;
 mod object;
+mod rdma;
 mod run;
 mod side;
+mod sysfs;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -27,6 +30,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Under the name `rdma` it stands before iproute2's command, for the programs that `verbena run` starts.
+    let name = std::env::args_os().next();
+    if name.as_deref().map(Path::new).and_then(Path::file_name).is_some_and(|name| name == "rdma") {
+        return rdma::run(std::env::args_os().skip(1).collect());
+    }
     let done = match Cli::parse().command {
         Command::Run(args) => run::run(args),
         Command::Devices(args) => devices::run(&args),

@@ -92,6 +92,18 @@ pub fn links(object: &Path) -> Result<PathBuf, String> {
     Err(last)
 }
 
+/// A directory, beside the links, of commands that stand before the system's: `rdma`, which is this command. `None` where it
+/// cannot be made; programs then find the system's.
+pub fn commands(links: &Path) -> Option<PathBuf> {
+    let exe = env::current_exe().ok().and_then(|exe| fs::canonicalize(exe).ok())?;
+    let dir = links.join("bin");
+    match DirBuilder::new().mode(0o700).create(&dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return None,
+        _ => link(&dir, "rdma", &exe).ok()?,
+    }
+    Some(dir)
+}
+
 /// Where the directory may be: the user's runtime directory (0700 by the XDG specification), or that of temporary
 /// files. A path with a colon or a semicolon cannot stand in LD_LIBRARY_PATH.
 fn bases(uid: u32) -> Vec<PathBuf> {

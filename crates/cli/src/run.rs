@@ -7,14 +7,22 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::object;
+use crate::{object, sysfs};
+
+/// Where programs are looked for without PATH (execvp(3)).
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Run a program on Verbena
 ///
 /// The program and all that it starts load libibverbs.so.1, librdmacm.so.1 and librpma.so.0 from Verbena, through
 /// LD_LIBRARY_PATH. The loader ignores that for set-user-ID programs, and it means nothing to statically linked ones.
+/// Where the kernel allows it, /sys/class/infiniband and /sys/class/infiniband_verbs show the devices as they are when
+/// the program starts, to it alone; `rdma link show` and `rdma dev show` tell of them everywhere.
 #[derive(clap::Args)]
 pub struct Args {
+    /// Leave /sys as it is, and the program in the namespaces of its caller
+    #[arg(long)]
+    no_sysfs: bool,
     /// Write what was counted (packets sent, received, dropped and why) to FILE when the program ends; %p in it is the
     /// process's number. The same as VERBENA_COUNTERS in the environment
     #[arg(long, value_name = "FILE")]
@@ -34,9 +42,17 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     let [program, rest @ ..] = &args.command[..] else {
         return Err("no program is named".into());
     };
-    let path = library_path(&links, env::var_os("LD_LIBRARY_PATH").as_deref());
+    let libraries = before(&links, env::var_os("LD_LIBRARY_PATH").as_deref());
     let mut command = Command::new(program);
-    command.args(rest).env("LD_LIBRARY_PATH", path);
+    command.args(rest).env("LD_LIBRARY_PATH", libraries);
+    if let Some(commands) = object::commands(&links) {
+        let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+        command.env("PATH", before(&commands, Some(&path)));
+    }
+    if !args.no_sysfs {
+        // A kernel that refuses, or devices that nobody can list, are no reason not to run: the library works without.
+        let _ = sysfs::present();
+    }
     if let Some(file) = &args.counters {
         command.env("VERBENA_COUNTERS", file);
     }
@@ -45,12 +61,12 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     Ok(ExitCode::from(if error.kind() == ErrorKind::NotFound { 127 } else { 126 }))
 }
 
-/// The links first, then what was there. An empty entry would mean the current directory (ld.so(8)).
-fn library_path(links: &Path, before: Option<&OsStr>) -> OsString {
-    let mut path = links.as_os_str().to_owned();
-    if let Some(before) = before.filter(|b| !b.is_empty() && *b != path) {
+/// A search path: `first`, then what was there. An empty entry would mean the current directory (ld.so(8), execvp(3)).
+fn before(first: &Path, rest: Option<&OsStr>) -> OsString {
+    let mut path = first.as_os_str().to_owned();
+    if let Some(rest) = rest.filter(|r| !r.is_empty() && *r != path) {
         path.push(":");
-        path.push(before);
+        path.push(rest);
     }
     path
 }
@@ -62,9 +78,9 @@ mod tests {
     #[test]
     fn the_links_stand_before_what_was_there_and_no_empty_entry_arises() {
         let links = Path::new("/run/verbena");
-        assert_eq!(library_path(links, None), "/run/verbena");
-        assert_eq!(library_path(links, Some(OsStr::new(""))), "/run/verbena");
-        assert_eq!(library_path(links, Some(OsStr::new("/run/verbena"))), "/run/verbena");
-        assert_eq!(library_path(links, Some(OsStr::new("/a:/b"))), "/run/verbena:/a:/b");
+        assert_eq!(before(links, None), "/run/verbena");
+        assert_eq!(before(links, Some(OsStr::new(""))), "/run/verbena");
+        assert_eq!(before(links, Some(OsStr::new("/run/verbena"))), "/run/verbena");
+        assert_eq!(before(links, Some(OsStr::new("/a:/b"))), "/run/verbena:/a:/b");
     }
 }

@@ -144,3 +144,69 @@ fn a_missing_object_is_said_with_what_to_do() {
     let text = String::from_utf8_lossy(&out.stderr);
     assert!(text.contains("VERBENA_LIBRARY names /nowhere/libverbena_rdma.so"), "{text}");
 }
+
+/// Whether this kernel, and whoever confines this process, let a private view of /sys be made.
+fn sysfs_is_presented() -> bool {
+    let out = verbena_run("/bin/sh", &["-c", "test -e /sys/class/infiniband_verbs/abi_version"], &[]);
+    let presented = out.expect("a shell").status.success();
+    if !presented {
+        println!("left out: the kernel refuses a mount namespace");
+    }
+    presented
+}
+
+/// What a shell prints that is started by `verbena run`.
+fn shell(script: &str) -> String {
+    let out = verbena_run("/bin/sh", &["-c", script], &[]).expect("a shell");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+#[test]
+fn sysfs_and_the_library_tell_of_the_same_devices_and_only_the_program_sees_them() {
+    let real = Path::new("/sys/class/infiniband_verbs/uverbs0/ibdev");
+    let before = real.exists();
+    if !Path::new("/usr/bin/ibv_devices").exists() || !sysfs_is_presented() {
+        return;
+    }
+    let shown = shell("cd /sys/class/infiniband && grep -H . */node_guid");
+    let mut shown: Vec<_> = shown.lines().map(|l| l.replace("/node_guid:", " ").replace(':', "")).collect();
+    let listed = shell("/usr/bin/ibv_devices");
+    let listed = listed.lines().skip(2).map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "));
+    let mut listed: Vec<_> = listed.collect();
+    shown.sort();
+    listed.sort();
+    assert_eq!(shown, listed);
+    assert_eq!(real.exists(), before);
+}
+
+#[test]
+fn what_else_stands_in_sysfs_stays_there() {
+    if !sysfs_is_presented() {
+        return;
+    }
+    let list = "ls -L /sys/class/net; ls /sys/class | grep -v infiniband; cat /sys/class/net/lo/mtu";
+    let plain = Command::new("/bin/sh").args(["-c", list]).output().expect("a shell");
+    assert_eq!(shell(list), String::from_utf8_lossy(&plain.stdout));
+}
+
+#[test]
+fn without_sysfs_the_program_stays_in_its_callers_namespaces() {
+    let namespaces =
+        || ["mnt", "user"].map(|n| std::fs::read_link(format!("/proc/self/ns/{n}")).expect("/proc"));
+    let out = Command::new(env!("CARGO_BIN_EXE_verbena"))
+        .args(["run", "--no-sysfs", "--", "readlink", "/proc/self/ns/mnt", "/proc/self/ns/user"])
+        .output()
+        .expect("the command");
+    let own = namespaces().map(|n| n.display().to_string()).join("\n");
+    assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), own);
+}
+
+#[test]
+fn rdma_link_show_tells_of_the_devices_and_other_questions_go_to_the_system() {
+    let text = shell("rdma link show -j");
+    assert!(text.contains("\"ifname\":\"rxe_lo\",\"port\":1,\"state\":\"ACTIVE\""), "{text}");
+    // Whether or not iproute2 is installed: the answer is not ours, and it comes.
+    let out = verbena_run("/bin/sh", &["-c", "rdma -V; true"], &[]).expect("a shell");
+    assert!(out.status.success());
+}

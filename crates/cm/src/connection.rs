@@ -172,7 +172,16 @@ impl Connection {
             self.state,
             State::RepReceived | State::RepSent | State::Established | State::DreqSent | State::TimeWait
         );
-        known.then_some(QpAttributes {
+        known.then(|| self.known_attributes())
+    }
+
+    /// Those of a request that waits for its answer: all but `rq_psn`, which the answer brings.
+    pub fn requested_attributes(&self) -> Option<QpAttributes> {
+        (self.state == State::ReqReceived).then(|| self.known_attributes())
+    }
+
+    fn known_attributes(&self) -> QpAttributes {
+        QpAttributes {
             path: self.path,
             dest_qpn: self.remote_qpn,
             rq_psn: self.rq_psn,
@@ -184,7 +193,7 @@ impl Connection {
             retry_cnt: self.retry_count,
             rnr_retry: self.rnr_retry_count,
             min_rnr_timer: 0,
-        })
+        }
     }
 
     pub fn rtu(&self) -> Mad {

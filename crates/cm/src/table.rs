@@ -103,6 +103,12 @@ impl Cm {
         self.connections.get(&conn)?.attributes()
     }
 
+    /// What a queue pair wants that is moved before its request is accepted; `rq_psn` is 0 there and must be what the
+    /// acceptance will say. `None` once it is answered.
+    pub fn requested_qp_attr(&self, conn: ConnId) -> Option<QpAttributes> {
+        self.connections.get(&conn)?.requested_attributes()
+    }
+
     /// The connection's local and remote communication id, the latter once known.
     pub fn comm_ids(&self, conn: ConnId) -> Option<(CommId, Option<CommId>)> {
         self.connections.get(&conn).map(|c| (c.local, c.remote))

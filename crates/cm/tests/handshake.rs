@@ -40,6 +40,22 @@ fn attributes_of_both_queue_pairs_fit_together() {
 }
 
 #[test]
+fn a_queue_pair_may_be_moved_before_its_request_is_accepted() {
+    let mut w = World::new(&[2, 3]);
+    w.hosts[1].willing = false;
+    let active = w.connect(0, 1);
+    w.run_for(10 * MS);
+    let (passive, _) = w.hosts[1].events.first().cloned().unwrap();
+    assert_eq!(w.hosts[1].cm.qp_attr(passive), None);
+    let p = w.hosts[1].cm.requested_qp_attr(passive).unwrap();
+    // All that the REQ says; only the PSN of the REP is still to come.
+    assert_eq!((p.sq_psn, p.dest_qpn), (Psn::new(0x4e_b0ef), Qpn::new(0x1_0001)));
+    assert_eq!((p.path.local_gid, p.path.remote_gid), (gid(3), gid(2)));
+    assert_eq!((p.max_rd_atomic, p.max_dest_rd_atomic), (4, 3));
+    assert_eq!(w.hosts[0].cm.requested_qp_attr(active), None);
+}
+
+#[test]
 fn duplicate_req_gets_the_same_rep() {
     let mut w = World::new(&[2, 3]);
     w.hosts[0].willing = false;

@@ -12,6 +12,7 @@
 //! | `sockets` | how both kinds are set up |
 //! | `registry` | names, and packets handed from process to process |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
+//! | `view` | a file system view for one program |
 //! | `fork`, `sys` | descriptors that end with a fork; system calls. The only unsafe code |
 
 mod alarm;
@@ -31,6 +32,7 @@ mod registry;
 mod routes;
 mod sockets;
 mod sys;
+pub mod view;
 mod world;
 
 use std::io;
@@ -39,12 +41,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use node::world::Interface;
 use node::{Guest, Input};
 
 pub use counters::Counters;
 pub use world::RealWorld;
 
 use receive::Delivery;
+
+/// The interfaces of this host as they are now, with nothing started.
+///
+/// # Errors
+///
+/// What netlink refused.
+pub fn interfaces() -> io::Result<Vec<Interface>> {
+    let mut requests = netlink::Netlink::for_requests()?;
+    let interfaces = interfaces::Interfaces::open(&mut requests).map_err(io::Error::from_raw_os_error)?;
+    Ok(interfaces.current().list.clone())
+}
+
+/// What tells this host and network namespace from all others, see [`node::devices::guid`]; 40 bits.
+pub fn host_id() -> u64 {
+    identity::host_id()
+}
 
 /// What can be chosen about a host.
 #[derive(Clone, Debug)]
@@ -136,6 +155,15 @@ impl<G: Guest> Host<G> {
         let RealWorld { clock, counters, ports, .. } = &*self.world;
         self.guest.release();
         ports.poll(&Delivery { guest: &*self.guest, clock, counters })
+    }
+
+    /// For a thread whose process may end at once, after its last message: what it has sent to another process of this host may
+    /// lie in a socket of its own, and is handed on. Call it with no lock of the guest held.
+    pub fn sweep(&self) {
+        if self.is_ours() {
+            let RealWorld { clock, counters, ports, .. } = &*self.world;
+            ports.sweep(&Delivery { guest: &*self.guest, clock, counters });
+        }
     }
 
     /// For a thread that polled and now is about to wait (on a completion channel): hands the sockets back to the

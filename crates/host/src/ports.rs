@@ -285,6 +285,15 @@ impl Ports {
         }
     }
 
+    /// Takes what waits at any of the sockets now to the guest; where another thread does, waits until it has.
+    pub(crate) fn sweep<G: Guest>(&self, to: &Delivery<'_, G>) {
+        for socket in &self.lineup.load().sockets {
+            while matches!(socket.drain(READS_PER_POLL, None, to), Drained::Busy) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
     /// Hands all sockets back to the engine at once: the calling thread stops polling.
     pub(crate) fn rest(&self, interest: &Interest) {
         let lineup = self.lineup.load();

@@ -1,5 +1,6 @@
 //! The system calls that neither the standard library nor socket2 offers, as safe functions.
 
+use std::ffi::{CStr, c_ulong};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -46,6 +47,65 @@ pub(crate) fn peer_uid(fd: impl AsFd) -> io::Result<u32> {
 pub(crate) fn own_uid() -> u32 {
     // SAFETY: it takes nothing and can not fail.
     unsafe { libc::geteuid() }
+}
+
+/// The effective group of this process.
+pub(crate) fn own_gid() -> u32 {
+    // SAFETY: it takes nothing and can not fail.
+    unsafe { libc::getegid() }
+}
+
+/// Moves the process into new namespaces (unshare(2)).
+pub(crate) fn unshare(namespaces: c_int) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::unshare(namespaces) }).map(drop)
+}
+
+/// mount(2).
+pub(crate) fn mount(
+    source: &CStr,
+    target: &CStr,
+    kind: Option<&CStr>,
+    flags: c_ulong,
+    options: Option<&CStr>,
+) -> io::Result<()> {
+    let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: strings that live across the call, or NULL where the kernel allows it.
+    check(unsafe {
+        libc::mount(source.as_ptr(), target.as_ptr(), pointer(kind), flags, pointer(options).cast())
+    })
+    .map(drop)
+}
+
+/// Takes a mount away, used or not (umount2(2)).
+pub(crate) fn unmount(target: &CStr) -> io::Result<()> {
+    // SAFETY: a string that lives across the call.
+    check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) }).map(drop)
+}
+
+/// Runs `attempt` in a forked child, and tells how it ended. The process must have one thread.
+pub(crate) fn try_in_child(attempt: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    // SAFETY: no pointers. With one thread the child may do all that its parent may.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = attempt().err().map_or(0, |error| errno(&error).clamp(1, 255));
+        // SAFETY: it does not return; nothing of the parent's is flushed or run down twice.
+        unsafe { libc::_exit(code) };
+    }
+    check(child)?;
+    let mut status = 0;
+    // SAFETY: the kernel writes one int.
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } == -1 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
+        (true, 0) => Ok(()),
+        (true, code) => Err(io::Error::from_raw_os_error(code)),
+        (false, _) => Err(io::Error::from_raw_os_error(libc::EIO)),
+    }
 }
 
 /// A routing netlink socket, bound, with the multicast groups of `groups` (bit n-1 for group n).

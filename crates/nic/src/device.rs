@@ -114,6 +114,7 @@ pub struct Device {
     cqs: AtomicU32,
     /// Completion queues that hold an event back, and until when.
     moderated: Mutex<Vec<(Instant, Weak<Cq>)>>,
+    dm_bytes: AtomicU64,
 }
 
 impl std::fmt::Debug for Device {
@@ -140,6 +141,14 @@ impl Pd {
     /// Registers memory, see [`Table::register`].
     pub fn register(&self, addr: u64, len: u64, iova: u64, access: u32) -> Result<crate::Mr, Error> {
         self.device.memory.register(self.id, addr, len, iova, access, self.device.random())
+    }
+    /// Its number among the domains of the device in this process.
+    pub fn number(&self) -> u32 {
+        self.id
+    }
+    /// The region of this domain in a slot, and its length in bytes.
+    pub fn region(&self, slot: u32) -> Option<(crate::Mr, u64)> {
+        self.device.memory.region(self.id, slot)
     }
     /// Takes a registration back.
     pub fn deregister(&self, mr: crate::Mr) -> Result<(), Error> {
@@ -222,6 +231,7 @@ impl Device {
             next_pd: AtomicU32::new(1),
             cqs: AtomicU32::new(0),
             moderated: Mutex::default(),
+            dm_bytes: AtomicU64::new(0),
         })
     }
 
@@ -297,6 +307,16 @@ impl Device {
     pub fn take_cq(self: &Arc<Self>) -> Result<CqSlot, Error> {
         take_one(&self.cqs, limits::MAX_CQ, "completion queues")?;
         Ok(CqSlot(self.clone()))
+    }
+
+    /// Counts bytes of device memory in.
+    pub(crate) fn take_dm(&self, len: u64) -> Result<(), Error> {
+        crate::memory::take_dm(&self.dm_bytes, len)
+    }
+
+    /// They are free again.
+    pub(crate) fn give_dm(&self, len: u64) {
+        self.dm_bytes.fetch_sub(len, Ordering::Relaxed);
     }
 
     /// The window shared by all that is sent to `dest`.

@@ -21,6 +21,7 @@ pub mod mailbox;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod outlet;
+pub mod port;
 pub mod qp;
 pub mod srq;
 mod timers;

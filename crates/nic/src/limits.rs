@@ -15,6 +15,7 @@
 //! | multicast groups of a device and process | 256 |
 //! | queue pairs of a multicast group | 1,024 |
 //! | READs and atomics under way a queue pair, each side | 128 |
+//! | device memory of a device and process | 16 MiB |
 //! | size of a memory region | 2^64 - 1 bytes, as the address space allows |
 //! | size of a message | 2^31 bytes |
 
@@ -46,6 +47,8 @@ pub const MAX_SGE: u32 = transport::op::MAX_SGE as u32;
 pub const MAX_INLINE: u32 = transport::op::MAX_INLINE as u32;
 /// READs and atomics that a queue pair accepts or starts at once.
 pub const MAX_RD_ATOMIC: u8 = 128;
+/// Bytes of device memory, all buffers together.
+pub const MAX_DM: u64 = 16 << 20;
 /// Bytes of a message (IBA 1.4 §9.7.7).
 pub const MAX_MESSAGE: u64 = 1 << 31;
 /// Entries of a port's GID table.

@@ -40,9 +40,12 @@ use crate::{Error, limits};
 use guard::Change;
 
 mod change;
+mod dm;
 mod window;
 
 pub use change::Advice;
+pub(crate) use dm::take as take_dm;
+pub use dm::{DeviceMemory, GRANULE, RegionOn};
 pub use window::{Mw, WindowType};
 
 /// Bits of `enum ibv_access_flags`.
@@ -207,6 +210,18 @@ impl Table {
         let key = index << 16 | random & 0xffff;
         slot.key.store(key, Ordering::SeqCst);
         Ok(Mr { key: Rkey(key) })
+    }
+
+    /// The region of a protection domain that has a slot, and its length in bytes.
+    pub fn region(&self, pd: u32, slot: u32) -> Option<(Mr, u64)> {
+        if slot > u32::from(u16::MAX) {
+            return None;
+        }
+        let slot = self.slot(slot);
+        let _guard = InFlight::enter(&slot.in_flight);
+        let key = slot.key.load(Ordering::SeqCst);
+        let found = key != 0 && slot.is_region() && slot.pd.load(Ordering::Relaxed) == pd;
+        found.then(|| (Mr { key: Rkey(key) }, slot.len.load(Ordering::Relaxed)))
     }
 
     fn take_slot(&self) -> Result<u32, Error> {

@@ -143,7 +143,7 @@ impl<W: World> Node<W> {
         }
         let now = self.world.now();
         let mut core = self.manager.lock();
-        let (key, param, qpn) = {
+        let (key, param, qpn, told) = {
             let inner = id.lock();
             if inner.progress != Progress::Requested {
                 return Err(WRONG_STATE);
@@ -152,13 +152,13 @@ impl<W: World> Node<W> {
             check(&param)?;
             param.initiator_depth = param.initiator_depth.min(inner.offered.initiator_depth);
             let qpn = inner.qp.as_ref().map_or(Qpn::new(param.qp_num), |qp| qp.qpn());
-            (inner.conn.ok_or(WRONG_STATE)?, param, qpn)
+            (inner.conn.ok_or(WRONG_STATE)?, param, qpn, inner.starting_psn)
         };
         let mut data = [0; ACCEPT_DATA];
         data[..private_data.len()].copy_from_slice(private_data);
         let accept = cm::Accept {
             qpn,
-            starting_psn: self.random_psn(),
+            starting_psn: told.unwrap_or_else(|| self.random_psn()),
             responder_resources: param.responder_resources,
             initiator_depth: param.initiator_depth,
             flow_control: param.flow_control,
@@ -297,12 +297,17 @@ impl<W: World> Node<W> {
         let wants = key.and_then(|key| {
             let mut core = self.manager.lock();
             let (cm, conn) = core.cm(key)?;
-            cm.qp_attr(conn)
+            cm.qp_attr(conn).or_else(|| cm.requested_qp_attr(conn))
         });
-        let attr = match &wants {
+        let mut attr = match &wants {
             Some(wants) => self.rtr_attributes(id, &device, wants)?,
             None => QpAttr { port: 1, ..QpAttr::default() },
         };
+        let mut inner = id.lock();
+        if inner.progress == Progress::Requested {
+            // The program moves its queue pair before it accepts: the PSN is chosen now, and the REP will tell it.
+            attr.rq_psn = *inner.starting_psn.get_or_insert_with(|| self.random_psn());
+        }
         let bits = match state {
             QpState::Init => INIT_MASK,
             QpState::Rtr if wants.is_some() => RTR_MASK,

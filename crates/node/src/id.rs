@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nic::{Device, Error, Qp};
-use wire::Gid;
 use wire::mad::PortSpace;
+use wire::{Gid, Psn};
 
 use crate::Node;
 use crate::event::{ConnParam, EventChannel, EventKind};
@@ -85,6 +85,8 @@ pub struct Inner {
     pub(crate) offered: ConnParam,
     /// What connect or accept asked for.
     pub(crate) param: ConnParam,
+    /// The first PSN that an acceptance will ask for, where a program has been told it before.
+    pub(crate) starting_psn: Option<Psn>,
 }
 
 /// A claimed name (a wrapper, because a claim shows nothing).
@@ -118,6 +120,7 @@ impl Id {
                 conn: None,
                 offered: ConnParam::default(),
                 param: ConnParam::default(),
+                starting_psn: None,
             }),
         })
     }

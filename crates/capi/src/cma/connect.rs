@@ -174,6 +174,8 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
             unsafe { std::slice::from_raw_parts(data.cast(), len.into()) }
         };
         ours.instance.node().reject(&ours.node, data)?;
+        // Many a server ends now, and nobody would repeat its answer: a REQ sent again would find no listener.
+        ours.instance.host.sweep();
         Ok(0)
     })
 }

@@ -156,6 +156,10 @@ impl CmId {
             {
                 (*c).verbs = verbs;
                 (*c).port_num = 1;
+                // Programs that make a queue pair of their own make it in this domain (rdma_cm(7): id->pd).
+                if (*c).pd.is_null() {
+                    (*c).pd = default_pd(device).unwrap_or(std::ptr::null_mut());
+                }
             }
             let has_path = !matches!(
                 progress,

@@ -3,7 +3,8 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::offset_of;
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
 
 use abi::verbs::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, verbs_context};
 use nic::events::EventQueue;
@@ -13,7 +14,7 @@ use crate::fds::Counter;
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
-use crate::verbs::{cq, cq_ex, memory, post, qp_ex, query, srq, window};
+use crate::verbs::{cq, cq_ex, dm, import, memory, post, qp_ex, query, srq, window};
 
 /// An opened device as C sees it, and what it stands for.
 #[repr(C)]
@@ -25,6 +26,8 @@ pub(crate) struct Context {
     /// For the events of [`Context::events`].
     pub handing_out: HandingOut,
     _fd: Counter,
+    /// What `cmd_fd` is.
+    pub command: Mutex<OwnedFd>,
 }
 
 impl Context {
@@ -57,6 +60,7 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     let ours = unsafe { Device::of(device) };
     ours.instance.check()?;
     let fd = Counter::new()?;
+    let command = import::command_fd(&ours.nic)?;
     let events = EventQueue::new(Box::new(fd.clone()));
     ours.nic.tell(&events);
     // SAFETY: every field is an integer, a pointer, a nullable function or a mutex of zeroes; those C looks at are set below.
@@ -69,10 +73,11 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.create_qp_ex = Some(qp_ex::create_qp_ex);
     c.modify_cq = Some(cq::modify_cq);
     c.context.device = device;
-    c.context.cmd_fd = fd.fd();
+    c.context.cmd_fd = command.as_raw_fd();
     c.context.async_fd = fd.fd();
     c.context.num_comp_vectors = 1;
     c.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    dm::enter(&mut c);
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
     c.advise_mr = Some(memory::advise_mr);
     c.alloc_null_mr = Some(memory::alloc_null_mr);
@@ -96,6 +101,7 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
         events,
         handing_out: HandingOut::default(),
         _fd: fd,
+        command: Mutex::new(command),
     };
     let whole = Box::into_raw(Box::new(context)).cast::<ibv_context>();
     // SAFETY: inside the allocation just made.

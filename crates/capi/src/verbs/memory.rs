@@ -12,11 +12,13 @@ use abi::verbs::{
     ibv_td, ibv_td_init_attr,
 };
 use nic::Advice;
+use nic::memory::RegionOn;
 use transport::Sge;
 use wire::Rkey;
 
 use crate::border::{self, Errno};
 use crate::verbs::context::Context;
+use crate::verbs::import;
 
 /// A protection domain as C sees it, and the adapter's.
 #[repr(C)]
@@ -55,6 +57,16 @@ impl Pd {
         // SAFETY: the C part is the first field.
         unsafe { &*pd.cast::<Pd>() }
     }
+
+    /// A domain for a context.
+    pub fn make(
+        context: *mut ibv_context,
+        nic: Arc<nic::Pd>,
+        parent: Option<(*mut ibv_pd, *mut ibv_td)>,
+    ) -> *mut ibv_pd {
+        let c = ibv_pd { context, handle: import::remember_domain(&nic) };
+        Box::into_raw(Box::new(Pd { c: c.into(), nic, users: AtomicU32::new(0), parent })).cast()
+    }
 }
 
 /// A region as C sees it, and the adapter's. It keeps its domain alive.
@@ -62,8 +74,11 @@ impl Pd {
 struct Mr {
     c: UnsafeCell<ibv_mr>,
     nic: nic::Mr,
+    /// The domain it was registered in: its device has the table of regions, whatever domain it has gone to since.
     pd: Arc<nic::Pd>,
     access: c_uint,
+    /// The device memory it lies on.
+    on: Option<RegionOn>,
 }
 
 /// `ibv_alloc_pd`. errno: ENOMEM at the limit of domains.
@@ -71,8 +86,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     border::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
         let nic = Arc::new(unsafe { Context::usable(context)? }.nic.alloc_pd()?);
-        let c = ibv_pd { context, handle: 0 };
-        Ok(Box::into_raw(Box::new(Pd { c: c.into(), nic, users: AtomicU32::new(0), parent: None })).cast())
+        Ok(Pd::make(context, nic, None))
     })
 }
 
@@ -106,8 +120,8 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
 }
 
 /// `ibv_alloc_parent_domain`, through the context's table: a domain that stands for another one. Its allocators are not
-/// asked: no queue here lies in memory that a program could provide. EINVAL without a domain or for a mask that is not
-/// known.
+/// asked: no queue here lies in memory that a program could provide. EINVAL without a domain, for a mask that is not known,
+/// or for one of the two allocators alone.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -117,9 +131,11 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         | v::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
     border::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
-        let (pd, td, mask) =
-            unsafe { Context::usable(context).map(|_| ((*attr).pd, (*attr).td, (*attr).comp_mask))? };
-        if pd.is_null() || mask & !KNOWN != 0 {
+        let attr = unsafe { Context::usable(context).map(|_| &*attr)? };
+        let (pd, td, mask) = (attr.pd, attr.td, attr.comp_mask);
+        let given = attr.alloc.is_some() && attr.free.is_some();
+        let claimed = mask & v::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS != 0;
+        if pd.is_null() || mask & !KNOWN != 0 || (claimed && !given) {
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: domains of ours, by the man page's contract.
@@ -131,9 +147,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             ours.users.fetch_add(1, Ordering::AcqRel);
             ours.nic.clone()
         };
-        let c = ibv_pd { context, handle: 0 };
-        let domain = Pd { c: c.into(), nic, users: AtomicU32::new(0), parent: Some((pd, td)) };
-        Ok(Box::into_raw(Box::new(domain)).cast())
+        Ok(Pd::make(context, nic, Some((pd, td))))
     })
 }
 
@@ -144,7 +158,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         if unsafe { Pd::of(pd) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: made by `Box::into_raw` in `ibv_alloc_pd` or `alloc_parent_domain`, and used by nobody.
+        // SAFETY: made by `Box::into_raw` in `Pd::make`, and used by nobody.
         let gone = unsafe { Box::from_raw(pd.cast::<Pd>()) };
         if let Some((parent, td)) = gone.parent {
             // SAFETY: they live as long as this one, by their EBUSY.
@@ -166,8 +180,22 @@ fn register(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access
         let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
         let nic = ours.nic.register(addr.expose_provenance() as u64, length as u64, iova, access)?;
         // SAFETY: as above.
-        Ok(unsafe { hand_out(pd, nic, addr, length, access) })
+        Ok(unsafe { make(pd, nic, addr, length, access, None) })
     })
+}
+
+/// Registers `length` bytes of device memory at `at`, named by offsets; `addr` is NULL then, as rdma-core has it.
+pub(crate) fn register_on(
+    pd: *mut ibv_pd,
+    at: u64,
+    length: usize,
+    access: c_uint,
+    on: RegionOn,
+) -> Result<*mut ibv_mr, Errno> {
+    // SAFETY: a domain of ours, as the caller has checked.
+    let nic = unsafe { Pd::of(pd) }.nic.register(at, length as u64, 0, access)?;
+    // SAFETY: as above.
+    Ok(unsafe { make(pd, nic, null_mut(), length, access, Some(on)) })
 }
 
 /// The C object of a region of a domain.
@@ -175,19 +203,20 @@ fn register(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access
 /// # Safety
 ///
 /// A domain of ours that lives.
-unsafe fn hand_out(
+pub(crate) unsafe fn make(
     pd: *mut ibv_pd,
     nic: nic::Mr,
     addr: *mut c_void,
     length: usize,
     access: c_uint,
+    on: Option<RegionOn>,
 ) -> *mut ibv_mr {
     // SAFETY: as the caller says.
     let (ours, context) = unsafe { (Pd::of(pd), (*pd).context) };
     ours.users.fetch_add(1, Ordering::AcqRel);
     let key = nic.key.0;
     let c = ibv_mr { context, pd, addr, length, handle: key >> 16, lkey: key, rkey: key };
-    Box::into_raw(Box::new(Mr { c: c.into(), nic, pd: ours.nic.clone(), access })).cast()
+    Box::into_raw(Box::new(Mr { c: c.into(), nic, pd: ours.nic.clone(), access, on })).cast()
 }
 
 /// `ibv_reg_mr`. errno: EINVAL for illegal access flags, EFAULT for memory not mapped with these rights, ENOMEM at the limit,
@@ -225,9 +254,9 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     register(pd, addr, length, iova, access)
 }
 
-/// `ibv_rereg_mr`: the key stays. 0, or what became of the region, with errno: IBV_REREG_MR_ERR_INPUT for flags and
-/// arguments that do not fit each other, IBV_REREG_MR_ERR_CMD where the adapter refused (EINVAL and EFAULT as for
-/// `ibv_reg_mr`, EBUSY while windows are bound to it). In either case the region is what it was.
+/// `ibv_rereg_mr`: the key stays. 0, or IBV_REREG_MR_ERR_INPUT with errno: the region is what it was. EINVAL for flags and
+/// arguments that do not fit each other, or device memory; EINVAL and EFAULT as for `ibv_reg_mr`; EBUSY while windows
+/// are bound to it.
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -242,12 +271,14 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     let bad = flags & !v::IBV_REREG_MR_FLAGS_SUPPORTED != 0
         || (moves && (length == 0 || addr.is_null()))
         || (has(v::IBV_REREG_MR_CHANGE_PD) && pd.is_null())
-        || (access != 0 && !has(v::IBV_REREG_MR_CHANGE_ACCESS));
+        || (access != 0 && !has(v::IBV_REREG_MR_CHANGE_ACCESS))
+        // SAFETY: a region of ours, by the man page's contract.
+        || unsafe { (*mr.cast::<Mr>()).on.is_some() };
     if bad {
         Errno(libc::EINVAL).set();
         return v::IBV_REREG_MR_ERR_INPUT;
     }
-    border::or(v::IBV_REREG_MR_ERR_CMD, || {
+    border::or(v::IBV_REREG_MR_ERR_INPUT, || {
         // SAFETY: a region of ours that nobody else changes meanwhile, and a domain of ours, by the man page's contract.
         let (ours, new_pd) = unsafe {
             let ours = &mut *mr.cast::<Mr>();
@@ -282,7 +313,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
         let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
         let nic = ours.nic.register_null()?;
         // SAFETY: as above.
-        Ok(unsafe { hand_out(pd, nic, null_mut(), usize::MAX, v::IBV_ACCESS_LOCAL_WRITE) })
+        Ok(unsafe { make(pd, nic, null_mut(), usize::MAX, v::IBV_ACCESS_LOCAL_WRITE, None) })
     })
 }
 
@@ -325,6 +356,20 @@ pub(crate) unsafe extern "C" fn advise_mr(
     })
 }
 
+/// Takes away the C object that [`make`] made; the device memory under it stays as long as what is returned.
+///
+/// # Safety
+///
+/// It is used by nobody any more.
+pub(crate) unsafe fn forget(mr: *mut ibv_mr) -> Option<RegionOn> {
+    // SAFETY: made by `Box::into_raw` in `make`.
+    let mr = unsafe { Box::from_raw(mr.cast::<Mr>()) };
+    let Mr { c, on, .. } = *mr;
+    // SAFETY: a domain lives as long as its regions, by `ibv_dealloc_pd`'s EBUSY.
+    unsafe { Pd::of(c.into_inner().pd) }.users.fetch_sub(1, Ordering::AcqRel);
+    on
+}
+
 /// `ibv_dereg_mr`: no access is under way any more when it returns. EBUSY while windows are bound to it.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     border::or_errno(|| {
@@ -334,12 +379,8 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         if is_ours {
             ours.pd.deregister(ours.nic)?;
         }
-        // SAFETY: a domain lives as long as its regions, by `ibv_dealloc_pd`'s EBUSY; made by `Box::into_raw` in
-        // `hand_out`, and used by nobody.
-        unsafe {
-            Pd::of((*mr).pd).users.fetch_sub(1, Ordering::AcqRel);
-            drop(Box::from_raw(mr.cast::<Mr>()));
-        }
+        // SAFETY: as above, and used by nobody.
+        drop(unsafe { forget(mr) });
         Ok(())
     })
 }

@@ -7,7 +7,7 @@ use abi::verbs::{
     ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input,
     ibv_values_ex,
 };
-use nic::limits;
+use nic::{limits, port};
 
 use crate::border::{self, Errno};
 use crate::verbs::context::Context;
@@ -16,13 +16,7 @@ use crate::verbs::cq::clock_ns;
 const ATOMIC_HCA: i32 = 1;
 /// Ticks of a completion's raw timestamp are nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
-const PORT_DOWN: u32 = 1;
-const PORT_ACTIVE: u32 = 4;
-const PHYS_DISABLED: u8 = 3;
-const PHYS_LINK_UP: u8 = 5;
 const LINK_LAYER_ETHERNET: u8 = 2;
-/// IBV_PORT_CM_SUP and IBV_PORT_IP_BASED_GIDS, what a RoCE port has.
-const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 /// IBV_GID_TYPE_ROCE_V2 of `ibv_gid_entry`, and IBV_GID_TYPE_SYSFS_ROCE_V2 of the older call.
 const GID_ROCE_V2: u32 = 2;
 const GID_SYSFS_ROCE_V2: u32 = 1;
@@ -31,7 +25,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     use abi::verbs as v;
     // SAFETY: integers only.
     let mut a: ibv_device_attr = unsafe { std::mem::zeroed() };
-    for (to, byte) in a.fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+    for (to, byte) in a.fw_ver.iter_mut().zip(port::FIRMWARE.bytes()) {
         *to = byte.cast_signed();
     }
     a.node_guid = context.nic.config.guid.0.to_be();
@@ -100,6 +94,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         a.orig_attr = device_attr(unsafe { Context::of(context) });
         a.device_cap_flags_ex = a.orig_attr.device_cap_flags.into();
         a.phys_port_cnt_ex = 1;
+        a.max_dm_size = limits::MAX_DM;
         a.odp_caps = on_demand_paging();
         a.completion_timestamp_mask = u64::MAX;
         a.hca_core_clock = CLOCK_KHZ;
@@ -157,42 +152,24 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     })
 }
 
-/// `active_width` (1X, 2X, 4X) and `active_speed` (SDR, DDR, FDR10, EDR, HDR, NDR) for an Ethernet speed: the pairs that the
-/// kernel gives its RoCE ports. What has no speed, such as loopback, counts as 1 Gb/s.
-fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
-    const X1: u8 = 1;
-    const X2: u8 = 16;
-    const X4: u8 = 2;
-    match mbps.unwrap_or(1_000) {
-        0..=1_000 => (X1, 1),
-        1_001..=10_000 => (X1, 8),
-        10_001..=20_000 => (X4, 2),
-        20_001..=25_000 => (X1, 32),
-        25_001..=40_000 => (X4, 8),
-        40_001..=50_000 => (X2, 32),
-        50_001..=100_000 => (X4, 32),
-        100_001..=200_000 => (X4, 64),
-        _ => (X4, 128),
-    }
-}
-
-fn port_attr(context: &Context, port: u8) -> Result<ibv_port_attr, Errno> {
-    if port != 1 {
+fn port_attr(context: &Context, number: u8) -> Result<ibv_port_attr, Errno> {
+    if number != 1 {
         return Err(Errno(libc::EINVAL));
     }
     let p = context.nic.port();
     // SAFETY: integers only.
     let mut a: ibv_port_attr = unsafe { std::mem::zeroed() };
-    a.state = if p.up { PORT_ACTIVE } else { PORT_DOWN } as _;
-    a.phys_state = if p.up { PHYS_LINK_UP } else { PHYS_DISABLED };
+    a.state = p.state() as _;
+    a.phys_state = p.phys_state() as _;
     a.max_mtu = wire::Mtu::M4096.code().into();
     a.active_mtu = p.mtu.code().into();
     a.gid_tbl_len = limits::MAX_GIDS as c_int;
-    a.port_cap_flags = PORT_CAPABILITIES;
+    a.port_cap_flags = port::CAPABILITIES;
     a.max_msg_sz = limits::MAX_MESSAGE as u32;
     a.pkey_tbl_len = limits::PKEYS;
     a.max_vl_num = 1;
-    (a.active_width, a.active_speed) = width_and_speed(p.speed_mbps);
+    let rate = p.rate();
+    (a.active_width, a.active_speed) = (rate.width, rate.speed);
     a.active_speed_ex = a.active_speed.into();
     a.link_layer = LINK_LAYER_ETHERNET;
     Ok(a)
@@ -314,7 +291,7 @@ unsafe fn put(e: &ibv_gid_entry, to: *mut u8, size: usize) {
     unsafe { std::ptr::copy_nonoverlapping((&raw const *e).cast::<u8>(), to, n) };
 }
 
-/// `ibv_query_gid_table`: the entries there are, at most `most`; how many, or a negative errno.
+/// `ibv_query_gid_table`: the entries there are; how many, or a negative errno: EINVAL where the array has no room for all.
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
     to: *mut ibv_gid_entry,
@@ -328,14 +305,15 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         }
         // SAFETY: a context of ours, by the man page's contract.
         let context = unsafe { Context::of(context) };
-        let entries = (0..=u8::MAX).filter_map(|i| entry(context, i)).take(most);
-        let mut n = 0;
-        for (i, e) in entries.enumerate() {
-            // SAFETY: the caller's array has `most` structures of `size` bytes.
-            unsafe { put(&e, to.cast::<u8>().add(i * size), size) };
-            n = i + 1;
+        let entries: Vec<_> = (0..=u8::MAX).filter_map(|i| entry(context, i)).collect();
+        if entries.len() > most {
+            return Ok(Err(libc::EINVAL));
         }
-        Ok(Ok(n as isize))
+        for (i, e) in entries.iter().enumerate() {
+            // SAFETY: the caller's array has `most` structures of `size` bytes.
+            unsafe { put(e, to.cast::<u8>().add(i * size), size) };
+        }
+        Ok(Ok(entries.len() as isize))
     });
     result.unwrap_or_else(|errno| -(errno as isize))
 }

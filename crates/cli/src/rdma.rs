@@ -1,0 +1,323 @@
+//! iproute2's `rdma` command (rdma-link(8), rdma-dev(8)) for programs that run on Verbena: `rdma link show` and `rdma dev show`
+//! tell of Verbena's devices in iproute2's words; everything else goes to the system's command.
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use nic::DeviceConfig;
+use nic::device::Port;
+use nic::port::{CAPABILITIES, FIRMWARE, PhysState, PortState};
+
+use crate::{devices, sysfs};
+
+/// The names of the bits of [`CAPABILITIES`], as rdma-link(8) prints them.
+const CAPABILITY_NAMES: [(u32, &str); 2] = [(1 << 16, "CM"), (1 << 26, "IP_BASED_GIDS")];
+
+/// Answers, or becomes the system's command.
+pub fn run(args: Vec<OsString>) -> ExitCode {
+    let Some(question) = Question::parse(&args) else { return pass_on(&args) };
+    let devices = match devices::survey() {
+        Ok(devices) => devices,
+        Err(message) => {
+            eprintln!("rdma: {message}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let Some(devices) = question.chosen(&devices) else {
+        eprintln!("Wrong device name.");
+        return ExitCode::FAILURE;
+    };
+    print!("{}", question.answer(&devices));
+    ExitCode::SUCCESS
+}
+
+/// Becomes the next command of that name in PATH.
+fn pass_on(args: &[OsString]) -> ExitCode {
+    let own = env::current_exe().and_then(fs::canonicalize).ok();
+    let path = env::var_os("PATH").unwrap_or_default();
+    let others = env::split_paths(&path)
+        .map(|dir| dir.join("rdma"))
+        .filter(|file| fs::canonicalize(file).is_ok_and(|real| Some(real) != own));
+    for other in others.collect::<Vec<PathBuf>>() {
+        let error = Command::new(&other).args(args).exec();
+        eprintln!("rdma: cannot run {}: {error}", other.display());
+    }
+    eprintln!(
+        "rdma: here only `link show` and `dev show` are answered; for the rest install iproute2's command"
+    );
+    ExitCode::FAILURE
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Object {
+    Device,
+    Link,
+}
+
+/// What is asked, and how it is to be answered.
+#[derive(Debug, PartialEq, Eq)]
+struct Question {
+    object: Object,
+    /// One device, by name.
+    name: Option<String>,
+    json: bool,
+    pretty: bool,
+    details: bool,
+}
+
+impl Question {
+    /// Options may stand anywhere, words may be shortened; `None` for what is not answered here.
+    fn parse(args: &[OsString]) -> Option<Question> {
+        let (mut words, mut json, mut pretty, mut details) = (Vec::new(), false, false, false);
+        for arg in args {
+            match arg.to_str()? {
+                "--json" => json = true,
+                "--pretty" => pretty = true,
+                "--details" => details = true,
+                long if long.starts_with("--") => return None,
+                short if short.starts_with('-') => {
+                    for letter in short.chars().skip(1) {
+                        match letter {
+                            'j' => json = true,
+                            'p' => pretty = true,
+                            'd' => details = true,
+                            _ => return None,
+                        }
+                    }
+                }
+                word => words.push(word),
+            }
+        }
+        let (object, rest) = words.split_first()?;
+        let is = |word: &str, full: &str| !word.is_empty() && full.starts_with(word);
+        let object = match *object {
+            word if is(word, "dev") => Object::Device,
+            word if is(word, "link") => Object::Link,
+            _ => return None,
+        };
+        let name = match rest {
+            [] => None,
+            [verb] if is(verb, "show") || is(verb, "list") => None,
+            [verb, name] if is(verb, "show") || is(verb, "list") => Some((*name).to_owned()),
+            _ => return None,
+        };
+        Some(Question { object, name, json, pretty, details })
+    }
+
+    /// The devices it asks about; `None` where the one it names does not exist.
+    fn chosen<'a>(&self, devices: &'a [(DeviceConfig, Port)]) -> Option<Vec<&'a (DeviceConfig, Port)>> {
+        let Some(name) = &self.name else { return Some(devices.iter().collect()) };
+        let name = match self.object {
+            Object::Device => name,
+            // DEV/PORT; there is one port.
+            Object::Link => name.strip_suffix("/1").unwrap_or(name),
+        };
+        devices.iter().find(|(config, _)| config.name == name).map(|device| vec![device])
+    }
+
+    fn answer(&self, devices: &[&(DeviceConfig, Port)]) -> String {
+        let fields = devices.iter().map(|(config, port)| match self.object {
+            Object::Device => device_fields(config),
+            Object::Link => link_fields(config, port, self.details),
+        });
+        match (self.json, self.object) {
+            (true, _) => json(&fields.collect::<Vec<_>>(), self.pretty),
+            (false, Object::Device) => fields.map(|f| device_line(&f)).collect(),
+            (false, Object::Link) => fields.map(|f| link_line(&f, self.details)).collect(),
+        }
+    }
+}
+
+/// A value of an answer.
+enum Value {
+    Number(u32),
+    Text(String),
+    List(Vec<&'static str>),
+}
+
+type Fields = Vec<(&'static str, Value)>;
+
+fn text(text: impl Into<String>) -> Value {
+    Value::Text(text.into())
+}
+
+fn link_fields(config: &DeviceConfig, port: &Port, details: bool) -> Fields {
+    let state = match port.state() {
+        PortState::Down => "DOWN",
+        PortState::Active => "ACTIVE",
+    };
+    let phys = match port.phys_state() {
+        PhysState::Disabled => "DISABLED",
+        PhysState::LinkUp => "LINK_UP",
+    };
+    let mut fields = vec![
+        ("ifindex", Value::Number(config.interface)),
+        ("ifname", text(&config.name)),
+        ("port", Value::Number(1)),
+        ("state", text(state)),
+        ("physical_state", text(phys)),
+        ("netdev", text(&config.interface_name)),
+        ("netdev_index", Value::Number(config.interface)),
+    ];
+    if details {
+        let names = CAPABILITY_NAMES.iter().filter(|(bit, _)| CAPABILITIES & bit != 0).map(|(_, name)| *name);
+        fields.push(("caps", Value::List(names.collect())));
+    }
+    fields
+}
+
+fn device_fields(config: &DeviceConfig) -> Fields {
+    vec![
+        ("ifindex", Value::Number(config.interface)),
+        ("ifname", text(&config.name)),
+        ("node_type", text("ca")),
+        ("fw", text(FIRMWARE)),
+        ("node_guid", text(sysfs::guid(config.guid))),
+        ("sys_image_guid", text(sysfs::guid(config.guid))),
+    ]
+}
+
+/// `link rxe_lo/1 state ACTIVE physical_state LINK_UP netdev lo `.
+fn link_line(fields: &Fields, details: bool) -> String {
+    let mut line = String::from("link ");
+    for (name, value) in fields {
+        match (*name, value) {
+            ("ifindex", _) => {}
+            ("netdev_index", _) if !details => {}
+            ("ifname", Value::Text(value)) => _ = write!(line, "{value}/"),
+            ("port", Value::Number(value)) => _ = write!(line, "{value} "),
+            (name, Value::Number(value)) => _ = write!(line, "{name} {value} "),
+            (name, Value::Text(value)) => _ = write!(line, "{name} {value} "),
+            (name, Value::List(values)) => _ = write!(line, "\n    {name}: <{}>", values.join(", ")),
+        }
+    }
+    line + "\n"
+}
+
+/// `1: rxe_lo: node_type ca fw 0.1.0 node_guid ... `.
+fn device_line(fields: &Fields) -> String {
+    let mut line = String::new();
+    for (name, value) in fields {
+        match (*name, value) {
+            ("ifindex", Value::Number(value)) => _ = write!(line, "{value}: "),
+            ("ifname", Value::Text(value)) => _ = write!(line, "{value}: "),
+            (name, Value::Text(value)) => _ = write!(line, "{name} {value} "),
+            _ => {}
+        }
+    }
+    line + "\n"
+}
+
+/// An array of objects on one line, or with a line for each member.
+fn json(objects: &[Fields], pretty: bool) -> String {
+    let (open, between, gap, close) =
+        if pretty { ("[ {\n        ", ",\n        ", ": ", "\n    } ]\n") } else { ("[{", ",", ":", "}]\n") };
+    let next = if pretty { "\n    },{\n        " } else { "},{" };
+    if objects.is_empty() {
+        return "[]\n".to_owned();
+    }
+    let members = objects.iter().map(|fields| {
+        let members = fields.iter().map(|(name, value)| format!("\"{name}\"{gap}{}", json_value(value)));
+        members.collect::<Vec<_>>().join(between)
+    });
+    format!("{open}{}{close}", members.collect::<Vec<_>>().join(next))
+}
+
+fn json_value(value: &Value) -> String {
+    match value {
+        Value::Number(number) => number.to_string(),
+        Value::Text(text) => json_string(text),
+        Value::List(list) => {
+            format!("[{}]", list.iter().map(|t| json_string(t)).collect::<Vec<_>>().join(","))
+        }
+    }
+}
+
+/// RFC 8259 §7.
+fn json_string(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c < ' ' => _ = write!(quoted, "\\u{:04x}", c as u32),
+            c => quoted.push(c),
+        }
+    }
+    quoted + "\""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(line: &str) -> Option<Question> {
+        Question::parse(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    fn devices() -> Vec<(DeviceConfig, Port)> {
+        let config = DeviceConfig {
+            name: "rxe_lo".to_owned(),
+            guid: wire::Guid(0x0256_1012_3456_789a),
+            interface: 1,
+            interface_name: "lo".to_owned(),
+            mac: [0; 6],
+        };
+        let gids = nic::GidTable::default();
+        vec![(config, Port { up: true, mtu: wire::Mtu::M4096, speed_mbps: None, gids })]
+    }
+
+    fn answer(line: &str) -> String {
+        let (question, devices) = (ask(line).unwrap(), devices());
+        question.answer(&question.chosen(&devices).unwrap())
+    }
+
+    #[test]
+    fn links_and_devices_are_told_in_the_words_of_iproute2() {
+        assert_eq!(
+            answer("link show -j"),
+            "[{\"ifindex\":1,\"ifname\":\"rxe_lo\",\"port\":1,\"state\":\"ACTIVE\",\"physical_state\":\"LINK_UP\",\
+             \"netdev\":\"lo\",\"netdev_index\":1}]\n"
+        );
+        assert_eq!(
+            answer("link show rxe_lo/1"),
+            "link rxe_lo/1 state ACTIVE physical_state LINK_UP netdev lo \n"
+        );
+        assert_eq!(
+            answer("dev"),
+            format!(
+                "1: rxe_lo: node_type ca fw {FIRMWARE} node_guid 0256:1012:3456:789a sys_image_guid \
+                 0256:1012:3456:789a \n"
+            )
+        );
+    }
+
+    #[test]
+    fn options_may_stand_anywhere_and_words_may_be_shortened() {
+        assert_eq!(ask("-jp link"), ask("l --json sh --pretty"));
+        assert!(ask("-d dev list").is_some_and(|q| q.details && q.object == Object::Device));
+    }
+
+    #[test]
+    fn what_is_not_answered_goes_to_the_systems_command() {
+        for line in
+            ["", "resource show", "link add rxe0 type rxe netdev lo", "-V", "--batch f link", "statistic"]
+        {
+            assert_eq!(ask(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_does_not_exist_is_not_answered_with_all() {
+        assert!(ask("link show rxe9/1").unwrap().chosen(&devices()).is_none());
+    }
+
+    #[test]
+    fn a_name_with_quotes_stays_one_string() {
+        assert_eq!(json_string("a\"b\\c\n"), "\"a\\\"b\\\\c\\u000a\"");
+    }
+}

@@ -1,0 +1,255 @@
+//! The devices as the kernel would show them in /sys/class (Documentation/ABI/stable/sysfs-class-infiniband), in a view of the
+//! file system for one program. What stands there is what the library answers, from the same devices and ports, as it is when
+//! the program starts.
+//!
+//! | below /sys/class/infiniband/NAME | |
+//! |---|---|
+//! | node_type, node_guid, sys_image_guid, node_desc, fw_ver | `ibv_query_device` |
+//! | parent, device/net/INTERFACE | the interface |
+//! | ports/1/state, phys_state, rate, link_layer, cap_mask | `ibv_query_port` |
+//! | ports/1/lid, lid_mask_count, sm_lid, sm_sl | 0: RoCE has none |
+//! | ports/1/gids/N, gid_attrs/types/N, gid_attrs/ndevs/N | `ibv_query_gid_ex`; the last two for N in use only |
+//! | ports/1/pkeys/0 | `ibv_query_pkey` |
+//! | ports/1/counters | those that the interface counts, live; counts of bytes are in words there and so left out |
+//!
+//! What each process counts for itself (hw_counters) has no place where all could be added up, so it is not shown.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use host::view::{self, View};
+use nic::device::Port;
+use nic::port::{FIRMWARE, PhysState, PortState};
+use nic::{DeviceConfig, limits, port};
+
+use crate::devices;
+
+const CLASS: &str = "/sys/class";
+const INFINIBAND: &str = "infiniband";
+const VERBS: &str = "infiniband_verbs";
+
+/// IB_USER_VERBS_ABI_VERSION (rdma/ib_user_verbs.h) and RXE_UVERBS_ABI_VERSION (rdma/rdma_user_rxe.h).
+const VERBS_ABI: u32 = 6;
+const DEVICE_ABI: u32 = 2;
+/// IB_UVERBS_MAJOR and IB_UVERBS_BASE_MINOR of the kernel: the character devices that rdma-core would open.
+const UVERBS_MAJOR: u32 = 231;
+const UVERBS_BASE_MINOR: u32 = 192;
+
+/// Counters of a port, and what the interface has for each.
+const COUNTERS: [(&str, &str); 7] = [
+    ("port_rcv_packets", "statistics/rx_packets"),
+    ("port_xmit_packets", "statistics/tx_packets"),
+    ("port_rcv_errors", "statistics/rx_errors"),
+    ("port_xmit_discards", "statistics/tx_dropped"),
+    ("multicast_rcv_packets", "statistics/multicast"),
+    ("symbol_error", "statistics/rx_crc_errors"),
+    ("link_downed", "carrier_down_count"),
+];
+
+/// A GUID as sysfs and iproute2 write it: four groups.
+pub fn guid(guid: wire::Guid) -> String {
+    let groups = [48, 32, 16, 0].map(|shift| format!("{:04x}", guid.0 >> shift & 0xffff));
+    groups.join(":")
+}
+
+/// Shows the devices to this process and what it becomes.
+///
+/// # Errors
+/// What the kernel refused, or a message for what VERBENA_DEVICES says; nothing has changed then.
+pub fn present() -> io::Result<()> {
+    let devices = devices::survey().map_err(io::Error::other)?;
+    view::enter(|view| build(view, Path::new(CLASS), &devices))
+}
+
+/// Covers the two directories, or where the kernel has none, makes the directory of classes one to which they can be added.
+fn build(view: &mut View, class: &Path, devices: &[(DeviceConfig, Port)]) -> io::Result<()> {
+    let dirs = [class.join(INFINIBAND), class.join(VERBS)];
+    let missing: Vec<_> = dirs.iter().filter(|dir| !dir.is_dir()).collect();
+    if !missing.is_empty() {
+        view.extend(class)?;
+        missing.iter().try_for_each(fs::create_dir)?;
+    }
+    let covered: Vec<_> = dirs.iter().filter(|dir| !missing.contains(dir)).collect();
+    covered.iter().try_for_each(|dir| view.cover(dir))?;
+    write(class, &tree(devices))?;
+    covered.iter().try_for_each(|dir| view.seal(dir))?;
+    if missing.is_empty() { Ok(()) } else { view.seal(class) }
+}
+
+/// What stands at a path below the directory of classes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Entry {
+    File(String),
+    Link(PathBuf),
+}
+
+/// Puts the tree where it belongs.
+fn write(class: &Path, tree: &[(PathBuf, Entry)]) -> io::Result<()> {
+    let mut last = PathBuf::new();
+    for (path, entry) in tree {
+        let at = class.join(path);
+        if let Some(dir) = at.parent().filter(|dir| *dir != last) {
+            fs::create_dir_all(dir)?;
+            last = dir.to_owned();
+        }
+        match entry {
+            Entry::File(text) => fs::write(&at, text)?,
+            Entry::Link(to) => symlink(to, &at)?,
+        }
+    }
+    Ok(())
+}
+
+/// All entries, those of one directory together.
+fn tree(devices: &[(DeviceConfig, Port)]) -> Vec<(PathBuf, Entry)> {
+    let mut tree = vec![file(Path::new(VERBS), "abi_version", VERBS_ABI)];
+    for (index, (config, port)) in devices.iter().enumerate() {
+        // A name that is no name of a file is shown by the library alone.
+        if config.name.contains('/') || config.name == "." || config.name == ".." {
+            continue;
+        }
+        let at = Path::new(INFINIBAND).join(&config.name);
+        device(&mut tree, &at, config);
+        port_entries(&mut tree, &at.join("ports/1"), config, port);
+        let at = Path::new(VERBS).join(format!("uverbs{index}"));
+        let minor = UVERBS_BASE_MINOR as usize + index;
+        tree.push(file(&at, "ibdev", &config.name));
+        tree.push(file(&at, "abi_version", DEVICE_ABI));
+        tree.push(file(&at, "dev", format!("{UVERBS_MAJOR}:{minor}")));
+        tree.push((
+            at.join("device"),
+            Entry::Link(format!("../../{INFINIBAND}/{}/device", config.name).into()),
+        ));
+    }
+    tree
+}
+
+/// A file of one line.
+fn file(dir: &Path, name: &str, value: impl std::fmt::Display) -> (PathBuf, Entry) {
+    (dir.join(name), Entry::File(format!("{value}\n")))
+}
+
+fn device(tree: &mut Vec<(PathBuf, Entry)>, at: &Path, config: &DeviceConfig) {
+    let interface = &config.interface_name;
+    tree.push(file(at, "node_type", "1: CA"));
+    tree.push(file(at, "node_guid", guid(config.guid)));
+    tree.push(file(at, "sys_image_guid", guid(config.guid)));
+    tree.push(file(at, "node_desc", "verbena"));
+    tree.push(file(at, "fw_ver", FIRMWARE));
+    tree.push(file(at, "parent", interface));
+    let net = at.join("device/net");
+    tree.push((net.join(interface), Entry::Link(Path::new("../../../../net").join(interface))));
+}
+
+fn port_entries(tree: &mut Vec<(PathBuf, Entry)>, at: &Path, config: &DeviceConfig, port: &Port) {
+    let state = match port.state() {
+        PortState::Down => "DOWN",
+        PortState::Active => "ACTIVE",
+    };
+    let phys = match port.phys_state() {
+        PhysState::Disabled => "Disabled",
+        PhysState::LinkUp => "LinkUp",
+    };
+    tree.push(file(at, "state", format_args!("{}: {state}", port.state() as u8)));
+    tree.push(file(at, "phys_state", format_args!("{}: {phys}", port.phys_state() as u8)));
+    tree.push(file(at, "rate", rate(port)));
+    tree.push(file(at, "link_layer", "Ethernet"));
+    tree.push(file(at, "cap_mask", format_args!("{:#010x}", port::CAPABILITIES)));
+    for (name, none) in [("lid", "0x0"), ("sm_lid", "0x0"), ("lid_mask_count", "0"), ("sm_sl", "0")] {
+        tree.push(file(at, name, none));
+    }
+    tree.push(file(&at.join("pkeys"), "0", format_args!("{:#06x}", wire::Pkey::default().0)));
+    let gids = at.join("gids");
+    for index in 0..limits::MAX_GIDS {
+        let gid = port.gids.get(index).map_or([0; 16], |entry| entry.gid.0);
+        tree.push(file(&gids, &index.to_string(), groups(gid)));
+    }
+    for (name, value) in [("types", "RoCE v2"), ("ndevs", &config.interface_name)] {
+        let dir = at.join("gid_attrs").join(name);
+        tree.extend(port.gids.iter().map(|(index, _)| file(&dir, &index.to_string(), value)));
+    }
+    let net = Path::new("../../../../../net").join(&config.interface_name);
+    let counters = at.join("counters");
+    tree.extend(COUNTERS.map(|(name, of)| (counters.join(name), Entry::Link(net.join(of)))));
+}
+
+/// A GID: eight groups, none of them shortened.
+fn groups(gid: [u8; 16]) -> String {
+    let (pairs, _) = gid.as_chunks::<2>();
+    let groups: Vec<_> = pairs.iter().map(|pair| format!("{:04x}", u16::from_be_bytes(*pair))).collect();
+    groups.join(":")
+}
+
+/// `2.5 Gb/sec (1X SDR)`.
+fn rate(port: &Port) -> String {
+    let rate = port.rate();
+    let (lane, generation) = rate.lane();
+    let tenths = lane * rate.lanes();
+    let half = if tenths.is_multiple_of(10) { "" } else { ".5" };
+    format!("{}{half} Gb/sec ({}X {generation})", tenths / 10, rate.lanes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic::GidTable;
+
+    fn one_device(name: &str) -> Vec<(DeviceConfig, Port)> {
+        let config = DeviceConfig {
+            name: name.to_owned(),
+            guid: wire::Guid(0x0256_1012_3456_789a),
+            interface: 1,
+            interface_name: "lo".to_owned(),
+            mac: [0; 6],
+        };
+        let gids = GidTable::updated(&GidTable::default(), [0; 6], &["127.0.0.1".parse().unwrap()]);
+        vec![(config, Port { up: true, mtu: wire::Mtu::M4096, speed_mbps: Some(10_000), gids })]
+    }
+
+    fn text(tree: &[(PathBuf, Entry)], path: &str) -> String {
+        match tree.iter().find(|(p, _)| p == Path::new(path)) {
+            Some((_, Entry::File(text))) => text.clone(),
+            Some((_, Entry::Link(to))) => format!("-> {}", to.display()),
+            None => String::new(),
+        }
+    }
+
+    #[test]
+    fn a_device_reads_as_the_kernel_would_write_it() {
+        let tree = tree(&one_device("rxe_lo"));
+        for (path, wanted) in [
+            ("node_type", "1: CA\n"),
+            ("node_guid", "0256:1012:3456:789a\n"),
+            ("parent", "lo\n"),
+            ("device/net/lo", "-> ../../../../net/lo"),
+            ("ports/1/state", "4: ACTIVE\n"),
+            ("ports/1/phys_state", "5: LinkUp\n"),
+            ("ports/1/rate", "10 Gb/sec (1X FDR10)\n"),
+            ("ports/1/cap_mask", "0x04010000\n"),
+            ("ports/1/lid", "0x0\n"),
+            ("ports/1/pkeys/0", "0xffff\n"),
+            ("ports/1/gids/0", "fe80:0000:0000:0000:0200:00ff:fe00:0000\n"),
+            ("ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:7f00:0001\n"),
+            ("ports/1/gids/255", "0000:0000:0000:0000:0000:0000:0000:0000\n"),
+            ("ports/1/gid_attrs/types/1", "RoCE v2\n"),
+            ("ports/1/gid_attrs/ndevs/1", "lo\n"),
+            ("ports/1/gid_attrs/types/2", ""),
+            ("ports/1/counters/port_rcv_packets", "-> ../../../../../net/lo/statistics/rx_packets"),
+        ] {
+            assert_eq!(text(&tree, &format!("infiniband/rxe_lo/{path}")), wanted, "{path}");
+        }
+        assert_eq!(text(&tree, "infiniband_verbs/abi_version"), "6\n");
+        assert_eq!(text(&tree, "infiniband_verbs/uverbs0/dev"), "231:192\n");
+        assert_eq!(text(&tree, "infiniband_verbs/uverbs0/ibdev"), "rxe_lo\n");
+    }
+
+    #[test]
+    fn a_name_that_would_leave_the_directory_is_not_shown() {
+        for name in ["..", ".", "../../etc", "a/b"] {
+            let tree = tree(&one_device(name));
+            assert_eq!(tree.len(), 1, "{name}: {tree:?}");
+        }
+    }
+}
