@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use transport::op::{Completed, Completion, Context, QpEvent, RecvWr, SendOp, SendWr, Side, Status};
+use transport::op::{
+    AtomicOp, Completed, Completion, Context, QpEvent, RecvWr, SendOp, SendWr, Side, Status,
+};
 use transport::ud::Destination;
 use transport::{Memory, TxBatch, Window};
 use wire::Qpn;
@@ -632,6 +634,8 @@ fn check_send(wr: &SendWr, cap: &QpCap) -> Result<(), PostError> {
                 return Err(PostError::Invalid("more elements than max_send_sge"));
             }
         }
+        // Its eight bytes are an operand, not data that the queue pair was made for.
+        _ if matches!(wr.op, SendOp::Atomic { op: AtomicOp::Write(_), .. }) => {}
         _ if len > u64::from(cap.max_inline_data) => {
             return Err(PostError::Invalid("more bytes than max_inline_data"));
         }

@@ -37,7 +37,7 @@ fn post(pair: &mut Pair, work: &mut Work, from: usize, used: &mut [u64; 2]) {
         used[end] += len;
         s
     };
-    let mut wr = match pair.rng.below(7) {
+    let mut wr = match pair.rng.below(8) {
         0 | 1 => {
             let target = place(used, to);
             pair.ends[to].post_receive(id, target);
@@ -54,6 +54,13 @@ fn post(pair: &mut Pair, work: &mut Work, from: usize, used: &mut [u64; 2]) {
         5 => {
             work.invalidated[from].push(Rkey(id as u32));
             SendWr { op: SendOp::Local(LocalOp::Invalidate(Rkey(id as u32))), ..send(id, sge(0, 0, 0)) }
+        }
+        6 => {
+            // Eight aligned bytes for each, of those that nobody else has.
+            used[to] = used[to].next_multiple_of(8);
+            let at = sge(1, used[to], 8);
+            used[to] += 8;
+            atomic(id, AtomicOp::Write(0), at, sge(0, source.addr - BASE, 8))
         }
         _ => {
             work.added[to] += id;
@@ -89,6 +96,7 @@ fn expect(pair: &Pair, wr: &SendWr, source: u64, from: usize) {
             let transport::op::Data::Sges(list) = &wr.data else { unreachable!("reads scatter") };
             (from, list.as_slice()[0].addr - 2 * BASE, addr - BASE, len)
         }
+        SendOp::Atomic { addr, op: AtomicOp::Write(_), .. } => (to, addr - 2 * BASE, source, len),
         SendOp::Atomic { .. } | SendOp::Local(_) => return,
     };
     EXPECTED.with_borrow_mut(|e| e.push(entry));

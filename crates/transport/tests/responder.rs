@@ -364,6 +364,24 @@ fn rkey_violations_are_remote_access_errors() {
 }
 
 #[test]
+fn an_atomic_write_is_executed_once_and_answered_by_a_read_response_of_nothing() {
+    let mut b = responder();
+    b.hear(0, Op::AtomicWrite(reth(1, 8, 8)), &[7; 8]);
+    let answer = |msn| {
+        Op::ReadResponse(ReadAt::Only(wire::bth::Aeth {
+            syndrome: wire::bth::Syndrome::Ack { credits: 31 },
+            msn,
+        }))
+    };
+    assert_eq!(answers(&mut b), [(0, answer(1))]);
+    b.hear(1, Op::Write(WriteAt::Only(reth(1, 8, 8), None)), &[9; 8]);
+    assert_eq!(answers(&mut b), [(1, ack(2))]);
+    b.hear(0, Op::AtomicWrite(reth(1, 8, 8)), &[7; 8]);
+    assert_eq!(answers(&mut b), [(0, answer(2))], "asked for again");
+    assert_eq!(b.cx.memory.bytes(1)[..16], [[0; 8], [9; 8]].concat());
+}
+
+#[test]
 fn a_send_with_invalidate_takes_the_key_back_before_it_completes() {
     let mut b = responder_with(1);
     b.hear(0, Op::Send(SendAt::Only(SendTail::Invalidate(Rkey(7)))), &[1; 4]);
@@ -403,7 +421,7 @@ fn unexpected_opcodes_are_invalid_requests() {
     let read = Op::ReadRequest(reth(1, 0, 8));
     let full = &[1; MTU][..];
     let some = &[1; 8][..];
-    let cases: [(&str, Option<Op>, Op, &[u8]); 15] = [
+    let cases: [(&str, Option<Op>, Op, &[u8]); 18] = [
         ("middle of no send", None, MIDDLE, full),
         ("last of no send", None, LAST, some),
         ("middle of no write", None, wmiddle, full),
@@ -418,7 +436,10 @@ fn unexpected_opcodes_are_invalid_requests() {
         ("new send in a write", Some(wfirst), ONLY, some),
         ("read in a write", Some(wfirst), read, &[]),
         ("flush", None, Op::Flush(Feth { placement: 1, selectivity: 0 }, reth(1, 0, 8)), &[]),
-        ("atomic write", None, Op::AtomicWrite(reth(1, 0, 8)), some),
+        ("atomic write of other than 8 bytes", None, Op::AtomicWrite(reth(1, 0, 8)), &[1; 7]),
+        ("atomic write whose RETH says other than 8", None, Op::AtomicWrite(reth(1, 0, 9)), &[1; 8]),
+        ("misaligned atomic write", None, Op::AtomicWrite(reth(1, 4, 8)), &[1; 8]),
+        ("atomic write in a write", Some(wfirst), Op::AtomicWrite(reth(1, 0, 8)), &[1; 8]),
     ];
     for (name, before, op, payload) in cases {
         let mut b = responder_with(3);

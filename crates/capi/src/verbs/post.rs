@@ -86,6 +86,10 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
             on_eight(AtomicOp::CompareSwap { compare: atomic.compare_add, swap: atomic.swap })
         }
         v::IBV_WR_ATOMIC_FETCH_AND_ADD => on_eight(AtomicOp::FetchAdd(atomic.compare_add)),
+        v::IBV_WR_ATOMIC_WRITE => {
+            // The value is the request's data.
+            SendOp::Atomic { addr: rdma.remote_addr, rkey: Rkey(rdma.rkey), op: AtomicOp::Write(0) }
+        }
         v::IBV_WR_LOCAL_INV => SendOp::Local(LocalOp::Invalidate(invalidate)),
         v::IBV_WR_BIND_MW => {
             // SAFETY: the opcode says that this member is meant.

@@ -31,6 +31,7 @@ const OPERATIONS: u64 = (v::IBV_QP_EX_WITH_RDMA_WRITE
     | v::IBV_QP_EX_WITH_RDMA_READ
     | v::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | v::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | v::IBV_QP_EX_WITH_ATOMIC_WRITE
     | v::IBV_QP_EX_WITH_LOCAL_INV
     | v::IBV_QP_EX_WITH_BIND_MW
     | v::IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
@@ -137,6 +138,7 @@ pub(crate) fn set_functions(c: &mut ibv_qp_ex) {
     c.wr_abort = Some(wr_abort);
     c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    c.wr_atomic_write = Some(wr_atomic_write);
     c.wr_bind_mw = Some(wr_bind_mw);
     c.wr_local_inv = Some(wr_local_inv);
     c.wr_rdma_read = Some(wr_rdma_read);
@@ -291,6 +293,21 @@ builders! {
     /// `ibv_wr_atomic_fetch_add`.
     wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD:
         SendOp::Atomic { addr, rkey: Rkey(rkey), op: AtomicOp::FetchAdd(add) };
+}
+
+/// `ibv_wr_atomic_write`: the eight bytes are copied now.
+unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: *const c_void) {
+    let op = SendOp::Atomic { addr, rkey: Rkey(rkey), op: AtomicOp::Write(0) };
+    let set_value = |request: &mut Request| {
+        // SAFETY: eight bytes of the program's, by the man page's contract.
+        request.wr.data = unsafe { post::gather_inline(std::iter::once((value.cast(), 8)))? };
+        Ok(())
+    };
+    // SAFETY: an extended queue pair of ours, by the man page's contract.
+    unsafe {
+        begin(qp, v::IBV_QP_EX_WITH_ATOMIC_WRITE, op);
+        set(qp, set_value);
+    }
 }
 
 /// `ibv_wr_bind_mw`: EINVAL for a window that is not of type 2.

@@ -78,8 +78,10 @@ impl Request {
         let answer_place = matches!(self.wr.data, Data::Sges(_));
         match self.wr.op {
             _ if len > MAX_MESSAGE => Some(Status::LocalLength),
-            // ATOMIC WRITE goes with FLUSH, which this engine does not speak yet.
-            SendOp::Atomic { op: AtomicOp::Write(_), .. } => Some(Status::LocalQpOperation),
+            // IBA annex A19: its eight bytes go, nothing comes back; it counts as an atomic.
+            SendOp::Atomic { op: AtomicOp::Write(_), .. } if max_rd_atomic > 0 => {
+                (len != ATOMIC_LEN).then_some(Status::LocalLength)
+            }
             SendOp::Read { .. } | SendOp::Atomic { .. } if !answer_place || max_rd_atomic == 0 => {
                 Some(Status::LocalQpOperation)
             }
@@ -95,6 +97,10 @@ impl Request {
     /// What it does without a packet.
     pub fn local(&self) -> Option<LocalOp> {
         if let SendOp::Local(op) = self.wr.op { Some(op) } else { None }
+    }
+    /// Whether it is an ATOMIC WRITE, whose answer is a READ response without a byte.
+    pub fn is_atomic_write(&self) -> bool {
+        matches!(self.wr.op, SendOp::Atomic { op: AtomicOp::Write(_), .. })
     }
     /// PSNs not yet acknowledged or answered.
     pub fn left(&self) -> u32 {
@@ -151,6 +157,9 @@ impl Request {
                 let until = u64::from(at + self.psns(at)) * path.mtu as u64;
                 let length = u64::from(self.len).min(until).saturating_sub(offset) as u32;
                 Op::ReadRequest(Reth { addr: addr.wrapping_add(offset), rkey, length })
+            }
+            SendOp::Atomic { addr, rkey, op: AtomicOp::Write(_) } => {
+                Op::AtomicWrite(Reth { addr, rkey, length: self.len })
             }
             SendOp::Atomic { addr, rkey, op } => {
                 payload_len = 0;

@@ -401,6 +401,13 @@ impl Requester {
             }
             ReadAt::Middle => true,
         };
+        if front.is_atomic_write() {
+            if !good || !matches!(at, ReadAt::Only(_)) || !payload.is_empty() {
+                return Err(Status::BadResponse);
+            }
+            self.answered(now, path, true, cx);
+            return Ok(());
+        }
         if !good || !matches!(front.wr.op, SendOp::Read { .. }) || !front.expects(path, at, payload.len()) {
             return Err(Status::BadResponse);
         }
@@ -423,7 +430,7 @@ impl Requester {
             return Ok(());
         }
         let Some(front) = self.queue.front() else { return Ok(()) };
-        if !matches!(front.wr.op, SendOp::Atomic { .. }) {
+        if !matches!(front.wr.op, SendOp::Atomic { .. }) || front.is_atomic_write() {
             return Err(Status::BadResponse);
         }
         front.copy_in(path, &original.to_ne_bytes(), cx.memory()).map_err(|_| Status::LocalProtection)?;

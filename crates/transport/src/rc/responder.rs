@@ -151,7 +151,8 @@ impl Responder {
             Op::FetchAdd(eth) if packet.payload.is_empty() => {
                 return self.atomic(bth.psn, eth, AtomicOp::FetchAdd(eth.swap_or_add), cx);
             }
-            // FLUSH and ATOMIC WRITE are not offered.
+            Op::AtomicWrite(reth) => return self.atomic_write(bth.psn, reth, packet.payload, cx),
+            // FLUSH is not offered.
             _ => return Err(INVALID),
         };
         self.take(1, message_ends);
@@ -348,6 +349,28 @@ impl Responder {
         Ok(())
     }
 
+    /// ATOMIC WRITE (IBA annex A19): answered by a READ response of no bytes, as the kernel does.
+    fn atomic_write(
+        &mut self,
+        psn: Psn,
+        reth: Reth,
+        payload: &[u8],
+        cx: &mut impl Context,
+    ) -> Result<(), Refusal> {
+        let Ok(value) = <[u8; 8]>::try_from(payload) else { return Err(INVALID) };
+        if !matches!(self.message, Message::None)
+            || reth.length != 8
+            || !reth.addr.is_multiple_of(8)
+            || self.answers.fresh() >= self.max_rd_atomic
+        {
+            return Err(INVALID);
+        }
+        cx.memory().atomic(remote(reth), AtomicOp::Write(u64::from_ne_bytes(value)))?;
+        self.take(1, true);
+        self.answers.read(nothing(psn, self.msn, false));
+        Ok(())
+    }
+
     // ---- requests that came before ----
 
     /// A PSN from before the one expected (IBA 1.4 §9.7.4): nothing is executed twice.
@@ -362,6 +385,12 @@ impl Responder {
             Op::Send(_) | Op::Write(_) => self.answers.ack(self.expected.add(0xff_ffff), self.msn),
             Op::ReadRequest(reth) if packet.payload.is_empty() => {
                 self.repeat_read(path, psn, reth, room, cx);
+            }
+            Op::AtomicWrite(_) => {
+                let again = nothing(psn, self.msn, true);
+                if !self.answers.replace(&again) && room {
+                    self.answers.read(again);
+                }
             }
             Op::CompareSwap(_) | Op::FetchAdd(_) => {
                 let saved = self.results.iter().rev().find(|(p, _)| *p == psn);
@@ -405,6 +434,11 @@ fn check_len(path: &Path, payload: &[u8], first: bool, last: bool) -> Result<(),
         (true, true) => len <= path.mtu,
     };
     if legal { Ok(()) } else { Err(INVALID) }
+}
+
+/// A READ response of no bytes.
+fn nothing(psn: Psn, msn: u32, repeated: bool) -> Read {
+    Read { psn, msn, from: Remote::default(), packets: 1, next: 0, repeated }
 }
 
 fn tail_of(end: Option<SendTail>) -> Tail {
