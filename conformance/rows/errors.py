@@ -11,3 +11,13 @@ for group in GROUPS:
         r.check(not bad, "; ".join(line.removeprefix("not ok ") for line in bad))
         r.check(rc == 0 and any(line.startswith("ok") for line in p.out.lines), f"exit {rc}")
     row("bad calls", f"errno: {group}", f"programs/errors.c {group}")(run)
+
+
+@row("memory", "an idle RC queue pair takes at most 16 KiB, its 128 receives posted or not", "programs/memory.c", limit=60)
+def memory(r):
+    ns = r.namespace()
+    for count, receives in ((10000, 0), (1000, 128)):
+        p = r.run(r.compiled("memory"), str(count), str(receives), ns=ns)
+        r.check(p.wait(40) == 0 and p.out.lines, f"exit {p.rc}", p)
+        taken = int(p.out.lines[0])
+        r.check(taken <= 16384, f"{taken} bytes with {receives} receives", p)
