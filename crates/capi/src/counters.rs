@@ -13,43 +13,36 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use crate::border;
-use crate::instance::{self, Instance};
+use crate::instance::Instance;
 
 /// The file as it was named, made absolute: a daemon changes its directory.
 static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
 
-/// Has the counters written at the end of the process, if the environment asks for it. Further calls do nothing; a forked
-/// child inherits it.
-pub(crate) fn write_at_exit() {
+/// Remembers the file that the environment asks for. A forked child inherits it.
+pub(crate) fn remember_file() {
     FILE.get_or_init(|| {
         // SAFETY: a query without arguments in memory. A program with more rights than its user (ld.so(8), secure-execution
         // mode) writes no file at the user's wish.
         if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
             return None;
         }
-        let file = std::path::absolute(std::env::var_os("VERBENA_COUNTERS")?).ok()?;
-        // SAFETY: a function that lives as long as the process: the object is linked with -z nodelete.
-        (unsafe { libc::atexit(write_now) } == 0).then_some(file)
+        std::path::absolute(std::env::var_os("VERBENA_COUNTERS")?).ok()
     });
 }
 
-/// Runs in `exit`, while other threads go on and may hold any lock: it waits for none.
-extern "C" fn write_now() {
-    border::nothing(|| {
-        let Some(Some(file)) = FILE.get() else { return };
-        let Some(instance) = instance::try_get() else { return };
-        let name = file.to_string_lossy();
-        let file = match name.contains("%p") {
-            true => PathBuf::from(name.replace("%p", &std::process::id().to_string())),
-            false => file.clone(),
-        };
-        if let Err(e) = std::fs::write(&file, text(&instance)) {
-            let message = format!("verbena: VERBENA_COUNTERS: {}: {e}\n", file.display());
-            // SAFETY: bytes of ours. Not by `eprintln`, which takes a lock.
-            unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
-        }
-    });
+/// Writes the counters if the environment asked for it. Takes no lock that it would wait for.
+pub(crate) fn write(instance: &Instance) {
+    let Some(Some(file)) = FILE.get() else { return };
+    let name = file.to_string_lossy();
+    let file = match name.contains("%p") {
+        true => PathBuf::from(name.replace("%p", &std::process::id().to_string())),
+        false => file.clone(),
+    };
+    if let Err(e) = std::fs::write(&file, text(instance)) {
+        let message = format!("verbena: VERBENA_COUNTERS: {}: {e}\n", file.display());
+        // SAFETY: bytes of ours. Not by `eprintln`, which takes a lock.
+        unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
+    }
 }
 
 fn text(instance: &Instance) -> String {

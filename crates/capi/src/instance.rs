@@ -2,7 +2,7 @@
 //! forked child finds its parent's inert and makes its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Instant;
 
 use host::{Host, RealWorld};
@@ -88,6 +88,16 @@ pub(crate) fn try_get() -> Option<Arc<Instance>> {
     CURRENT.try_lock().ok()?.as_ref().filter(|i| i.is_ours()).cloned()
 }
 
+/// Runs in `exit`, while other threads go on and may hold any lock: it waits for none.
+extern "C" fn at_exit() {
+    border::nothing(|| {
+        if let Some(instance) = try_get() {
+            instance.node().last_words();
+            counters::write(&instance);
+        }
+    });
+}
+
 fn start() -> Result<Instance, Errno> {
     border::after_panic(|| {
         let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -107,7 +117,10 @@ fn start() -> Result<Instance, Errno> {
         Node::new(world, &config, &interfaces)
     };
     let host = Host::start(make, host::Config { on_panic: border::panicked, ..host::Config::default() })?;
-    counters::write_at_exit();
+    static AT_EXIT: Once = Once::new();
+    // SAFETY: a function that lives as long as the process: the object is linked with -z nodelete. A forked child inherits it.
+    AT_EXIT.call_once(|| _ = unsafe { libc::atexit(at_exit) });
+    counters::remember_file();
     Ok(Instance { host, explained: AtomicBool::new(false), fatal: AtomicBool::new(false) })
 }
 

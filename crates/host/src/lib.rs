@@ -153,7 +153,7 @@ impl<G: Guest> Host<G> {
             return false;
         }
         let RealWorld { clock, counters, ports, .. } = &*self.world;
-        self.guest.release();
+        self.guest.release(true);
         ports.poll(&Delivery { guest: &*self.guest, clock, counters })
     }
 
@@ -170,7 +170,7 @@ impl<G: Guest> Host<G> {
     /// engine at once. Without it the engine takes them back up to 200 us later.
     pub fn rest(&self) {
         if self.is_ours() {
-            self.guest.release();
+            self.guest.release(true);
             self.world.ports.rest(&self.world.interest);
         }
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Instant;
 
-use node::world::Datagram;
+use node::world::{Datagram, Hold};
 use node::{Guest, Input};
 
 use crate::clock::Clock;
@@ -22,6 +22,8 @@ use crate::sys::{self, ControlBuffer};
 /// For how long after a poll the polling thread alone serves the sockets it polls.
 pub(crate) const LEASE_NANOS: u64 = 200_000;
 
+/// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders wait for them.
+const READS_PER_ACK: usize = 4;
 /// What is read at once and is longer than any single packet of ours: there may be more where it came from.
 const BULK: usize = 8_192;
 
@@ -108,10 +110,13 @@ impl ReceiveSocket {
             Err(TryLockError::WouldBlock) => return Drained::Busy,
         };
         let mut drained = Drained::Empty;
-        for _ in 0..limit {
+        for n in 1..=limit {
             match self.read(&mut receiver, polled, to) {
                 Ok(bytes) => {
                     drained = Drained::Some;
+                    if n.is_multiple_of(READS_PER_ACK) {
+                        to.guest.release(false);
+                    }
                     if polled.is_some() && bytes < BULK {
                         break;
                     }
@@ -121,6 +126,9 @@ impl ReceiveSocket {
                 // An ICMP error that somebody forged (nothing is sent from here): reading it took it away.
                 Err(_) => add(&to.counters.receive_errors, 1),
             }
+        }
+        if drained == Drained::Some {
+            to.guest.release(false);
         }
         drained
     }
@@ -161,8 +169,8 @@ impl ReceiveSocket {
         add(&to.counters.packets_received, count);
         for bytes in packets {
             let (dest, interface) = (self.dest, self.interface);
-            let polled = polled.is_some();
-            let datagram = Datagram { source, dest, interface, forwarded: false, polled, bytes };
+            let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
+            let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes };
             to.guest.input(now, Input::Datagram(datagram));
         }
         Ok(received.len)

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use node::Name;
-use node::world::{Claim, ClaimError, Datagram};
+use node::world::{Claim, ClaimError, Datagram, Hold};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use wire::mad::PortSpace;
 
@@ -403,5 +403,5 @@ fn read(message: &[u8]) -> Option<Datagram<'_>> {
         }
     };
     let (source, dest) = (end(8, 12, 20)?, end(10, 16, 36)?);
-    Some(Datagram { source, dest, interface: u32_at(4), forwarded: true, polled: false, bytes })
+    Some(Datagram { source, dest, interface: u32_at(4), forwarded: true, hold: Hold::No, bytes })
 }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 
 use kit::{LO, Told, V4, V6, alone, batch, counter, path, start};
 use nic::Outlet;
-use node::world::{ClaimError, Datagram};
+use node::world::{ClaimError, Datagram, Hold};
 use node::{Name, World};
 use wire::mad::PortSpace;
 
@@ -15,7 +15,7 @@ fn forward_until_promoted(wrong: &kit::Recording, owner: &kit::Recording, flow: 
     let kit::Packet { source, dest, bytes, .. } = flow;
     for _ in 0..4 {
         let datagram =
-            Datagram { source: *source, dest: *dest, interface: LO, forwarded: false, polled: false, bytes };
+            Datagram { source: *source, dest: *dest, interface: LO, forwarded: false, hold: Hold::No, bytes };
         assert!(wrong.world().forward(name, &datagram));
         let packet = owner.guest().packet().unwrap();
         assert_eq!((packet.source, packet.dest, packet.interface), (*source, *dest, LO));
@@ -91,7 +91,7 @@ fn flows_beyond_the_limit_get_no_socket_while_the_others_are_busy() {
                 dest: (V4, 4791).into(),
                 interface: LO,
                 forwarded: false,
-                polled: false,
+                hold: Hold::No,
                 bytes: &[0; 16],
             };
             assert!(owner.world().forward(block, &datagram));
@@ -120,7 +120,7 @@ fn a_name_is_held_by_one_and_free_again_when_dropped() {
         dest: (V4, 4791).into(),
         interface: LO,
         forwarded: false,
-        polled: false,
+        hold: Hold::No,
         bytes: &[0; 16],
     };
     assert!(!other.world().forward(name, &datagram));

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use transport::rc::Hold;
 use transport::unreliable::Pace;
 use transport::{Sge, Window};
 use wire::roce::Packet;
@@ -384,20 +385,27 @@ impl Device {
     }
 
     /// A packet whose ICRC is good, for one of our queue pairs; `source` and `dest` as on the wire.
-    /// `polled`: a thread of the program read it, and is about to learn what came.
-    pub fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, polled: bool, packet: &Packet<'_>) {
+    /// `hold`: whether ACKs may wait until [`Device::release`].
+    pub fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, hold: Hold, packet: &Packet<'_>) {
         match self.qp(packet.header.bth.dest_qp) {
-            Some(qp) => qp.input(now, source, dest, polled, packet),
+            Some(qp) => qp.input(now, source, dest, hold, packet),
             None => _ = self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed),
         }
     }
 
-    /// The program is back: whatever was held for what it might do leaves, unless it left with that.
-    pub fn release(&self, now: impl FnOnce() -> Instant) {
+    /// ACKs held back leave: with `all` because the program is back, unless they left with what it did; without because
+    /// everything was read that was there, and then not those that wait for the program.
+    pub fn release(&self, now: impl FnOnce() -> Instant, all: bool) {
         if !self.held.is_empty() {
             let now = now();
-            self.held.take(|qp| qp.release(now));
+            self.held.release(|qp| qp.release(now, all));
         }
+    }
+
+    /// The process ends, while other threads go on and may hold any lock: ACKs held back leave as far as none must be waited
+    /// for. Peers would ask in vain for what was done.
+    pub fn last_words(&self) {
+        self.held.try_each(|qp| qp.last_words());
     }
 
     /// When [`Device::expire`] wants to be called.
@@ -435,7 +443,7 @@ impl Device {
             }
         }
         if self.held.deadline().is_some_and(|until| until <= now) {
-            self.release(|| now);
+            self.release(|| now, true);
         }
     }
 }

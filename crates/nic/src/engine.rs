@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use transport::op::{Context, SendWr};
-use transport::rc::{RtrAttr, RtsAttr};
+use transport::rc::{Hold, RtrAttr, RtsAttr};
 use transport::ud::Destination;
 use transport::unreliable::Pace;
 use transport::{Rc, TxBatch, Uc, Ud, rc, uc, unreliable};
@@ -101,9 +101,15 @@ impl Engine {
             Engine::Ud(e) => e.outstanding() == 0,
         }
     }
-    /// Whether an ACK is held back.
-    pub fn is_holding(&self) -> bool {
-        matches!(self, Engine::Rc(e) if e.is_holding())
+    /// The ACK held back, where there is one: the queue pair is about to go.
+    pub fn last_words(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
+        if let Engine::Rc(e) = self {
+            e.last_words(batch, cx);
+        }
+    }
+    /// How an ACK is held back.
+    pub fn held(&self) -> Hold {
+        if let Engine::Rc(e) = self { e.held() } else { Hold::No }
     }
     /// An ACK held back may leave.
     pub fn release(&mut self) {
@@ -153,9 +159,9 @@ impl Engine {
         }
     }
     /// A packet of a connection; datagrams take another way ([`crate::datagram`]).
-    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, may_hold: bool, cx: &mut impl Context) {
+    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
         match self {
-            Engine::Rc(e) => e.receive(now, packet, may_hold, cx),
+            Engine::Rc(e) => e.receive(now, packet, hold, cx),
             Engine::Uc(e) => e.receive(packet, cx),
             Engine::Ud(_) => {}
         }

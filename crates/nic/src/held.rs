@@ -43,19 +43,28 @@ impl Held {
     pub fn deadline(&self) -> Option<Instant> {
         if self.is_empty() { None } else { self.lock().until }
     }
-    /// Empties the list. Its lock is not held while `each` runs, which may lock a queue pair.
-    pub fn take(&self, each: impl FnMut(Arc<Qp>)) {
-        let mut taken = {
+    /// Asks `each` queue pair in the list to let its ACK go; those that say true stay. The list's lock is not held while it
+    /// runs, which may lock a queue pair.
+    pub fn release(&self, mut each: impl FnMut(Arc<Qp>) -> bool) {
+        let (mut taken, until) = {
             let mut list = self.lock();
             self.any.store(false, Ordering::Release);
-            list.until = None;
-            std::mem::take(&mut list.qps)
+            (std::mem::take(&mut list.qps), list.until.take())
         };
-        taken.drain(..).filter_map(|qp| qp.upgrade()).for_each(each);
+        taken.retain(|qp| qp.upgrade().is_some_and(&mut each));
         let mut list = self.lock();
-        if list.qps.is_empty() {
-            // The memory serves again.
-            list.qps = taken;
+        if !taken.is_empty() {
+            self.any.store(true, Ordering::Release);
+            list.until = until.into_iter().chain(list.until).min();
+        }
+        // The memory serves again.
+        taken.append(&mut list.qps);
+        list.qps = taken;
+    }
+    /// Visits those in the list if nobody has its lock.
+    pub fn try_each(&self, mut each: impl FnMut(Arc<Qp>)) {
+        if let Ok(list) = self.list.try_lock() {
+            list.qps.iter().filter_map(Weak::upgrade).for_each(&mut each);
         }
     }
     fn lock(&self) -> MutexGuard<'_, List> {

@@ -10,6 +10,7 @@ use std::time::Instant;
 use transport::op::{
     AtomicOp, Completed, Completion, Context, QpEvent, RecvWr, SendOp, SendWr, Side, Status,
 };
+use transport::rc::Hold;
 use transport::ud::Destination;
 use transport::{Memory, TxBatch, Window};
 use wire::Qpn;
@@ -234,6 +235,7 @@ impl Qp {
     pub fn destroy(self: &Arc<Self>) {
         {
             let mut inner = self.lock();
+            inner.last_words(self);
             inner.destroyed = true;
             // Leaves the window it may have packets in; nobody fetches these completions.
             let (engine, mut stand) = inner.split(self);
@@ -254,7 +256,10 @@ impl Qp {
         let from = inner.current_state();
         let to = attr::check(self.init.kind, from, new, bits)?;
         match to {
-            QpState::Reset => inner.reset(self),
+            QpState::Reset => {
+                inner.last_words(self);
+                inner.reset(self);
+            }
             QpState::Error => {
                 inner.fail(self);
                 self.settle(inner, now);
@@ -306,16 +311,9 @@ impl Qp {
         Ok(())
     }
 
-    /// A packet for this queue pair, `polled` where a thread of the program read it. One that is not from its peer is
+    /// A packet for this queue pair, `hold` says whether an ACK for it may wait. One that is not from its peer is
     /// counted and dropped.
-    pub(crate) fn input(
-        &self,
-        now: Instant,
-        source: IpAddr,
-        dest: IpAddr,
-        polled: bool,
-        packet: &Packet<'_>,
-    ) {
+    pub(crate) fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, hold: Hold, packet: &Packet<'_>) {
         if self.init.kind == QpType::Ud {
             return self.input_datagram(now, source, dest, packet);
         }
@@ -335,8 +333,8 @@ impl Qp {
         }
         counters.received.fetch_add(1, Ordering::Relaxed);
         let (engine, mut stand) = inner.split(self);
-        engine.receive(now, packet, polled, &mut stand);
-        if inner.engine.is_holding() && !std::mem::replace(&mut inner.listed, true) {
+        engine.receive(now, packet, hold, &mut stand);
+        if inner.engine.held() != Hold::No && !std::mem::replace(&mut inner.listed, true) {
             let until = self.pd.device.held.add(now, self.me.clone());
             self.settle(inner, now);
             until.into_iter().for_each(|at| self.pd.device.outlet.wake_at(at));
@@ -345,12 +343,16 @@ impl Qp {
         self.settle(inner, now);
     }
 
-    /// An ACK held back leaves.
-    pub(crate) fn release(&self, now: Instant) {
+    /// An ACK held back leaves, those that wait for the program only with `all`. Whether one still waits.
+    pub(crate) fn release(&self, now: Instant, all: bool) -> bool {
         let mut inner = self.lock();
+        if inner.engine.held() == Hold::ForProgram && !all {
+            return true;
+        }
         inner.listed = false;
         inner.engine.release();
         self.settle(inner, now);
+        false
     }
 
     /// A timer may have run out.
@@ -363,6 +365,15 @@ impl Qp {
         let (engine, mut stand) = inner.split(self);
         engine.expire(now, &mut stand);
         self.settle(inner, now);
+    }
+
+    /// The process ends: an ACK held back leaves, unless a thread that goes on has the queue pair in hand.
+    pub(crate) fn last_words(&self) {
+        if let Ok(mut inner) = self.inner.try_lock()
+            && !inner.destroyed
+        {
+            inner.last_words(self);
+        }
     }
 
     /// To the error state, as `ibv_modify_qp` does, whatever the state is.
@@ -500,6 +511,19 @@ impl Inner {
         }
         self.engine.changed(&next, from, bits);
         Ok(())
+    }
+
+    /// An ACK held back leaves, nothing else.
+    fn last_words(&mut self, qp: &Qp) {
+        let Some(path) = self.path else { return };
+        BATCH.with_borrow_mut(|batch| {
+            batch.clear();
+            let (engine, mut stand) = self.split(qp);
+            engine.last_words(batch, &mut stand);
+            if !batch.is_empty() {
+                qp.pd.device.outlet.send(&path, batch);
+            }
+        });
     }
 
     /// Sends what the engine has, batch by batch.

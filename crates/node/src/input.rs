@@ -91,9 +91,9 @@ impl<W: World> Guest for Node<W> {
         self.expire_manager(now);
     }
 
-    fn release(&self) {
+    fn release(&self, all: bool) {
         let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
-        devices.iter().for_each(|d| d.release(|| self.world.now()));
+        devices.iter().for_each(|d| d.release(|| self.world.now(), all));
     }
 }
 
@@ -121,7 +121,7 @@ impl<W: World> Node<W> {
             return self.pass_on(owner, d);
         }
         match self.device_on(d.interface) {
-            Some(device) => device.input(now, d.source.ip(), d.dest.ip(), d.polled, &packet),
+            Some(device) => device.input(now, d.source.ip(), d.dest.ip(), d.hold, &packet),
             None => count(&self.counters.unknown_device),
         }
     }

@@ -91,6 +91,13 @@ impl<W: World> Node<W> {
         self.world.attach(device.config.interface).map_err(Error::System)
     }
 
+    /// The process ends, see [`Device::last_words`].
+    pub fn last_words(&self) {
+        if let Ok(devices) = self.devices.try_read() {
+            devices.iter().for_each(|d| d.last_words());
+        }
+    }
+
     /// The device over an interface.
     pub(crate) fn device_on(&self, interface: u32) -> Option<Arc<Device>> {
         let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use nic::Outlet;
+pub use transport::rc::Hold;
 use wire::mad::PortSpace;
 
 /// A network interface with its addresses, as the system reports it.
@@ -97,8 +98,8 @@ pub struct Datagram<'a> {
     pub interface: u32,
     /// It came by way of another process of this host (which could not use it).
     pub forwarded: bool,
-    /// A thread of the program read it, as it polls a completion queue, and is about to learn what came.
-    pub polled: bool,
+    /// Whether an ACK for it may wait until [`Guest::release`].
+    pub hold: Hold,
     /// The bytes.
     pub bytes: &'a [u8],
 }
@@ -164,6 +165,7 @@ pub trait Guest: Send + Sync + 'static {
     fn deadline(&self) -> Option<Instant>;
     /// Timers may have run out.
     fn expire(&self, now: Instant);
-    /// A thread of the program that reads packets is back for more: what was held for its answer to the last ones leaves.
-    fn release(&self);
+    /// ACKs held back leave: with `all` every one, because a thread of the program that reads packets is back for more;
+    /// without those that need not wait for the program, because all was read that was there.
+    fn release(&self, all: bool);
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use node::world::{Datagram, Guest, Input, Interface, Name};
+use node::world::{Datagram, Guest, Hold, Input, Interface, Name};
 use node::{Config, Node};
 use wire::icrc::{Flow, ICRC_LEN};
 use wire::roce::Packet;
@@ -502,10 +502,10 @@ impl Sim {
         }
         self.counters.delivered += 1;
         self.note_packet(if forwarded { "forwarded" } else { "arrived" }, flow, bytes);
-        // Half of the time the program reads the packet itself, and never comes back soon.
-        let polled = self.dice.chance(0.5);
+        // The program may read the packet itself, or the engine with others; nobody comes back soon.
+        let hold = self.dice.pick(&[Hold::No, Hold::Briefly, Hold::ForProgram]);
         let (source, dest, interface) = (flow.source, flow.dest, INTERFACE);
-        let datagram = Datagram { source, dest, interface, forwarded, polled, bytes };
+        let datagram = Datagram { source, dest, interface, forwarded, hold, bytes };
         self.tell(to, Input::Datagram(datagram));
     }
 

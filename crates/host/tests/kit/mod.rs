@@ -86,7 +86,7 @@ pub struct Recorder {
 }
 
 impl Guest for Recorder {
-    fn release(&self) {}
+    fn release(&self, _all: bool) {}
     fn input(&self, _now: Instant, input: Input<'_>) {
         if std::mem::take(&mut *self.panic_once.lock().unwrap()) {
             panic!("as the test wants it");

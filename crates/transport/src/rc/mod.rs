@@ -23,6 +23,19 @@ use requester::Requester;
 use responder::Responder;
 pub use timers::{rnr_timer_of, timeout_of};
 
+/// How long an ACK may wait, as whoever reads the packets knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hold {
+    /// Not at all.
+    #[default]
+    No,
+    /// For what else has arrived: one ACK answers for all of it.
+    Briefly,
+    /// The same; and where the packet completes a receive, for the program that is about to learn of it: where it answers
+    /// with a request to the same peer, both leave together.
+    ForProgram,
+}
+
 /// Bytes of an ACK, BTH to ICRC.
 const ACK_LEN: usize = Bth::LEN + Aeth::LEN + ICRC_LEN;
 
@@ -85,8 +98,8 @@ pub struct Rc {
     path: Path,
     requester: Requester,
     responder: Responder,
-    /// An ACK waits for a request to leave with.
-    holding: bool,
+    /// How an ACK waits.
+    held: Hold,
 }
 
 impl Rc {
@@ -98,7 +111,7 @@ impl Rc {
             path: Path { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes() },
             requester: Requester::default(),
             responder: Responder::default(),
-            holding: false,
+            held: Hold::No,
         }
     }
     /// Current state.
@@ -170,10 +183,9 @@ impl Rc {
     }
     /// A packet for this queue pair, whose ICRC and source address are checked already. Follow with [`Rc::fill`].
     ///
-    /// With `may_hold` the ACK for a message that completed a receive waits for the program that is being told of it: where
-    /// its answer is a request to the same peer, both leave together. Call [`Rc::release`] when the program asks for
-    /// something else, or does nothing for a while.
-    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, may_hold: bool, cx: &mut impl Context) {
+    /// `hold` says whether an ACK may wait, for more to acknowledge or for a request to leave with. Call [`Rc::release`]
+    /// when it has waited for long enough.
+    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
         if packet.header.service != Service::Rc {
             return;
         }
@@ -187,18 +199,28 @@ impl Rc {
             }
             op => {
                 self.request(packet, cx);
-                let hold = may_hold && completes_receive(op) && self.responder.has_lone_ack();
-                self.holding = hold;
+                self.held = match hold {
+                    _ if !self.responder.has_lone_ack() => Hold::No,
+                    Hold::ForProgram if self.held == Hold::ForProgram || completes_receive(op) => hold,
+                    Hold::No => Hold::No,
+                    Hold::Briefly | Hold::ForProgram => Hold::Briefly,
+                };
             }
         }
     }
     /// An ACK held back leaves with the next [`Rc::fill`].
     pub fn release(&mut self) {
-        self.holding = false;
+        self.held = Hold::No;
     }
-    /// Whether an ACK is held back.
-    pub fn is_holding(&self) -> bool {
-        self.holding
+    /// The ACK held back, where there is one: the queue pair is about to go.
+    pub fn last_words(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
+        if std::mem::take(&mut self.held) != Hold::No {
+            self.respond(batch, cx);
+        }
+    }
+    /// How an ACK is held back.
+    pub fn held(&self) -> Hold {
+        self.held
     }
 
     /// Writes as many packets as there are to send and as fit; call again with an emptied batch until it stays empty.
@@ -212,9 +234,9 @@ impl Rc {
             self.respond(batch, cx);
         }
         self.ask(now, batch, cx);
-        if ack_last && !(self.is_holding() && batch.is_empty()) {
+        if ack_last && !(self.held != Hold::No && batch.is_empty()) {
             batch.set_aside(0);
-            self.holding = false;
+            self.held = Hold::No;
             self.respond(batch, cx);
         }
     }
@@ -275,6 +297,7 @@ impl Rc {
     /// Answers queued before still leave: the NAK that says why must.
     fn enter_error(&mut self, cx: &mut impl Context) {
         self.state = State::Error;
+        self.held = Hold::No;
         self.requester.flush(&self.path, cx);
         self.responder.flush(&self.path, cx);
     }

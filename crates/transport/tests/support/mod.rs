@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use transport::op::{
     Access, AtomicOp, Completion, Data, QpEvent, RecvWr, SendOp, SendWr, Side, Status, Tail,
 };
-use transport::rc::{RtrAttr, RtsAttr};
+use transport::rc::{Hold, RtrAttr, RtsAttr};
 use transport::{Context, Fault, Memory, Rc, Remote, Sge, TxBatch, Window};
 use wire::bth::{Aeth, Bth, NakCode, Syndrome};
 use wire::roce::{Header, Op, Packet, SendTail, Service};
@@ -168,8 +168,8 @@ pub struct End {
     pub cx: TestContext,
     pub now: Instant,
     pub mtu: Mtu,
-    /// Packets are read by a thread that polls.
-    pub polls: bool,
+    /// What the reader of packets says.
+    pub hold: Hold,
 }
 
 /// Attributes that most tests share.
@@ -208,7 +208,7 @@ impl End {
         for bytes in [counting, vec![0; len]] {
             cx.memory.regions.push(Region { bytes: RefCell::new(bytes), remote: true });
         }
-        End { rc, cx, now: some_instant(), mtu, polls: false }
+        End { rc, cx, now: some_instant(), mtu, hold: Hold::No }
     }
     pub fn post(&mut self, wr: SendWr) {
         self.rc.post(wr, &mut self.cx);
@@ -246,11 +246,11 @@ impl End {
         let psn = Psn::new((i64::from(PSN) + psn) as u32);
         let bth = Bth { psn, ack_request, dest_qp: Qpn::new(0x11), ..Bth::default() };
         let header = Header { bth, service: Service::Rc, op };
-        self.rc.receive(self.now, &Packet { header, payload }, self.polls, &mut self.cx);
+        self.rc.receive(self.now, &Packet { header, payload }, self.hold, &mut self.cx);
     }
     pub fn hear_bytes(&mut self, bytes: &[u8]) {
         if let Ok(packet) = Packet::parse(bytes) {
-            self.rc.receive(self.now, &packet, self.polls, &mut self.cx);
+            self.rc.receive(self.now, &packet, self.hold, &mut self.cx);
         }
     }
     /// Time passes.
