@@ -24,6 +24,8 @@ use crate::interest::{ERRORS_ONLY, Interest, Source};
 use crate::sockets::{self, ROCE_PORT, Sending, endpoint};
 use crate::sys::{self, ControlBuffer};
 
+/// Most bytes of UDP payload in an IPv4 datagram.
+const MAX_DATAGRAM: u32 = 65_507;
 /// Most sockets that send.
 const MAX_SOCKETS: usize = 256;
 /// A detour that nobody has taken for so long is closed when the next one opens.
@@ -280,14 +282,15 @@ impl AsRawFd for SendSocket {
     }
 }
 
-/// How many packets, the first one beginning at `start`, one segmented send takes.
+/// How many packets, the first one beginning at `start`, one segmented send takes: of one size, and no more than a datagram
+/// may hold.
 fn run(ends: &[u32], start: u32) -> usize {
     let size = ends[0] - start;
     let mut previous = ends[0];
     let mut count = 1;
     for &end in &ends[1..] {
         let len = end - previous;
-        if len > size {
+        if len > size || end - start > MAX_DATAGRAM {
             break;
         }
         count += 1;

@@ -8,8 +8,11 @@ use crate::Fault;
 
 /// Most packets a batch takes (the kernel's UDP_MAX_SEGMENTS is 64 on the oldest kernels we meet).
 pub const MAX_PACKETS: usize = 64;
-/// Most bytes a batch takes: what one UDP datagram may hold.
-pub const MAX_BYTES: usize = 65_507;
+/// Most bytes a batch takes: a message of 64 KiB with its headers and the beginning of the next, little enough to stay in
+/// a cache.
+pub const MAX_BYTES: usize = 72 << 10;
+/// Most bytes of a run: what one UDP datagram may hold.
+pub const MAX_RUN: usize = 65_507;
 
 /// Packets for one destination, each from BTH to ICRC, the ICRC's four bytes left for the link to seal.
 #[derive(Debug, Default)]
@@ -20,6 +23,22 @@ pub struct TxBatch {
     len: usize,
     ends: Vec<u32>,
     set_aside: usize,
+    run: Run,
+}
+
+/// The packets at the end of a batch that leave in one segmented send: all of one size, but for the last, which may be shorter.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    start: usize,
+    size: usize,
+    /// A shorter packet has ended it.
+    ended: bool,
+}
+
+impl Run {
+    fn goes_on_with(&self, len: usize) -> bool {
+        !self.ended && len <= self.size
+    }
 }
 
 impl TxBatch {
@@ -31,6 +50,7 @@ impl TxBatch {
     pub fn clear(&mut self) {
         self.len = 0;
         self.ends.clear();
+        self.run = Run::default();
         self.set_aside = 0;
     }
     /// Packets held.
@@ -41,8 +61,12 @@ impl TxBatch {
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
-    /// Whether a packet of `len` bytes (BTH to ICRC) still fits.
+    /// Whether a packet of `len` bytes (BTH to ICRC) still fits. A full run ends the batch, so that the packet after it
+    /// begins the next one and does not leave alone.
     pub fn has_room(&self, len: usize) -> bool {
+        if self.run.goes_on_with(len) && self.len + len - self.run.start > MAX_RUN {
+            return false;
+        }
         let more = 1 + usize::from(self.set_aside > 0);
         self.ends.len() + more <= MAX_PACKETS && self.len + len + self.set_aside <= MAX_BYTES
     }
@@ -68,6 +92,12 @@ impl TxBatch {
         let (payload, rest) = packet[header_len..].split_at_mut(payload_len);
         fill(payload)?;
         rest.fill(0);
+        let len = end - self.len;
+        if self.run.goes_on_with(len) {
+            self.run.ended = len < self.run.size;
+        } else {
+            self.run = Run { start: self.len, size: len, ended: false };
+        }
         self.len = end;
         self.ends.push(end as u32);
         Ok(())
