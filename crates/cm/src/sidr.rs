@@ -88,7 +88,7 @@ impl Cm {
         Ok(())
     }
 
-    pub(crate) fn on_sidr_req(&mut self, from: Origin, transaction_id: u64, req: &SidrReq) {
+    pub(crate) fn on_sidr_req(&mut self, now: Instant, from: Origin, transaction_id: u64, req: &SidrReq) {
         let mark = ReqMark {
             transaction_id,
             service_id: req.service_id.0,
@@ -98,7 +98,10 @@ impl Cm {
         if let Some(conn) = self.find_remote(NO_GUID, from.source, req.request_id) {
             let (id, state, same) = (conn.id, conn.state, conn.req_mark == Some(mark));
             match state {
-                State::SidrAnswered if same => return self.repeat(id),
+                State::SidrAnswered if same => {
+                    self.remember_longer(id, now + self.config.timing.refusal);
+                    return self.repeat(id);
+                }
                 State::SidrAnswered => self.remove(id),
                 // The consumer is still thinking.
                 _ => return,
@@ -118,6 +121,14 @@ impl Cm {
         self.pending += 1;
         self.index_remote(id);
         self.event(id, Event::SidrRequest { request: Box::new(req.clone()), path });
+    }
+
+    /// Whoever asks again has not had the answer: it is remembered anew.
+    fn remember_longer(&mut self, id: ConnId, until: Instant) {
+        if let Some(conn) = self.connections.get_mut(&id) {
+            conn.until = Some(until);
+        }
+        self.rearm(id);
     }
 
     pub(crate) fn on_sidr_rep(&mut self, from: Origin, rep: &SidrRep) {

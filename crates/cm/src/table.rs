@@ -71,7 +71,7 @@ impl Cm {
             Message::Rtu(rtu) => self.on_rtu(from, rtu.local_comm_id, rtu.remote_comm_id),
             Message::Dreq(dreq) => self.on_dreq(now, from, tid, dreq),
             Message::Drep(drep) => self.on_drep(now, from, drep.local_comm_id, drep.remote_comm_id),
-            Message::SidrReq(req) => self.on_sidr_req(from, tid, req),
+            Message::SidrReq(req) => self.on_sidr_req(now, from, tid, req),
             Message::SidrRep(rep) => self.on_sidr_rep(from, rep),
         }
     }

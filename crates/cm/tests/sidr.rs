@@ -61,6 +61,21 @@ fn duplicate_question_gets_the_same_answer() {
 }
 
 #[test]
+fn an_answer_is_remembered_as_long_as_somebody_asks() {
+    let mut w = World::new(&[2, 3]);
+    // Longer than an answer that nobody asks for is remembered.
+    let deaf = w.now + 30_000 * MS;
+    w.lose(move |s| kind(&s.mad) == "SIDR_REP" && s.at < deaf);
+    let asked = ask(&mut w);
+    w.run_for(MS);
+    let request = w.request(1);
+    w.hosts[1].cm.sidr_reply(w.now, request, &ANSWER).unwrap();
+    w.run_for(40_000 * MS);
+    assert_eq!(w.count(0, asked, replied), 1);
+    assert_eq!(w.hosts[1].events.len(), 1, "one request only");
+}
+
+#[test]
 fn silence_is_unreachable_and_so_is_icmp() {
     let mut w = World::new(&[2, 3]);
     w.lose(|_| true);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use nic::{Device, Qp, QpAttr, QpState};
-use wire::mad::{IpCm, PortSpace, reason};
+use wire::mad::{IpCm, PortSpace, reason, sidr_status};
 use wire::{Psn, Qkey, Qpn, ServiceId};
 
 use crate::event::{ConnParam, Event, EventKind};
@@ -24,7 +24,8 @@ pub const ACCEPT_DATA: usize = 196;
 pub const REJECT_DATA: usize = 148;
 
 impl<W: World> Node<W> {
-    /// Gives an identifier its queue pair, in state Reset, and takes it to INIT as `rdma_create_qp` does.
+    /// Gives an identifier its queue pair, in state Reset, and takes it to INIT as `rdma_create_qp` does; one for datagrams
+    /// to RTS.
     pub fn set_qp(&self, id: &Arc<Id>, qp: &Arc<Qp>) -> Result<(), Error> {
         {
             let mut inner = id.lock();
@@ -37,12 +38,18 @@ impl<W: World> Node<W> {
         let mut core = self.manager.lock();
         core.begun(now, id);
         self.settle(core, now);
-        let attr = QpAttr { state: QpState::Init, port: 1, ..QpAttr::default() };
-        qp.modify(now, &attr, INIT_MASK).inspect_err(|_| id.lock().qp = None)
+        let begun = if id.is_datagram() {
+            self.begin_datagram_qp(id, now, qp)
+        } else {
+            let attr = QpAttr { state: QpState::Init, port: 1, ..QpAttr::default() };
+            qp.modify(now, &attr, INIT_MASK)
+        };
+        begun.inspect_err(|_| id.lock().qp = None)
     }
 
     /// Takes the queue pair from the identifier, `rdma_destroy_qp`.
     pub fn take_qp(&self, id: &Arc<Id>) -> Option<Arc<Qp>> {
+        self.detach_all(id);
         id.lock().qp.take()
     }
 
@@ -86,6 +93,9 @@ impl<W: World> Node<W> {
     /// `rdma_connect`: sends a request. EINVAL for parameters beyond the device's limits or more than [`CONNECT_DATA`]
     /// bytes of private data; what comes of it is an event.
     pub fn connect(&self, id: &Arc<Id>, param: &ConnParam, private_data: &[u8]) -> Result<(), Error> {
+        if id.is_datagram() {
+            return self.ask(id, private_data);
+        }
         check(param)?;
         if private_data.len() > CONNECT_DATA {
             return Err(Error::Invalid("more than 56 bytes of private data"));
@@ -138,6 +148,9 @@ impl<W: World> Node<W> {
     /// `rdma_accept`: takes the queue pair to RTS and sends the reply. Without parameters, those of the request, cut to what
     /// the device has. A depth above the request's is the request's.
     pub fn accept(&self, id: &Arc<Id>, param: Option<&ConnParam>, private_data: &[u8]) -> Result<(), Error> {
+        if id.is_datagram() {
+            return self.serve(id, param.map_or(0, |p| p.qp_num), private_data);
+        }
         if private_data.len() > ACCEPT_DATA {
             return Err(Error::Invalid("more than 196 bytes of private data"));
         }
@@ -190,6 +203,9 @@ impl<W: World> Node<W> {
 
     /// `rdma_reject`: refuses a request with reason 28, consumer defined.
     pub fn reject(&self, id: &Arc<Id>, private_data: &[u8]) -> Result<(), Error> {
+        if id.is_datagram() {
+            return self.decline(id, private_data);
+        }
         if private_data.len() > REJECT_DATA {
             return Err(Error::Invalid("more than 148 bytes of private data"));
         }
@@ -231,6 +247,9 @@ impl<W: World> Node<W> {
     /// `rdma_disconnect`: the queue pair goes to the error state, the peer is told. On an identifier whose connection
     /// has ended it does the former only.
     pub fn disconnect(&self, id: &Arc<Id>) -> Result<(), Error> {
+        if id.is_datagram() {
+            return self.stop(id);
+        }
         let now = self.world.now();
         let mut core = self.manager.lock();
         let (key, qp) = {
@@ -255,6 +274,7 @@ impl<W: World> Node<W> {
     /// `rdma_destroy_id`, whatever the state: peers are told what their state calls for, events not yet fetched vanish, and
     /// with a listener the requests that wait.
     pub fn destroy(&self, id: &Arc<Id>) {
+        self.detach_all(id);
         let now = self.world.now();
         let mut core = self.manager.lock();
         let (key, channel, source, was) = {
@@ -290,6 +310,10 @@ impl<W: World> Node<W> {
     /// The attributes that `rdma_init_qp_attr` gives for a move to `state`, with their mask.
     pub fn init_qp_attr(&self, id: &Arc<Id>, state: QpState) -> Result<(QpAttr, u32), Error> {
         use crate::manager::{RTR_MASK, RTS_MASK};
+        if id.is_datagram() {
+            id.lock().device.as_ref().ok_or(WRONG_STATE)?;
+            return self.datagram_attr(id, state);
+        }
         let (key, device) = {
             let inner = id.lock();
             (inner.conn, inner.device.clone().ok_or(WRONG_STATE)?)
@@ -365,8 +389,9 @@ impl<W: World> Node<W> {
         if why == reason::NO_RESOURCES {
             self.counters.no_resources.fetch_add(1, Ordering::Relaxed);
         }
-        if let Some((cm, conn)) = core.cm(key) {
-            _ = cm.reject(now, conn, why, &[], [0; 148]);
+        let Some((cm, conn)) = core.cm(key) else { return };
+        if cm.reject(now, conn, why, &[], [0; 148]).is_err() {
+            crate::datagram::refuse(core, now, key, sidr_status::NO_QP);
         }
     }
 
@@ -403,7 +428,7 @@ impl<W: World> Node<W> {
         id
     }
 
-    fn random_psn(&self) -> Psn {
+    pub(crate) fn random_psn(&self) -> Psn {
         let mut bytes = [0; 4];
         self.world.fill_random(&mut bytes);
         Psn::new(u32::from_ne_bytes(bytes))
@@ -432,12 +457,12 @@ fn cut(offered: &ConnParam) -> ConnParam {
     }
 }
 
-fn path(device: &Device, source: IpAddr, dest: IpAddr, tos: u8, link_mtu: u32) -> cm::Path {
+pub(crate) fn path(device: &Device, source: IpAddr, dest: IpAddr, tos: u8, link_mtu: u32) -> cm::Path {
     let mtu = wire::Mtu::for_link(link_mtu).unwrap_or(wire::Mtu::M256).min(device.port().mtu);
     cm::Path { traffic_class: tos, ..cm::Path::new(source.into(), dest.into(), device.config.interface, mtu) }
 }
 
-fn refused(e: cm::Error) -> Error {
+pub(crate) fn refused(e: cm::Error) -> Error {
     match e {
         cm::Error::Full(_) | cm::Error::CommIds(_) => Error::Limit("connections"),
         cm::Error::State(..) | cm::Error::Unknown(_) | cm::Error::Parameter(_) => WRONG_STATE,

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nic::Signal;
 use nic::mailbox::Mailbox;
-use wire::Qpn;
+use nic::{AddressVector, Signal};
+use wire::{Qkey, Qpn};
 
 use crate::id::Id;
 
@@ -51,6 +51,19 @@ pub struct ConnParam {
     pub qp_num: u32,
 }
 
+/// Where datagrams of a service or a group go (`struct rdma_ud_param` without its private data).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdParam {
+    /// The address.
+    pub av: AddressVector,
+    /// Queue pair there: [`Qpn::MULTICAST`] for a group, 0 in a request.
+    pub qpn: Qpn,
+    /// Its Q_Key.
+    pub qkey: Qkey,
+    /// What the program gave with its join of a group.
+    pub context: u64,
+}
+
 /// An event.
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -64,6 +77,8 @@ pub struct Event {
     pub status: i32,
     /// Connection parameters, where the event has them.
     pub param: ConnParam,
+    /// Instead of these, in events of datagram services and groups.
+    pub ud: Option<UdParam>,
     /// The message's whole private data field, zero-padded; empty where there is none.
     pub private_data: Vec<u8>,
 }

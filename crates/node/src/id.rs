@@ -12,6 +12,7 @@ use wire::{Gid, Psn};
 use crate::Node;
 use crate::event::{ConnParam, EventChannel, EventKind};
 use crate::manager::{ConnKey, ListenKey};
+use crate::multicast::Membership;
 use crate::world::{Claim, ClaimError, Name, Route, RouteQuery, World};
 
 /// How far an identifier has come.
@@ -87,6 +88,8 @@ pub struct Inner {
     pub(crate) param: ConnParam,
     /// The first PSN that an acceptance will ask for, where a program has been told it before.
     pub(crate) starting_psn: Option<Psn>,
+    /// Multicast groups it belongs to.
+    pub(crate) groups: Vec<Membership>,
 }
 
 /// A claimed name (a wrapper, because a claim shows nothing).
@@ -121,6 +124,7 @@ impl Id {
                 offered: ConnParam::default(),
                 param: ConnParam::default(),
                 starting_psn: None,
+                groups: Vec::new(),
             }),
         })
     }
@@ -235,7 +239,8 @@ impl<W: World> Node<W> {
         if !matches!(start, Progress::Idle | Progress::Bound) {
             return Err(WRONG_STATE);
         }
-        if dest.ip().is_unspecified() || dest.ip().is_multicast() {
+        let group = normal(dest.ip()).is_multicast();
+        if dest.ip().is_unspecified() || (group && !id.is_datagram()) {
             return Err(Error::Invalid("the destination is no unicast address"));
         }
         if let (Progress::Idle, Some(source)) = (start, source)
@@ -247,7 +252,10 @@ impl<W: World> Node<W> {
         let mut dest = dest;
         dest.set_ip(normal(dest.ip()));
         let query = RouteQuery { dest: dest.ip(), scope: scope_of(&dest), source: bound };
-        let route = self.world.route(query).map_err(Error::System)?;
+        let route = match bound.filter(|_| group) {
+            Some(source) => self.group_route(source, &dest)?,
+            None => self.world.route(query).map_err(Error::System)?,
+        };
         let device = self.device_on(route.interface);
         {
             let mut inner = id.lock();
@@ -270,12 +278,30 @@ impl<W: World> Node<W> {
                     inner.device = None;
                     return Err(e);
                 }
+                if group {
+                    // There is no neighbour to wait for: a group's hardware address follows from its own.
+                    self.finish_resolve(id, Ok(()));
+                    return Ok(());
+                }
                 let ticket = self.manager.start_resolving(id, self.world.now() + timeout);
                 self.world.wake_at(self.world.now() + timeout);
                 self.world.reach(ticket, &route);
             }
         }
         Ok(())
+    }
+
+    /// The route from an address to a multicast group: by the interface that bears it, whatever the routing table says
+    /// (rdma_join_multicast(3)).
+    fn group_route(&self, source: IpAddr, dest: &SocketAddr) -> Result<Route, Error> {
+        if source.is_ipv4() != dest.is_ipv4() {
+            return Err(Error::Invalid("the group is of another address family than the source"));
+        }
+        let device = self.device_bearing(source, scope_of(dest));
+        let interface = device.ok_or(Error::System(libc_errno::EADDRNOTAVAIL))?.config.interface;
+        let dest = dest.ip();
+        // The device's own MTU bounds it.
+        Ok(Route { source, dest, interface, next_hop: dest, local: false, mtu: u32::MAX })
     }
 
     /// Address resolution ended: the event says how.

@@ -7,12 +7,14 @@
 
 pub mod blocks;
 pub mod connect;
+pub mod datagram;
 pub mod devices;
 pub mod event;
 pub mod id;
 mod input;
 pub mod listener;
 mod manager;
+mod multicast;
 pub mod world;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,7 +23,7 @@ use nic::Device;
 
 pub use blocks::Blocks;
 pub use devices::DeviceSpec;
-pub use event::{ConnParam, Event, EventChannel, EventKind};
+pub use event::{ConnParam, Event, EventChannel, EventKind, UdParam};
 pub use id::Id;
 pub use input::Counters;
 pub use nic::Error;

@@ -176,6 +176,7 @@ pub(crate) fn plain(id: &Arc<Id>, kind: EventKind, status: i32) -> Event {
         kind,
         status,
         param: ConnParam::default(),
+        ud: None,
         private_data: Vec::new(),
     }
 }
@@ -188,7 +189,10 @@ impl<W: World> Node<W> {
 
     /// Takes the oldest event of a channel. A request leaves its listener's backlog.
     pub fn next_event(&self, channel: &EventChannel) -> Option<Event> {
-        let event = channel.pop()?;
+        let mut event = channel.pop()?;
+        if event.kind == EventKind::MulticastJoin {
+            self.complete_join(&mut event);
+        }
         if event.kind == EventKind::ConnectRequest {
             let now = self.world.now();
             let mut core = self.manager.lock();
@@ -310,12 +314,8 @@ impl<W: World> Node<W> {
         if let cm::Event::Request(request) = event {
             return self.on_request(core, now, key, &request);
         }
-        if let cm::Event::SidrRequest { .. } = event {
-            // Datagram services have no listeners yet: "service not supported" is the answer.
-            if let Some((cm, conn)) = core.cm(key) {
-                cm.destroy(now, conn);
-            }
-            return;
+        if let cm::Event::SidrRequest { request, path } = event {
+            return self.on_sidr_request(core, now, key, &request, &path);
         }
         let Some(id) = core.ids.get(&key).cloned() else { return };
         if core.withdraw(now, &id) {
@@ -334,7 +334,7 @@ impl<W: World> Node<W> {
                 core.push(Event { private_data: private_data.to_vec(), ..event });
             }
             cm::Event::Unreachable { status } => {
-                self.end(&id, now, true);
+                self.end(&id, now, !id.is_datagram());
                 core.push(plain(&id, EventKind::Unreachable, status));
             }
             cm::Event::Disconnected { .. } => {
@@ -342,7 +342,10 @@ impl<W: World> Node<W> {
                 core.push(plain(&id, EventKind::Disconnected, 0));
             }
             cm::Event::TimewaitExit => core.push(plain(&id, EventKind::TimewaitExit, 0)),
-            cm::Event::SidrReply { .. } | cm::Event::Request(_) | cm::Event::SidrRequest { .. } => {}
+            cm::Event::SidrReply { status, qpn, qkey, private_data } => {
+                self.on_sidr_reply(core, &id, status, qpn, qkey, &private_data);
+            }
+            cm::Event::Request(_) | cm::Event::SidrRequest { .. } => {}
         }
     }
 

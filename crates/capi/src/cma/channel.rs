@@ -5,13 +5,14 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use abi::cma::{rdma_cm_event, rdma_cm_event_param, rdma_cm_id, rdma_conn_param, rdma_event_channel};
-use node::{EventChannel, EventKind};
+use abi::cma::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param};
+use node::{EventChannel, EventKind, UdParam};
 
 use crate::border::{self, Errno};
 use crate::cma::id::CmId;
 use crate::fds::{self, Counter};
 use crate::instance::{self, Instance};
+use crate::verbs::ah;
 use crate::verbs::event::HandingOut;
 
 /// What stands behind a channel.
@@ -152,9 +153,14 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
         listen_id: listener,
         event: event.kind as u32,
         status: event.status,
-        param: rdma_cm_event_param { arg: 0 },
+        // SAFETY: a union of integers and pointers.
+        param: unsafe { std::mem::zeroed() },
     };
     let mut private_data = event.private_data;
+    if let Some(ud) = &event.ud {
+        c.param.ud = datagram(ud, &mut private_data);
+        return Ok(Some(Box::into_raw(Box::new(Event { c, private_data })).cast()));
+    }
     c.param.conn = rdma_conn_param {
         private_data: if private_data.is_empty() {
             std::ptr::null()
@@ -171,6 +177,21 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
         qp_num: event.param.qp_num,
     };
     Ok(Some(Box::into_raw(Box::new(Event { c, private_data })).cast()))
+}
+
+/// Parameters of a datagram service or a group; the private data of a group's event is what the program gave at its join.
+fn datagram(ud: &UdParam, private_data: &mut [u8]) -> rdma_ud_param {
+    rdma_ud_param {
+        private_data: if private_data.is_empty() {
+            std::ptr::with_exposed_provenance(ud.context as usize)
+        } else {
+            private_data.as_mut_ptr().cast_const().cast()
+        },
+        private_data_len: private_data.len() as u8,
+        ah_attr: ah::to_c(&ud.av),
+        qp_num: ud.qpn.get(),
+        qkey: ud.qkey.0,
+    }
 }
 
 /// `rdma_ack_cm_event`: frees the event; `rdma_destroy_id` waits for it. errno: EINVAL for NULL.

@@ -129,8 +129,8 @@ const DEFAULT_PARAMETERS: ConnParam = ConnParam {
 };
 
 /// `rdma_connect`: an event follows; without parameters (rdma_client does so), with defaults. errno: EINVAL for
-/// NULL, neither parameters nor a queue pair, a wrong state, more than 56 bytes of private data, or depths beyond the
-/// device's. Retry counts above 7 are 7, as in the kernel.
+/// NULL, neither parameters nor a queue pair, a wrong state, more than 56 bytes of private data (180 for datagrams), or
+/// depths beyond the device's. Retry counts above 7 are 7, as in the kernel.
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let started = border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
@@ -146,8 +146,8 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
 }
 
 /// `rdma_accept`: without parameters, those of the request; a depth beyond the request's is the request's. errno: EINVAL
-/// for NULL, neither parameters nor a queue pair, a wrong state, more than 196 bytes of private data, or depths beyond the
-/// device's.
+/// for NULL, neither parameters nor a queue pair, a wrong state, more than 196 bytes of private data (136 for
+/// datagrams), or depths beyond the device's.
 pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let started = border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
@@ -158,6 +158,13 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
         ours.instance.node().accept(&ours.node, param.as_ref(), data)?;
         Ok(0)
     });
+    // SAFETY: as above.
+    if started == 0 && unsafe { CmId::of(id) }.node.is_datagram() {
+        // Nobody answers an answer: no event follows.
+        // SAFETY: as above.
+        unsafe { release_event(id) };
+        return 0;
+    }
     // SAFETY: as above.
     unsafe { complete(id, started) }
 }

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 
 use abi::cma::{self, rdma_addrinfo, rdma_cm_id};
-use abi::verbs::{IBV_QPT_RC, ibv_pd, ibv_qp_init_attr};
+use abi::verbs::{IBV_QPT_RC, IBV_QPT_UD, ibv_pd, ibv_qp_init_attr};
 use libc::{addrinfo, sockaddr, socklen_t};
 
 use crate::border::{self, Errno};
@@ -131,7 +131,19 @@ unsafe fn look_up(
     let passive = hints.ai_flags & cma::RAI_PASSIVE != 0;
     // SAFETY: integers and pointers only.
     let mut want: addrinfo = unsafe { std::mem::zeroed() };
-    want.ai_socktype = libc::SOCK_STREAM;
+    let of_datagrams =
+        [cma::RDMA_PS_UDP as c_int, cma::RDMA_PS_IPOIB as c_int].contains(&hints.ai_port_space);
+    let datagrams = match hints.ai_qp_type {
+        0 => of_datagrams,
+        given => given == IBV_QPT_UD as c_int,
+    };
+    // A type that does not fit its port space is found out by getaddrinfo.
+    want.ai_socktype = if datagrams { libc::SOCK_DGRAM } else { libc::SOCK_STREAM };
+    want.ai_protocol = match hints.ai_port_space as u32 {
+        cma::RDMA_PS_TCP => libc::IPPROTO_TCP,
+        _ if of_datagrams => libc::IPPROTO_UDP,
+        _ => 0,
+    };
     if passive {
         want.ai_flags |= libc::AI_PASSIVE;
     }
@@ -158,9 +170,10 @@ unsafe fn look_up(
     // SAFETY: integers and pointers only.
     let mut info: rdma_addrinfo = unsafe { std::mem::zeroed() };
     info.ai_flags = hints.ai_flags;
-    info.ai_port_space =
-        if hints.ai_port_space == 0 { cma::RDMA_PS_TCP as c_int } else { hints.ai_port_space };
-    info.ai_qp_type = if hints.ai_qp_type == 0 { IBV_QPT_RC as c_int } else { hints.ai_qp_type };
+    let (space, kind) =
+        if datagrams { (cma::RDMA_PS_UDP, IBV_QPT_UD) } else { (cma::RDMA_PS_TCP, IBV_QPT_RC) };
+    info.ai_port_space = if hints.ai_port_space == 0 { space as c_int } else { hints.ai_port_space };
+    info.ai_qp_type = if hints.ai_qp_type == 0 { kind as c_int } else { hints.ai_qp_type };
     info.ai_family = hints.ai_family;
     if !found.0.is_null() {
         // SAFETY: a result of getaddrinfo.

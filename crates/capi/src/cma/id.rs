@@ -93,7 +93,7 @@ impl CmId {
         c.channel = channel;
         c.context = user;
         c.ps = ps;
-        c.qp_type = abi::verbs::IBV_QPT_RC;
+        c.qp_type = if node.is_datagram() { abi::verbs::IBV_QPT_UD } else { abi::verbs::IBV_QPT_RC };
         let id = Box::into_raw(Box::new(CmId {
             c,
             path,
@@ -276,7 +276,9 @@ pub(crate) unsafe fn create(
 ) -> Result<*mut rdma_cm_id, Errno> {
     let space = match ps {
         cma::RDMA_PS_TCP => PortSpace::Tcp,
-        cma::RDMA_PS_UDP | cma::RDMA_PS_IPOIB | cma::RDMA_PS_IB => return Err(Errno(libc::EOPNOTSUPP)),
+        cma::RDMA_PS_UDP => PortSpace::Udp,
+        cma::RDMA_PS_IPOIB => PortSpace::Ipoib,
+        cma::RDMA_PS_IB => return Err(Errno(libc::EOPNOTSUPP)),
         _ => return Err(Errno(libc::EPROTONOSUPPORT)),
     };
     let instance = instance::get()?;
@@ -366,6 +368,11 @@ pub(crate) unsafe fn complete(id: *mut rdma_cm_id, started: c_int) -> c_int {
         match (*event).status {
             0 => 0,
             _ if (*event).event == cma::RDMA_CM_EVENT_REJECTED => {
+                Errno(libc::ECONNREFUSED).set();
+                -1
+            }
+            // A reason out of the answer to a question for a datagram service is no errno.
+            1.. if (*event).event == cma::RDMA_CM_EVENT_UNREACHABLE => {
                 Errno(libc::ECONNREFUSED).set();
                 -1
             }

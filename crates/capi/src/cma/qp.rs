@@ -57,7 +57,7 @@ unsafe fn create_by(
             release_queues(id);
             return Err(e.into());
         }
-        (*made).state = abi::verbs::IBV_QPS_INIT;
+        (*made).state = qp::Qp::of(made).nic.state() as u32;
         (*id).qp = made;
         (*id).pd = pd;
         (*id).qp_type = (*attr).qp_type;
