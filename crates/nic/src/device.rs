@@ -13,6 +13,7 @@ use wire::roce::Packet;
 use wire::{Gid, Guid, Mtu, Qpn, Rkey};
 
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
+use crate::flow::Flows;
 use crate::gid::{GidEntry, GidTable};
 use crate::groups::Groups;
 use crate::held::Held;
@@ -99,6 +100,8 @@ pub struct Device {
     pub(crate) timers: Timers,
     pub(crate) held: Held,
     pub(crate) groups: Groups,
+    pub(crate) flows: Flows,
+    pub(crate) wqs: AtomicU32,
     pub(crate) pace: Arc<Pace>,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
@@ -219,6 +222,8 @@ impl Device {
             timers: Timers::default(),
             held: Held::default(),
             groups: Groups::default(),
+            flows: Flows::default(),
+            wqs: AtomicU32::new(0),
             pace: Arc::default(),
             numbers,
             port: ArcSwap::from_pointee(port),
@@ -333,6 +338,10 @@ impl Device {
 
     pub(crate) fn take_qpn(&self) -> Result<Qpn, Error> {
         self.numbers.take()
+    }
+
+    pub(crate) fn give_qpn(&self, qpn: Qpn) {
+        self.numbers.give(qpn);
     }
 
     pub(crate) fn insert_qp(&self, qp: Arc<Qp>) {

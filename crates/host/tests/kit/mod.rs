@@ -109,6 +109,7 @@ impl Guest for Recorder {
             }
             Input::Interfaces(interfaces) => Told::Interfaces(interfaces.to_vec()),
             Input::Gone(name) => Told::Gone(name),
+            Input::Frame { .. } => return,
         };
         self.tell(told);
     }
