@@ -83,7 +83,12 @@ fn bind(fd: &Fd, interface: u32, protocol: u16) -> io::Result<()> {
 pub(crate) fn send(fd: &Fd, frame: &[u8]) -> io::Result<()> {
     // SAFETY: the kernel reads the frame's bytes, which live across the call.
     let sent = unsafe {
-        libc::send(fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        libc::send(
+            fd.as_raw_fd(),
+            frame.as_ptr().cast(),
+            frame.len(),
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
     };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
+use nic::raw::MAX_FRAME;
 use node::{Guest, Input};
 
 use crate::Config;
@@ -15,8 +16,6 @@ use crate::interest::{IN, Interest, Source};
 use crate::sockets::buffer;
 use crate::{packet, sys};
 
-/// The longest IP packet behind an Ethernet header with a VLAN tag.
-const MAX_FRAME: usize = 65_535 + 18;
 /// Bytes of a VLAN tag (IEEE 802.1Q).
 const TAG_LEN: usize = 4;
 /// Bytes before it: both hardware addresses.

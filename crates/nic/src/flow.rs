@@ -195,10 +195,12 @@ impl Qp {
     /// # Errors
     ///
     /// `Invalid`: not a raw packet queue pair; defaults and sniffers with specifications or "don't trap". `Limit`: more
-    /// rules than the device has. `System`: the world refused to listen.
+    /// rules than the device has. `Unsupported`: a datagram queue pair. `System`: the world refused to listen.
     pub fn steer(self: &Arc<Self>, flow: Flow) -> Result<FlowId, Error> {
-        if self.init().kind != QpType::RawPacket {
-            return Err(Error::Invalid("only raw packet queue pairs take frames"));
+        match self.init().kind {
+            QpType::RawPacket => {}
+            QpType::Ud => return Err(Error::Unsupported("flow rules for datagram queue pairs")),
+            _ => return Err(Error::Invalid("only raw packet queue pairs take frames")),
         }
         if flow.kind != FlowKind::Normal && (flow.dont_trap || !flow.specs.is_empty()) {
             return Err(Error::Invalid("defaults and sniffers have no specifications"));
@@ -436,11 +438,23 @@ mod tests {
     fn a_specification_fits_by_its_mask_alone() {
         let bytes = datagram();
         let frame = Frame::parse(&bytes);
-        let eth = |vlan_tag| Spec::Eth { dest: any(), source: is([2, 0, 0, 0, 0, 1]), ether_type: is(IPV4), vlan_tag };
+        let eth = |vlan_tag| Spec::Eth {
+            dest: any(),
+            source: is([2, 0, 0, 0, 0, 1]),
+            ether_type: is(IPV4),
+            vlan_tag,
+        };
         assert!(eth(any()).fits(&frame));
         assert!(eth(Masked { value: [0, 7], mask: [0x0f, 0xff] }).fits(&frame));
         assert!(!eth(is([0, 7])).fits(&frame));
-        let ip = |dest, flags| Spec::Ipv4 { source: any(), dest, proto: is([UDP]), tos: is([0x10]), ttl: is([64]), flags };
+        let ip = |dest, flags| Spec::Ipv4 {
+            source: any(),
+            dest,
+            proto: is([UDP]),
+            tos: is([0x10]),
+            ttl: is([64]),
+            flags,
+        };
         assert!(ip(Masked { value: [10, 9, 9, 9], mask: [0xff, 0, 0, 0] }, is([2])).fits(&frame));
         assert!(!ip(any(), is([4])).fits(&frame));
         assert!(Spec::Udp { source: is([0, 1]), dest: is([0, 2]) }.fits(&frame));

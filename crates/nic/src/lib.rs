@@ -1,5 +1,5 @@
-//! The software adapter's objects: device, GID table, PD, MR, AH, CQ, completion channel, QP, asynchronous events; key
-//! checks. It never waits and owns no file descriptor: whoever must be told gave a [`Signal`].
+//! The software adapter's objects: device, GID table, PD, MR, AH, CQ, completion channel, QP, flow rules, work queues,
+//! asynchronous events; key checks. It never waits and owns no file descriptor: whoever must be told gave a [`Signal`].
 //!
 //! Locks, in order: QP, then SRQ, then CQ, then channel or event queue. Never two queue pairs at once; completions are told of
 //! after queue pairs and completion queues are unlocked.

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use transport::op::{
-    Completed, Completion, Context, Memory, QpEvent, RecvWr, SendWr, Side, Status, Tail,
-};
+use transport::op::{Completed, Completion, Context, Memory, QpEvent, RecvWr, SendWr, Side, Status, Tail};
 use transport::unreliable::State;
 use wire::Qpn;
 use wire::roce::SendTail;

@@ -83,9 +83,8 @@ impl Wq {
             return Err(Error::Invalid("more scatter/gather elements than max_sge"));
         }
         let counter = &pd.device.wqs;
-        let counted = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
-            (n < limits::MAX_WQ).then_some(n + 1)
-        });
+        let counted = counter
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < limits::MAX_WQ).then_some(n + 1));
         counted.map_err(|_| Error::Limit("work queues"))?;
         // Its completions bear the number, so no queue pair may have the same.
         let number = pd.device.take_qpn().inspect_err(|_| _ = counter.fetch_sub(1, Ordering::Relaxed))?;

@@ -128,7 +128,13 @@ impl Bench {
             send_cq: cq.clone(),
             recv_cq: cq,
             srq: None,
-            cap: QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 },
+            cap: QpCap {
+                max_send_wr: 4,
+                max_recv_wr: 4,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
             sq_sig_all: true,
             events: self.events.clone(),
         };

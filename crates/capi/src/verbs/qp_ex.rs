@@ -37,12 +37,11 @@ const OPERATIONS: u64 = (v::IBV_QP_EX_WITH_RDMA_WRITE
     | v::IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
 
 /// Bits of `comp_mask` that an ordinary queue pair may have.
-const KNOWN_MASK: u32 =
-    v::IBV_QP_INIT_ATTR_PD
-        | v::IBV_QP_INIT_ATTR_CREATE_FLAGS
-        | v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
-        | v::IBV_QP_INIT_ATTR_IND_TABLE
-        | v::IBV_QP_INIT_ATTR_RX_HASH;
+const KNOWN_MASK: u32 = v::IBV_QP_INIT_ATTR_PD
+    | v::IBV_QP_INIT_ATTR_CREATE_FLAGS
+    | v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+    | v::IBV_QP_INIT_ATTR_IND_TABLE
+    | v::IBV_QP_INIT_ATTR_RX_HASH;
 
 /// Requests being built.
 pub(crate) struct Builder {

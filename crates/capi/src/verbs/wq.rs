@@ -9,8 +9,8 @@ use abi::verbs::{
     self as v, ibv_context, ibv_recv_wr, ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_rx_hash_conf,
     ibv_wq, ibv_wq_attr, ibv_wq_init_attr,
 };
-use nic::wq::{KEY_LEN, Spread, WqState};
 use nic::limits;
+use nic::wq::{KEY_LEN, Spread, WqState};
 
 use crate::border::{self, Errno};
 use crate::instance::Instance;
@@ -207,7 +207,8 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: so many pointers, by the man page's contract.
-        let entries = unsafe { std::slice::from_raw_parts(init.ind_tbl, 1 << init.log_ind_tbl_size) }.to_vec();
+        let entries =
+            unsafe { std::slice::from_raw_parts(init.ind_tbl, 1 << init.log_ind_tbl_size) }.to_vec();
         if entries.iter().any(|wq| wq.is_null()) {
             return Err(Errno(libc::EINVAL));
         }
