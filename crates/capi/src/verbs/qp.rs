@@ -84,7 +84,9 @@ pub(crate) unsafe fn create_with(
     let (context, send_cq, recv_cq) = unsafe {
         (Context::usable((*pd).context)?, Cq::of(init.send_cq).nic.clone(), Cq::of(init.recv_cq).nic.clone())
     };
-    context.instance.attach(&context.nic)?;
+    if kind != QpType::RawPacket {
+        context.instance.attach(&context.nic)?;
+    }
     let cap = QpCap {
         max_send_wr: init.cap.max_send_wr,
         max_recv_wr: init.cap.max_recv_wr,
