@@ -140,8 +140,8 @@ pub(crate) unsafe fn create_with(
     Ok(qp.cast())
 }
 
-/// Makes a raw packet queue pair that spreads what it receives over the work queues of a table; it sends nothing, and has no completion
-/// queues. EOPNOTSUPP for other types, EINVAL for a shared receive queue.
+/// Makes a raw packet queue pair that spreads what it receives over the work queues of a table; it sends nothing, and has
+/// no completion queues. EOPNOTSUPP for other types, EINVAL for a shared receive queue.
 ///
 /// # Safety
 ///
@@ -221,7 +221,8 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_a
     border::or_null(|| unsafe { create(pd, attr) })
 }
 
-/// `ibv_destroy_qp`: EBUSY while it is attached to a multicast group or a flow rule leads to it; waits until its asynchronous events are acknowledged.
+/// `ibv_destroy_qp`: EBUSY while it is attached to a multicast group or a flow rule leads to it; waits until its
+/// asynchronous events are acknowledged.
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     border::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.

@@ -79,8 +79,8 @@ impl Table {
 }
 
 /// `ibv_create_wq`, through the context's table; what was asked for is granted as asked. errno: EINVAL for sizes out of range
-/// and another type than a receive queue, EOPNOTSUPP for creation flags, ENOMEM at the limit, EPERM is not asked
-/// before a queue pair is made.
+/// and another type than a receive queue, EOPNOTSUPP for creation flags, ENOMEM at the limit. No privilege is needed
+/// before a queue pair is made over it.
 pub(crate) unsafe extern "C" fn create_wq(
     context: *mut ibv_context,
     attr: *mut ibv_wq_init_attr,
