@@ -36,6 +36,10 @@ counters! {
     overflow_drops,
     /// Receives that failed, or brought an empty datagram or one without a sender.
     receive_errors,
+    /// Whole Ethernet frames sent for raw packet queue pairs.
+    frames_sent,
+    /// Whole Ethernet frames that came while a rule asked for some.
+    frames_received,
     /// Packets handed to other processes of this host.
     forwarded_out,
     /// Packets other processes handed to us.

@@ -107,6 +107,9 @@ impl<G: Guest> Engine<G> {
         match source {
             Source::Bell => world.alarm.bell.silence(),
             Source::Receive(socket) => self.packets(events, &socket),
+            Source::Frames(socket) => {
+                self.guarded(|guest| socket.drain(READS_PER_EVENT, guest, &world.counters));
+            }
             Source::Send(socket) => {
                 self.guarded(|guest| socket.report_errors(guest, &world.counters));
             }

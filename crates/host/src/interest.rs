@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::link::SendSocket;
+use crate::raw::FrameSocket;
 use crate::receive::ReceiveSocket;
 use crate::registry::{Bearer, Connection, Listener};
 use crate::sys::Epoll;
@@ -30,6 +31,8 @@ pub(crate) enum Source {
     Neighbours,
     /// Packets.
     Receive(Arc<ReceiveSocket>),
+    /// Whole frames.
+    Frames(Arc<FrameSocket>),
     /// The error queue of a socket that sends.
     Send(Arc<SendSocket>),
     /// Other processes that want to hand us packets.

@@ -10,10 +10,11 @@
 //! | `link` | the send path |
 //! | `ports`, `receive` | the receive path: which sockets, and one of them |
 //! | `sockets` | how both kinds are set up |
+//! | `raw` over `packet` | whole frames of an interface |
 //! | `registry` | names, and packets handed from process to process |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
 //! | `view` | a file system view for one program |
-//! | `fork`, `sys` | descriptors that end with a fork; system calls. The only unsafe code |
+//! | `fork`, `sys` | descriptors that end with a fork; system calls. With `packet` the only unsafe code |
 
 mod alarm;
 mod clock;
@@ -26,7 +27,9 @@ mod interfaces;
 mod link;
 mod neighbours;
 mod netlink;
+mod packet;
 mod ports;
+mod raw;
 mod receive;
 mod registry;
 mod routes;

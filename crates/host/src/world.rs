@@ -20,6 +20,7 @@ use crate::link::{Link, Sender};
 use crate::neighbours::Neighbours;
 use crate::netlink::Netlink;
 use crate::ports::{Opener, Ports};
+use crate::raw::Frames;
 use crate::registry::{self, Registry};
 use crate::sys::{self, Bell};
 use crate::{Config, fork, identity, routes};
@@ -41,6 +42,7 @@ pub struct RealWorld {
     pub(crate) neighbours: Neighbours,
     pub(crate) ports: Ports,
     pub(crate) link: Link,
+    pub(crate) frames: Frames,
     pub(crate) registry: Registry,
 }
 
@@ -65,6 +67,7 @@ impl RealWorld {
             neighbours: Neighbours::default(),
             ports: Ports::default(),
             link: Link::default(),
+            frames: Frames::default(),
             registry: Registry::default(),
         })
     }
@@ -93,6 +96,7 @@ impl RealWorld {
     /// Closes everything but the names, which their holders give back.
     pub(crate) fn close(&self) {
         self.ports.close(&self.interest);
+        self.frames.close_all(&self.interest);
         self.registry.close(&self.interest);
         self.link.retain(|_| false, &self.interest);
     }
@@ -119,6 +123,27 @@ impl Outlet for RealWorld {
         if self.is_ours() {
             self.ports.leave(interface, group, &self.interest);
         }
+    }
+
+    fn open_frames(&self, interface: u32) -> Result<(), i32> {
+        self.check_ours()?;
+        self.frames.open(interface)
+    }
+
+    fn close_frames(&self, interface: u32) {
+        if self.is_ours() {
+            self.frames.close(interface, &self.interest);
+        }
+    }
+
+    fn send_frame(&self, interface: u32, frame: &[u8]) -> Result<(), i32> {
+        self.check_ours()?;
+        self.frames.send(interface, frame, &self.counters)
+    }
+
+    fn watch_frames(&self, interface: u32, watch: bool) -> Result<(), i32> {
+        self.check_ours()?;
+        self.frames.watch(interface, watch, &self.config, &self.interest)
     }
 
     #[inline]

@@ -14,12 +14,14 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagram.
     Ud = 4,
+    /// Whole Ethernet frames.
+    RawPacket = 8,
 }
 
 impl QpType {
     /// From `enum ibv_qp_type`; `None` for what this adapter does not have.
     pub fn from_code(code: u32) -> Option<QpType> {
-        [QpType::Rc, QpType::Uc, QpType::Ud].into_iter().find(|t| *t as u32 == code)
+        [QpType::Rc, QpType::Uc, QpType::Ud, QpType::RawPacket].into_iter().find(|t| *t as u32 == code)
     }
 }
 
@@ -247,6 +249,22 @@ fn ud_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
     })
 }
 
+/// The same of a raw packet queue pair: it has a port and nothing else.
+fn raw_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
+    use QpState::*;
+    use mask::*;
+    Some(match (from, to) {
+        (_, Reset) | (_, Error) => (0, u32::MAX),
+        (Reset, Init) => (PORT, 0),
+        (Init, Init) => (0, PORT),
+        (Init, Rtr) => (0, 0),
+        (Rtr, Rts) | (Rts, Rts) => (0, RATE_LIMIT),
+        (Sqd, Rts) | (Sqe, Rts) | (Sqd, Sqd) => (0, 0),
+        (Rts, Sqd) => (0, EN_SQD_ASYNC_NOTIFY),
+        _ => return None,
+    })
+}
+
 /// Checks a call of `ibv_modify_qp` against state, masks and ranges; returns the state to go to.
 pub fn check(kind: QpType, current: QpState, attr: &QpAttr, bits: u32) -> Result<QpState, Error> {
     if bits & mask::CUR_STATE != 0 && attr.cur_state != current {
@@ -257,6 +275,7 @@ pub fn check(kind: QpType, current: QpState, attr: &QpAttr, bits: u32) -> Result
         QpType::Rc => rc_masks(current, to),
         QpType::Uc => uc_masks(current, to),
         QpType::Ud => ud_masks(current, to),
+        QpType::RawPacket => raw_masks(current, to),
     };
     let (required, optional) = masks.ok_or(Error::Invalid("no transition between these states"))?;
     let given = bits & !(mask::STATE | mask::CUR_STATE);
@@ -327,6 +346,17 @@ mod tests {
         let attr = QpAttr { cur_state: QpState::Sqe, ..to(QpState::Rts) };
         assert_eq!(check(QpType::Ud, QpState::Sqe, &attr, back), Ok(QpState::Rts));
         assert!(check(QpType::Rc, QpState::Sqe, &attr, back).is_err());
+    }
+
+    #[test]
+    fn a_raw_packet_queue_pair_needs_a_port_and_nothing_else() {
+        let to = |state| QpAttr { state, port: 1, ..QpAttr::default() };
+        let init = mask::STATE | mask::PORT;
+        assert!(check(QpType::RawPacket, QpState::Reset, &to(QpState::Init), mask::STATE).is_err());
+        assert_eq!(check(QpType::RawPacket, QpState::Reset, &to(QpState::Init), init), Ok(QpState::Init));
+        assert!(check(QpType::RawPacket, QpState::Reset, &to(QpState::Init), init | mask::QKEY).is_err());
+        assert_eq!(check(QpType::RawPacket, QpState::Init, &to(QpState::Rtr), mask::STATE), Ok(QpState::Rtr));
+        assert_eq!(check(QpType::RawPacket, QpState::Rtr, &to(QpState::Rts), mask::STATE), Ok(QpState::Rts));
     }
 
     #[test]

@@ -29,6 +29,7 @@ impl QpType {
             QpType::Rc => true,
             QpType::Uc => plain_send || matches!(op, SendOp::Write { .. }),
             QpType::Ud => plain_send,
+            QpType::RawPacket => matches!(op, SendOp::Send(SendTail::None)),
         };
         if carried { Ok(()) } else { Err(PostError::Invalid("the transport service has no such operation")) }
     }

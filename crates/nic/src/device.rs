@@ -14,6 +14,7 @@ use wire::roce::Packet;
 use wire::{Gid, Guid, Mtu, Qpn, Rkey};
 
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
+use crate::flow::Flows;
 use crate::gid::{GidEntry, GidTable};
 use crate::groups::Groups;
 use crate::held::Held;
@@ -100,6 +101,8 @@ pub struct Device {
     pub(crate) timers: Timers,
     pub(crate) held: Held,
     pub(crate) groups: Groups,
+    pub(crate) flows: Flows,
+    pub(crate) wqs: AtomicU32,
     pub(crate) pace: Arc<Pace>,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
@@ -220,6 +223,8 @@ impl Device {
             timers: Timers::default(),
             held: Held::default(),
             groups: Groups::default(),
+            flows: Flows::default(),
+            wqs: AtomicU32::new(0),
             pace: Arc::default(),
             numbers,
             port: ArcSwap::from_pointee(port),
@@ -334,6 +339,10 @@ impl Device {
 
     pub(crate) fn take_qpn(&self) -> Result<Qpn, Error> {
         self.numbers.take()
+    }
+
+    pub(crate) fn give_qpn(&self, qpn: Qpn) {
+        self.numbers.give(qpn);
     }
 
     pub(crate) fn insert_qp(&self, qp: Arc<Qp>) {

@@ -11,6 +11,7 @@ use transport::{Rc, TxBatch, Uc, Ud, rc, uc, unreliable};
 use wire::roce::Packet;
 use wire::{Mtu, Pkey, Qpn};
 
+use crate::raw::Raw;
 use crate::{Path, QpAttr, QpState, QpType, mask};
 
 /// One queue pair's engine.
@@ -19,6 +20,7 @@ pub(crate) enum Engine {
     Rc(Rc),
     Uc(Uc),
     Ud(Ud<Path>),
+    Raw(Raw),
 }
 
 impl Engine {
@@ -29,6 +31,7 @@ impl Engine {
             QpType::Rc => Engine::Rc(Rc::new(qpn, pkey)),
             QpType::Uc => Engine::Uc(Uc::new(qpn, pkey, pace.clone())),
             QpType::Ud => Engine::Ud(Ud::new(qpn, pkey, pace.clone())),
+            QpType::RawPacket => Engine::Raw(Raw::new(qpn)),
         }
     }
     /// The error state that the engine went to by itself.
@@ -38,6 +41,7 @@ impl Engine {
             Engine::Rc(_) => return None,
             Engine::Uc(e) => e.state(),
             Engine::Ud(e) => e.state(),
+            Engine::Raw(e) => e.state(),
         };
         match state {
             unreliable::State::Error => Some(QpState::Error),
@@ -64,6 +68,7 @@ impl Engine {
                 e.set_qkey(attr.qkey);
                 e.ready_to_receive(port_mtu.bytes());
             }
+            Engine::Raw(e) => e.ready_to_receive(),
         }
     }
     /// RTR to RTS.
@@ -75,6 +80,7 @@ impl Engine {
                 e.set_qkey(attr.qkey);
                 e.ready_to_send(attr.sq_psn);
             }
+            Engine::Raw(e) => e.ready_to_send(),
         }
     }
     /// The attributes that `bits` name changed in state `from`, where they may also change later.
@@ -89,7 +95,7 @@ impl Engine {
                     e.set_min_rnr_timer(attr.min_rnr_timer);
                 }
             }
-            Engine::Uc(_) => {}
+            Engine::Uc(_) | Engine::Raw(_) => {}
             Engine::Ud(e) => e.set_qkey(attr.qkey),
         }
     }
@@ -99,6 +105,7 @@ impl Engine {
             Engine::Rc(e) => e.drained(),
             Engine::Uc(e) => e.drained(),
             Engine::Ud(e) => e.outstanding() == 0,
+            Engine::Raw(e) => e.outstanding() == 0,
         }
     }
     /// The ACK held back, where there is one: the queue pair is about to go.
@@ -123,6 +130,7 @@ impl Engine {
             Engine::Rc(e) => e.drain(),
             Engine::Uc(e) => e.drain(),
             Engine::Ud(e) => e.drain(),
+            Engine::Raw(e) => e.drain(),
         }
     }
     /// SQD or SQE to RTS.
@@ -131,6 +139,7 @@ impl Engine {
             Engine::Rc(e) => e.resume(),
             Engine::Uc(e) => e.resume(),
             Engine::Ud(e) => e.resume(),
+            Engine::Raw(e) => e.resume(),
         }
     }
     /// To the error state.
@@ -139,6 +148,7 @@ impl Engine {
             Engine::Rc(e) => e.fail(cx),
             Engine::Uc(e) => e.fail(cx),
             Engine::Ud(e) => e.fail(cx),
+            Engine::Raw(e) => e.fail(cx),
         }
     }
     /// Send work requests posted and not completed.
@@ -147,6 +157,7 @@ impl Engine {
             Engine::Rc(e) => e.outstanding(),
             Engine::Uc(e) => e.outstanding(),
             Engine::Ud(e) => e.outstanding(),
+            Engine::Raw(e) => e.outstanding(),
         }
     }
     /// Queues a request; a datagram's needs a destination, which the caller has seen to.
@@ -156,6 +167,7 @@ impl Engine {
             (Engine::Uc(e), _) => e.post(wr, cx),
             (Engine::Ud(e), Some(to)) => e.post(wr, to, cx),
             (Engine::Ud(_), None) => {}
+            (Engine::Raw(e), _) => e.post(wr, cx),
         }
     }
     /// A packet of a connection; datagrams take another way ([`crate::datagram`]).
@@ -163,7 +175,7 @@ impl Engine {
         match self {
             Engine::Rc(e) => e.receive(now, packet, hold, cx),
             Engine::Uc(e) => e.receive(packet, cx),
-            Engine::Ud(_) => {}
+            Engine::Ud(_) | Engine::Raw(_) => {}
         }
     }
     /// Writes packets of a connection; datagrams take another way.
@@ -171,7 +183,7 @@ impl Engine {
         match self {
             Engine::Rc(e) => e.fill(now, batch, cx),
             Engine::Uc(e) => e.fill(now, batch, cx),
-            Engine::Ud(_) => {}
+            Engine::Ud(_) | Engine::Raw(_) => {}
         }
     }
     /// When [`Engine::expire`] wants to be called.
@@ -180,6 +192,7 @@ impl Engine {
             Engine::Rc(e) => e.deadline(),
             Engine::Uc(e) => e.deadline(),
             Engine::Ud(e) => e.deadline(),
+            Engine::Raw(_) => None,
         }
     }
     /// A timer may have run out. Where nothing is acknowledged, timers only ask to send on.
@@ -192,7 +205,7 @@ impl Engine {
     pub fn take_path_suspect(&mut self) -> bool {
         match self {
             Engine::Rc(e) => e.take_path_suspect(),
-            Engine::Uc(_) | Engine::Ud(_) => false,
+            Engine::Uc(_) | Engine::Ud(_) | Engine::Raw(_) => false,
         }
     }
 }

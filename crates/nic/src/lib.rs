@@ -1,5 +1,5 @@
-//! The software adapter's objects: device, GID table, PD, MR, AH, CQ, completion channel, QP, asynchronous events; key
-//! checks. It never waits and owns no file descriptor: whoever must be told gave a [`Signal`].
+//! The software adapter's objects: device, GID table, PD, MR, AH, CQ, completion channel, QP, flow rules, work queues,
+//! asynchronous events; key checks. It never waits and owns no file descriptor: whoever must be told gave a [`Signal`].
 //!
 //! Locks, in order: QP, then SRQ, then CQ, then channel or event queue. Never two queue pairs at once; completions are told of
 //! after queue pairs and completion queues are unlocked.
@@ -12,6 +12,7 @@ mod datagram;
 pub mod device;
 mod engine;
 pub mod events;
+pub mod flow;
 pub mod gid;
 mod groups;
 mod held;
@@ -23,19 +24,23 @@ pub mod memory;
 pub mod outlet;
 pub mod port;
 pub mod qp;
+pub mod raw;
 pub mod srq;
 mod timers;
+pub mod wq;
 
 pub use ah::{Ah, Datagram};
 pub use attr::{AddressVector, QpAttr, QpState, QpType, mask};
 pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Moderation, Stamp};
 pub use device::{Device, DeviceConfig, Numbers, Pd};
 pub use events::{AsyncEvent, Element, EventKind};
+pub use flow::{Flow, FlowId, FlowKind};
 pub use gid::{GidEntry, GidTable};
 pub use memory::{Access, Advice, Mr, Mw, WindowType};
 pub use outlet::{Outlet, Path, Signal};
 pub use qp::{PostError, Qp, QpCap, QpInit, Request};
 pub use srq::{Srq, SrqAttr};
+pub use wq::{Spread, Wq, WqState};
 
 /// Why the adapter refuses a call; the C functions map each to its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -14,6 +14,9 @@
 //! | inline bytes of a request | 1,024 |
 //! | multicast groups of a device and process | 256 |
 //! | queue pairs of a multicast group | 1,024 |
+//! | flow rules of a device and process | 1,024 |
+//! | work queues of a device and process | 65,536 |
+//! | work queues of an indirection table | 4,096 |
 //! | READs and atomics under way a queue pair, each side | 128 |
 //! | device memory of a device and process | 16 MiB |
 //! | size of a memory region | 2^64 - 1 bytes, as the address space allows |
@@ -37,6 +40,12 @@ pub const MAX_AH: u32 = 1 << 20;
 pub const MAX_GROUPS: usize = 256;
 /// Queue pairs of a multicast group.
 pub const MAX_GROUP_QP: usize = 1_024;
+/// Flow rules.
+pub const MAX_FLOWS: usize = 1_024;
+/// Work queues outside queue pairs.
+pub const MAX_WQ: u32 = 65_536;
+/// Entries of an indirection table, the logarithm to the base of 2.
+pub const MAX_LOG_TABLE: u32 = 12;
 /// Work requests of a queue.
 pub const MAX_QP_WR: u32 = 32_768;
 /// Completions of a CQ.

@@ -37,6 +37,22 @@ pub trait Outlet: Send + Sync + 'static {
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), i32>;
     /// Undoes [`Outlet::join`].
     fn leave(&self, interface: u32, group: IpAddr);
+    /// Gets ready for whole Ethernet frames on an interface; once for each [`Outlet::close_frames`]. The error is an
+    /// errno: EPERM where the process may not (CAP_NET_RAW), as in worlds that have no frames.
+    fn open_frames(&self, _interface: u32) -> Result<(), i32> {
+        Err(libc::EPERM)
+    }
+    /// Undoes [`Outlet::open_frames`].
+    fn close_frames(&self, _interface: u32) {}
+    /// Sends a frame, from the destination's hardware address to the end of the payload. The error is an errno: EMSGSIZE for
+    /// one longer than the link takes, EINVAL for one shorter than its header, others where it was lost.
+    fn send_frame(&self, _interface: u32, _frame: &[u8]) -> Result<(), i32> {
+        Err(libc::EPERM)
+    }
+    /// Begins or ends to take in all frames of an interface. Not called twice with the same wish. Ending does not fail.
+    fn watch_frames(&self, _interface: u32, _watch: bool) -> Result<(), i32> {
+        Err(libc::EPERM)
+    }
     /// Somebody wants to be woken (by the node's `expire`) at `at` or earlier.
     fn wake_at(&self, at: Instant);
     /// Fills `bytes` from a cryptographically secure generator.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use transport::op::{
@@ -21,6 +21,7 @@ use crate::cq::{Cq, Note};
 use crate::engine::Engine;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::memory::View;
+use crate::wq::Spread;
 use crate::{Datagram, Error, Path, Pd, Srq, limits};
 
 thread_local! {
@@ -91,6 +92,8 @@ pub struct Qp {
     pd: Arc<Pd>,
     init: QpInit,
     inner: Mutex<Inner>,
+    /// Work queues in place of its receive queue.
+    pub(crate) spread: OnceLock<Arc<Spread>>,
     /// The owner's mark, such as the address of its C structure.
     pub cookie: AtomicU64,
 }
@@ -188,8 +191,15 @@ impl Qp {
             return Err(Error::Invalid("more inline data than the device takes"));
         }
         let device = &pd.device;
-        let qpn = device.take_qpn()?;
         let kind = init.kind;
+        if kind == QpType::RawPacket {
+            device.outlet.open_frames(device.config.interface).map_err(Error::System)?;
+        }
+        let qpn = device.take_qpn().inspect_err(|_| {
+            if kind == QpType::RawPacket {
+                device.outlet.close_frames(device.config.interface);
+            }
+        })?;
         let qp = Arc::new_cyclic(|me| Qp {
             me: me.clone(),
             qpn,
@@ -208,6 +218,7 @@ impl Qp {
                 destroyed: false,
                 listed: false,
             }),
+            spread: OnceLock::new(),
             cookie: AtomicU64::new(0),
         });
         device.insert_qp(qp.clone());
@@ -245,6 +256,10 @@ impl Qp {
         }
         self.leave_groups();
         self.pd.device.remove_qp(self.qpn);
+        if self.init.kind == QpType::RawPacket {
+            self.pd.device.forget_flows(self);
+            self.pd.device.outlet.close_frames(self.pd.device.config.interface);
+        }
         self.init.send_cq.forget_qp(self.qpn);
         self.init.recv_cq.forget_qp(self.qpn);
         self.init.events.forget_qp(self);
@@ -287,6 +302,9 @@ impl Qp {
 
     /// Posts receive requests one by one through `post`.
     pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
+        if self.spread.get().is_some() {
+            return Err(PostError::Invalid("the queue pair takes its receives from work queues"));
+        }
         if self.init.srq.is_some() {
             return Err(PostError::Invalid("the queue pair takes its receives from a shared queue"));
         }
@@ -530,6 +548,9 @@ impl Inner {
     fn transmit(&mut self, qp: &Qp, now: Instant) {
         if qp.init.kind == QpType::Ud {
             return self.transmit_datagrams(qp, now);
+        }
+        if qp.init.kind == QpType::RawPacket {
+            return self.transmit_frames(qp);
         }
         let Some(mut path) = self.path else { return };
         if self.engine.take_path_suspect() {

@@ -61,6 +61,10 @@ impl<W: World> Guest for Node<W> {
     fn input(&self, now: Instant, input: Input<'_>) {
         match input {
             Input::Datagram(d) => self.datagram(now, &d),
+            Input::Frame { interface, outgoing, bytes } => match self.device_on(interface) {
+                Some(device) => device.input_frame(now, outgoing, bytes),
+                None => count(&self.counters.unknown_device),
+            },
             Input::Resolved { ticket, result } => {
                 if let Some(id) = self.manager.take_resolving(ticket) {
                     self.finish_resolve(&id, result);

@@ -109,6 +109,15 @@ pub struct Datagram<'a> {
 pub enum Input<'a> {
     /// A packet.
     Datagram(Datagram<'a>),
+    /// A whole Ethernet frame, while the node watches those of an interface ([`Outlet::watch_frames`]).
+    Frame {
+        /// The interface.
+        interface: u32,
+        /// This host sent it, and nothing brings it back.
+        outgoing: bool,
+        /// From the destination's hardware address to the end of the payload, VLAN tags included.
+        bytes: &'a [u8],
+    },
     /// The answer to [`World::reach`].
     Resolved {
         /// The caller's mark.

@@ -14,7 +14,7 @@ use crate::fds::Counter;
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
-use crate::verbs::{cq, cq_ex, dm, import, memory, post, qp_ex, query, srq, window};
+use crate::verbs::{cq, cq_ex, dm, flow, import, memory, post, qp_ex, query, srq, window, wq};
 
 /// An opened device as C sees it, and what it stands for.
 #[repr(C)]
@@ -94,6 +94,13 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.context.ops.post_srq_recv = Some(srq::post_srq_recv);
     c.create_srq_ex = Some(srq::create_srq_ex);
     c.get_srq_num = Some(srq::get_srq_num);
+    c.ibv_create_flow = Some(flow::create_flow);
+    c.ibv_destroy_flow = Some(flow::destroy_flow);
+    c.create_wq = Some(wq::create_wq);
+    c.modify_wq = Some(wq::modify_wq);
+    c.destroy_wq = Some(wq::destroy_wq);
+    c.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
+    c.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
     let context = Context {
         c: c.into(),
         nic: ours.nic.clone(),

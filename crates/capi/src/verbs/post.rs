@@ -160,7 +160,7 @@ pub(crate) unsafe extern "C" fn post_send(
             let posted = unsafe {
                 convert(&*at).and_then(|wr| match ours.nic.init().kind {
                     QpType::Ud => sender.post_datagram(wr, &datagram(&*at)?).map_err(Errno::from),
-                    QpType::Rc | QpType::Uc => sender.post(wr).map_err(Errno::from),
+                    QpType::Rc | QpType::Uc | QpType::RawPacket => sender.post(wr).map_err(Errno::from),
                 })
             };
             if let Err(e) = posted {

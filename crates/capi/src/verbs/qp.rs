@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use abi::verbs::{ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr};
+use abi::verbs::{
+    ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_rwq_ind_table,
+};
 use nic::{QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use wire::{Mtu, Psn, Qkey, Qpn};
 
@@ -19,6 +22,7 @@ use crate::verbs::event::Unacked;
 use crate::verbs::memory::Pd;
 use crate::verbs::qp_ex::{self, Builder};
 use crate::verbs::srq::Srq;
+use crate::verbs::wq::Table;
 
 /// A queue pair as C sees it, and the adapter's. The plain queue pair is the first part of the extended one.
 #[repr(C)]
@@ -29,6 +33,8 @@ pub(crate) struct Qp {
     pub builder: Option<Box<Builder>>,
     pub async_events: Unacked,
     pub instance: Arc<Instance>,
+    /// What it spreads its frames over, or NULL. It has no completion queues then.
+    table: *mut ibv_rwq_ind_table,
 }
 
 impl Qp {
@@ -78,7 +84,9 @@ pub(crate) unsafe fn create_with(
     let (context, send_cq, recv_cq) = unsafe {
         (Context::usable((*pd).context)?, Cq::of(init.send_cq).nic.clone(), Cq::of(init.recv_cq).nic.clone())
     };
-    context.instance.attach(&context.nic)?;
+    if kind != QpType::RawPacket {
+        context.instance.attach(&context.nic)?;
+    }
     let cap = QpCap {
         max_send_wr: init.cap.max_send_wr,
         max_recv_wr: init.cap.max_recv_wr,
@@ -126,6 +134,67 @@ pub(crate) unsafe fn create_with(
         builder,
         async_events: Unacked::default(),
         instance,
+        table: std::ptr::null_mut(),
+    }));
+    nic.cookie.store(qp.expose_provenance() as u64, Ordering::Release);
+    Ok(qp.cast())
+}
+
+/// Makes a raw packet queue pair that spreads what it receives over the work queues of a table; it sends nothing, and has
+/// no completion queues. EOPNOTSUPP for other types, EINVAL for a shared receive queue.
+///
+/// # Safety
+///
+/// A context of ours and objects of ours that live, with an indirection table and a hash, as ibv_create_qp_ex(3) asks.
+pub(crate) unsafe fn create_over_table(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: as the caller says.
+    let (context_of_it, init, domain) = unsafe { (Context::usable(context)?, &*attr, Pd::of((*attr).pd)) };
+    if init.qp_type != QpType::RawPacket as u32 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    if init.rwq_ind_tbl.is_null() || !init.srq.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: as the caller says.
+    let (table, spread) = unsafe {
+        let table = Table::of(init.rwq_ind_tbl);
+        (table, table.spread(&init.rx_hash_conf)?)
+    };
+    let events = context_of_it.events.clone();
+    // Nothing completes to it.
+    let cq = nic::Cq::new(1, None, events.clone())?;
+    let init_of_it = QpInit {
+        kind: QpType::RawPacket,
+        send_cq: cq.clone(),
+        recv_cq: cq,
+        srq: None,
+        cap: QpCap::default(),
+        sq_sig_all: false,
+        events,
+    };
+    let nic = nic::Qp::create(&domain.nic, init_of_it)?;
+    nic.spread_over(spread)?;
+    // SAFETY: integers, pointers, nullable functions, a mutex and a condition of zeroes.
+    let mut ex: ibv_qp_ex = unsafe { std::mem::zeroed() };
+    let c = &mut ex.qp_base;
+    c.context = context;
+    c.qp_context = init.qp_context;
+    c.pd = init.pd;
+    c.handle = nic.qpn().get();
+    c.qp_num = nic.qpn().get();
+    c.qp_type = init.qp_type;
+    domain.users.fetch_add(1, Ordering::AcqRel);
+    table.users.fetch_add(1, Ordering::AcqRel);
+    let qp = Box::into_raw(Box::new(Qp {
+        c: ex.into(),
+        nic: nic.clone(),
+        builder: None,
+        async_events: Unacked::default(),
+        instance: context_of_it.instance.clone(),
+        table: init.rwq_ind_tbl,
     }));
     nic.cookie.store(qp.expose_provenance() as u64, Ordering::Release);
     Ok(qp.cast())
@@ -152,7 +221,8 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_a
     border::or_null(|| unsafe { create(pd, attr) })
 }
 
-/// `ibv_destroy_qp`: EBUSY while it is attached to a multicast group; waits until its asynchronous events are acknowledged.
+/// `ibv_destroy_qp`: EBUSY while it is attached to a multicast group or a flow rule leads to it; waits until its
+/// asynchronous events are acknowledged.
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     border::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
@@ -160,8 +230,9 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: what a queue pair uses lives as long as it, by their EBUSY and the man page's contract.
         let (context, send_cq, recv_cq, pd) =
             unsafe { (Context::of((*qp).context), (*qp).send_cq, (*qp).recv_cq, (*qp).pd) };
+        let table = ours.table;
         if ours.instance.is_ours() {
-            if ours.nic.is_attached() {
+            if ours.nic.is_attached() || ours.nic.is_steered_to() {
                 return Err(Errno(libc::EBUSY));
             }
             {
@@ -173,7 +244,12 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         }
         // SAFETY: as above.
         unsafe {
-            uses(send_cq, recv_cq, pd, |n| _ = n.fetch_sub(1, Ordering::AcqRel));
+            if table.is_null() {
+                uses(send_cq, recv_cq, pd, |n| _ = n.fetch_sub(1, Ordering::AcqRel));
+            } else {
+                Table::of(table).users.fetch_sub(1, Ordering::AcqRel);
+                Pd::of(pd).users.fetch_sub(1, Ordering::AcqRel);
+            }
             if !(*qp).srq.is_null() {
                 Srq::of((*qp).srq).users.fetch_sub(1, Ordering::AcqRel);
             }

@@ -37,8 +37,11 @@ const OPERATIONS: u64 = (v::IBV_QP_EX_WITH_RDMA_WRITE
     | v::IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
 
 /// Bits of `comp_mask` that an ordinary queue pair may have.
-const KNOWN_MASK: u32 =
-    v::IBV_QP_INIT_ATTR_PD | v::IBV_QP_INIT_ATTR_CREATE_FLAGS | v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+const KNOWN_MASK: u32 = v::IBV_QP_INIT_ATTR_PD
+    | v::IBV_QP_INIT_ATTR_CREATE_FLAGS
+    | v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+    | v::IBV_QP_INIT_ATTR_IND_TABLE
+    | v::IBV_QP_INIT_ATTR_RX_HASH;
 
 /// Requests being built.
 pub(crate) struct Builder {
@@ -86,10 +89,7 @@ pub(crate) unsafe fn create(
         &*attr
     };
     let given = |bit| init.comp_mask & bit != 0;
-    let unbuilt = v::IBV_QP_INIT_ATTR_MAX_TSO_HEADER
-        | v::IBV_QP_INIT_ATTR_IND_TABLE
-        | v::IBV_QP_INIT_ATTR_RX_HASH
-        | v::IBV_QP_INIT_ATTR_XRCD;
+    let unbuilt = v::IBV_QP_INIT_ATTR_MAX_TSO_HEADER | v::IBV_QP_INIT_ATTR_XRCD;
     if given(unbuilt) {
         return Err(Errno(libc::EOPNOTSUPP));
     }
@@ -98,6 +98,13 @@ pub(crate) unsafe fn create(
     }
     if given(v::IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
+    }
+    if given(v::IBV_QP_INIT_ATTR_IND_TABLE) != given(v::IBV_QP_INIT_ATTR_RX_HASH) {
+        return Err(Errno(libc::EINVAL));
+    }
+    if given(v::IBV_QP_INIT_ATTR_IND_TABLE) {
+        // SAFETY: as the caller says.
+        return unsafe { qp::create_over_table(context, attr) };
     }
     let builder = if given(v::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
         if init.send_ops_flags & !OPERATIONS != 0 {

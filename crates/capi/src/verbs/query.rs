@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use abi::verbs::{
     _compat_ibv_port_attr, IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_cq_moderation_caps, ibv_device_attr,
     ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input,
-    ibv_values_ex,
+    ibv_rss_caps, ibv_values_ex,
 };
 use nic::{limits, port};
 
@@ -44,7 +44,8 @@ fn device_attr(context: &Context) -> ibv_device_attr {
         | v::IBV_DEVICE_SRQ_RESIZE
         | v::IBV_DEVICE_MEM_WINDOW
         | v::IBV_DEVICE_MEM_WINDOW_TYPE_2B
-        | v::IBV_DEVICE_MEM_MGT_EXTENSIONS;
+        | v::IBV_DEVICE_MEM_MGT_EXTENSIONS
+        | v::IBV_DEVICE_MANAGED_FLOW_STEERING;
     a.max_sge = limits::MAX_SGE as c_int;
     a.max_sge_rd = limits::MAX_SGE as c_int;
     a.max_cq = limits::MAX_CQ as c_int;
@@ -58,6 +59,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a.max_mcast_grp = limits::MAX_GROUPS as c_int;
     a.max_mcast_qp_attach = limits::MAX_GROUP_QP as c_int;
     a.max_total_mcast_qp_attach = (limits::MAX_GROUPS * limits::MAX_GROUP_QP) as c_int;
+    a.max_raw_ethy_qp = limits::MAX_QP as c_int;
     a.max_ah = limits::MAX_AH as c_int;
     a.max_mw = limits::MAX_MR as c_int;
     a.max_srq = limits::MAX_SRQ as c_int;
@@ -98,6 +100,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         a.phys_port_cnt_ex = 1;
         a.max_dm_size = limits::MAX_DM;
         a.odp_caps = on_demand_paging();
+        a.rss_caps = receive_side_scaling();
+        a.max_wq_type_rq = limits::MAX_WQ;
         a.completion_timestamp_mask = u64::MAX;
         a.hca_core_clock = CLOCK_KHZ;
         a.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
@@ -109,6 +113,18 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         }
         Ok(())
     })
+}
+
+/// How raw packet queue pairs spread their frames.
+fn receive_side_scaling() -> ibv_rss_caps {
+    use abi::verbs as v;
+    ibv_rss_caps {
+        supported_qpts: 1 << v::IBV_QPT_RAW_PACKET,
+        max_rwq_indirection_tables: limits::MAX_QP,
+        max_rwq_indirection_table_size: 1 << limits::MAX_LOG_TABLE,
+        rx_hash_fields_mask: nic::wq::fields::ALL,
+        rx_hash_function: v::IBV_RX_HASH_FUNC_TOEPLITZ as u8,
+    }
 }
 
 /// What memory registered for on-demand paging can be used for: everything, and the whole address space at once.

@@ -51,6 +51,11 @@ pub fn ip(arguments: &str) {
 /// What the world told, so that it can be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
+    Frame {
+        interface: u32,
+        outgoing: bool,
+        bytes: Vec<u8>,
+    },
     Datagram {
         source: SocketAddr,
         dest: SocketAddr,
@@ -109,6 +114,9 @@ impl Guest for Recorder {
             }
             Input::Interfaces(interfaces) => Told::Interfaces(interfaces.to_vec()),
             Input::Gone(name) => Told::Gone(name),
+            Input::Frame { interface, outgoing, bytes } => {
+                Told::Frame { interface, outgoing, bytes: bytes.to_vec() }
+            }
         };
         self.tell(told);
     }

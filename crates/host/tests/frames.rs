@@ -1,0 +1,72 @@
+//! Whole Ethernet frames: what is sent, and what comes while somebody watches.
+
+mod kit;
+
+use kit::{LO, Told, alone, ip, start};
+use nic::Outlet;
+
+const GROUP: [u8; 6] = [0x03, 0, 0, 0, 0, 0x17];
+
+/// A frame of the local experimental type (IEEE 802), behind `tag`.
+fn frame(dest: [u8; 6], tag: &[u8], says: &[u8]) -> Vec<u8> {
+    [&dest[..], &[2, 0, 0, 0, 0, 1], tag, &[0x88, 0xb5], says].concat()
+}
+
+/// Whether it ends so.
+fn saying(says: &'static [u8]) -> impl Fn(&Told) -> Option<(u32, bool, Vec<u8>)> {
+    move |told| match told {
+        Told::Frame { interface, outgoing, bytes } if bytes.ends_with(says) => {
+            Some((*interface, *outgoing, bytes.clone()))
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn on_the_loopback_interface_a_frame_comes_once_and_as_it_was_sent() {
+    let alone = alone();
+    if !alone.own_namespace {
+        return eprintln!("skipped: needs a network namespace");
+    }
+    let host = start();
+    let world = host.world();
+    assert_eq!(world.send_frame(LO, &frame(GROUP, &[], b"early")), Err(libc::ENODEV), "not open");
+    world.open_frames(LO).unwrap();
+    world.watch_frames(LO, true).unwrap();
+    let sent = frame(GROUP, &[], b"the only one");
+    world.send_frame(LO, &sent).unwrap();
+    world.send_frame(LO, &frame(GROUP, &[], b"the last one")).unwrap();
+    assert_eq!(host.guest().find(saying(b"the only one")), Some((LO, false, sent)));
+    host.guest().find(saying(b"the last one")).expect("it comes");
+    assert_eq!(kit::counter(&host, "frames_received"), 2);
+    assert_eq!(world.send_frame(LO, &GROUP), Err(libc::EINVAL));
+    world.watch_frames(LO, false).unwrap();
+    world.close_frames(LO);
+}
+
+#[test]
+fn over_a_cable_frames_keep_their_vlan_tag_and_are_marked_where_they_leave() {
+    let alone = alone();
+    if !alone.own_namespace {
+        return eprintln!("skipped: needs a network namespace");
+    }
+    ip("link add one type veth peer name two");
+    ip("link set one up");
+    ip("link set two up");
+    let index = |name| host::interfaces().unwrap().iter().find(|i| i.name == name).map(|i| i.index).unwrap();
+    let (one, two) = (index("one"), index("two"));
+    let host = start();
+    let world = host.world();
+    for interface in [one, two] {
+        world.open_frames(interface).unwrap();
+        world.watch_frames(interface, true).unwrap();
+    }
+    // Not for the interface at the other end, which must not matter.
+    let sent = frame([2, 0, 0, 0, 0, 0x99], &[0x81, 0x00, 0xac, 0x0c], b"tagged");
+    world.send_frame(one, &sent).unwrap();
+    let mut found = [host.guest().find(saying(b"tagged")), host.guest().find(saying(b"tagged"))];
+    found.sort_by_key(|found| found.as_ref().map(|(interface, ..)| *interface != one));
+    assert_eq!(found, [Some((one, true, sent.clone())), Some((two, false, sent))]);
+    let long = frame(GROUP, &[], &[0; 1600]);
+    assert_eq!(world.send_frame(one, &long), Err(libc::EMSGSIZE));
+}
