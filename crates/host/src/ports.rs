@@ -42,6 +42,8 @@ const WARM_NANOS: u64 = 50_000;
 const COLD_TURN: u32 = 16;
 /// How often one poll reads a socket that brings bundles.
 const READS_PER_POLL: usize = 8;
+/// Rounds of as many reads in which a process that may end empties a socket.
+const SWEEP_ROUNDS: u32 = 1024;
 
 /// Which hot socket's turn it is: that of the next one that brought something just now. Each eighth round, or where there is
 /// no such one, all have their turns.
@@ -285,11 +287,17 @@ impl Ports {
         }
     }
 
-    /// Takes what waits at any of the sockets now to the guest; where another thread does, waits until it has.
+    /// Takes what waits at any of the sockets now to the guest, [`SWEEP_ROUNDS`] times a socket at most because peers may go on
+    /// sending; where another thread does, waits until it has.
     pub(crate) fn sweep<G: Guest>(&self, to: &Delivery<'_, G>) {
         for socket in &self.lineup.load().sockets {
-            while matches!(socket.drain(READS_PER_POLL, None, to), Drained::Busy) {
-                std::thread::yield_now();
+            let mut rounds = SWEEP_ROUNDS;
+            while rounds > 0 {
+                match socket.drain(READS_PER_POLL, None, to) {
+                    Drained::Some => rounds -= 1,
+                    Drained::Busy => std::thread::yield_now(),
+                    Drained::Empty => break,
+                }
             }
         }
     }

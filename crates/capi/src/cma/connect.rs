@@ -156,6 +156,10 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
         let given = unsafe { parameters_for(id, param)? };
         let (param, data) = given.map_or((None, &[][..]), |(p, d)| (Some(p), d));
         ours.instance.node().accept(&ours.node, param.as_ref(), data)?;
+        if ours.node.is_datagram() {
+            // As with a rejection.
+            ours.instance.host.sweep();
+        }
         Ok(0)
     });
     // SAFETY: as above.

@@ -241,6 +241,10 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             }
             ours.nic.destroy();
             ours.async_events.wait();
+            if ours.nic.init().kind != QpType::Rc {
+                // Its last messages were acknowledged by nobody, and the program may end now.
+                ours.instance.host.sweep();
+            }
         }
         // SAFETY: as above.
         unsafe {
