@@ -14,6 +14,7 @@ use nic::Path;
 use node::{Guest, Input};
 use socket2::{MsgHdr, SockAddr, SockRef};
 use transport::TxBatch;
+use transport::batch::Run;
 use wire::icrc::{self, Flow};
 
 use crate::Config;
@@ -24,8 +25,6 @@ use crate::interest::{ERRORS_ONLY, Interest, Source};
 use crate::sockets::{self, ROCE_PORT, Sending, endpoint};
 use crate::sys::{self, ControlBuffer};
 
-/// Most bytes of UDP payload in an IPv4 datagram.
-const MAX_DATAGRAM: u32 = 65_507;
 /// Most sockets that send.
 const MAX_SOCKETS: usize = 256;
 /// A detour that nobody has taken for so long is closed when the next one opens.
@@ -34,8 +33,10 @@ const OLD_DETOUR: Duration = Duration::from_secs(10);
 /// All sockets that send.
 #[derive(Default)]
 pub(crate) struct Link {
-    sockets: RwLock<HashMap<Key, Arc<SendSocket>, BuildHasherDefault<Mix>>>,
+    sockets: RwLock<Sockets>,
 }
+
+type Sockets = HashMap<Key, Arc<SendSocket>, BuildHasherDefault<Mix>>;
 
 /// What shares a socket, and so a source port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -129,8 +130,8 @@ impl Link {
             return;
         };
         socket.used_at.store(with.clock.roughly(), Ordering::Relaxed);
-        let (bytes, ends) = batch.parts_mut();
-        socket.send(bytes, ends, with);
+        let (bytes, runs) = batch.parts_mut();
+        socket.send(bytes, runs, with);
     }
 
     /// Closes all sockets of addresses that are gone.
@@ -170,11 +171,7 @@ impl Link {
 }
 
 /// Closes old detours of the same flow, and the least recently used socket where there are too many.
-fn make_room(
-    sockets: &mut HashMap<Key, Arc<SendSocket>, BuildHasherDefault<Mix>>,
-    new: &Key,
-    with: &Sender<'_>,
-) {
+fn make_room(sockets: &mut Sockets, new: &Key, with: &Sender<'_>) {
     let now = with.clock.roughly();
     let idle = |socket: &SendSocket| now.saturating_sub(socket.used_at.load(Ordering::Relaxed));
     let old: Vec<Key> = sockets
@@ -196,25 +193,26 @@ fn make_room(
 }
 
 impl SendSocket {
-    /// Sends the packets that end at `ends`, run by run: packets of one size, of which the last may be shorter.
-    fn send(&self, bytes: &mut [u8], ends: &[u32], with: &Sender<'_>) {
+    /// Sends packets run by run.
+    fn send(&self, bytes: &mut [u8], runs: &[Run], with: &Sender<'_>) {
         let mut rest = bytes;
-        let mut sent_to = 0;
-        let mut ends = ends;
-        while let [first, ..] = ends {
-            let size = (first - sent_to) as usize;
-            let count = if self.segmented.load(Ordering::Relaxed) { run(ends, sent_to) } else { 1 };
-            let end = ends[count - 1];
-            let (packets, after) = rest.split_at_mut((end - sent_to) as usize);
-            for (id, packet) in packets.chunks_mut(size).enumerate() {
-                icrc::seal(&self.flow, id as u16, packet);
+        for run in runs {
+            let (packets, after) = rest.split_at_mut(run.len);
+            if self.segmented.load(Ordering::Relaxed) {
+                self.send_run(packets, run.size, with);
+            } else {
+                packets.chunks_mut(run.size).for_each(|packet| self.send_run(packet, run.size, with));
             }
-            self.send_run(packets, size, count, with);
-            (rest, sent_to, ends) = (after, end, &ends[count..]);
+            rest = after;
         }
     }
 
-    fn send_run(&self, packets: &mut [u8], size: usize, count: usize, with: &Sender<'_>) {
+    /// Seals packets of one size, of which the last may be shorter, and sends them with one system call.
+    fn send_run(&self, packets: &mut [u8], size: usize, with: &Sender<'_>) {
+        let count = packets.len().div_ceil(size);
+        for (id, packet) in packets.chunks_mut(size).enumerate() {
+            icrc::seal(&self.flow, id as u16, packet);
+        }
         let Err(error) = self.send_segments(packets, (count > 1).then_some(size), with) else {
             add(&with.counters.packets_sent, count);
             return;
@@ -280,26 +278,6 @@ impl AsRawFd for SendSocket {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.fd.as_raw_fd()
     }
-}
-
-/// How many packets, the first one beginning at `start`, one segmented send takes: of one size, and no more than a datagram
-/// may hold.
-fn run(ends: &[u32], start: u32) -> usize {
-    let size = ends[0] - start;
-    let mut previous = ends[0];
-    let mut count = 1;
-    for &end in &ends[1..] {
-        let len = end - previous;
-        if len > size || end - start > MAX_DATAGRAM {
-            break;
-        }
-        count += 1;
-        previous = end;
-        if len < size {
-            break;
-        }
-    }
-    count
 }
 
 fn is_full(error: &io::Error) -> bool {

@@ -2,7 +2,6 @@
 //! came from.
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use transport::op::SendOp;
@@ -38,18 +37,11 @@ impl QpType {
 impl Qp {
     /// A packet for this datagram queue pair, from whomever.
     pub(crate) fn input_datagram(&self, now: Instant, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
-        let counters = &self.pd().device.counters;
         let mut inner = self.lock();
         let grh = header(source, dest, packet).filter(|_| !inner.destroyed);
         let (Engine::Ud(ud), mut stand) = inner.split(self) else { return };
         let taken = grh.map_or(Taken::NotForUs, |grh| ud.receive(&grh, packet, &mut stand));
-        let counter = match taken {
-            Taken::Yes => &counters.received,
-            Taken::NotForUs => &counters.wrong_state,
-            Taken::QkeyViolation => &counters.wrong_qkey,
-            Taken::NoRoom => &counters.no_receive,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
+        self.pd().device.count(taken);
         self.settle(inner, now);
     }
 }

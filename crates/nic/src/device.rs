@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use transport::rc::Hold;
+use transport::ud::Taken;
 use transport::unreliable::Pace;
 use transport::{Sge, Window};
 use wire::roce::Packet;
@@ -341,6 +342,17 @@ impl Device {
         self.numbers.take()
     }
 
+    /// Counts what became of a message that nobody acknowledges.
+    pub(crate) fn count(&self, taken: Taken) {
+        let counter = match taken {
+            Taken::Yes => &self.counters.received,
+            Taken::NotForUs => &self.counters.wrong_state,
+            Taken::QkeyViolation => &self.counters.wrong_qkey,
+            Taken::NoRoom => &self.counters.no_receive,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn give_qpn(&self, qpn: Qpn) {
         self.numbers.give(qpn);
     }
@@ -407,7 +419,8 @@ impl Device {
     pub fn release(&self, now: impl FnOnce() -> Instant, all: bool) {
         if !self.held.is_empty() {
             let now = now();
-            self.held.release(|qp| qp.release(now, all));
+            let until = self.held.release(now, |qp| qp.release(now, all));
+            until.into_iter().for_each(|at| self.outlet.wake_at(at));
         }
     }
 

@@ -70,8 +70,10 @@ impl GidTable {
         self.entries.iter().enumerate().filter_map(|(i, e)| Some((i, e.as_ref()?)))
     }
     /// The index of an address that the interface bears.
-    pub fn index_of(&self, address: IpAddr) -> Option<usize> {
-        self.iter().find(|(_, e)| e.borne && e.address == Some(address)).map(|(i, _)| i)
+    pub fn index_of(&self, address: IpAddr) -> Option<u8> {
+        let found = self.iter().find(|(_, e)| e.borne && e.address == Some(address));
+        // There are at most 256.
+        found.and_then(|(i, _)| u8::try_from(i).ok())
     }
     /// Length, holes included.
     pub fn len(&self) -> usize {

@@ -19,7 +19,7 @@ pub(crate) struct Held {
 #[derive(Debug, Default)]
 struct List {
     qps: Vec<Weak<Qp>>,
-    /// When the first of them has waited for long enough.
+    /// When the first of those that wait for the program has waited for long enough.
     until: Option<Instant>,
 }
 
@@ -28,38 +28,34 @@ impl Held {
     pub fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Acquire)
     }
-    /// Adds one; when the list must be emptied, where it is the first.
-    pub fn add(&self, now: Instant, qp: Weak<Qp>) -> Option<Instant> {
-        let mut list = self.lock();
-        list.qps.push(qp);
+    /// Adds one.
+    pub fn add(&self, qp: Weak<Qp>) {
+        self.lock().qps.push(qp);
         self.any.store(true, Ordering::Release);
-        if list.until.is_some() {
-            return None;
-        }
-        list.until = Some(now + HOLD);
-        list.until
     }
-    /// When the list must be emptied.
+    /// When all must go.
     pub fn deadline(&self) -> Option<Instant> {
         if self.is_empty() { None } else { self.lock().until }
     }
-    /// Asks `each` queue pair in the list to let its ACK go; those that say true stay. The list's lock is not held while it
-    /// runs, which may lock a queue pair.
-    pub fn release(&self, mut each: impl FnMut(Arc<Qp>) -> bool) {
+    /// Asks `each` queue pair in the list to let its ACK go; those that say true stay, for [`HOLD`] from their first time. When
+    /// that is over, where the list stays now. Its lock is not held while `each` runs, which may lock a queue pair.
+    pub fn release(&self, now: Instant, mut each: impl FnMut(Arc<Qp>) -> bool) -> Option<Instant> {
         let (mut taken, until) = {
             let mut list = self.lock();
             self.any.store(false, Ordering::Release);
             (std::mem::take(&mut list.qps), list.until.take())
         };
         taken.retain(|qp| qp.upgrade().is_some_and(&mut each));
+        let stays = !taken.is_empty();
         let mut list = self.lock();
-        if !taken.is_empty() {
-            self.any.store(true, Ordering::Release);
-            list.until = until.into_iter().chain(list.until).min();
-        }
         // The memory serves again.
         taken.append(&mut list.qps);
         list.qps = taken;
+        if stays {
+            self.any.store(true, Ordering::Release);
+            list.until = Some(until.unwrap_or(now + HOLD));
+        }
+        list.until.filter(|_| stays && until.is_none())
     }
     /// Visits those in the list if nobody has its lock.
     pub fn try_each(&self, mut each: impl FnMut(Arc<Qp>)) {

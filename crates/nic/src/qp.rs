@@ -353,10 +353,7 @@ impl Qp {
         let (engine, mut stand) = inner.split(self);
         engine.receive(now, packet, hold, &mut stand);
         if inner.engine.held() != Hold::No && !std::mem::replace(&mut inner.listed, true) {
-            let until = self.pd.device.held.add(now, self.me.clone());
-            self.settle(inner, now);
-            until.into_iter().for_each(|at| self.pd.device.outlet.wake_at(at));
-            return;
+            self.pd.device.held.add(self.me.clone());
         }
         self.settle(inner, now);
     }
@@ -477,13 +474,9 @@ impl Inner {
     fn fail(&mut self, qp: &Qp) {
         let (engine, mut stand) = self.split(qp);
         engine.fail(&mut stand);
-        if self.state != QpState::Error
-            && qp.init.srq.is_some()
-            && let Some(me) = qp.me.upgrade()
-        {
+        if self.state != QpState::Error && qp.init.srq.is_some() {
             // What it had taken is flushed, and it takes no more (IBA 1.4 §10.2.9.5).
-            let event = AsyncEvent { kind: EventKind::LastWqeReached, element: Element::Qp(me) };
-            self.notes.push(Note::Async(qp.init.events.clone(), event));
+            self.notes.extend(qp.note(EventKind::LastWqeReached));
         }
         self.state = QpState::Error;
         while let Some(wr) = self.receives.pop_front() {

@@ -5,18 +5,17 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use transport::op::{Completed, Completion, Context, Memory, QpEvent, RecvWr, SendWr, Side, Status, Tail};
-use transport::unreliable::State;
+use transport::op::{Completion, Context, Memory, QpEvent, RecvWr, SendWr, Side, Status, Tail};
+use transport::ud::Taken;
+use transport::unreliable::{State, received, sent};
 use wire::Qpn;
-use wire::roce::SendTail;
 
 use crate::engine::Engine;
 use crate::qp::Inner;
 use crate::wq::Spread;
-use crate::{Device, Error, Qp, QpType};
+use crate::{Error, Qp, QpType};
 
 /// Longest frame: the longest IP packet behind an Ethernet header with a VLAN tag.
 pub const MAX_FRAME: usize = 65_535 + 18;
@@ -24,17 +23,6 @@ pub const MAX_FRAME: usize = 65_535 + 18;
 thread_local! {
     /// A frame is put together here; reused, so sending allocates nothing.
     static FRAME: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// What became of a frame that came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
-    /// It completed a receive.
-    Yes,
-    /// The state takes none.
-    NotForUs,
-    /// No receive was posted, or the next one is too short.
-    NoRoom,
 }
 
 /// One raw packet queue pair. Nothing is acknowledged, so a request is complete when its frame has left.
@@ -65,15 +53,11 @@ impl Raw {
     }
     /// RTS to SQD: nothing is sent any more.
     pub fn drain(&mut self) {
-        if self.state == State::Rts {
-            self.state = State::Sqd;
-        }
+        self.state.drain();
     }
     /// SQD or SQE back to RTS.
     pub fn resume(&mut self) {
-        if matches!(self.state, State::Sqd | State::Sqe) {
-            self.state = State::Rts;
-        }
+        self.state.resume();
     }
     /// Send work requests posted and not completed.
     pub fn outstanding(&self) -> usize {
@@ -82,7 +66,7 @@ impl Raw {
     /// Queues a frame; flushed at once in the states SQE and Error.
     pub fn post(&mut self, wr: SendWr, cx: &mut impl Context) {
         self.queue.push_back(wr);
-        if matches!(self.state, State::Sqe | State::Error) {
+        if self.state.flushes() {
             self.flush(cx);
         }
     }
@@ -91,7 +75,7 @@ impl Raw {
         self.state = State::Error;
         self.flush(cx);
         if let Some(receive) = self.spare.take() {
-            cx.complete(Side::Receive, received(&receive, Status::WrFlush, self.qpn, 0));
+            cx.complete(Side::Receive, received(&receive, Status::WrFlush, self.qpn));
         }
     }
 
@@ -121,7 +105,7 @@ impl Raw {
 
     /// A frame that a rule steers here.
     pub fn receive(&mut self, frame: &[u8], cx: &mut impl Context) -> Taken {
-        if !matches!(self.state, State::Rtr | State::Rts | State::Sqd | State::Sqe) {
+        if !self.state.receives() {
             return Taken::NotForUs;
         }
         let Some(receive) = self.spare.take().or_else(|| cx.take_receive()) else { return Taken::NoRoom };
@@ -131,12 +115,12 @@ impl Raw {
             return Taken::NoRoom;
         }
         if cx.receive_memory().scatter(receive.sges.as_slice(), 0, frame, Tail::End).is_err() {
-            cx.complete(Side::Receive, received(&receive, Status::LocalProtection, self.qpn, 0));
+            cx.complete(Side::Receive, received(&receive, Status::LocalProtection, self.qpn));
             cx.event(QpEvent::Fatal);
             self.fail(cx);
             return Taken::NoRoom;
         }
-        cx.complete(Side::Receive, received(&receive, Status::Success, self.qpn, frame.len()));
+        cx.complete(Side::Receive, got_frame(&receive, self.qpn, frame));
         Taken::Yes
     }
 }
@@ -158,27 +142,9 @@ fn status_of(sent: Result<(), i32>) -> Result<(), Status> {
     }
 }
 
-fn sent(wr: &SendWr, status: Status, qpn: Qpn) -> Completion {
-    Completion {
-        opcode: Completed::Send,
-        solicited: status != Status::Success,
-        ..received(&RecvWr { wr_id: wr.wr_id, sges: [].into_iter().collect() }, status, qpn, 0)
-    }
-}
-
-/// The completion of a receive that got a frame of `len` bytes.
-pub(crate) fn received(receive: &RecvWr, status: Status, qpn: Qpn, len: usize) -> Completion {
-    Completion {
-        wr_id: receive.wr_id,
-        status,
-        opcode: Completed::Receive,
-        byte_len: len as u32,
-        tail: SendTail::None,
-        qpn,
-        source_qp: Qpn::new(0),
-        solicited: status != Status::Success,
-        grh: false,
-    }
+/// The completion of a receive that got a frame.
+pub(crate) fn got_frame(receive: &RecvWr, qpn: Qpn, frame: &[u8]) -> Completion {
+    Completion { byte_len: frame.len() as u32, ..received(receive, Status::Success, qpn) }
 }
 
 impl Inner {
@@ -195,14 +161,14 @@ impl Qp {
     pub(crate) fn input_frame(&self, now: Instant, frame: &[u8]) {
         let device = &self.pd().device;
         if let Some(spread) = self.spread.get() {
-            return device.count_frame(spread.receive(device, frame));
+            return device.count(spread.receive(device, frame));
         }
         let mut inner = self.lock();
         if inner.destroyed {
-            return device.count_frame(Taken::NotForUs);
+            return device.count(Taken::NotForUs);
         }
         let (Engine::Raw(raw), mut stand) = inner.split(self) else { return };
-        device.count_frame(raw.receive(frame, &mut stand));
+        device.count(raw.receive(frame, &mut stand));
         self.settle(inner, now);
     }
 
@@ -216,16 +182,5 @@ impl Qp {
             return Err(Error::Invalid("only raw packet queue pairs spread what they receive"));
         }
         self.spread.set(spread).map_err(|_| Error::Invalid("the queue pair has an indirection table"))
-    }
-}
-
-impl Device {
-    fn count_frame(&self, taken: Taken) {
-        let counter = match taken {
-            Taken::Yes => &self.counters.received,
-            Taken::NotForUs => &self.counters.wrong_state,
-            Taken::NoRoom => &self.counters.no_receive,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
     }
 }

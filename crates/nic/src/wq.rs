@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transport::Memory;
 use transport::op::{RecvWr, Status, Tail};
+use transport::ud::Taken;
+use transport::unreliable::received;
 use wire::Qpn;
 
 use crate::cq::Note;
 use crate::flow::{Frame, Ports};
-use crate::raw::{Taken, received};
+use crate::raw::got_frame;
 use crate::{Cq, Device, Error, Pd, PostError, limits};
 
 /// Bytes of a Toeplitz key.
@@ -115,15 +117,15 @@ impl Wq {
         if (inner.state, to) == (WqState::Error, WqState::Ready) {
             return Err(Error::Invalid("a work queue in error must be reset first"));
         }
-        inner.state = to;
-        let receives = std::mem::take(&mut inner.receives);
         let mut notes = Vec::new();
         match to {
-            WqState::Ready => inner.receives = receives,
-            WqState::Reset => self.cq.forget_qp(self.number),
-            WqState::Error => receives
-                .iter()
-                .for_each(|wr| self.cq.push(received(wr, Status::WrFlush, self.number, 0), &mut notes)),
+            WqState::Ready => inner.state = to,
+            WqState::Reset => {
+                inner.state = to;
+                inner.receives.clear();
+                self.cq.forget_qp(self.number);
+            }
+            WqState::Error => self.fail(&mut inner, &mut notes),
         }
         drop(inner);
         notes.into_iter().for_each(Note::send);
@@ -140,7 +142,7 @@ impl Wq {
             WqState::Reset => Err(PostError::Invalid("work queue is in state RESET")),
             WqState::Error => {
                 let mut notes = Vec::new();
-                self.cq.push(received(&wr, Status::WrFlush, self.number, 0), &mut notes);
+                self.cq.push(received(&wr, Status::WrFlush, self.number), &mut notes);
                 drop(inner);
                 notes.into_iter().for_each(Note::send);
                 Ok(())
@@ -164,20 +166,27 @@ impl Wq {
         };
         let view = device.memory.view(self.pd.id, 0);
         let scattered = view.scatter(wr.sges.as_slice(), 0, frame, Tail::End);
-        let status = if scattered.is_ok() { Status::Success } else { Status::LocalProtection };
+        let completion = match scattered {
+            Ok(()) => got_frame(wr, self.number, frame),
+            Err(_) => received(wr, Status::LocalProtection, self.number),
+        };
+        inner.receives.pop_front();
         let mut notes = Vec::new();
-        if let Some(wr) = inner.receives.pop_front() {
-            self.cq.push(received(&wr, status, self.number, frame.len()), &mut notes);
-        }
+        self.cq.push(completion, &mut notes);
         if scattered.is_err() {
-            inner.state = WqState::Error;
-            for wr in std::mem::take(&mut inner.receives) {
-                self.cq.push(received(&wr, Status::WrFlush, self.number, 0), &mut notes);
-            }
+            self.fail(&mut inner, &mut notes);
         }
         drop(inner);
         notes.into_iter().for_each(Note::send);
         if scattered.is_ok() { Taken::Yes } else { Taken::NoRoom }
+    }
+
+    /// To state Error: all receives are flushed.
+    fn fail(&self, inner: &mut Inner, notes: &mut Vec<Note>) {
+        inner.state = WqState::Error;
+        for wr in inner.receives.drain(..) {
+            self.cq.push(received(&wr, Status::WrFlush, self.number), notes);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use nic::{Device, Qp, QpAttr, QpState};
-use wire::mad::{IpCm, PortSpace, reason, sidr_status};
-use wire::{Psn, Qkey, Qpn, ServiceId};
+use wire::mad::{IpCm, PortSpace, reason};
+use wire::{CommId, Psn, Qkey, Qpn, ServiceId};
 
 use crate::event::{ConnParam, Event, EventKind};
 use crate::id::{Id, Progress, WRONG_STATE, with_scope};
 use crate::listener::Listener;
-use crate::manager::{ConnKey, Core, INIT_MASK, plain};
+use crate::manager::{ConnKey, Core, INIT_MASK, ListenKey, plain};
 use crate::world::{RouteQuery, World};
 use crate::{Error, Node};
 
@@ -361,61 +361,8 @@ impl<W: World> Node<W> {
         else {
             return refuse(core, reason::NO_RESOURCES);
         };
-        let id = self.incoming(&listener, key, request, &header, port);
-        if !self.watch_peer(&id, req.local_comm_id) {
-            // It lay in the socket of a process that was stopped, and whoever sent it is gone.
-            if let Some((cm, conn)) = core.cm(key) {
-                cm.destroy(now, conn);
-            }
-            return;
-        }
-        id.lock().listener = Some(listen);
-        core.ids.insert(key, id.clone());
-        let param = id.lock().offered;
-        let event = Event {
-            listener: Some(listener),
-            param,
-            private_data: req.private_data[IpCm::LEN..].to_vec(),
-            ..plain(&id, EventKind::ConnectRequest, 0)
-        };
-        if let Some(listener) = core.listeners.get_mut(&listen) {
-            listener.push(now, event);
-        }
-        core.offer(now, &listen);
-    }
-
-    /// Answers a request that no identifier of the program will see.
-    pub(crate) fn refuse(&self, core: &mut Core, now: Instant, key: ConnKey, why: u16) {
-        if why == reason::NO_RESOURCES {
-            self.counters.no_resources.fetch_add(1, Ordering::Relaxed);
-        }
-        let Some((cm, conn)) = core.cm(key) else { return };
-        if cm.reject(now, conn, why, &[], [0; 148]).is_err() {
-            crate::datagram::refuse(core, now, key, sidr_status::NO_QP);
-        }
-    }
-
-    /// The identifier of a new request.
-    fn incoming(
-        &self,
-        listener: &Arc<Id>,
-        key: ConnKey,
-        request: &cm::Request,
-        header: &IpCm,
-        port: u16,
-    ) -> Arc<Id> {
-        let req = &request.req;
-        let id = Id::new(listener.space, listener.lock().channel.clone());
-        let (ours, theirs) = (request.path.local_gid.ip(), request.path.remote_gid.ip());
-        let query = RouteQuery { dest: theirs, scope: key.0, source: Some(ours) };
-        let mut inner = id.lock();
-        inner.progress = Progress::Requested;
-        inner.source = Some(with_scope(ours, port, key.0));
-        inner.dest = Some(with_scope(theirs, header.source_port, key.0));
-        inner.device = self.device_on(key.0);
-        inner.route = self.world.route(query).ok();
-        inner.conn = Some(key);
-        inner.offered = ConnParam {
+        let id = self.incoming(&listener, key, &request.path, &header, port);
+        let param = ConnParam {
             responder_resources: request.responder_resources,
             initiator_depth: request.initiator_depth,
             flow_control: req.flow_control,
@@ -424,8 +371,68 @@ impl<W: World> Node<W> {
             srq: req.srq,
             qp_num: req.local_qpn.get(),
         };
+        id.lock().offered = param;
+        let private_data = req.private_data[IpCm::LEN..].to_vec();
+        let event = Event { param, private_data, ..plain(&id, EventKind::ConnectRequest, 0) };
+        self.admit(core, now, key, listen, req.local_comm_id, event);
+    }
+
+    /// Answers a request that no identifier of the program will see.
+    pub(crate) fn refuse(&self, core: &mut Core, now: Instant, key: ConnKey, why: u16) {
+        if why == reason::NO_RESOURCES {
+            self.counters.no_resources.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some((cm, conn)) = core.cm(key) {
+            _ = cm.reject(now, conn, why, &[], [0; 148]);
+        }
+    }
+
+    /// The identifier of a new request to a listener.
+    pub(crate) fn incoming(
+        &self,
+        listener: &Id,
+        key: ConnKey,
+        path: &cm::Path,
+        header: &IpCm,
+        port: u16,
+    ) -> Arc<Id> {
+        let id = Id::new(listener.space, listener.lock().channel.clone());
+        let (ours, theirs) = (path.local_gid.ip(), path.remote_gid.ip());
+        let query = RouteQuery { dest: theirs, scope: key.0, source: Some(ours) };
+        let mut inner = id.lock();
+        inner.progress = Progress::Requested;
+        inner.source = Some(with_scope(ours, port, key.0));
+        inner.dest = Some(with_scope(theirs, header.source_port, key.0));
+        inner.device = self.device_on(key.0);
+        inner.route = self.world.route(query).ok();
+        inner.conn = Some(key);
         drop(inner);
         id
+    }
+
+    /// Hands the event of a new request to its listener, unless whoever sent it (`remote`) has ended.
+    pub(crate) fn admit(
+        &self,
+        core: &mut Core,
+        now: Instant,
+        key: ConnKey,
+        listen: ListenKey,
+        remote: CommId,
+        event: Event,
+    ) {
+        let lives = self.watch_peer(&event.id, remote);
+        let Some(listener) = core.listeners.get_mut(&listen).filter(|_| lives) else {
+            // It lay in the socket of a process that was stopped, and whoever sent it is gone.
+            if let Some((cm, conn)) = core.cm(key) {
+                cm.destroy(now, conn);
+            }
+            return;
+        };
+        let id = event.id.clone();
+        id.lock().listener = Some(listen);
+        listener.push(now, Event { listener: Some(listener.id.clone()), ..event });
+        core.ids.insert(key, id);
+        core.offer(now, &listen);
     }
 
     pub(crate) fn random_psn(&self) -> Psn {

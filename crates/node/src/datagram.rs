@@ -6,18 +6,20 @@
 //! | of a question | 216, of which the first 36 are the RDMA IP CM header and 180 the program's |
 //! | of an answer | 136 |
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use nic::{Device, Qp, QpAttr, QpState, mask};
-use wire::mad::{IpCm, PortSpace, SidrReq, reason, sidr_status};
+use nic::{AddressVector, Qp, QpAttr, QpState, mask};
+use wire::mad::{IpCm, PortSpace, SidrReq, sidr_status};
 use wire::{Qkey, Qpn, ServiceId};
 
 use crate::connect::{path, refused};
-use crate::event::{ConnParam, Event, EventKind, UdParam};
-use crate::id::{Id, Progress, WRONG_STATE, libc_errno, with_scope};
+use crate::event::{Event, EventKind, UdParam};
+use crate::id::{Id, Progress, WRONG_STATE, libc_errno};
 use crate::manager::{ConnKey, Core, plain};
-use crate::world::{RouteQuery, World};
+use crate::world::World;
 use crate::{Error, Node};
 
 /// Q_Key of every queue pair and group of RDMA_PS_UDP (RDMA_UDP_QKEY of <rdma/rdma_cma.h>).
@@ -27,7 +29,7 @@ pub const ASK_DATA: usize = 180;
 /// Consumer private data of its answer, accept or reject, in bytes (rdma_accept(3)).
 pub const ANSWER_DATA: usize = 136;
 /// Hop limit of the addresses that events bear, as the kernel's.
-pub(crate) const HOP_LIMIT: u8 = 64;
+const HOP_LIMIT: u8 = 64;
 
 impl Id {
     /// Whether it is of a port space of datagrams.
@@ -190,60 +192,28 @@ impl<W: World> Node<W> {
         let Some(listen) = core.listener(space, path.local_gid.ip(), port) else {
             return refuse(core, sidr_status::UNSUPPORTED);
         };
-        let Some(listener) = core.listeners.get(&listen).map(|l| (l.id.clone(), l.is_full())) else { return };
-        let (listener, full) = listener;
+        let Some(listener) = core.listeners.get(&listen) else { return };
+        let (listener, is_full) = (listener.id.clone(), listener.is_full());
         if !listener.is_datagram() {
             return refuse(core, sidr_status::UNSUPPORTED);
         }
-        if full {
-            return self.refuse(core, now, key, reason::NO_RESOURCES);
+        if is_full {
+            return self.no_room(core, now, key);
         }
-        let Some(device) = self.device_on(key.0) else { return refuse(core, sidr_status::NO_QP) };
-        let id = self.asked(&listener, key, path, &header, port, &device);
-        if !self.watch_peer(&id, req.request_id) {
-            // It lay in the socket of a process that was stopped, and whoever sent it is gone.
-            if let Some((cm, conn)) = core.cm(key) {
-                cm.destroy(now, conn);
-            }
-            return;
+        let id = self.incoming(&listener, key, path, &header, port);
+        if id.lock().device.is_none() {
+            return refuse(core, sidr_status::NO_QP);
         }
-        id.lock().listener = Some(listen);
-        core.ids.insert(key, id.clone());
-        let event = Event {
-            listener: Some(listener),
-            ud: toward(&id, Qpn::default(), Qkey::default()),
-            private_data: req.private_data[IpCm::LEN..].to_vec(),
-            ..plain(&id, EventKind::ConnectRequest, 0)
-        };
-        if let Some(listener) = core.listeners.get_mut(&listen) {
-            listener.push(now, event);
-        }
-        core.offer(now, &listen);
+        let ud = toward(&id, Qpn::default(), Qkey::default());
+        let private_data = req.private_data[IpCm::LEN..].to_vec();
+        let event = Event { ud, private_data, ..plain(&id, EventKind::ConnectRequest, 0) };
+        self.admit(core, now, key, listen, req.request_id, event);
     }
 
-    /// The identifier of a new request.
-    fn asked(
-        &self,
-        listener: &Arc<Id>,
-        key: ConnKey,
-        path: &cm::Path,
-        header: &IpCm,
-        port: u16,
-        device: &Arc<Device>,
-    ) -> Arc<Id> {
-        let id = Id::new(listener.space, listener.lock().channel.clone());
-        let (ours, theirs) = (path.local_gid.ip(), path.remote_gid.ip());
-        let query = RouteQuery { dest: theirs, scope: key.0, source: Some(ours) };
-        let mut inner = id.lock();
-        inner.progress = Progress::Requested;
-        inner.source = Some(with_scope(ours, port, key.0));
-        inner.dest = Some(with_scope(theirs, header.source_port, key.0));
-        inner.device = Some(device.clone());
-        inner.route = self.world.route(query).ok();
-        inner.conn = Some(key);
-        inner.offered = ConnParam::default();
-        drop(inner);
-        id
+    /// Answers a question for which a listener has no place.
+    pub(crate) fn no_room(&self, core: &mut Core, now: Instant, key: ConnKey) {
+        self.counters.no_resources.fetch_add(1, Ordering::Relaxed);
+        refuse(core, now, key, sidr_status::NO_QP);
     }
 
     /// The answer to a question of ours. One that says no leaves the queue pair as it is: it may have other peers.
@@ -284,15 +254,20 @@ pub(crate) fn refuse(core: &mut Core, now: Instant, key: ConnKey, status: u8) {
 fn toward(id: &Id, qpn: Qpn, qkey: Qkey) -> Option<UdParam> {
     let inner = id.lock();
     let (source, dest, device) = (inner.source?.ip(), inner.dest?.ip(), inner.device.as_ref()?);
-    let sgid_index = device.port().gids.index_of(source).and_then(|i| u8::try_from(i).ok())?;
-    let av = nic::AddressVector {
+    let sgid_index = device.port().gids.index_of(source)?;
+    let av = address_vector(dest, sgid_index, inner.tos);
+    Some(UdParam { av, qpn, qkey, context: 0 })
+}
+
+/// Where datagrams of an identifier go.
+pub(crate) fn address_vector(dest: IpAddr, sgid_index: u8, tos: Option<u8>) -> AddressVector {
+    AddressVector {
         dgid: dest.into(),
         sgid_index,
         hop_limit: HOP_LIMIT,
-        traffic_class: inner.tos.unwrap_or(0),
+        traffic_class: tos.unwrap_or(0),
         is_global: true,
         port: 1,
-        ..nic::AddressVector::default()
-    };
-    Some(UdParam { av, qpn, qkey, context: 0 })
+        ..AddressVector::default()
+    }
 }

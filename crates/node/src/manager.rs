@@ -257,8 +257,10 @@ impl<W: World> Node<W> {
         for key in keys {
             core.offer(now, &key);
             while let Some(late) = core.listeners.get_mut(&key).and_then(|l| l.overdue(now)) {
-                if let Some(key) = core.forget(&late) {
-                    self.refuse(&mut core, now, key, reason::NO_RESOURCES);
+                match core.forget(&late) {
+                    Some(key) if late.is_datagram() => self.no_room(&mut core, now, key),
+                    Some(key) => self.refuse(&mut core, now, key, reason::NO_RESOURCES),
+                    None => {}
                 }
             }
         }
@@ -438,7 +440,7 @@ impl<W: World> Node<W> {
     ) -> Result<QpAttr, Error> {
         use nic::memory::Access;
         let source = wants.path.local_gid.ip();
-        let sgid_index = device.port().gids.index_of(source).and_then(|i| u8::try_from(i).ok());
+        let sgid_index = device.port().gids.index_of(source);
         let ack_timeout = id.lock().ack_timeout;
         // As the kernel grants: writes always, READs and atomics where the connection accepts any.
         let reads = match wants.max_dest_rd_atomic {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use nic::Qp;
 use wire::Qpn;
 
-use crate::datagram::HOP_LIMIT;
+use crate::datagram::address_vector;
 use crate::event::{Event, EventKind, UdParam};
 use crate::id::{Id, Progress, WRONG_STATE, libc_errno, normal};
 use crate::manager::plain;
@@ -50,16 +50,9 @@ impl<W: World> Node<W> {
             if source.is_ipv4() != group.is_ipv4() {
                 return Err(Error::Invalid("the group is of another address family than the identifier"));
             }
-            let sgid_index = device.port().gids.index_of(source.ip()).and_then(|i| u8::try_from(i).ok());
-            let av = nic::AddressVector {
-                dgid: group.into(),
-                sgid_index: sgid_index.ok_or(Error::System(libc_errno::EADDRNOTAVAIL))?,
-                hop_limit: HOP_LIMIT,
-                traffic_class: inner.tos.unwrap_or(0),
-                is_global: true,
-                port: 1,
-                ..nic::AddressVector::default()
-            };
+            let sgid_index = device.port().gids.index_of(source.ip());
+            let sgid_index = sgid_index.ok_or(Error::System(libc_errno::EADDRNOTAVAIL))?;
+            let av = address_vector(group, sgid_index, inner.tos);
             (device.clone(), av)
         };
         self.attach(&device)?;

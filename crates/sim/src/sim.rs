@@ -502,11 +502,14 @@ impl Sim {
         }
         self.counters.delivered += 1;
         self.note_packet(if forwarded { "forwarded" } else { "arrived" }, flow, bytes);
-        // The program may read the packet itself, or the engine with others; nobody comes back soon.
+        // The program may read the packet itself, and never comes back soon, or the engine with others.
         let hold = self.dice.pick(&[Hold::No, Hold::Briefly, Hold::ForProgram]);
         let (source, dest, interface) = (flow.source, flow.dest, INTERFACE);
         let datagram = Datagram { source, dest, interface, forwarded, hold, bytes };
         self.tell(to, Input::Datagram(datagram));
+        if let Some(node) = self.node(to) {
+            node.release(false);
+        }
     }
 
     /// Adds something to the trace.

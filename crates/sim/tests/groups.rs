@@ -10,9 +10,8 @@ use kit::{Endpoint, RIGHTS, SimNode};
 use nic::{AddressVector, Ah, Datagram, QpAttr, QpState, QpType, mask};
 use node::World;
 use sim::{Buffer, Faults, Sim};
-use transport::op::{Data, RecvWr, SendOp, SendWr, Status};
+use transport::op::{RecvWr, Status};
 use wire::grh::{GRH_LEN, Grh};
-use wire::roce::SendTail;
 use wire::{Gid, Qkey, Qpn};
 
 const QKEY: Qkey = Qkey(0x1234);
@@ -54,14 +53,7 @@ impl End {
         let av =
             AddressVector { dgid: group(), sgid_index, is_global: true, port: 1, ..AddressVector::default() };
         let ah = Ah::new(&self.endpoint.pd, av).unwrap();
-        let wr = SendWr {
-            wr_id: 2,
-            op: SendOp::Send(SendTail::None),
-            data: Data::inline(text),
-            signaled: true,
-            solicited: false,
-            fence: false,
-        };
+        let wr = kit::send(2, text);
         let to = Datagram { ah, qpn: Qpn::MULTICAST, qkey: QKEY };
         self.endpoint.qp.sender(self.node.world().now()).post_datagram(wr, &to).unwrap();
     }

@@ -11,10 +11,9 @@ use nic::{Ah, Datagram, QpType};
 use node::datagram::UDP_QKEY;
 use node::{Config, EventChannel, EventKind, Id, UdParam};
 use sim::{Buffer, Faults, Mark, Sim};
-use transport::op::{Data, RecvWr, SendOp, SendWr};
+use transport::op::RecvWr;
 use wire::Qpn;
 use wire::mad::PortSpace;
-use wire::roce::SendTail;
 
 const GROUP: [u8; 4] = [239, 1, 2, 3];
 const GROUP_6: [u16; 8] = [0xff15, 0, 0, 0, 0, 0, 0, 0x1234];
@@ -59,14 +58,7 @@ impl Member {
     }
     fn say(&self, to: &UdParam) {
         let ah = Ah::new(&self.endpoint.pd, to.av).unwrap();
-        let wr = SendWr {
-            wr_id: 2,
-            op: SendOp::Send(SendTail::None),
-            data: Data::inline(b"to all"),
-            signaled: true,
-            solicited: false,
-            fence: false,
-        };
+        let wr = kit::send(2, b"to all");
         let to = Datagram { ah, qpn: to.qpn, qkey: to.qkey };
         self.endpoint.qp.sender(node::World::now(&**self.node.world())).post_datagram(wr, &to).unwrap();
     }

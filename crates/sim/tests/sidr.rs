@@ -12,11 +12,10 @@ use nic::{Ah, Datagram, QpState, QpType};
 use node::datagram::{ANSWER_DATA, ASK_DATA, UDP_QKEY};
 use node::{Config, ConnParam, Event, EventChannel, EventKind, Id};
 use sim::{Buffer, Dice, Faults, Mark, ProcessId, Sim};
-use transport::op::{Data, RecvWr, SendOp, SendWr, Status};
+use transport::op::{RecvWr, Status};
 use wire::Qpn;
 use wire::grh::GRH_LEN;
 use wire::mad::PortSpace;
-use wire::roce::SendTail;
 
 const SEEDS: u64 = 1000;
 const PORT: u16 = 7174;
@@ -91,14 +90,7 @@ fn param() -> ConnParam {
 fn say(node: &SimNode, from: &Endpoint, event: &Event, text: &[u8]) {
     let ud = event.ud.expect("an address");
     let to = Datagram { ah: Ah::new(&from.pd, ud.av).unwrap(), qpn: ud.qpn, qkey: ud.qkey };
-    let wr = SendWr {
-        wr_id: 2,
-        op: SendOp::Send(SendTail::None),
-        data: Data::inline(text),
-        signaled: true,
-        solicited: false,
-        fence: false,
-    };
+    let wr = kit::send(2, text);
     from.qp.sender(node::World::now(&**node.world())).post_datagram(wr, &to).unwrap();
 }
 

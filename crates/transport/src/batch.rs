@@ -21,24 +21,32 @@ pub struct TxBatch {
     bytes: Vec<u8>,
     /// Bytes in use.
     len: usize,
-    ends: Vec<u32>,
     set_aside: usize,
-    run: Run,
+    runs: Vec<Run>,
 }
 
-/// The packets at the end of a batch that leave in one segmented send: all of one size, but for the last, which may be shorter.
-#[derive(Clone, Copy, Debug, Default)]
-struct Run {
-    start: usize,
-    size: usize,
-    /// A shorter packet has ended it.
-    ended: bool,
+/// Packets of a batch that can leave in one segmented send: all of one size, but for the last, which may be shorter; together no
+/// longer than [`MAX_RUN`].
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// Bytes of each packet but the last.
+    pub size: usize,
+    /// Bytes of all.
+    pub len: usize,
+    /// Packets.
+    pub count: usize,
 }
 
 impl Run {
+    /// Whether a packet of `len` bytes would be one more: none has been shorter yet.
     fn goes_on_with(&self, len: usize) -> bool {
-        !self.ended && len <= self.size
+        self.len == self.count * self.size && len <= self.size
     }
+}
+
+/// Bytes of a packet in a batch, BTH to ICRC.
+pub fn packet_len(header: &Header, payload_len: usize) -> usize {
+    header.len() + payload_len.next_multiple_of(4) + ICRC_LEN
 }
 
 impl TxBatch {
@@ -49,26 +57,25 @@ impl TxBatch {
     /// Forgets all packets, keeps the memory.
     pub fn clear(&mut self) {
         self.len = 0;
-        self.ends.clear();
-        self.run = Run::default();
+        self.runs.clear();
         self.set_aside = 0;
     }
     /// Packets held.
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.runs.iter().map(|run| run.count).sum()
     }
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.runs.is_empty()
     }
     /// Whether a packet of `len` bytes (BTH to ICRC) still fits. A full run ends the batch, so that the packet after it
     /// begins the next one and does not leave alone.
     pub fn has_room(&self, len: usize) -> bool {
-        if self.run.goes_on_with(len) && self.len + len - self.run.start > MAX_RUN {
+        if self.runs.last().is_some_and(|run| run.goes_on_with(len) && run.len + len > MAX_RUN) {
             return false;
         }
         let more = 1 + usize::from(self.set_aside > 0);
-        self.ends.len() + more <= MAX_PACKETS && self.len + len + self.set_aside <= MAX_BYTES
+        self.len() + more <= MAX_PACKETS && self.len + len + self.set_aside <= MAX_BYTES
     }
     /// Keeps room for one packet of `len` bytes that comes last; 0 gives it back.
     pub fn set_aside(&mut self, len: usize) {
@@ -83,7 +90,8 @@ impl TxBatch {
         fill: impl FnOnce(&mut [u8]) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let header_len = header.len();
-        let end = self.len + header_len + payload_len.next_multiple_of(4) + ICRC_LEN;
+        let len = packet_len(header, payload_len);
+        let end = self.len + len;
         if self.bytes.len() < end {
             self.bytes.resize(end, 0);
         }
@@ -92,26 +100,24 @@ impl TxBatch {
         let (payload, rest) = packet[header_len..].split_at_mut(payload_len);
         fill(payload)?;
         rest.fill(0);
-        let len = end - self.len;
-        if self.run.goes_on_with(len) {
-            self.run.ended = len < self.run.size;
-        } else {
-            self.run = Run { start: self.len, size: len, ended: false };
+        match self.runs.last_mut() {
+            Some(run) if run.goes_on_with(len) => (run.len, run.count) = (run.len + len, run.count + 1),
+            _ => self.runs.push(Run { size: len, len, count: 1 }),
         }
         self.len = end;
-        self.ends.push(end as u32);
         Ok(())
     }
-    /// The bytes of all packets, and where each ends.
-    pub fn parts_mut(&mut self) -> (&mut [u8], &[u32]) {
-        (&mut self.bytes[..self.len], &self.ends)
+    /// The bytes of all packets, and how they leave.
+    pub fn parts_mut(&mut self) -> (&mut [u8], &[Run]) {
+        (&mut self.bytes[..self.len], &self.runs)
     }
     /// The packets, one by one.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.ends.iter().scan(0, |start, &end| {
-            let packet = &self.bytes[*start..end as usize];
-            *start = end as usize;
-            Some(packet)
-        })
+        let runs = self.runs.iter().scan(&self.bytes[..], |rest, run| {
+            let (packets, after) = rest.split_at(run.len);
+            *rest = after;
+            Some(packets.chunks(run.size))
+        });
+        runs.flatten()
     }
 }

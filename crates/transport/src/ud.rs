@@ -10,11 +10,10 @@ use std::time::Instant;
 
 use wire::bth::{Bth, Deth};
 use wire::grh::{GRH_LEN, Grh};
-use wire::icrc::ICRC_LEN;
 use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
 use wire::{Pkey, Psn, Qkey, Qpn};
 
-use crate::TxBatch;
+use crate::batch::{TxBatch, packet_len};
 use crate::op::{
     Completed, Completion, Context, Memory, QpEvent, RecvWr, SendOp, SendWr, Side, Status, Tail,
 };
@@ -99,15 +98,11 @@ impl<A: Copy + PartialEq> Ud<A> {
     }
     /// RTS to SQD: nothing is sent any more. Nothing in other states.
     pub fn drain(&mut self) {
-        if self.state == State::Rts {
-            self.state = State::Sqd;
-        }
+        self.state.drain();
     }
     /// SQD or SQE back to RTS. Follow with [`Ud::fill`]. Nothing in other states.
     pub fn resume(&mut self) {
-        if matches!(self.state, State::Sqd | State::Sqe) {
-            self.state = State::Rts;
-        }
+        self.state.resume();
     }
     /// The PSN the next datagram will bear.
     pub fn sq_psn(&self) -> Psn {
@@ -197,7 +192,7 @@ impl<A: Copy + PartialEq> Ud<A> {
                 continue;
             }
             let header = self.header(wr, to);
-            let packet_len = header.len() + (len as usize).next_multiple_of(4) + ICRC_LEN;
+            let packet_len = packet_len(&header, len as usize);
             if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len, Takes::Receive) {
                 return address;
             }

@@ -27,12 +27,24 @@ pub enum State {
 }
 
 impl State {
+    /// RTS to SQD. Nothing in other states.
+    pub fn drain(&mut self) {
+        if *self == State::Rts {
+            *self = State::Sqd;
+        }
+    }
+    /// SQD or SQE back to RTS. Nothing in other states.
+    pub fn resume(&mut self) {
+        if matches!(self, State::Sqd | State::Sqe) {
+            *self = State::Rts;
+        }
+    }
     /// Whether packets are taken.
-    pub(crate) fn receives(self) -> bool {
+    pub fn receives(self) -> bool {
         matches!(self, State::Rtr | State::Rts | State::Sqd | State::Sqe)
     }
     /// Whether requests are flushed as they are posted.
-    pub(crate) fn flushes(self) -> bool {
+    pub fn flushes(self) -> bool {
         matches!(self, State::Sqe | State::Error)
     }
 }
@@ -122,7 +134,7 @@ impl Pacer {
 }
 
 /// The completion of a send request.
-pub(crate) fn sent(wr: &SendWr, status: Status, qpn: Qpn) -> Completion {
+pub fn sent(wr: &SendWr, status: Status, qpn: Qpn) -> Completion {
     let opcode = match wr.op {
         SendOp::Send(_) => Completed::Send,
         SendOp::Write { .. } => Completed::Write,
@@ -135,7 +147,7 @@ pub(crate) fn sent(wr: &SendWr, status: Status, qpn: Qpn) -> Completion {
 }
 
 /// The completion of a receive, as far as its status alone says.
-pub(crate) fn received(receive: &RecvWr, status: Status, qpn: Qpn) -> Completion {
+pub fn received(receive: &RecvWr, status: Status, qpn: Qpn) -> Completion {
     Completion {
         solicited: status != Status::Success,
         ..blank(receive.wr_id, status, Completed::Receive, qpn)

@@ -219,7 +219,7 @@ pub(crate) fn context_of(nic: &Arc<nic::Device>) -> Result<*mut ibv_context, Err
 }
 
 /// The default protection domain of a device.
-pub(crate) fn default_pd(nic: &Arc<nic::Device>) -> Result<*mut ibv_pd, Errno> {
+fn default_pd(nic: &Arc<nic::Device>) -> Result<*mut ibv_pd, Errno> {
     let context = context_of(nic)?;
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     let entry = opened.get_mut(&(Arc::as_ptr(nic) as usize)).ok_or(Errno(libc::ENODEV))?;
@@ -233,6 +233,27 @@ pub(crate) fn default_pd(nic: &Arc<nic::Device>) -> Result<*mut ibv_pd, Errno> {
     }
     entry.pd = Some(pd.expose_provenance());
     Ok(pd)
+}
+
+/// The domain for an object of an identifier: the one given, else the identifier's, else its device's default. EINVAL for an
+/// identifier without a device and for another device's domain.
+///
+/// # Safety
+///
+/// An identifier of ours, and a domain of ours or NULL.
+pub(crate) unsafe fn domain(id: *mut rdma_cm_id, given: *mut ibv_pd) -> Result<*mut ibv_pd, Errno> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let ours = CmId::of(id);
+        ours.refresh();
+        let device = ours.node.lock().device.clone().ok_or(Errno(libc::EINVAL))?;
+        let pd = match () {
+            () if !given.is_null() => given,
+            () if !(*id).pd.is_null() => (*id).pd,
+            () => default_pd(&device)?,
+        };
+        if (*pd).context == (*id).verbs { Ok(pd) } else { Err(Errno(libc::EINVAL)) }
+    }
 }
 
 /// `rdma_get_devices`: the shared contexts, NULL-terminated; to be freed by [`rdma_free_devices`].

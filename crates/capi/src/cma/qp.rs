@@ -8,7 +8,7 @@ use abi::verbs::{
 };
 
 use crate::border::{self, Errno};
-use crate::cma::id::{CmId, default_pd};
+use crate::cma::id::{CmId, domain};
 use crate::verbs::{channel, cq, qp, qp_ex};
 
 /// Makes an identifier's queue pair and takes it to INIT; without a domain in the device's default one, without completion
@@ -40,13 +40,10 @@ unsafe fn create_by(
     // SAFETY: as the caller says.
     unsafe {
         let ours = CmId::checked(id)?;
-        ours.refresh();
-        let device = ours.node.lock().device.clone();
-        let device = device.filter(|_| !attr.is_null() && (*id).qp.is_null()).ok_or(Errno(libc::EINVAL))?;
-        let pd = if pd.is_null() { default_pd(&device)? } else { pd };
-        if (*pd).context != (*id).verbs {
+        if attr.is_null() || !(*id).qp.is_null() {
             return Err(Errno(libc::EINVAL));
         }
+        let pd = domain(id, pd)?;
         own_queues(id, attr)?;
         if (*attr).srq.is_null() {
             (*attr).srq = (*id).srq;

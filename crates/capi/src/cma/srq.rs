@@ -6,7 +6,7 @@ use abi::cma::rdma_cm_id;
 use abi::verbs::{self as v, ibv_pd, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 
 use crate::border::{self, Errno};
-use crate::cma::id::{CmId, default_pd};
+use crate::cma::id::{CmId, domain};
 use crate::verbs::srq;
 
 /// # Safety
@@ -15,18 +15,11 @@ use crate::verbs::srq;
 unsafe fn create(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     unsafe {
-        let ours = CmId::checked(id)?;
-        ours.refresh();
-        let device = ours.node.lock().device.clone();
-        let device = device.filter(|_| !attr.is_null() && (*id).srq.is_null()).ok_or(Errno(libc::EINVAL))?;
-        let pd = match () {
-            () if !pd.is_null() => pd,
-            () if !(*id).pd.is_null() => (*id).pd,
-            () => default_pd(&device)?,
-        };
-        if (*pd).context != (*id).verbs {
+        CmId::checked(id)?;
+        if attr.is_null() || !(*id).srq.is_null() {
             return Err(Errno(libc::EINVAL));
         }
+        let pd = domain(id, pd)?;
         (*id).srq = srq::create(pd, &mut *attr)?;
         if (*id).pd.is_null() {
             (*id).pd = pd;

@@ -127,7 +127,7 @@ unsafe fn sender_of(
         }
     };
     // The port's table has no groups: who received a multicast datagram chooses an index himself.
-    let index = ours.nic.port().gids.index_of(dest).and_then(|i| u8::try_from(i).ok());
+    let index = ours.nic.port().gids.index_of(dest);
     av.sgid_index = index.ok_or(Errno(libc::EINVAL))?;
     av.dgid = source.into();
     av.is_global = true;

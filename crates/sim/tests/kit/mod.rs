@@ -8,7 +8,8 @@ use nic::events::EventQueue;
 use nic::{AddressVector, Cq, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use node::Node;
 use sim::{Mark, SimWorld};
-use transport::op::Completion;
+use transport::op::{Completion, Data, SendOp, SendWr};
+use wire::roce::SendTail;
 use wire::{Mtu, Psn};
 
 pub const RIGHTS: u32 = nic::Access::LOCAL_WRITE
@@ -28,6 +29,12 @@ pub struct Endpoint {
     pub sends: Arc<Cq>,
     pub receives: Arc<Cq>,
     pub events: Arc<EventQueue>,
+}
+
+/// A SEND of a few bytes that completes as `wr_id`.
+pub fn send(wr_id: u64, text: &[u8]) -> SendWr {
+    let (op, data) = (SendOp::Send(SendTail::None), Data::inline(text));
+    SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false }
 }
 
 impl Endpoint {

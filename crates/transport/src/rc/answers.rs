@@ -7,8 +7,8 @@ use wire::Psn;
 use wire::bth::{Aeth, NakCode, Syndrome};
 use wire::roce::{Op, ReadAt};
 
-use super::{Path, packet_len};
-use crate::TxBatch;
+use super::Path;
+use crate::batch::{TxBatch, packet_len};
 use crate::op::{Context, Fault, Memory, Remote};
 
 /// Most answers kept. A requester that has more outstanding is not heard until some have left; it tries again.

@@ -337,8 +337,3 @@ impl Path {
         u64::from(len).saturating_sub(before).min(self.mtu as u64) as usize
     }
 }
-
-/// Bytes of a packet in a batch.
-fn packet_len(header: &Header, payload_len: usize) -> usize {
-    header.len() + payload_len.next_multiple_of(4) + ICRC_LEN
-}

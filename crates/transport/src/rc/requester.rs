@@ -16,8 +16,8 @@ use wire::bth::{Aeth, NakCode, Syndrome};
 use wire::roce::{Op, Packet, ReadAt};
 
 use super::request::Request;
-use super::{Path, RtsAttr, packet_len, rnr_timer_of, timeout_of};
-use crate::TxBatch;
+use super::{Path, RtsAttr, rnr_timer_of, timeout_of};
+use crate::batch::{TxBatch, packet_len};
 use crate::op::{Context, LocalOp, Memory, SendOp, SendWr, Side, Status};
 
 /// Shortest local ACK timeout: responders are threads, not gates. The standard lets an adapter have a least timeout and

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use wire::bth::Bth;
-use wire::icrc::ICRC_LEN;
 use wire::roce::{Header, Op, Packet, Service};
 use wire::{Mtu, Pkey, Psn, Qpn};
 
@@ -71,15 +70,11 @@ impl Uc {
     }
     /// RTS to SQD: no message is begun any more. Nothing in other states.
     pub fn drain(&mut self) {
-        if self.state == State::Rts {
-            self.state = State::Sqd;
-        }
+        self.state.drain();
     }
     /// SQD or SQE back to RTS. Follow with [`Uc::fill`]. Nothing in other states.
     pub fn resume(&mut self) {
-        if matches!(self.state, State::Sqd | State::Sqe) {
-            self.state = State::Rts;
-        }
+        self.state.resume();
     }
     /// Whether no message is half sent (IBV_EVENT_SQ_DRAINED is due once this holds in SQD).
     pub fn drained(&self) -> bool {
@@ -160,9 +155,4 @@ impl Path {
         let bth = Bth { pkey: self.pkey, dest_qp: self.dest, psn, ..Bth::default() };
         Header { bth, service: Service::Uc, op }
     }
-}
-
-/// Bytes of a packet in a batch.
-fn packet_len(header: &Header, payload_len: usize) -> usize {
-    header.len() + payload_len.next_multiple_of(4) + ICRC_LEN
 }

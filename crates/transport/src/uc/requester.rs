@@ -8,8 +8,8 @@ use wire::bth::Reth;
 use wire::roce::{Op, SendAt, SendTail, WriteAt};
 use wire::{Psn, Qpn};
 
-use super::{MAX_MESSAGE, Path, packet_len};
-use crate::TxBatch;
+use super::{MAX_MESSAGE, Path};
+use crate::batch::{TxBatch, packet_len};
 use crate::op::{Context, SendOp, SendWr, Side, Status};
 use crate::unreliable::{Pace, Pacer, Takes, sent};
 
