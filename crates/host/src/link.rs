@@ -1,8 +1,7 @@
 //! The way out: one unconnected UDP socket for each pair of processes, runs of equal packets in one segmented send,
 //! each packet sealed with the IPv4 identification the kernel will give it.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -36,10 +35,11 @@ pub(crate) struct Link {
     sockets: RwLock<Sockets>,
 }
 
-type Sockets = HashMap<Key, Arc<SendSocket>, BuildHasherDefault<Mix>>;
+/// At most [`MAX_SOCKETS`]: comparing a few keys is faster than hashing one.
+type Sockets = BTreeMap<Key, Arc<SendSocket>>;
 
 /// What shares a socket, and so a source port.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     source: IpAddr,
     dest: IpAddr,
@@ -49,40 +49,6 @@ struct Key {
     traffic_class: u8,
     hop_limit: u8,
     detour: u32,
-}
-
-/// A hash that takes a nanosecond a word. The keys are the program's own peers, so nobody gains by collisions.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn write(&mut self, bytes: &[u8]) {
-        for word in bytes.chunks(8) {
-            let mut padded = [0; 8];
-            padded[..word.len()].copy_from_slice(word);
-            self.write_u64(u64::from_ne_bytes(padded));
-        }
-    }
-    fn write_u64(&mut self, word: u64) {
-        // 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4).
-        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-    fn write_u32(&mut self, word: u32) {
-        self.write_u64(word.into());
-    }
-    fn write_u16(&mut self, word: u16) {
-        self.write_u64(word.into());
-    }
-    fn write_u8(&mut self, word: u8) {
-        self.write_u64(word.into());
-    }
-    fn write_usize(&mut self, word: usize) {
-        self.write_u64(word as u64);
-    }
-    fn finish(&self) -> u64 {
-        // The multiplication mixes upwards; tables look at the low bits.
-        self.0.rotate_left(26)
-    }
 }
 
 impl From<&Path> for Key {

@@ -6,7 +6,7 @@ use transport::op::SendWr;
 use transport::ud::Destination;
 use wire::{Qkey, Qpn};
 
-use crate::qp::Sender;
+use crate::post::Sender;
 use crate::{AddressVector, Error, Path, Pd, PostError, QpType};
 
 /// An address handle.

@@ -10,8 +10,9 @@ use wire::grh::Grh;
 use wire::icrc::ICRC_LEN;
 use wire::roce::{Packet, SendTail};
 
+use crate::PostError;
 use crate::engine::Engine;
-use crate::qp::{BATCH, Inner, PostError};
+use crate::qp::{BATCH, Inner};
 use crate::{Qp, QpType};
 
 /// Bytes of a UDP header (RFC 768).

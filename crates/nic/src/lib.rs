@@ -23,6 +23,7 @@ pub mod mailbox;
 pub mod memory;
 pub mod outlet;
 pub mod port;
+pub mod post;
 pub mod qp;
 pub mod raw;
 pub mod srq;
@@ -38,7 +39,8 @@ pub use flow::{Flow, FlowId, FlowKind};
 pub use gid::{GidEntry, GidTable};
 pub use memory::{Access, Advice, Mr, Mw, WindowType};
 pub use outlet::{Outlet, Path, Signal};
-pub use qp::{PostError, Qp, QpCap, QpInit, Request};
+pub use post::{PostError, Request};
+pub use qp::{Qp, QpCap, QpInit};
 pub use srq::{Srq, SrqAttr};
 pub use wq::{Spread, Wq, WqState};
 

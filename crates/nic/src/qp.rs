@@ -7,14 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-use transport::op::{
-    AtomicOp, Completed, Completion, Context, QpEvent, RecvWr, SendOp, SendWr, Side, Status,
-};
+use transport::op::{Completion, Context, QpEvent, RecvWr, Side, Status};
 use transport::rc::Hold;
-use transport::ud::Destination;
 use transport::{Memory, TxBatch, Window};
 use wire::Qpn;
-use wire::roce::{Packet, SendTail};
+use wire::roce::Packet;
 
 use crate::attr::{self, QpAttr, QpState, QpType, mask};
 use crate::cq::{Cq, Note};
@@ -22,7 +19,7 @@ use crate::engine::Engine;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::memory::View;
 use crate::wq::Spread;
-use crate::{Datagram, Error, Path, Pd, Srq, limits};
+use crate::{Error, Path, Pd, PostError, Srq, limits};
 
 thread_local! {
     /// Packets are built here and leave before the queue pair is unlocked; reused, so sending allocates nothing.
@@ -61,27 +58,6 @@ pub struct QpInit {
     pub sq_sig_all: bool,
     /// Where its asynchronous events go.
     pub events: Arc<EventQueue>,
-}
-
-/// Why a work request was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PostError {
-    /// The state does not allow it, or an argument is wrong (EINVAL).
-    #[error("invalid work request: {0}")]
-    Invalid(&'static str),
-    /// The queue is full (ENOMEM).
-    #[error("work queue is full")]
-    Full,
-}
-
-impl PostError {
-    /// The errno of `ibv_post_send` and `ibv_post_recv`.
-    pub fn errno(self) -> i32 {
-        match self {
-            PostError::Invalid(_) => libc::EINVAL,
-            PostError::Full => libc::ENOMEM,
-        }
-    }
 }
 
 /// A queue pair.
@@ -295,11 +271,6 @@ impl Qp {
         QpAttr { state, cur_state: state, sq_draining, ..inner.attr }
     }
 
-    /// Begins posting send requests: the returned guard takes them one by one; dropping it sends.
-    pub fn sender(&self, now: Instant) -> Sender<'_> {
-        Sender { qp: self, now, inner: Some(self.lock()) }
-    }
-
     /// Posts receive requests one by one through `post`.
     pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
         if self.spread.get().is_some() {
@@ -315,7 +286,7 @@ impl Qp {
         match inner.current_state() {
             QpState::Reset => return Err(PostError::Invalid("queue pair is in state RESET")),
             QpState::Error => {
-                let flushed = flushed_receive(wr.wr_id, self.qpn);
+                let flushed = wr.completion(Status::WrFlush, self.qpn);
                 self.init.recv_cq.push(flushed, &mut inner.notes);
                 self.unlock(inner);
                 return Ok(());
@@ -480,7 +451,7 @@ impl Inner {
         }
         self.state = QpState::Error;
         while let Some(wr) = self.receives.pop_front() {
-            qp.init.recv_cq.push(flushed_receive(wr.wr_id, qp.qpn), &mut self.notes);
+            qp.init.recv_cq.push(wr.completion(Status::WrFlush, qp.qpn), &mut self.notes);
         }
     }
 
@@ -589,118 +560,5 @@ impl QpAttr {
             PATH_MIG_STATE: path_mig_state;
             DEST_QPN: dest_qpn;
         }
-    }
-}
-
-/// A send request, with whom it is for where the queue pair is not connected.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The request.
-    pub wr: SendWr,
-    /// Whom a datagram is for.
-    pub to: Option<Datagram>,
-}
-
-/// Send requests being posted to one queue pair, its lock held; dropping it sends.
-#[derive(Debug)]
-pub struct Sender<'a> {
-    pub(crate) qp: &'a Qp,
-    now: Instant,
-    inner: Option<MutexGuard<'a, Inner>>,
-}
-
-impl Sender<'_> {
-    /// Takes all requests or none; says of the first that can not be taken why.
-    pub fn post_all(&mut self, requests: &[Request]) -> Result<(), PostError> {
-        let Some(inner) = self.inner.as_ref() else { return Err(PostError::Invalid("posting has ended")) };
-        requests.iter().try_for_each(|r| self.qp.check_send(inner, &r.wr))?;
-        let room = self.qp.init.cap.max_send_wr as usize;
-        if inner.engine.outstanding() + requests.len() > room {
-            return Err(PostError::Full);
-        }
-        let to: Result<Vec<_>, _> = requests.iter().map(|r| self.destination(r.to.as_ref())).collect();
-        requests.iter().zip(to?).try_for_each(|(r, to)| self.post_to(r.wr.clone(), to))
-    }
-
-    /// Takes a request of a connected queue pair, or says why not; those before it stay posted.
-    pub fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
-        let to = self.destination(None)?;
-        self.post_to(wr, to)
-    }
-
-    pub(crate) fn post_to(&mut self, mut wr: SendWr, to: Option<Destination<Path>>) -> Result<(), PostError> {
-        // Present until drop.
-        let Some(inner) = self.inner.as_mut() else { return Err(PostError::Invalid("posting has ended")) };
-        let init = &self.qp.init;
-        self.qp.check_send(inner, &wr)?;
-        if inner.engine.outstanding() >= init.cap.max_send_wr as usize {
-            return Err(PostError::Full);
-        }
-        wr.signaled |= init.sq_sig_all;
-        let (engine, mut stand) = inner.split(self.qp);
-        engine.post(wr, to, &mut stand);
-        Ok(())
-    }
-}
-
-impl Qp {
-    /// Whether a request may be posted in this state, room apart.
-    fn check_send(&self, inner: &Inner, wr: &SendWr) -> Result<(), PostError> {
-        match inner.current_state() {
-            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error => {}
-            _ => return Err(PostError::Invalid("queue pair is not ready to send")),
-        }
-        self.init.kind.check_operation(&wr.op)?;
-        check_send(wr, &self.init.cap)
-    }
-}
-
-impl Drop for Sender<'_> {
-    fn drop(&mut self) {
-        if let Some(inner) = self.inner.take() {
-            self.qp.settle(inner, self.now);
-        }
-    }
-}
-
-/// What the verbs require of a send request whatever the transport.
-fn check_send(wr: &SendWr, cap: &QpCap) -> Result<(), PostError> {
-    let len = wr.data.len_bytes();
-    match &wr.data {
-        transport::op::Data::Sges(list) => {
-            if list.as_slice().len() > cap.max_send_sge as usize {
-                return Err(PostError::Invalid("more elements than max_send_sge"));
-            }
-        }
-        // Its eight bytes are an operand, not data that the queue pair was made for.
-        _ if matches!(wr.op, SendOp::Atomic { op: AtomicOp::Write(_), .. }) => {}
-        _ if len > u64::from(cap.max_inline_data) => {
-            return Err(PostError::Invalid("more bytes than max_inline_data"));
-        }
-        _ => {
-            if !matches!(wr.op, SendOp::Send(_) | SendOp::Write { .. }) {
-                return Err(PostError::Invalid("only SEND and WRITE may be inline"));
-            }
-        }
-    }
-    match wr.op {
-        SendOp::Atomic { addr, .. } if len != 8 || addr % 8 != 0 => {
-            Err(PostError::Invalid("an atomic works on eight aligned bytes"))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn flushed_receive(wr_id: u64, qpn: Qpn) -> Completion {
-    Completion {
-        wr_id,
-        status: Status::WrFlush,
-        opcode: Completed::Receive,
-        byte_len: 0,
-        tail: SendTail::None,
-        qpn,
-        source_qp: Qpn::new(0),
-        grh: false,
-        solicited: true,
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use transport::op::{Completion, Context, Memory, QpEvent, RecvWr, SendWr, Side, Status, Tail};
 use transport::ud::Taken;
-use transport::unreliable::{State, received, sent};
+use transport::unreliable::{State, sent};
 use wire::Qpn;
 
 use crate::engine::Engine;
@@ -75,7 +75,7 @@ impl Raw {
         self.state = State::Error;
         self.flush(cx);
         if let Some(receive) = self.spare.take() {
-            cx.complete(Side::Receive, received(&receive, Status::WrFlush, self.qpn));
+            cx.complete(Side::Receive, receive.completion(Status::WrFlush, self.qpn));
         }
     }
 
@@ -115,7 +115,7 @@ impl Raw {
             return Taken::NoRoom;
         }
         if cx.receive_memory().scatter(receive.sges.as_slice(), 0, frame, Tail::End).is_err() {
-            cx.complete(Side::Receive, received(&receive, Status::LocalProtection, self.qpn));
+            cx.complete(Side::Receive, receive.completion(Status::LocalProtection, self.qpn));
             cx.event(QpEvent::Fatal);
             self.fail(cx);
             return Taken::NoRoom;
@@ -144,7 +144,7 @@ fn status_of(sent: Result<(), i32>) -> Result<(), Status> {
 
 /// The completion of a receive that got a frame.
 pub(crate) fn got_frame(receive: &RecvWr, qpn: Qpn, frame: &[u8]) -> Completion {
-    Completion { byte_len: frame.len() as u32, ..received(receive, Status::Success, qpn) }
+    Completion { byte_len: frame.len() as u32, ..receive.completion(Status::Success, qpn) }
 }
 
 impl Inner {

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use transport::Memory;
 use transport::op::{RecvWr, Status, Tail};
 use transport::ud::Taken;
-use transport::unreliable::received;
 use wire::Qpn;
 
 use crate::cq::Note;
@@ -142,7 +141,7 @@ impl Wq {
             WqState::Reset => Err(PostError::Invalid("work queue is in state RESET")),
             WqState::Error => {
                 let mut notes = Vec::new();
-                self.cq.push(received(&wr, Status::WrFlush, self.number), &mut notes);
+                self.cq.push(wr.completion(Status::WrFlush, self.number), &mut notes);
                 drop(inner);
                 notes.into_iter().for_each(Note::send);
                 Ok(())
@@ -168,7 +167,7 @@ impl Wq {
         let scattered = view.scatter(wr.sges.as_slice(), 0, frame, Tail::End);
         let completion = match scattered {
             Ok(()) => got_frame(wr, self.number, frame),
-            Err(_) => received(wr, Status::LocalProtection, self.number),
+            Err(_) => wr.completion(Status::LocalProtection, self.number),
         };
         inner.receives.pop_front();
         let mut notes = Vec::new();
@@ -185,7 +184,7 @@ impl Wq {
     fn fail(&self, inner: &mut Inner, notes: &mut Vec<Note>) {
         inner.state = WqState::Error;
         for wr in inner.receives.drain(..) {
-            self.cq.push(received(&wr, Status::WrFlush, self.number), notes);
+            self.cq.push(wr.completion(Status::WrFlush, self.number), notes);
         }
     }
 

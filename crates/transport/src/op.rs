@@ -2,6 +2,7 @@
 //! travels, so that checks, receive consumption and completion order exist once.
 
 use arrayvec::ArrayVec;
+use wire::roce::SendTail;
 use wire::{Qpn, Rkey};
 
 use crate::Window;
@@ -221,7 +222,7 @@ impl Data {
 #[derive(Clone, Debug)]
 pub enum SendOp {
     /// SEND, perhaps with immediate data or a key to invalidate.
-    Send(wire::roce::SendTail),
+    Send(SendTail),
     /// RDMA WRITE, perhaps with immediate data.
     Write {
         /// Where to.
@@ -275,6 +276,13 @@ pub struct RecvWr {
     pub wr_id: u64,
     /// Where the message goes.
     pub sges: SgeList,
+}
+
+impl RecvWr {
+    /// Its completion, as far as the status alone says.
+    pub fn completion(&self, status: Status, qpn: Qpn) -> Completion {
+        Completion::new(self.wr_id, status, Completed::Receive, qpn)
+    }
 }
 
 /// Status of a completion: `enum ibv_wc_status`, same numbers.
@@ -336,7 +344,7 @@ pub struct Completion {
     /// Bytes received or read (0 for sends and writes).
     pub byte_len: u32,
     /// Immediate data or invalidated key of a receive.
-    pub tail: wire::roce::SendTail,
+    pub tail: SendTail,
     /// The local queue pair.
     pub qpn: Qpn,
     /// The sender of a datagram.
@@ -345,6 +353,23 @@ pub struct Completion {
     pub grh: bool,
     /// The sender asked for a solicited event, or the completion is an error: next-solicited arming fires.
     pub solicited: bool,
+}
+
+impl Completion {
+    /// Of nothing: no bytes, no immediate data, no peer. Errors count as solicited.
+    pub fn new(wr_id: u64, status: Status, opcode: Completed, qpn: Qpn) -> Completion {
+        Completion {
+            wr_id,
+            status,
+            opcode,
+            byte_len: 0,
+            tail: SendTail::None,
+            qpn,
+            source_qp: Qpn::default(),
+            grh: false,
+            solicited: status != Status::Success,
+        }
+    }
 }
 
 /// Which queue a completion belongs to.

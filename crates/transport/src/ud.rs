@@ -18,7 +18,7 @@ use crate::op::{
     Completed, Completion, Context, Memory, QpEvent, RecvWr, SendOp, SendWr, Side, Status, Tail,
 };
 pub use crate::unreliable::{Pace, State};
-use crate::unreliable::{Pacer, Takes, received, sent};
+use crate::unreliable::{Pacer, Takes, sent};
 
 /// With this bit a work request asks for the queue pair's own Q_Key in place of its own (IBA 1.4 §9.8.3).
 const CONTROLLED_QKEY: u32 = 1 << 31;
@@ -114,7 +114,7 @@ impl<A: Copy + PartialEq> Ud<A> {
         self.state = State::Error;
         self.flush(cx);
         if let Some(receive) = self.spare.take() {
-            cx.complete(Side::Receive, received(&receive, Status::WrFlush, self.qpn));
+            cx.complete(Side::Receive, receive.completion(Status::WrFlush, self.qpn));
         }
     }
     /// Send work requests posted and not completed.
@@ -150,7 +150,7 @@ impl<A: Copy + PartialEq> Ud<A> {
             return Taken::NoRoom;
         }
         if deliver(&receive, grh, packet.payload, cx.receive_memory()).is_err() {
-            cx.complete(Side::Receive, received(&receive, Status::LocalProtection, self.qpn));
+            cx.complete(Side::Receive, receive.completion(Status::LocalProtection, self.qpn));
             cx.event(QpEvent::Fatal);
             self.fail(cx);
             return Taken::NoRoom;
@@ -162,7 +162,7 @@ impl<A: Copy + PartialEq> Ud<A> {
             source_qp: deth.source_qp,
             grh: true,
             solicited: packet.header.bth.solicited,
-            ..received(&receive, Status::Success, self.qpn)
+            ..receive.completion(Status::Success, self.qpn)
         };
         cx.complete(Side::Receive, completion);
         Taken::Yes

@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use wire::Qpn;
-use wire::roce::SendTail;
 
-use crate::op::{Completed, Completion, LocalOp, RecvWr, SendOp, SendWr, Status};
+use crate::op::{Completed, Completion, LocalOp, SendOp, SendWr, Status};
 
 /// The state of a queue pair without acknowledgements (IBA 1.4 figure 124), as far as the engine knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,29 +142,7 @@ pub fn sent(wr: &SendWr, status: Status, qpn: Qpn) -> Completion {
         SendOp::Local(LocalOp::Bind(_)) => Completed::BindMw,
         SendOp::Local(LocalOp::Invalidate(_)) => Completed::LocalInvalidate,
     };
-    Completion { solicited: status != Status::Success, ..blank(wr.wr_id, status, opcode, qpn) }
-}
-
-/// The completion of a receive, as far as its status alone says.
-pub fn received(receive: &RecvWr, status: Status, qpn: Qpn) -> Completion {
-    Completion {
-        solicited: status != Status::Success,
-        ..blank(receive.wr_id, status, Completed::Receive, qpn)
-    }
-}
-
-fn blank(wr_id: u64, status: Status, opcode: Completed, qpn: Qpn) -> Completion {
-    Completion {
-        wr_id,
-        status,
-        opcode,
-        byte_len: 0,
-        tail: SendTail::None,
-        qpn,
-        source_qp: Qpn::default(),
-        grh: false,
-        solicited: false,
-    }
+    Completion::new(wr.wr_id, status, opcode, qpn)
 }
 
 #[cfg(test)]

@@ -451,15 +451,5 @@ fn remote(reth: Reth) -> Remote {
 
 /// The completion of a receive, as far as its status alone says.
 fn received(receive: &RecvWr, status: Status, path: &Path) -> Completion {
-    Completion {
-        wr_id: receive.wr_id,
-        status,
-        opcode: Completed::Receive,
-        byte_len: 0,
-        tail: SendTail::None,
-        qpn: path.qpn,
-        source_qp: path.dest,
-        grh: false,
-        solicited: status != Status::Success,
-    }
+    Completion { source_qp: path.dest, ..receive.completion(status, path.qpn) }
 }

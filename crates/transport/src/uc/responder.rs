@@ -11,7 +11,6 @@ use wire::{Psn, Qpn};
 
 use super::{MAX_MESSAGE, Path};
 use crate::op::{Access, Completed, Completion, Context, Memory, RecvWr, Remote, Side, Status, Tail};
-use crate::unreliable::received;
 
 #[derive(Debug, Default)]
 pub(super) struct Responder {
@@ -51,7 +50,7 @@ impl Responder {
     pub fn flush(&mut self, qpn: Qpn, cx: &mut impl Context) {
         self.message = Message::None;
         if let Some(receive) = self.receive.take() {
-            cx.complete(Side::Receive, received(&receive, Status::WrFlush, qpn));
+            cx.complete(Side::Receive, receive.completion(Status::WrFlush, qpn));
         }
     }
 
@@ -107,7 +106,7 @@ impl Responder {
         if !packet.payload.is_empty()
             && cx.receive_memory().scatter(receive.sges.as_slice(), before, packet.payload, end).is_err()
         {
-            cx.complete(Side::Receive, received(&receive, Status::LocalProtection, path.qpn));
+            cx.complete(Side::Receive, receive.completion(Status::LocalProtection, path.qpn));
             return Err(Broken);
         }
         let Some(tail) = tail else {
@@ -177,7 +176,7 @@ fn arrived(receive: &RecvWr, path: &Path, packet: &Packet<'_>, len: u64, opcode:
         byte_len: len as u32,
         source_qp: path.dest,
         solicited: packet.header.bth.solicited,
-        ..received(receive, Status::Success, path.qpn)
+        ..receive.completion(Status::Success, path.qpn)
     }
 }
 
