@@ -16,6 +16,9 @@ use crate::world::RealWorld;
 
 /// How often one event reads its socket before the others get their turn.
 const READS_PER_EVENT: usize = 64;
+/// For how long the engine looks again, rather than sleeps, where bulk came: the next of it is near, and waking a thread costs the
+/// sender, on whose core loopback packets arrive, a good part of a segmented send.
+const BULK_PAUSE: Duration = Duration::from_micros(30);
 /// How long a guest is left alone that panicked, so that a panic in a timer does not take a whole processor.
 const AFTER_PANIC: Duration = Duration::from_millis(10);
 
@@ -29,18 +32,22 @@ struct Engine<G> {
     bytes: Box<[u8]>,
     /// When the guest is called again.
     guest_at: Option<Instant>,
+    /// Bulk came lately: until then, on the world's clock, the engine does not sleep.
+    awake_until: u64,
 }
 
 /// Runs until `stop` is set and the bell rung.
 pub(crate) fn run<G: Guest>(world: Arc<RealWorld>, guest: Arc<G>, stop: &AtomicBool) {
     sys::tighten_timers();
     let bytes = vec![0; 1 << 16].into_boxed_slice();
-    let mut engine = Engine { world, guest, leased: Vec::new(), bytes, guest_at: None };
+    let mut engine = Engine { world, guest, leased: Vec::new(), bytes, guest_at: None, awake_until: 0 };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
     while !stop.load(Ordering::Acquire) {
         let timeout = engine.timers();
         let world = engine.world.clone();
         match world.interest.wait(&mut events, timeout) {
+            // The program's own threads may want this core.
+            Ok([]) if engine.awake_until > 0 => std::thread::yield_now(),
             Ok(events) => events.iter().for_each(|event| engine.event(event.events, event.u64)),
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             // Nothing that a valid epoll instance can say; but never turn in circles at full speed.
@@ -70,6 +77,12 @@ impl<G: Guest> Engine<G> {
         let own = [self.guest_at, world.neighbours.deadline()].into_iter().flatten();
         let set = (!is_due).then_some(due);
         let own = own.map(|at| world.clock.nanos(at)).chain(lease_end).chain(set).min().unwrap_or(u64::MAX);
+        if self.awake_until > 0 {
+            if world.clock.nanos(now) < self.awake_until {
+                return Some(Duration::ZERO);
+            }
+            self.awake_until = 0;
+        }
         match world.alarm.sleep(own) {
             u64::MAX => None,
             at => Some(Duration::from_nanos(at.saturating_sub(world.clock.now()))),
@@ -151,7 +164,13 @@ impl<G: Guest> Engine<G> {
             drained = socket.drain(READS_PER_EVENT, None, &to);
         });
         match drained {
-            Drained::Some => world.ports.delivered_by_engine(socket, world.clock.now()),
+            Drained::Some { bulk } => {
+                let now = world.clock.now();
+                world.ports.delivered_by_engine(socket, now);
+                if bulk {
+                    self.awake_until = now + BULK_PAUSE.as_nanos() as u64;
+                }
+            }
             // Its thread may have found it empty before this packet came.
             Drained::Busy => self.leave_to_poller(socket),
             Drained::Empty => {}

@@ -274,7 +274,7 @@ impl Ports {
             socket.lease(now);
         }
         match socket.drain(READS_PER_POLL, Some(instant), to) {
-            Drained::Some => {
+            Drained::Some { .. } => {
                 if index >= *hot {
                     self.heat(socket, now);
                 }
@@ -294,7 +294,7 @@ impl Ports {
             let mut rounds = SWEEP_ROUNDS;
             while rounds > 0 {
                 match socket.drain(READS_PER_POLL, None, to) {
-                    Drained::Some => rounds -= 1,
+                    Drained::Some { .. } => rounds -= 1,
                     Drained::Busy => std::thread::yield_now(),
                     Drained::Empty => break,
                 }

@@ -62,8 +62,8 @@ pub(crate) enum Drained {
     Busy,
     /// Nothing there.
     Empty,
-    /// Packets were dispatched.
-    Some,
+    /// Packets were dispatched; `bulk`: more at once than any single packet of ours.
+    Some { bulk: bool },
 }
 
 /// Where packets go.
@@ -113,7 +113,8 @@ impl ReceiveSocket {
         for n in 1..=limit {
             match self.read(&mut receiver, polled, to) {
                 Ok(bytes) => {
-                    drained = Drained::Some;
+                    let before = drained == Drained::Some { bulk: true };
+                    drained = Drained::Some { bulk: before || bytes >= BULK };
                     if n.is_multiple_of(READS_PER_ACK) {
                         to.guest.release(false);
                     }
@@ -127,7 +128,7 @@ impl ReceiveSocket {
                 Err(_) => add(&to.counters.receive_errors, 1),
             }
         }
-        if drained == Drained::Some {
+        if drained != Drained::Empty {
             to.guest.release(false);
         }
         drained
