@@ -1,8 +1,9 @@
 /*
- * rdma_bench server|client lat SIZE | bw SIZE | conn COUNT
+ * rdma_bench server|client lat SIZE 1 | bw SIZE QPS | rate SIZE LIST | conn COUNT 1
  *
  * An ordinary RDMA program on 127.0.0.1. The server prints "listening"; the client prints one number: microseconds of half a round
- * trip (lat), GB/s (bw) or connections a second (conn). The data is verified at its target.
+ * trip (lat), GB/s of WRITEs (bw), SENDs a second, LIST of them posted at once (rate), or connections a second (conn). What is
+ * written is verified at its target.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -17,11 +18,14 @@
 #include <time.h>
 
 #define PORT 7555
-#define DEPTH 64
+#define DEPTH 128
+#define MAX_QPS 64
 #define ROUNDS 9
 #define PINGS 20000
 #define STREAM_BYTES (1ULL << 30)
-#define IN_FLIGHT (2U << 20)    /* bytes of outstanding WRITEs */
+#define MOST_WRITES (1ULL << 18)
+#define MOST_SENDS (1ULL << 20)
+#define IN_FLIGHT (2U << 20)    /* bytes of outstanding WRITEs, two at least */
 
 #define MUST(x) do { if (!(x)) { perror(#x); exit(1); } } while (0)
 
@@ -31,6 +35,7 @@ static struct rdma_event_channel *channel;
 static char *buffer;
 static struct ibv_mr *mr;
 static size_t size;
+static unsigned many;           /* QPS or LIST */
 
 static double now(void)
 {
@@ -66,12 +71,13 @@ static struct rdma_cm_id *next(enum rdma_cm_event_type wanted, struct target *re
 	return id;
 }
 
-static void make_qp(struct rdma_cm_id *id)
+/* With a completion queue of its own, or that of another. */
+static void make_qp(struct rdma_cm_id *id, struct ibv_cq *cq)
 {
 	struct ibv_qp_init_attr a = { .qp_type = IBV_QPT_RC,
 				      .cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 } };
 
-	MUST(a.send_cq = a.recv_cq = ibv_create_cq(id->verbs, 4 * DEPTH, NULL, NULL, 0));
+	MUST(a.send_cq = a.recv_cq = cq ? cq : ibv_create_cq(id->verbs, 4 * DEPTH, NULL, NULL, 0));
 	MUST(!rdma_create_qp(id, NULL, &a));
 }
 
@@ -160,33 +166,64 @@ static void ping_pong(struct rdma_cm_id *id, int client)
 	printf("%.4f\n", rounds[(ROUNDS + 1) / 2]);
 }
 
-static void stream(struct rdma_cm_id *id, struct target remote)
+/* How many completions came; all must be good. */
+static int completions(struct ibv_cq *cq)
 {
-	unsigned window = IN_FLIGHT / size > DEPTH ? DEPTH : IN_FLIGHT / size ? IN_FLIGHT / size : 1;
-	uint64_t count = STREAM_BYTES / size, posted = 0, done = 0;
+	struct ibv_wc wc[16];
+	int n = ibv_poll_cq(cq, 16, wc);
+
+	MUST(n >= 0);
+	for (int i = 0; i < n; i++)
+		MUST(wc[i].status == IBV_WC_SUCCESS);
+	return n;
+}
+
+/* WRITEs over all connections in turn. */
+static void stream(struct rdma_cm_id **ids, struct target remote)
+{
+	unsigned window = IN_FLIGHT / size > DEPTH ? DEPTH : IN_FLIGHT / size > 2 ? IN_FLIGHT / size : 2;
+	uint64_t count = STREAM_BYTES / size > MOST_WRITES ? MOST_WRITES : STREAM_BYTES / size, posted = 0, done = 0;
 	struct ibv_sge sge = { (uintptr_t)buffer, size, mr->lkey };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
 				  .wr.rdma = { remote.addr, remote.rkey } },
 			   *bad;
-	struct ibv_wc wc[16];
 	double begin;
 
 	for (size_t i = 0; i < size; i++)
 		buffer[i] = (char)(i * 31 + 7);
 	for (begin = now(); done < count;) {
-		int n;
-
-		while (posted < count && posted - done < window) {
-			MUST(!ibv_post_send(id->qp, &wr, &bad));
-			posted++;
-		}
-		n = ibv_poll_cq(id->qp->send_cq, 16, wc);
-		MUST(n >= 0);
-		for (int i = 0; i < n; i++)
-			MUST(wc[i].status == IBV_WC_SUCCESS);
-		done += n;
+		while (posted < count && posted - done < window)
+			MUST(!ibv_post_send(ids[posted++ % many]->qp, &wr, &bad));
+		done += completions(ids[0]->qp->send_cq);
 	}
 	printf("%.4f\n", count * size / (now() - begin) / 1e9);
+}
+
+/* SENDs in lists of `many`, the last of each signalled; DEPTH of them outstanding. */
+static void send_rate(struct rdma_cm_id *id)
+{
+	struct ibv_sge sge = { (uintptr_t)buffer, size, mr->lkey };
+	struct ibv_send_wr wr[DEPTH], *bad;
+	uint64_t posted = 0, done = 0;
+	double begin;
+
+	for (unsigned i = 0; i < many; i++)
+		wr[i] = (struct ibv_send_wr){ .next = i + 1 < many ? &wr[i + 1] : NULL, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+					      .send_flags = i + 1 < many ? 0 : IBV_SEND_SIGNALED };
+	for (begin = now(); done < MOST_SENDS;) {
+		while (posted < MOST_SENDS && posted - done + many <= DEPTH) {
+			MUST(!ibv_post_send(id->qp, wr, &bad));
+			posted += many;
+		}
+		done += many * completions(id->qp->send_cq);
+	}
+	printf("%.0f\n", MOST_SENDS / (now() - begin));
+}
+
+static void receive_all(struct rdma_cm_id *id)
+{
+	for (uint64_t i = 0; i < MOST_SENDS; i++)
+		take(id);
 }
 
 static struct sockaddr_in address(void)
@@ -196,7 +233,7 @@ static struct sockaddr_in address(void)
 	return a;
 }
 
-static struct rdma_cm_id *resolve(void)
+static struct rdma_cm_id *resolve(struct ibv_cq *cq)
 {
 	struct sockaddr_in a = address();
 	struct rdma_cm_id *id;
@@ -206,21 +243,35 @@ static struct rdma_cm_id *resolve(void)
 	next(RDMA_CM_EVENT_ADDR_RESOLVED, NULL);
 	MUST(!rdma_resolve_route(id, 2000));
 	next(RDMA_CM_EVENT_ROUTE_RESOLVED, NULL);
-	make_qp(id);
+	make_qp(id, cq);
 	return id;
 }
 
 static struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7 };
 
+static int takes_receives(const char *what)
+{
+	return !strcmp(what, "lat") || !strcmp(what, "rate");
+}
+
+static void make_ready(struct rdma_cm_id *id, const char *what)
+{
+	make_buffer(id, takes_receives(what) ? size * (1 + DEPTH) : size);
+	if (takes_receives(what))
+		for (unsigned i = 0; i < DEPTH; i++)
+			post_recv(id, i);
+}
+
 static void client(const char *what, int count)
 {
 	struct target remote = { 0 };
-	struct rdma_cm_id *id;
+	struct rdma_cm_id *ids[MAX_QPS] = { 0 }, *id;
+	unsigned connections = strcmp(what, "bw") ? 1 : many;
 	double begin = now();
 
 	if (!strcmp(what, "conn")) {
 		for (int i = 0; i < count; i++) {
-			id = resolve();
+			id = resolve(NULL);
 			MUST(!rdma_connect(id, &param));
 			next(RDMA_CM_EVENT_ESTABLISHED, NULL);
 			MUST(!rdma_disconnect(id));
@@ -231,19 +282,22 @@ static void client(const char *what, int count)
 		printf("%.2f\n", count / (now() - begin));
 		return;
 	}
-	id = resolve();
-	make_buffer(id, size * (1 + DEPTH));
+	for (unsigned i = 0; i < connections; i++) {
+		ids[i] = resolve(i ? ids[0]->qp->send_cq : NULL);
+		if (!i)
+			make_ready(ids[0], what);
+		MUST(!rdma_connect(ids[i], &param));
+		next(RDMA_CM_EVENT_ESTABLISHED, &remote);
+	}
 	if (!strcmp(what, "lat"))
-		for (unsigned i = 0; i < DEPTH; i++)
-			post_recv(id, i);
-	MUST(!rdma_connect(id, &param));
-	next(RDMA_CM_EVENT_ESTABLISHED, &remote);
-	if (!strcmp(what, "lat"))
-		ping_pong(id, 1);
+		ping_pong(ids[0], 1);
+	else if (!strcmp(what, "rate"))
+		send_rate(ids[0]);
 	else
-		stream(id, remote);
+		stream(ids, remote);
 	fflush(stdout);
-	rdma_disconnect(id);
+	for (unsigned i = 0; i < connections; i++)
+		rdma_disconnect(ids[i]);
 }
 
 static void verify(void)
@@ -255,50 +309,70 @@ static void verify(void)
 		}
 }
 
+static struct rdma_cm_id *accept_one(const char *what, int first)
+{
+	struct rdma_cm_id *id = next(RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	struct rdma_conn_param p = param;
+	struct target t;
+
+	make_qp(id, NULL);
+	if (strcmp(what, "conn")) {
+		if (first)
+			make_ready(id, what);
+		t = (struct target){ (uintptr_t)buffer, mr->rkey };
+		p.private_data = &t;
+		p.private_data_len = sizeof(t);
+	}
+	MUST(!rdma_accept(id, &p));
+	return next(RDMA_CM_EVENT_ESTABLISHED, NULL);
+}
+
+static void end(struct rdma_cm_id *id)
+{
+	rdma_disconnect(id);
+	drop_qp(id);
+	rdma_destroy_id(id);
+}
+
 static void server(const char *what, int count)
 {
+	unsigned connections = strcmp(what, "bw") ? 1 : many;
 	struct sockaddr_in a = address();
-	struct rdma_cm_id *listener, *id;
+	struct rdma_cm_id *listener, *id = NULL;
 
 	MUST(!rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP));
 	MUST(!rdma_bind_addr(listener, (struct sockaddr *)&a));
-	MUST(!rdma_listen(listener, 16));
+	MUST(!rdma_listen(listener, MAX_QPS));
 	printf("listening\n");
 	fflush(stdout);
-	for (int i = 0; i < (!strcmp(what, "conn") ? count : 1); i++) {
-		struct rdma_conn_param p = param;
-		struct target t;
-
-		id = next(RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
-		make_qp(id);
-		if (strcmp(what, "conn")) {
-			make_buffer(id, size * (1 + DEPTH));
-			t = (struct target){ (uintptr_t)buffer, mr->rkey };
-			p.private_data = &t;
-			p.private_data_len = sizeof(t);
+	if (!strcmp(what, "conn")) {
+		for (int i = 0; i < count; i++) {
+			accept_one(what, 0);
+			end(next(RDMA_CM_EVENT_DISCONNECTED, NULL));
 		}
-		if (!strcmp(what, "lat"))
-			for (unsigned k = 0; k < DEPTH; k++)
-				post_recv(id, k);
-		MUST(!rdma_accept(id, &p));
-		next(RDMA_CM_EVENT_ESTABLISHED, NULL);
-		if (!strcmp(what, "lat"))
-			ping_pong(id, 0);
-		next(RDMA_CM_EVENT_DISCONNECTED, NULL);
-		if (!strcmp(what, "bw"))
+		return;
+	}
+	for (unsigned i = 0; i < connections; i++)
+		id = accept_one(what, !i);
+	if (!strcmp(what, "lat"))
+		ping_pong(id, 0);
+	if (!strcmp(what, "rate"))
+		receive_all(id);
+	for (unsigned i = 0; i < connections; i++) {
+		id = next(RDMA_CM_EVENT_DISCONNECTED, NULL);
+		if (!i && !strcmp(what, "bw"))
 			verify();
-		rdma_disconnect(id);
-		drop_qp(id);
-		rdma_destroy_id(id);
+		end(id);
 	}
 }
 
 int main(int argc, char **argv)
 {
-	int is_client = argc == 4 && !strcmp(argv[1], "client");
+	int is_client = argc == 5 && !strcmp(argv[1], "client");
 
-	if (argc != 4) {
-		fprintf(stderr, "usage: rdma_bench server|client lat SIZE | bw SIZE | conn COUNT\n");
+	many = argc == 5 ? strtoul(argv[4], NULL, 10) : 0;
+	if (argc != 5 || !many || many > MAX_QPS) {
+		fprintf(stderr, "usage: rdma_bench server|client lat SIZE 1 | bw SIZE QPS | rate SIZE LIST | conn COUNT 1\n");
 		return 2;
 	}
 	pin(is_client ? 0 : 1);

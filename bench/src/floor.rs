@@ -18,12 +18,18 @@ const ACK_LEN: usize = 20;
 /// BTH (12), 4096 bytes, ICRC (4): one packet of a WRITE at the loopback interface's path MTU.
 const SEGMENT_LEN: usize = 4112;
 const SEGMENT_PAYLOAD: usize = 4096;
+/// RETH, ICRC and BTH: what a WRITE of one packet adds to its payload.
+const WRITE_LEN: usize = 32;
 /// As many segments as fit into one UDP_SEGMENT send of at most 65,507 bytes.
 const BATCH: usize = 15;
 
 const ROUNDS: usize = 9;
 const PINGS: usize = 20_000;
 const STREAM_BYTES: usize = 1 << 30;
+const MOST_MESSAGES: usize = 1 << 18;
+const SENDS: usize = 1 << 20;
+/// SENDs outstanding.
+const OUTSTANDING: usize = 128;
 const CONNECTS: usize = 2_000;
 /// A receive buffer to ask for; what the kernel grants decides how much may be in flight.
 const RECEIVE_BUFFER: usize = 8 << 20;
@@ -103,17 +109,38 @@ pub fn ping_pong(acks: Acks) -> io::Result<f64> {
     Ok(median(rounds))
 }
 
-/// Bytes a second, in GB/s, of messages of `size` bytes sent as GSO batches and received as GRO batches: the best of several windows, of
-/// those in which nothing was lost.
+/// Bytes a second, in GB/s, of messages of `size` bytes, each sent by itself, in GSO batches where it takes more than one datagram, and
+/// received as GRO batches: the best of several windows, of those in which nothing was lost.
 ///
 /// # Errors
 /// What the sockets say; `TimedOut` when every window lost datagrams.
 pub fn stream(size: usize) -> io::Result<f64> {
-    let mut best: Option<f64> = None;
+    let (segment, segments) =
+        if size <= SEGMENT_PAYLOAD { (size + WRITE_LEN, 1) } else { (SEGMENT_LEN, size / SEGMENT_PAYLOAD) };
+    let messages = STREAM_BYTES.div_ceil(size).min(MOST_MESSAGES);
+    let stream = Stream { messages, segment, segments, window: 0, credit: 1 << 15 };
     // The smallest has room for a batch and for what the receiver has not told of yet.
-    for window in [128, 192, 256, 384, 512, 1024, 2048, 4096].map(|kib| kib << 10) {
-        match stream_once(size, window) {
-            Ok(rate) => best = Some(best.map_or(rate, |b| b.max(rate))),
+    let took = best_window([128, 192, 256, 384, 512, 1024, 2048, 4096].map(|kib| kib << 10), &stream)?;
+    Ok((messages * size) as f64 / took.as_secs_f64() / 1e9)
+}
+
+/// Datagrams a second of 64-byte SENDs, `list` of them with each call, 128 outstanding.
+///
+/// # Errors
+/// What the sockets say; `TimedOut` when datagrams were lost.
+pub fn rate(list: usize) -> io::Result<f64> {
+    let window = OUTSTANDING * SEND_LEN;
+    let stream =
+        Stream { messages: SENDS / list, segment: SEND_LEN, segments: list, window, credit: window / 4 };
+    Ok(SENDS as f64 / best_window([window], &stream)?.as_secs_f64())
+}
+
+/// The shortest of the times with each of `windows`, which ascend, until datagrams are lost.
+fn best_window<const N: usize>(windows: [usize; N], stream: &Stream) -> io::Result<Duration> {
+    let mut best: Option<Duration> = None;
+    for window in windows {
+        match (Stream { window, ..*stream }).run() {
+            Ok(took) => best = Some(best.map_or(took, |b| b.min(took))),
             Err(e) if e.kind() == io::ErrorKind::TimedOut => break, // lost: a larger window loses more
             Err(e) => return Err(e),
         }
@@ -121,68 +148,86 @@ pub fn stream(size: usize) -> io::Result<f64> {
     best.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "datagrams were lost with every window"))
 }
 
-fn stream_once(size: usize, window: usize) -> io::Result<f64> {
-    let (here, there) = socket_pair()?;
-    set_udp_option(&here, libc::UDP_SEGMENT, SEGMENT_LEN as libc::c_int)?;
-    set_udp_option(&there, libc::UDP_GRO, 1)?;
-    SockRef::from(&there).set_recv_buffer_size(RECEIVE_BUFFER)?;
-    for s in [&here, &there] {
-        s.set_nonblocking(true)?;
+/// Messages one way, credits the other.
+#[derive(Clone, Copy)]
+struct Stream {
+    messages: usize,
+    /// Bytes of a datagram.
+    segment: usize,
+    /// Datagrams of a message.
+    segments: usize,
+    /// Bytes outstanding.
+    window: usize,
+    /// After so many bytes the receiver tells how many have come.
+    credit: usize,
+}
+
+impl Stream {
+    fn run(self) -> io::Result<Duration> {
+        let (here, there) = socket_pair()?;
+        set_udp_option(&here, libc::UDP_SEGMENT, self.segment as libc::c_int)?;
+        set_udp_option(&there, libc::UDP_GRO, 1)?;
+        SockRef::from(&there).set_recv_buffer_size(RECEIVE_BUFFER)?;
+        for s in [&here, &there] {
+            s.set_nonblocking(true)?;
+        }
+        let receiving = thread::spawn(move || self.receive(&there));
+        let sending = thread::spawn(move || self.send(&here));
+        let (sent, received) = (join(sending), join(receiving));
+        // A receiver that gave up refuses what the sender still sends: its own error says why.
+        received?;
+        sent
     }
-    let messages = STREAM_BYTES.div_ceil(size);
-    let wire = messages * size / SEGMENT_PAYLOAD * SEGMENT_LEN;
-    let receiving = thread::spawn(move || receive_stream(&there, wire));
-    let sending = thread::spawn(move || send_stream(&here, messages, size, window));
-    let (sent, received) = (join(sending), join(receiving));
-    let took = sent?;
-    received?;
-    Ok((messages * size) as f64 / took.as_secs_f64() / 1e9)
+
+    /// Receives everything and sends how much has come now and then, and at the end: the sender's credit.
+    fn receive(&self, socket: &UdpSocket) -> io::Result<()> {
+        pin::to_core(1)?;
+        let expected = self.messages * self.segments * self.segment;
+        let mut buffer = vec![0; 1 << 16];
+        let (mut total, mut told, mut heard) = (0, 0, Instant::now());
+        while total < expected {
+            match socket.recv(&mut buffer) {
+                Ok(n) => {
+                    total += n;
+                    heard = Instant::now();
+                    if total - told >= self.credit || total == expected {
+                        told = total;
+                        socket.send(&(total as u64).to_ne_bytes())?;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && heard.elapsed() < QUIET => {
+                    hint::spin_loop()
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, socket: &UdpSocket) -> io::Result<Duration> {
+        pin::to_core(0)?;
+        let most = BATCH.max(self.segments.min(OUTSTANDING / 2));
+        let batch = vec![0x5a_u8; (most * self.segment).min(BATCH * SEGMENT_LEN)];
+        let most = batch.len() / self.segment;
+        let (mut sent, mut credited) = (0, 0);
+        let begin = Instant::now();
+        for _ in 0..self.messages {
+            let mut left = self.segments;
+            while left > 0 {
+                let bytes = left.min(most) * self.segment;
+                wait_for_credit(socket, &mut credited, (sent + bytes).saturating_sub(self.window))?;
+                sent += socket.send(&batch[..bytes])?;
+                left -= left.min(most);
+            }
+        }
+        wait_for_credit(socket, &mut credited, sent)?;
+        Ok(begin.elapsed())
+    }
 }
 
 /// How long nothing may come before the stream counts as broken.
 const QUIET: Duration = Duration::from_millis(300);
-
-/// Receives `expected` bytes; every 32 KiB, and at the end, it sends how many have come: the sender's credit.
-fn receive_stream(socket: &UdpSocket, expected: usize) -> io::Result<()> {
-    pin::to_core(1)?;
-    let mut buffer = vec![0; 1 << 16];
-    let (mut total, mut told, mut heard) = (0, 0, Instant::now());
-    while total < expected {
-        match socket.recv(&mut buffer) {
-            Ok(n) => {
-                total += n;
-                heard = Instant::now();
-                if total - told >= 1 << 15 || total == expected {
-                    told = total;
-                    socket.send(&(total as u64).to_ne_bytes())?;
-                }
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock && heard.elapsed() < QUIET => hint::spin_loop(),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
-fn send_stream(socket: &UdpSocket, messages: usize, size: usize, window: usize) -> io::Result<Duration> {
-    pin::to_core(0)?;
-    let batch = vec![0x5a_u8; BATCH * SEGMENT_LEN];
-    let (mut sent, mut credited) = (0, 0);
-    let begin = Instant::now();
-    for _ in 0..messages {
-        let mut left = size / SEGMENT_PAYLOAD;
-        while left > 0 {
-            let segments = left.min(BATCH);
-            let bytes = segments * SEGMENT_LEN;
-            wait_for_credit(socket, &mut credited, (sent + bytes).saturating_sub(window))?;
-            sent += socket.send(&batch[..bytes])?;
-            left -= segments;
-        }
-    }
-    wait_for_credit(socket, &mut credited, sent)?;
-    Ok(begin.elapsed())
-}
 
 /// Until the receiver has told of `wanted` bytes.
 fn wait_for_credit(socket: &UdpSocket, credited: &mut usize, wanted: usize) -> io::Result<()> {

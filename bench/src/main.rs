@@ -32,6 +32,9 @@ struct Args {
     write: Option<PathBuf>,
 }
 
+/// Bytes of a WRITE: from less than a packet to many batches.
+const WRITE_SIZES: [usize; 7] = [64, 1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20];
+
 fn main() -> ExitCode {
     match measure(&Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -50,38 +53,52 @@ fn measure(args: &Args) -> io::Result<()> {
     // Each floor is measured right before its figure: the machine's mood is then the same for both.
     let same = floor::ping_pong(floor::Acks::Sent)?;
     figures.push(Figure {
-        what: "64-byte SEND, half round trip",
+        what: "64-byte SEND, half round trip".to_owned(),
         unit: "us",
         better: Better::Lower,
         floor: same,
         floor_is: "UDP, the same datagrams (80 bytes, and 20 for the ACK)",
-        ours: ours(&["lat", "64"])?,
+        ours: ours(&["lat", "64", "1"])?,
     });
     figures.push(Figure {
-        what: "the same, beside UDP without the ACKs",
+        what: "the same, beside UDP without the ACKs".to_owned(),
         unit: "us",
         better: Better::Lower,
         floor: floor::ping_pong(floor::Acks::None)?,
         floor_is: "UDP, 80 bytes",
         ours: figures[0].ours,
     });
-    for (what, size) in [("64 KiB WRITEs", 64 << 10), ("1 MiB WRITEs", 1 << 20)] {
+    for list in [1, 32] {
         figures.push(Figure {
-            what,
-            unit: "GB/s",
+            what: format!("64-byte SENDs, 128 outstanding, posted in lists of {list}"),
+            unit: "1/s",
             better: Better::Higher,
-            floor: floor::stream(size)?,
-            floor_is: "UDP with GSO and GRO, datagrams of 4112 bytes, without loss",
-            ours: ours(&["bw", &size.to_string()])?,
+            floor: floor::rate(list)?,
+            floor_is: "UDP, datagrams of 80 bytes, a call for each list",
+            ours: ours(&["rate", "64", &list.to_string()])?,
         });
     }
+    for size in WRITE_SIZES {
+        // A queue pair has no floor of its own: the sockets' is one flow, in the same run.
+        let floor = floor::stream(size)?;
+        for (qps, over) in [(1, "one QP"), (16, "16 QPs")] {
+            figures.push(Figure {
+                what: format!("{} WRITEs, {over}", report::bytes(size)),
+                unit: "GB/s",
+                better: Better::Higher,
+                floor,
+                floor_is: "UDP with GSO and GRO, a WRITE's datagrams, each message by itself, without loss",
+                ours: ours(&["bw", &size.to_string(), &qps.to_string()])?,
+            });
+        }
+    }
     figures.push(Figure {
-        what: "connections, one after the other",
+        what: "connections, one after the other".to_owned(),
         unit: "1/s",
         better: Better::Higher,
         floor: floor::connects()?,
         floor_is: "TCP: connect, accept, one byte, close",
-        ours: ours(&["conn", "1000"])?,
+        ours: ours(&["conn", "1000", "1"])?,
     });
     let table = report::table(&figures);
     print!("{table}");

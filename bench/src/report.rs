@@ -15,7 +15,7 @@ pub enum Better {
 /// One line: what was measured, on Verbena and on plain sockets.
 pub struct Figure {
     /// The operation.
-    pub what: &'static str,
+    pub what: String,
     /// Of both numbers.
     pub unit: &'static str,
     /// For the reader of the ratio.
@@ -29,7 +29,20 @@ pub struct Figure {
 }
 
 fn number(value: f64) -> String {
-    if value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+    match value {
+        100.0.. => format!("{value:.0}"),
+        1.0.. => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// "64 B", "4 KiB", "16 MiB".
+pub fn bytes(size: usize) -> String {
+    match size {
+        0x10_0000.. => format!("{} MiB", size >> 20),
+        0x400.. => format!("{} KiB", size >> 10),
+        _ => format!("{size} B"),
+    }
 }
 
 /// "model, N cores, Linux release", as far as /proc tells.

@@ -26,6 +26,7 @@ pub mod port;
 pub mod post;
 pub mod qp;
 pub mod raw;
+mod scratch;
 pub mod srq;
 mod timers;
 pub mod wq;

@@ -1,6 +1,5 @@
 //! A queue pair: the engine of its transport, its receive queue, its attributes and its path.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +8,7 @@ use std::time::Instant;
 
 use transport::op::{Completion, Context, QpEvent, RecvWr, Side, Status};
 use transport::rc::Hold;
-use transport::{Memory, TxBatch, Window};
+use transport::{Memory, Window};
 use wire::Qpn;
 use wire::roce::Packet;
 
@@ -18,13 +17,9 @@ use crate::cq::{Cq, Note};
 use crate::engine::Engine;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::memory::View;
+use crate::scratch::with_batch;
 use crate::wq::Spread;
 use crate::{Error, Path, Pd, PostError, Srq, limits};
-
-thread_local! {
-    /// Packets are built here and leave before the queue pair is unlocked; reused, so sending allocates nothing.
-    pub(crate) static BATCH: RefCell<TxBatch> = RefCell::new(TxBatch::new());
-}
 
 /// Sizes of a queue pair's queues (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -498,7 +493,7 @@ impl Inner {
     /// An ACK held back leaves, nothing else.
     fn last_words(&mut self, qp: &Qp) {
         let Some(path) = self.path else { return };
-        BATCH.with_borrow_mut(|batch| {
+        with_batch(|batch| {
             batch.clear();
             let (engine, mut stand) = self.split(qp);
             engine.last_words(batch, &mut stand);
@@ -521,7 +516,7 @@ impl Inner {
             path.detour = path.detour.wrapping_add(1);
             self.path = Some(path);
         }
-        BATCH.with_borrow_mut(|batch| {
+        with_batch(|batch| {
             loop {
                 batch.clear();
                 let (engine, mut stand) = self.split(qp);

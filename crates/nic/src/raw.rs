@@ -2,7 +2,6 @@
 //! a receive gets. What comes in finds its queue pair by the rules of [`crate::flow`]; one that is made over an indirection
 //! table spreads its frames over work queues ([`crate::wq`]).
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,16 +13,12 @@ use wire::Qpn;
 
 use crate::engine::Engine;
 use crate::qp::Inner;
+use crate::scratch::with_frame;
 use crate::wq::Spread;
 use crate::{Error, Qp, QpType};
 
 /// Longest frame: the longest IP packet behind an Ethernet header with a VLAN tag.
 pub const MAX_FRAME: usize = 65_535 + 18;
-
-thread_local! {
-    /// A frame is put together here; reused, so sending allocates nothing.
-    static FRAME: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// One raw packet queue pair. Nothing is acknowledged, so a request is complete when its frame has left.
 #[derive(Debug)]
@@ -87,7 +82,7 @@ impl Raw {
 
     /// Sends what is queued, each frame by `send`, whose error is an errno.
     pub fn send_all(&mut self, cx: &mut impl Context, mut send: impl FnMut(&[u8]) -> Result<(), i32>) {
-        FRAME.with_borrow_mut(|frame| {
+        with_frame(|frame| {
             while self.state == State::Rts {
                 let Some(wr) = self.queue.pop_front() else { break };
                 match gather(&wr, frame, cx.memory()).and_then(|()| status_of(send(frame))) {
