@@ -1,9 +1,8 @@
 /*
- * rdma_bench server|client lat SIZE 1 | bw SIZE QPS | rate SIZE LIST | conn COUNT 1
+ * rdma_bench server|client lat SIZE 1 | bw SIZE QPS | rate SIZE LIST
  *
  * An ordinary RDMA program on 127.0.0.1. The server prints "listening"; the client prints one number: microseconds of half a round
- * trip (lat), GB/s of WRITEs (bw), SENDs a second, LIST of them posted at once (rate), or connections a second (conn). What is
- * written is verified at its target.
+ * trip (lat), GB/s of WRITEs (bw), or SENDs a second, LIST of them posted at once (rate). What is written is verified at its target.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -262,26 +261,12 @@ static void make_ready(struct rdma_cm_id *id, const char *what)
 			post_recv(id, i);
 }
 
-static void client(const char *what, int count)
+static void client(const char *what)
 {
 	struct target remote = { 0 };
-	struct rdma_cm_id *ids[MAX_QPS] = { 0 }, *id;
+	struct rdma_cm_id *ids[MAX_QPS] = { 0 };
 	unsigned connections = strcmp(what, "bw") ? 1 : many;
-	double begin = now();
 
-	if (!strcmp(what, "conn")) {
-		for (int i = 0; i < count; i++) {
-			id = resolve(NULL);
-			MUST(!rdma_connect(id, &param));
-			next(RDMA_CM_EVENT_ESTABLISHED, NULL);
-			MUST(!rdma_disconnect(id));
-			next(RDMA_CM_EVENT_DISCONNECTED, NULL);
-			drop_qp(id);
-			rdma_destroy_id(id);
-		}
-		printf("%.2f\n", count / (now() - begin));
-		return;
-	}
 	for (unsigned i = 0; i < connections; i++) {
 		ids[i] = resolve(i ? ids[0]->qp->send_cq : NULL);
 		if (!i)
@@ -316,25 +301,16 @@ static struct rdma_cm_id *accept_one(const char *what, int first)
 	struct target t;
 
 	make_qp(id, NULL);
-	if (strcmp(what, "conn")) {
-		if (first)
-			make_ready(id, what);
-		t = (struct target){ (uintptr_t)buffer, mr->rkey };
-		p.private_data = &t;
-		p.private_data_len = sizeof(t);
-	}
+	if (first)
+		make_ready(id, what);
+	t = (struct target){ (uintptr_t)buffer, mr->rkey };
+	p.private_data = &t;
+	p.private_data_len = sizeof(t);
 	MUST(!rdma_accept(id, &p));
 	return next(RDMA_CM_EVENT_ESTABLISHED, NULL);
 }
 
-static void end(struct rdma_cm_id *id)
-{
-	rdma_disconnect(id);
-	drop_qp(id);
-	rdma_destroy_id(id);
-}
-
-static void server(const char *what, int count)
+static void server(const char *what)
 {
 	unsigned connections = strcmp(what, "bw") ? 1 : many;
 	struct sockaddr_in a = address();
@@ -345,13 +321,6 @@ static void server(const char *what, int count)
 	MUST(!rdma_listen(listener, MAX_QPS));
 	printf("listening\n");
 	fflush(stdout);
-	if (!strcmp(what, "conn")) {
-		for (int i = 0; i < count; i++) {
-			accept_one(what, 0);
-			end(next(RDMA_CM_EVENT_DISCONNECTED, NULL));
-		}
-		return;
-	}
 	for (unsigned i = 0; i < connections; i++)
 		id = accept_one(what, !i);
 	if (!strcmp(what, "lat"))
@@ -362,7 +331,9 @@ static void server(const char *what, int count)
 		id = next(RDMA_CM_EVENT_DISCONNECTED, NULL);
 		if (!i && !strcmp(what, "bw"))
 			verify();
-		end(id);
+		rdma_disconnect(id);
+		drop_qp(id);
+		rdma_destroy_id(id);
 	}
 }
 
@@ -372,15 +343,15 @@ int main(int argc, char **argv)
 
 	many = argc == 5 ? strtoul(argv[4], NULL, 10) : 0;
 	if (argc != 5 || !many || many > MAX_QPS) {
-		fprintf(stderr, "usage: rdma_bench server|client lat SIZE 1 | bw SIZE QPS | rate SIZE LIST | conn COUNT 1\n");
+		fprintf(stderr, "usage: rdma_bench server|client lat SIZE 1 | bw SIZE QPS | rate SIZE LIST\n");
 		return 2;
 	}
 	pin(is_client ? 0 : 1);
 	size = strtoul(argv[3], NULL, 10);
 	MUST(channel = rdma_create_event_channel());
 	if (is_client)
-		client(argv[2], (int)size);
+		client(argv[2]);
 	else
-		server(argv[2], (int)size);
+		server(argv[2]);
 	return 0;
 }

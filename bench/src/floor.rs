@@ -28,9 +28,8 @@ const PINGS: usize = 20_000;
 const STREAM_BYTES: usize = 1 << 30;
 const MOST_MESSAGES: usize = 1 << 18;
 const SENDS: usize = 1 << 20;
-/// SENDs outstanding.
+/// Messages outstanding.
 const OUTSTANDING: usize = 128;
-const CONNECTS: usize = 2_000;
 /// A receive buffer to ask for; what the kernel grants decides how much may be in flight.
 const RECEIVE_BUFFER: usize = 8 << 20;
 
@@ -118,9 +117,12 @@ pub fn stream(size: usize) -> io::Result<f64> {
     let (segment, segments) =
         if size <= SEGMENT_PAYLOAD { (size + WRITE_LEN, 1) } else { (SEGMENT_LEN, size / SEGMENT_PAYLOAD) };
     let messages = STREAM_BYTES.div_ceil(size).min(MOST_MESSAGES);
-    let stream = Stream { messages, segment, segments, window: 0, credit: 1 << 15 };
+    // No more than that many messages: a small datagram takes far more of a receive buffer than its bytes.
+    let most = OUTSTANDING * segment * segments;
+    let stream = Stream { messages, segment, segments, window: 0, credit: (1 << 15).min(most / 4) };
     // The smallest has room for a batch and for what the receiver has not told of yet.
-    let took = best_window([128, 192, 256, 384, 512, 1024, 2048, 4096].map(|kib| kib << 10), &stream)?;
+    let windows = [128, 192, 256, 384, 512, 1024, 2048, 4096].map(|kib| (kib << 10).min(most));
+    let took = best_window(windows, &stream)?;
     Ok((messages * size) as f64 / took.as_secs_f64() / 1e9)
 }
 
@@ -135,13 +137,13 @@ pub fn rate(list: usize) -> io::Result<f64> {
     Ok(SENDS as f64 / best_window([window], &stream)?.as_secs_f64())
 }
 
-/// The shortest of the times with each of `windows`, which ascend, until datagrams are lost.
+/// The shortest of the times with each of `windows`, of those in which no datagram was lost.
 fn best_window<const N: usize>(windows: [usize; N], stream: &Stream) -> io::Result<Duration> {
     let mut best: Option<Duration> = None;
     for window in windows {
         match (Stream { window, ..*stream }).run() {
             Ok(took) => best = Some(best.map_or(took, |b| b.min(took))),
-            Err(e) if e.kind() == io::ErrorKind::TimedOut => break, // lost: a larger window loses more
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => {}
             Err(e) => return Err(e),
         }
     }
@@ -250,33 +252,34 @@ fn wait_for_credit(socket: &UdpSocket, credited: &mut usize, wanted: usize) -> i
     Ok(())
 }
 
-/// TCP connections a second from one thread: connect, accept, one byte from the server, close.
+/// TCP connections a second from as many threads as `clients`, each of which makes `each`, one after the other: connect, accept, one
+/// byte from the server, close.
 ///
 /// # Errors
 /// What the sockets say.
-pub fn connects() -> io::Result<f64> {
+pub fn connects(clients: usize, each: usize) -> io::Result<f64> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
     let accepting = thread::spawn(move || -> io::Result<()> {
-        pin::to_core(1)?;
-        for _ in 0..CONNECTS {
+        for _ in 0..clients * each {
             let (mut stream, _) = listener.accept()?;
             stream.write_all(&[1])?;
         }
         Ok(())
     });
-    let connecting = thread::spawn(move || -> io::Result<Duration> {
-        pin::to_core(0)?;
-        let begin = Instant::now();
-        for _ in 0..CONNECTS {
+    let connect = move || -> io::Result<()> {
+        for _ in 0..each {
             let mut stream = TcpStream::connect(address)?;
             stream.read_exact(&mut [0])?;
         }
-        Ok(begin.elapsed())
-    });
-    let took = join(connecting)?;
+        Ok(())
+    };
+    let begin = Instant::now();
+    let connecting: Vec<_> = (0..clients).map(|_| thread::spawn(connect)).collect();
+    connecting.into_iter().try_for_each(join)?;
+    let took = begin.elapsed();
     join(accepting)?;
-    Ok(CONNECTS as f64 / took.as_secs_f64())
+    Ok((clients * each) as f64 / took.as_secs_f64())
 }
 
 fn set_udp_option(socket: &UdpSocket, option: libc::c_int, value: libc::c_int) -> io::Result<()> {

@@ -32,6 +32,8 @@ struct Args {
     write: Option<PathBuf>,
 }
 
+/// Connections that stand at once.
+const HELD: usize = 10_000;
 /// Bytes of a WRITE: from less than a packet to many batches.
 const WRITE_SIZES: [usize; 7] = [64, 1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20];
 
@@ -46,8 +48,11 @@ fn main() -> ExitCode {
 }
 
 fn measure(args: &Args) -> io::Result<()> {
-    let program =
-        if args.floors { None } else { Some(rdma::Program::compile(&args.verbena, &args.sources)?) };
+    let compile = |name| {
+        let compiled = || rdma::Program::compile(&args.verbena, &args.sources, name);
+        (!args.floors).then(compiled).transpose()
+    };
+    let (program, connections) = (compile("rdma_bench")?, compile("rdma_connections")?);
     let ours = |what: &[&str]| program.as_ref().map(|p| p.measure(what)).transpose();
     let mut figures = Vec::new();
     // Each floor is measured right before its figure: the machine's mood is then the same for both.
@@ -92,15 +97,24 @@ fn measure(args: &Args) -> io::Result<()> {
             });
         }
     }
-    figures.push(Figure {
-        what: "connections, one after the other".to_owned(),
-        unit: "1/s",
-        better: Better::Higher,
-        floor: floor::connects()?,
-        floor_is: "TCP: connect, accept, one byte, close",
-        ours: ours(&["conn", "1000", "1"])?,
-    });
-    let table = report::table(&figures);
+    for (clients, each, what) in [
+        (1, 1000, "connections, one after the other"),
+        (64, 500, "connections from 64 processes, 500 each, to one server"),
+    ] {
+        figures.push(Figure {
+            what: what.to_owned(),
+            unit: "1/s",
+            better: Better::Higher,
+            floor: floor::connects(clients, each)?,
+            floor_is: "TCP from as many threads: connect, accept, one byte, close",
+            ours: connections.as_ref().map(|p| p.connects(clients, each)).transpose()?,
+        });
+    }
+    let held = connections.as_ref().map(|p| p.hold(HELD)).transpose()?;
+    let mut table = report::table(&figures);
+    if let Some((client, server)) = held {
+        table += &report::memory(HELD, client, server);
+    }
     print!("{table}");
     if let Some(path) = &args.write {
         std::fs::write(path, table)?;

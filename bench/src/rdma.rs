@@ -1,72 +1,93 @@
-//! Runs `rdma_bench.c`, an RDMA program like any other, on Verbena: a server and a client process on 127.0.0.1.
+//! Runs `rdma_bench.c` and `rdma_connections.c`, RDMA programs like any other, on Verbena: a server and client processes on 127.0.0.1.
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Instant;
 
-/// The compiled program and the command that puts it on Verbena.
+/// A compiled program and the command that puts it on Verbena.
 pub struct Program {
     verbena: PathBuf,
     binary: PathBuf,
 }
 
 impl Program {
-    /// Compiles `rdma_bench.c` against the installed headers with `cc`, linked to -libverbs and -lrdmacm as anyone would.
+    /// Compiles `name.c` against the installed headers with `cc`, linked to -libverbs and -lrdmacm as anyone would.
     ///
     /// # Errors
     /// When there is no compiler, or libibverbs-dev and librdmacm-dev are not installed.
-    pub fn compile(verbena: &Path, sources: &Path) -> io::Result<Self> {
-        let binary = std::env::temp_dir().join(format!("verbena-rdma-bench-{}", std::process::id()));
+    pub fn compile(verbena: &Path, sources: &Path, name: &str) -> io::Result<Self> {
+        let binary = std::env::temp_dir().join(format!("verbena-{name}-{}", std::process::id()));
         let program = Self { verbena: std::path::absolute(verbena)?, binary };
         let status = Command::new("cc")
             .args(["-O2", "-Wall", "-o"])
             .arg(&program.binary)
-            .arg(sources.join("rdma_bench.c"))
+            .arg(sources.join(name).with_extension("c"))
             .args(["-libverbs", "-lrdmacm"])
             .status()?;
         if status.success() {
             Ok(program)
         } else {
-            Err(io::Error::other(
-                "rdma_bench.c does not compile: libibverbs-dev and librdmacm-dev are needed",
-            ))
+            Err(io::Error::other(format!(
+                "{name}.c does not compile: libibverbs-dev and librdmacm-dev are needed"
+            )))
         }
     }
 
-    fn start(&self, role: &str, what: &[&str]) -> io::Result<Child> {
-        Command::new(&self.verbena)
+    fn start(&self, what: &[&str]) -> io::Result<Running> {
+        let mut child = Command::new(&self.verbena)
             .args(["run", "--"])
             .arg(&self.binary)
-            .arg(role)
             .args(what)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .spawn()
+            .spawn()?;
+        let output = child.stdout.take().map(BufReader::new);
+        Ok(Running { child, output })
     }
 
-    /// One measurement: the number the client prints last, after the server has verified what came.
+    /// One measurement of `rdma_bench`: the number the client prints last, after the server has verified what came.
     ///
     /// # Errors
     /// When one of the two processes fails.
     pub fn measure(&self, what: &[&str]) -> io::Result<f64> {
-        let mut server = Ended(self.start("server", what)?);
-        let mut line = String::new();
-        if let Some(out) = server.0.stdout.take() {
-            BufReader::new(out).read_line(&mut line)?;
-        }
-        if line.trim() != "listening" {
-            return Err(io::Error::other(format!("the server of {what:?} does not listen")));
-        }
-        let output = self.start("client", what)?.wait_with_output()?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let number = text.lines().last().and_then(|l| l.trim().parse().ok());
-        let served = server.0.wait()?;
-        match number {
-            Some(n) if output.status.success() && served.success() => Ok(n),
-            _ => {
-                Err(io::Error::other(format!("{what:?}: client {}, server {served}: {text}", output.status)))
-            }
-        }
+        let mut server = self.start(&[&["server"], what].concat())?;
+        server.expect("listening")?;
+        let number = self.start(&[&["client"], what].concat())?.number()?;
+        server.end()?;
+        Ok(number)
+    }
+
+    /// Connections a second of `rdma_connections`: as many client processes as `clients`, each of which makes `each`, one after the other.
+    ///
+    /// # Errors
+    /// When one of the processes fails.
+    pub fn connects(&self, clients: usize, each: usize) -> io::Result<f64> {
+        let mut server = self.start(&["server", &(clients * each).to_string()])?;
+        server.expect("listening")?;
+        let each = each.to_string();
+        let mut running =
+            (0..clients).map(|_| self.start(&["client", &each])).collect::<io::Result<Vec<Running>>>()?;
+        running.iter_mut().try_for_each(|client| client.expect("ready"))?;
+        let begin = Instant::now();
+        running.iter_mut().try_for_each(Running::go)?;
+        running.iter_mut().try_for_each(|client| client.end().map(drop))?;
+        let took = begin.elapsed();
+        server.end()?;
+        Ok((clients * each.parse::<usize>().unwrap_or(0)) as f64 / took.as_secs_f64())
+    }
+
+    /// What each of `count` connections that stand at once takes of the client's and of the server's resident memory, in bytes.
+    ///
+    /// # Errors
+    /// When one of the two processes fails.
+    pub fn hold(&self, count: usize) -> io::Result<(f64, f64)> {
+        let mut server = self.start(&["server", &(count + 1).to_string()])?;
+        server.expect("listening")?;
+        let mut client = self.start(&["hold", &count.to_string()])?;
+        client.expect("ready")?;
+        client.go()?;
+        Ok((client.number()?, server.number()?))
     }
 }
 
@@ -77,13 +98,56 @@ impl Drop for Program {
     }
 }
 
-/// A child that does not outlive its measurement.
-struct Ended(Child);
+/// A process that does not outlive its measurement.
+struct Running {
+    child: Child,
+    output: Option<BufReader<ChildStdout>>,
+}
 
-impl Drop for Ended {
+impl Running {
+    /// Waits for a line.
+    fn expect(&mut self, wanted: &str) -> io::Result<()> {
+        let mut line = String::new();
+        if let Some(output) = &mut self.output {
+            output.read_line(&mut line)?;
+        }
+        if line.trim() == wanted {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("{line:?} instead of {wanted:?}")))
+        }
+    }
+
+    /// Lets it begin.
+    fn go(&mut self) -> io::Result<()> {
+        match &mut self.child.stdin {
+            Some(input) => input.write_all(b"\n"),
+            None => Ok(()),
+        }
+    }
+
+    /// The rest of what it prints, when it has ended well.
+    fn end(&mut self) -> io::Result<String> {
+        let mut text = String::new();
+        if let Some(output) = &mut self.output {
+            output.read_to_string(&mut text)?;
+        }
+        let status = self.child.wait()?;
+        if status.success() { Ok(text) } else { Err(io::Error::other(format!("{status}: {text}"))) }
+    }
+
+    /// The number it prints last.
+    fn number(&mut self) -> io::Result<f64> {
+        let text = self.end()?;
+        let number = text.lines().last().and_then(|line| line.trim().parse().ok());
+        number.ok_or_else(|| io::Error::other(format!("no number: {text:?}")))
+    }
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
         // It has ended already unless the measurement failed; both calls then do nothing.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

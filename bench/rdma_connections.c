@@ -1,0 +1,195 @@
+/*
+ * rdma_connections server COUNT | client COUNT | hold COUNT
+ *
+ * An ordinary RDMA program on 127.0.0.1. The server accepts until COUNT connections have ended. A client makes COUNT, one after the
+ * other, each ended before the next. `hold` makes COUNT, has all of them at once, then ends them; before that both sides print how
+ * many bytes each connection takes of their resident memory. The server prints "listening" first, a client "ready", and begins
+ * when it has read a line.
+ */
+#include <arpa/inet.h>
+#include <infiniband/verbs.h>
+#include <netinet/in.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PORT 7556
+#define DEPTH 128
+
+#define MUST(x) do { if (!(x)) { perror(#x); exit(1); } } while (0)
+
+static struct rdma_event_channel *channel;
+static struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7 };
+
+static long resident(void)
+{
+	FILE *f = fopen("/proc/self/statm", "r");
+	long total, pages;
+
+	MUST(f && fscanf(f, "%ld %ld", &total, &pages) == 2);
+	fclose(f);
+	return pages * sysconf(_SC_PAGESIZE);
+}
+
+static struct sockaddr_in address(void)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+
+	return a;
+}
+
+static void make_qp(struct rdma_cm_id *id)
+{
+	struct ibv_qp_init_attr a = { .qp_type = IBV_QPT_RC,
+				      .cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 } };
+
+	MUST(a.send_cq = a.recv_cq = ibv_create_cq(id->verbs, 2 * DEPTH, NULL, NULL, 0));
+	MUST(!rdma_create_qp(id, NULL, &a));
+}
+
+static void end(struct rdma_cm_id *id)
+{
+	struct ibv_cq *cq = id->qp->send_cq;
+
+	rdma_disconnect(id);
+	rdma_destroy_qp(id);
+	ibv_destroy_cq(cq);
+	rdma_destroy_id(id);
+}
+
+static enum rdma_cm_event_type next(struct rdma_cm_id **id)
+{
+	enum rdma_cm_event_type type;
+	struct rdma_cm_event *e;
+
+	MUST(!rdma_get_cm_event(channel, &e));
+	*id = e->id;
+	type = e->event;
+	if (e->status) {
+		fprintf(stderr, "%s, status %d\n", rdma_event_str(type), e->status);
+		exit(1);
+	}
+	rdma_ack_cm_event(e);
+	return type;
+}
+
+static void expect(enum rdma_cm_event_type wanted)
+{
+	enum rdma_cm_event_type type;
+	struct rdma_cm_id *id;
+
+	type = next(&id);
+	if (type != wanted) {
+		fprintf(stderr, "%s instead of %s\n", rdma_event_str(type), rdma_event_str(wanted));
+		exit(1);
+	}
+}
+
+static struct rdma_cm_id *connect_one(void)
+{
+	struct sockaddr_in a = address();
+	struct rdma_cm_id *id;
+
+	MUST(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	MUST(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&a, 2000));
+	expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+	MUST(!rdma_resolve_route(id, 2000));
+	expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+	make_qp(id);
+	MUST(!rdma_connect(id, &param));
+	expect(RDMA_CM_EVENT_ESTABLISHED);
+	return id;
+}
+
+static void wait_for_line(void)
+{
+	printf("ready\n");
+	fflush(stdout);
+	while (getchar() != '\n')
+		;
+}
+
+static void client(int count)
+{
+	wait_for_line();
+	while (count--) {
+		struct rdma_cm_id *id = connect_one();
+
+		MUST(!rdma_disconnect(id));
+		expect(RDMA_CM_EVENT_DISCONNECTED);
+		end(id);
+	}
+}
+
+static void hold(int count)
+{
+	struct rdma_cm_id **ids = calloc(count, sizeof(*ids));
+	long before;
+
+	MUST(ids);
+	end(connect_one());     /* what is there once is not counted */
+	wait_for_line();
+	before = resident();
+	for (int i = 0; i < count; i++)
+		ids[i] = connect_one();
+	printf("%ld\n", (resident() - before) / count);
+	fflush(stdout);
+	for (int i = 0; i < count; i++)
+		end(ids[i]);
+}
+
+static void server(int count)
+{
+	int now = 0, most = 0, ended = 0;
+	long before = 0, full = 0;
+	struct rdma_cm_id *listener, *id;
+	struct sockaddr_in a = address();
+
+	MUST(!rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP));
+	MUST(!rdma_bind_addr(listener, (struct sockaddr *)&a));
+	MUST(!rdma_listen(listener, 1024));
+	printf("listening\n");
+	fflush(stdout);
+	while (ended < count)
+		switch (next(&id)) {
+		case RDMA_CM_EVENT_CONNECT_REQUEST:
+			make_qp(id);
+			MUST(!rdma_accept(id, &param));
+			break;
+		case RDMA_CM_EVENT_ESTABLISHED:
+			if (++now > most) {
+				most = now;
+				full = resident();
+				before = most == 1 ? full : before;
+			}
+			break;
+		case RDMA_CM_EVENT_DISCONNECTED:
+			now--;
+			ended++;
+			end(id);
+			break;
+		default:
+			break;
+		}
+	printf("%ld\n", (full - before) / (most > 1 ? most - 1 : 1));
+}
+
+int main(int argc, char **argv)
+{
+	int count = argc == 3 ? atoi(argv[2]) : 0;
+
+	if (count <= 0) {
+		fprintf(stderr, "usage: rdma_connections server COUNT | client COUNT | hold COUNT\n");
+		return 2;
+	}
+	MUST(channel = rdma_create_event_channel());
+	if (!strcmp(argv[1], "server"))
+		server(count);
+	else if (!strcmp(argv[1], "client"))
+		client(count);
+	else
+		hold(count);
+	return 0;
+}
