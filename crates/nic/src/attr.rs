@@ -14,12 +14,17 @@ pub enum QpType {
     Uc = 3,
     /// Unreliable datagram.
     Ud = 4,
+    /// Initiator of an extended reliable connection.
+    XrcSend = 9,
+    /// Target of an extended reliable connection.
+    XrcRecv = 10,
 }
 
 impl QpType {
     /// From `enum ibv_qp_type`; `None` for what this adapter does not have.
     pub fn from_code(code: u32) -> Option<QpType> {
-        [QpType::Rc, QpType::Uc, QpType::Ud].into_iter().find(|t| *t as u32 == code)
+        use QpType::*;
+        [Rc, Uc, Ud, XrcSend, XrcRecv].into_iter().find(|t| *t as u32 == code)
     }
 }
 
@@ -210,6 +215,16 @@ fn rc_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
     })
 }
 
+/// What only the responder of a connection wants to know, and an XRC initiator has not.
+const ANSWERING: u32 = mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
+/// What only the requester wants to know, and an XRC target has not. (A target takes timeout and PSN, of which it makes no use.)
+const ASKING: u32 = mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+
+/// Requires and allows all but `bits`; a move to Reset or Error goes on allowing everything.
+fn without((required, optional): (u32, u32), bits: u32) -> (u32, u32) {
+    (required & !bits, if optional == u32::MAX { optional } else { optional & !bits })
+}
+
 /// The same of a UC queue pair: no retries, no READs and atomics.
 fn uc_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
     use QpState::*;
@@ -257,6 +272,8 @@ pub fn check(kind: QpType, current: QpState, attr: &QpAttr, bits: u32) -> Result
         QpType::Rc => rc_masks(current, to),
         QpType::Uc => uc_masks(current, to),
         QpType::Ud => ud_masks(current, to),
+        QpType::XrcSend => rc_masks(current, to).map(|m| without(m, ANSWERING)),
+        QpType::XrcRecv => rc_masks(current, to).map(|m| without(m, ASKING)),
     };
     let (required, optional) = masks.ok_or(Error::Invalid("no transition between these states"))?;
     let given = bits & !(mask::STATE | mask::CUR_STATE);

@@ -18,6 +18,7 @@ use crate::groups::Groups;
 use crate::held::Held;
 use crate::memory::{Advice, Mw, Table, WindowType};
 use crate::timers::Timers;
+use crate::xrc;
 use crate::{Cq, Error, Outlet, Qp, Srq, limits};
 
 /// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
@@ -99,6 +100,7 @@ pub struct Device {
     pub(crate) timers: Timers,
     pub(crate) held: Held,
     pub(crate) groups: Groups,
+    pub(crate) xrcds: xrc::Named,
     pub(crate) pace: Arc<Pace>,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
@@ -219,6 +221,7 @@ impl Device {
             timers: Timers::default(),
             held: Held::default(),
             groups: Groups::default(),
+            xrcds: xrc::Named::default(),
             pace: Arc::default(),
             numbers,
             port: ArcSwap::from_pointee(port),

@@ -25,6 +25,7 @@ pub mod port;
 pub mod qp;
 pub mod srq;
 mod timers;
+mod xrc;
 
 pub use ah::{Ah, Datagram};
 pub use attr::{AddressVector, QpAttr, QpState, QpType, mask};
@@ -36,6 +37,7 @@ pub use memory::{Access, Advice, Mr, Mw, WindowType};
 pub use outlet::{Outlet, Path, Signal};
 pub use qp::{PostError, Qp, QpCap, QpInit, Request};
 pub use srq::{Srq, SrqAttr};
+pub use xrc::{Inode, Xrcd};
 
 /// Why the adapter refuses a call; the C functions map each to its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +51,9 @@ pub enum Error {
     /// Memory is not mapped, or not with the rights asked for (EFAULT).
     #[error("memory is not mapped with the access asked for")]
     Fault,
+    /// What a name stands for does not exist (ENOENT).
+    #[error("there is none: {0}")]
+    Missing(&'static str),
     /// The object is still used by others (EBUSY).
     #[error("object is in use")]
     Busy,
@@ -67,6 +72,7 @@ impl Error {
             Error::Invalid(_) => libc::EINVAL,
             Error::Limit(_) => libc::ENOMEM,
             Error::Fault => libc::EFAULT,
+            Error::Missing(_) => libc::ENOENT,
             Error::Busy => libc::EBUSY,
             Error::Unsupported(_) => libc::EOPNOTSUPP,
             Error::System(errno) => errno,

@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use transport::op::{
-    AtomicOp, Completed, Completion, Context, QpEvent, RecvWr, SendOp, SendWr, Side, Status,
+    AtomicOp, Completed, Completion, Context, Fault, QpEvent, RecvWr, SendOp, SendWr, Side, Status,
 };
 use transport::ud::Destination;
 use transport::{Memory, TxBatch, Window};
@@ -20,7 +20,7 @@ use crate::cq::{Cq, Note};
 use crate::engine::Engine;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::memory::View;
-use crate::{Datagram, Error, Path, Pd, Srq, limits};
+use crate::{Datagram, Error, Path, Pd, Srq, Xrcd, limits};
 
 thread_local! {
     /// Packets are built here and leave before the queue pair is unlocked; reused, so sending allocates nothing.
@@ -89,9 +89,13 @@ pub struct Qp {
     qpn: Qpn,
     pd: Arc<Pd>,
     init: QpInit,
+    /// Of an XRC target.
+    pub(crate) xrcd: Option<Arc<Xrcd>>,
     inner: Mutex<Inner>,
     /// The owner's mark, such as the address of its C structure.
     pub cookie: AtomicU64,
+    /// How many handles the owner has given out; whoever takes the last back destroys it.
+    pub handles: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -115,10 +119,14 @@ pub(crate) struct Inner {
 
 /// What the engine stands on during one call.
 pub(crate) struct Stand<'a> {
-    qp: &'a Qp,
-    view: View<'a>,
+    pub(crate) qp: &'a Qp,
+    pub(crate) view: View<'a>,
+    /// What peers may do.
+    pub(crate) access: u32,
     /// The receives of a shared queue name memory of its domain.
-    srq_view: Option<View<'a>>,
+    pub(crate) srq_view: Option<View<'a>>,
+    /// At an XRC target, what the request in hand is for.
+    pub(crate) chosen: Option<Arc<Srq>>,
     receives: &'a mut VecDeque<RecvWr>,
     window: &'a Window,
     notes: &'a mut Vec<Note>,
@@ -132,15 +140,17 @@ impl Context for Stand<'_> {
         self.srq_view.as_ref().unwrap_or(&self.view)
     }
     fn take_receive(&mut self) -> Option<RecvWr> {
-        match &self.qp.init.srq {
+        match self.chosen.as_ref().or(self.qp.init.srq.as_ref()) {
             Some(srq) => srq.take(self.notes),
             None => self.receives.pop_front(),
         }
     }
     fn complete(&mut self, side: Side, completion: Completion) {
-        let cq = match side {
-            Side::Send => &self.qp.init.send_cq,
-            Side::Receive => &self.qp.init.recv_cq,
+        let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
+        let cq = match (side, chosen) {
+            (Side::Send, _) => &self.qp.init.send_cq,
+            (Side::Receive, Some((_, cq))) => cq,
+            (Side::Receive, None) => &self.qp.init.recv_cq,
         };
         cq.push(completion, self.notes);
     }
@@ -153,6 +163,9 @@ impl Context for Stand<'_> {
         };
         self.notes.extend(self.qp.note(kind));
     }
+    fn choose_srq(&mut self, number: u32) -> Result<(), Fault> {
+        self.choose(number)
+    }
     fn window(&self) -> &Window {
         self.window
     }
@@ -164,6 +177,8 @@ impl Inner {
         let stand = Stand {
             qp,
             view: qp.pd.device.memory.view(qp.pd.id, self.attr.access).on(qp.qpn),
+            access: self.attr.access,
+            chosen: None,
             srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),
             receives: &mut self.receives,
             window: &self.window,
@@ -176,6 +191,16 @@ impl Inner {
 impl Qp {
     /// Makes a queue pair in state Reset; `cap` is granted as asked or refused.
     pub fn create(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>, Error> {
+        match init.kind {
+            QpType::XrcRecv => Err(Error::Invalid("an XRC target is made in an XRC domain")),
+            QpType::XrcSend if init.srq.is_some() || init.cap.max_recv_wr > 0 => {
+                Err(Error::Invalid("an XRC initiator receives nothing"))
+            }
+            _ => Qp::make(pd, init, None),
+        }
+    }
+
+    pub(crate) fn make(pd: &Arc<Pd>, init: QpInit, xrcd: Option<Arc<Xrcd>>) -> Result<Arc<Qp>, Error> {
         let cap = &init.cap;
         if cap.max_send_wr > limits::MAX_QP_WR || cap.max_recv_wr > limits::MAX_QP_WR {
             return Err(Error::Invalid("more work requests than max_qp_wr"));
@@ -194,6 +219,7 @@ impl Qp {
             qpn,
             pd: pd.clone(),
             init,
+            xrcd,
             inner: Mutex::new(Inner {
                 engine: Engine::new(kind, qpn, &device.pace),
                 receives: VecDeque::new(),
@@ -208,6 +234,7 @@ impl Qp {
                 listed: false,
             }),
             cookie: AtomicU64::new(0),
+            handles: AtomicU32::new(1),
         });
         device.insert_qp(qp.clone());
         Ok(qp)
@@ -221,9 +248,13 @@ impl Qp {
     pub fn init(&self) -> &QpInit {
         &self.init
     }
-    /// Its protection domain.
+    /// Its protection domain; of an XRC target one that nobody registers memory in.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
+    }
+    /// Its XRC domain, where it is an XRC target.
+    pub fn xrcd(&self) -> Option<&Arc<Xrcd>> {
+        self.xrcd.as_ref()
     }
     /// Its state.
     pub fn state(&self) -> QpState {
@@ -282,6 +313,9 @@ impl Qp {
 
     /// Posts receive requests one by one through `post`.
     pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
+        if matches!(self.init.kind, QpType::XrcSend | QpType::XrcRecv) {
+            return Err(PostError::Invalid("an XRC queue pair has no receive queue"));
+        }
         if self.init.srq.is_some() {
             return Err(PostError::Invalid("the queue pair takes its receives from a shared queue"));
         }
@@ -561,6 +595,8 @@ pub struct Request {
     pub wr: SendWr,
     /// Whom a datagram is for.
     pub to: Option<Datagram>,
+    /// Number of the shared receive queue that an XRC request is for; means nothing to others.
+    pub srq: u32,
 }
 
 /// Send requests being posted to one queue pair, its lock held; dropping it sends.
@@ -581,16 +617,26 @@ impl Sender<'_> {
             return Err(PostError::Full);
         }
         let to: Result<Vec<_>, _> = requests.iter().map(|r| self.destination(r.to.as_ref())).collect();
-        requests.iter().zip(to?).try_for_each(|(r, to)| self.post_to(r.wr.clone(), to))
+        requests.iter().zip(to?).try_for_each(|(r, to)| self.post_to(r.wr.clone(), to, r.srq))
     }
 
     /// Takes a request of a connected queue pair, or says why not; those before it stay posted.
     pub fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
-        let to = self.destination(None)?;
-        self.post_to(wr, to)
+        self.post_to_srq(wr, 0)
     }
 
-    pub(crate) fn post_to(&mut self, mut wr: SendWr, to: Option<Destination<Path>>) -> Result<(), PostError> {
+    /// Takes a request of an XRC initiator, for the shared receive queue of that number at the target.
+    pub fn post_to_srq(&mut self, wr: SendWr, srq: u32) -> Result<(), PostError> {
+        let to = self.destination(None)?;
+        self.post_to(wr, to, srq)
+    }
+
+    pub(crate) fn post_to(
+        &mut self,
+        mut wr: SendWr,
+        to: Option<Destination<Path>>,
+        srq: u32,
+    ) -> Result<(), PostError> {
         // Present until drop.
         let Some(inner) = self.inner.as_mut() else { return Err(PostError::Invalid("posting has ended")) };
         let init = &self.qp.init;
@@ -600,7 +646,7 @@ impl Sender<'_> {
         }
         wr.signaled |= init.sq_sig_all;
         let (engine, mut stand) = inner.split(self.qp);
-        engine.post(wr, to, &mut stand);
+        engine.post(wr, to, srq & 0xff_ffff, &mut stand);
         Ok(())
     }
 }
