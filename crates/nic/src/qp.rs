@@ -196,6 +196,9 @@ impl Qp {
             QpType::XrcSend if init.srq.is_some() || init.cap.max_recv_wr > 0 => {
                 Err(Error::Invalid("an XRC initiator receives nothing"))
             }
+            _ if init.srq.as_ref().is_some_and(|srq| srq.xrc().is_some()) => {
+                Err(Error::Invalid("the shared receive queue is for XRC"))
+            }
             _ => Qp::make(pd, init, None),
         }
     }

@@ -14,7 +14,7 @@ use crate::fds::Counter;
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
-use crate::verbs::{cq, cq_ex, dm, import, memory, post, qp_ex, query, srq, window};
+use crate::verbs::{cq, cq_ex, dm, import, memory, post, qp_ex, query, srq, window, xrc};
 
 /// An opened device as C sees it, and what it stands for.
 #[repr(C)]
@@ -94,6 +94,9 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.context.ops.post_srq_recv = Some(srq::post_srq_recv);
     c.create_srq_ex = Some(srq::create_srq_ex);
     c.get_srq_num = Some(srq::get_srq_num);
+    c.open_xrcd = Some(xrc::open_xrcd);
+    c.close_xrcd = Some(xrc::close_xrcd);
+    c.open_qp = Some(xrc::open_qp);
     let context = Context {
         c: c.into(),
         nic: ours.nic.clone(),

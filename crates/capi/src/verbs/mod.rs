@@ -21,3 +21,4 @@ pub mod rate;
 pub mod srq;
 pub mod strings;
 mod window;
+mod xrc;

@@ -42,6 +42,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
         | v::IBV_DEVICE_CURR_QP_STATE_MOD
         | v::IBV_DEVICE_SYS_IMAGE_GUID
         | v::IBV_DEVICE_SRQ_RESIZE
+        | v::IBV_DEVICE_XRC
         | v::IBV_DEVICE_MEM_WINDOW
         | v::IBV_DEVICE_MEM_WINDOW_TYPE_2B
         | v::IBV_DEVICE_MEM_MGT_EXTENSIONS;
@@ -98,6 +99,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         a.phys_port_cnt_ex = 1;
         a.max_dm_size = limits::MAX_DM;
         a.odp_caps = on_demand_paging();
+        a.xrc_odp_caps = a.odp_caps.per_transport_caps.rc_odp_caps;
         a.completion_timestamp_mask = u64::MAX;
         a.hca_core_clock = CLOCK_KHZ;
         a.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
