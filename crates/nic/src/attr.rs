@@ -347,6 +347,25 @@ mod tests {
     }
 
     #[test]
+    fn each_end_of_xrc_has_the_attributes_of_its_half() {
+        let to = |state| QpAttr { state, port: 1, ..QpAttr::default() };
+        let rtr = mask::STATE | mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+        let answers = mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
+        let rtr = |kind, bits| check(kind, QpState::Init, &to(QpState::Rtr), rtr | bits);
+        assert_eq!(rtr(QpType::XrcSend, 0), Ok(QpState::Rtr));
+        assert!(rtr(QpType::XrcSend, answers).is_err());
+        assert_eq!(rtr(QpType::XrcRecv, answers), Ok(QpState::Rtr));
+        assert!(rtr(QpType::XrcRecv, 0).is_err());
+        let rts = mask::STATE | mask::SQ_PSN | mask::TIMEOUT;
+        let asks = mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+        let rts = |kind, bits| check(kind, QpState::Rtr, &to(QpState::Rts), rts | bits);
+        assert_eq!(rts(QpType::XrcSend, asks), Ok(QpState::Rts));
+        assert!(rts(QpType::XrcSend, 0).is_err());
+        assert_eq!(rts(QpType::XrcRecv, 0), Ok(QpState::Rts));
+        assert!(rts(QpType::XrcRecv, asks).is_err());
+    }
+
+    #[test]
     fn every_state_may_go_to_error_and_reset() {
         for from in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd, QpState::Error]
         {
