@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use transport::op::SendOp;
+use transport::op::{AtomicOp, SendOp};
 use transport::ud::Taken;
 use wire::grh::Grh;
 use wire::icrc::ICRC_LEN;
@@ -27,6 +27,9 @@ impl QpType {
         let plain_send = matches!(op, SendOp::Send(SendTail::None | SendTail::Immediate(_)));
         let carried = match self {
             QpType::Rc => true,
+            // IBA annex A14 has the operations of its time; ATOMIC WRITE came later (annex A19).
+            QpType::XrcSend => !matches!(op, SendOp::Atomic { op: AtomicOp::Write(_), .. }),
+            QpType::XrcRecv => false,
             QpType::Uc => plain_send || matches!(op, SendOp::Write { .. }),
             QpType::Ud => plain_send,
             QpType::RawPacket => matches!(op, SendOp::Send(SendTail::None)),
