@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use transport::op::{AtomicOp, SendOp};
+use transport::op::SendOp;
 use transport::ud::Taken;
 use wire::grh::Grh;
 use wire::icrc::ICRC_LEN;
@@ -26,9 +26,7 @@ impl QpType {
     pub(crate) fn check_operation(self, op: &SendOp) -> Result<(), PostError> {
         let plain_send = matches!(op, SendOp::Send(SendTail::None | SendTail::Immediate(_)));
         let carried = match self {
-            QpType::Rc => true,
-            // IBA annex A14 has the operations of its time; ATOMIC WRITE came later (annex A19).
-            QpType::XrcSend => !matches!(op, SendOp::Atomic { op: AtomicOp::Write(_), .. }),
+            QpType::Rc | QpType::XrcSend => true,
             QpType::XrcRecv => false,
             QpType::Uc => plain_send || matches!(op, SendOp::Write { .. }),
             QpType::Ud => plain_send,

@@ -2,6 +2,7 @@
 //!
 //! A target has neither protection domain nor completion queue of its own. Each request names a shared receive queue of the
 //! target's domain: the memory is that of the queue's protection domain, and completions go to the queue's CQ.
+//! That it has taken its last receive is no event of it: that is told of queue pairs with a shared receive queue of their own.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

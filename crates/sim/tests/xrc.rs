@@ -117,6 +117,18 @@ fn a_key_counts_in_the_protection_domain_of_the_queue_that_is_named() {
 }
 
 #[test]
+fn an_atomic_write_reaches_the_memory_of_the_queue_that_is_named() {
+    let mut s = scene(1, Faults::none());
+    s.source.write(0, b"8 bytes!");
+    let sge = s.sinks[1].sge(16, 8);
+    let op = transport::op::AtomicOp::Write(0);
+    s.post(1, SendOp::Atomic { addr: sge.addr, rkey: sge.lkey, op }, 8, 1);
+    s.run();
+    assert_eq!(s.sent(), [(1, Status::Success)]);
+    assert_eq!(s.sinks[1].read(16, 8), b"8 bytes!");
+}
+
+#[test]
 fn a_write_with_immediate_completes_in_the_queue_of_its_receive() {
     let mut s = scene(1, Faults::none());
     s.receive(7, 1);
