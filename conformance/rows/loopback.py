@@ -2,7 +2,7 @@
 import re
 
 from .harness import row
-from .programs import judge_client, judge_golden, judge_pingpong, judge_server
+from .programs import judge_client, judge_golden, judge_pingpong, judge_server, judge_xsrq_pingpong
 
 HERE = "one machine"
 
@@ -95,6 +95,29 @@ def srq_pingpong_polling(row):
 @row(HERE, "sixteen queue pairs and a shared receive queue, events", "ibv_srq_pingpong -g 1 -e")
 def srq_pingpong_events(row):
     srq_pingpong(row, "-e")
+
+
+def xsrq_pingpong(row, *more):
+    ns = row.namespace()
+    argv = ["ibv_xsrq_pingpong", "-g", "1", *more]
+    server = row.run(*argv, ns=ns)
+    row.tcp_listening(server)
+    judge_xsrq_pingpong(row, server, row.run(*argv, "127.0.0.1", ns=ns))
+
+
+@row(HERE, "XRC and a shared receive queue by number, polling", "ibv_xsrq_pingpong -g 1")
+def xsrq_pingpong_polling(row):
+    xsrq_pingpong(row)
+
+
+@row(HERE, "XRC and a shared receive queue by number, events", "ibv_xsrq_pingpong -g 1 -e")
+def xsrq_pingpong_events(row):
+    xsrq_pingpong(row, "-e")
+
+
+@row(HERE, "XRC, messages of 64 KiB", "ibv_xsrq_pingpong -g 1 -s 65536 -n 1000")
+def xsrq_pingpong_large(row):
+    xsrq_pingpong(row, "-s", "65536", "-n", "1000")
 
 
 @row(HERE, "queue pairs without a connection manager, polling", "ibv_rc_pingpong -g 1")

@@ -70,6 +70,20 @@ def judge_pingpong(row, service, server, client, iters=1000, size=4096):
     row.check(ends["client"] == ends["server"][::-1], "the two sides differ on addresses", *row.programs)
 
 
+def judge_xsrq_pingpong(row, server, client):
+    """ibv_xsrq_pingpong: each side says who it is and whom it speaks to, which the other confirms, then "success"."""
+    row.check(client.wait() == 0, f"client exit {client.rc}", *row.programs)
+    row.check(server.wait(10) == 0, f"server exit {server.rc}", *row.programs)
+    ends = {}
+    for side, p in (("client", client), ("server", server)):
+        lines = [line.strip() for line in p.out.lines if line]
+        row.check(lines[-1:] == ["success"], f"{side} does not say success", *row.programs)
+        ends[side] = dict(line.split(":", 1) for line in lines[:-1])
+        row.check(set(ends[side]) == {"local", "remote"}, f"{side} output differs", *row.programs)
+    swapped = {"local": ends["server"]["remote"], "remote": ends["server"]["local"]}
+    row.check(ends["client"] == swapped, "the two sides differ on addresses", *row.programs)
+
+
 EVENT = re.compile(r"cma_event type (RDMA_CM_EVENT_\w+)|cma event (RDMA_CM_EVENT_\w+), error (-?\d+)")
 
 

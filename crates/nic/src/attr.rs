@@ -16,12 +16,17 @@ pub enum QpType {
     Ud = 4,
     /// Whole Ethernet frames.
     RawPacket = 8,
+    /// Initiator of an extended reliable connection.
+    XrcSend = 9,
+    /// Target of an extended reliable connection.
+    XrcRecv = 10,
 }
 
 impl QpType {
     /// From `enum ibv_qp_type`; `None` for what this adapter does not have.
     pub fn from_code(code: u32) -> Option<QpType> {
-        [QpType::Rc, QpType::Uc, QpType::Ud, QpType::RawPacket].into_iter().find(|t| *t as u32 == code)
+        use QpType::*;
+        [Rc, Uc, Ud, RawPacket, XrcSend, XrcRecv].into_iter().find(|t| *t as u32 == code)
     }
 }
 
@@ -212,6 +217,16 @@ fn rc_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
     })
 }
 
+/// What only the responder of a connection wants to know, and an XRC initiator has not.
+const ANSWERING: u32 = mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
+/// What only the requester wants to know, and an XRC target has not. (A target takes timeout and PSN, of which it makes no use.)
+const ASKING: u32 = mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+
+/// Requires and allows all but `bits`; a move to Reset or Error goes on allowing everything.
+fn without((required, optional): (u32, u32), bits: u32) -> (u32, u32) {
+    (required & !bits, if optional == u32::MAX { optional } else { optional & !bits })
+}
+
 /// The same of a UC queue pair: no retries, no READs and atomics.
 fn uc_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
     use QpState::*;
@@ -276,6 +291,8 @@ pub fn check(kind: QpType, current: QpState, attr: &QpAttr, bits: u32) -> Result
         QpType::Uc => uc_masks(current, to),
         QpType::Ud => ud_masks(current, to),
         QpType::RawPacket => raw_masks(current, to),
+        QpType::XrcSend => rc_masks(current, to).map(|m| without(m, ANSWERING)),
+        QpType::XrcRecv => rc_masks(current, to).map(|m| without(m, ASKING)),
     };
     let (required, optional) = masks.ok_or(Error::Invalid("no transition between these states"))?;
     let given = bits & !(mask::STATE | mask::CUR_STATE);
@@ -357,6 +374,25 @@ mod tests {
         assert!(check(QpType::RawPacket, QpState::Reset, &to(QpState::Init), init | mask::QKEY).is_err());
         assert_eq!(check(QpType::RawPacket, QpState::Init, &to(QpState::Rtr), mask::STATE), Ok(QpState::Rtr));
         assert_eq!(check(QpType::RawPacket, QpState::Rtr, &to(QpState::Rts), mask::STATE), Ok(QpState::Rts));
+    }
+
+    #[test]
+    fn each_end_of_xrc_has_the_attributes_of_its_half() {
+        let to = |state| QpAttr { state, port: 1, ..QpAttr::default() };
+        let rtr = mask::STATE | mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN;
+        let answers = mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
+        let rtr = |kind, bits| check(kind, QpState::Init, &to(QpState::Rtr), rtr | bits);
+        assert_eq!(rtr(QpType::XrcSend, 0), Ok(QpState::Rtr));
+        assert!(rtr(QpType::XrcSend, answers).is_err());
+        assert_eq!(rtr(QpType::XrcRecv, answers), Ok(QpState::Rtr));
+        assert!(rtr(QpType::XrcRecv, 0).is_err());
+        let rts = mask::STATE | mask::SQ_PSN | mask::TIMEOUT;
+        let asks = mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
+        let rts = |kind, bits| check(kind, QpState::Rtr, &to(QpState::Rts), rts | bits);
+        assert_eq!(rts(QpType::XrcSend, asks), Ok(QpState::Rts));
+        assert!(rts(QpType::XrcSend, 0).is_err());
+        assert_eq!(rts(QpType::XrcRecv, 0), Ok(QpState::Rts));
+        assert!(rts(QpType::XrcRecv, asks).is_err());
     }
 
     #[test]

@@ -27,7 +27,8 @@ impl QpType {
     pub(crate) fn check_operation(self, op: &SendOp) -> Result<(), PostError> {
         let plain_send = matches!(op, SendOp::Send(SendTail::None | SendTail::Immediate(_)));
         let carried = match self {
-            QpType::Rc => true,
+            QpType::Rc | QpType::XrcSend => true,
+            QpType::XrcRecv => false,
             QpType::Uc => plain_send || matches!(op, SendOp::Write { .. }),
             QpType::Ud => plain_send,
             QpType::RawPacket => matches!(op, SendOp::Send(SendTail::None)),

@@ -21,6 +21,7 @@ use crate::groups::Groups;
 use crate::held::Held;
 use crate::memory::{Advice, Mw, Table, WindowType};
 use crate::timers::Timers;
+use crate::xrc;
 use crate::{Cq, Error, Outlet, Qp, Srq, limits};
 
 /// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
@@ -104,6 +105,7 @@ pub struct Device {
     pub(crate) groups: Groups,
     pub(crate) flows: Flows,
     pub(crate) wqs: AtomicU32,
+    pub(crate) xrcds: xrc::Named,
     pub(crate) pace: Arc<Pace>,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
@@ -226,6 +228,7 @@ impl Device {
             groups: Groups::default(),
             flows: Flows::default(),
             wqs: AtomicU32::new(0),
+            xrcds: xrc::Named::default(),
             pace: Arc::default(),
             numbers,
             port: ArcSwap::from_pointee(port),

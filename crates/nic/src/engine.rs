@@ -29,6 +29,8 @@ impl Engine {
         let pkey = Pkey::default();
         match kind {
             QpType::Rc => Engine::Rc(Rc::new(qpn, pkey)),
+            QpType::XrcSend => Engine::Rc(Rc::xrc_initiator(qpn, pkey)),
+            QpType::XrcRecv => Engine::Rc(Rc::xrc_target(qpn, pkey)),
             QpType::Uc => Engine::Uc(Uc::new(qpn, pkey, pace.clone())),
             QpType::Ud => Engine::Ud(Ud::new(qpn, pkey, pace.clone())),
             QpType::RawPacket => Engine::Raw(Raw::new(qpn)),
@@ -160,10 +162,10 @@ impl Engine {
             Engine::Raw(e) => e.outstanding(),
         }
     }
-    /// Queues a request; a datagram's needs a destination, which the caller has seen to.
-    pub fn post(&mut self, wr: SendWr, to: Option<Destination<Path>>, cx: &mut impl Context) {
+    /// Queues a request; a datagram's needs a destination, which the caller has seen to; `srq` is for XRC.
+    pub fn post(&mut self, wr: SendWr, to: Option<Destination<Path>>, srq: u32, cx: &mut impl Context) {
         match (self, to) {
-            (Engine::Rc(e), _) => e.post(wr, cx),
+            (Engine::Rc(e), _) => e.post_to_srq(wr, srq, cx),
             (Engine::Uc(e), _) => e.post(wr, cx),
             (Engine::Ud(e), Some(to)) => e.post(wr, to, cx),
             (Engine::Ud(_), None) => {}

@@ -30,6 +30,7 @@ mod scratch;
 pub mod srq;
 mod timers;
 pub mod wq;
+mod xrc;
 
 pub use ah::{Ah, Datagram};
 pub use attr::{AddressVector, QpAttr, QpState, QpType, mask};
@@ -44,6 +45,7 @@ pub use post::{PostError, Request};
 pub use qp::{Qp, QpCap, QpInit};
 pub use srq::{Srq, SrqAttr};
 pub use wq::{Spread, Wq, WqState};
+pub use xrc::{Inode, Xrcd};
 
 /// Why the adapter refuses a call; the C functions map each to its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +59,9 @@ pub enum Error {
     /// Memory is not mapped, or not with the rights asked for (EFAULT).
     #[error("memory is not mapped with the access asked for")]
     Fault,
+    /// What a name stands for does not exist (ENOENT).
+    #[error("there is none: {0}")]
+    Missing(&'static str),
     /// The object is still used by others (EBUSY).
     #[error("object is in use")]
     Busy,
@@ -75,6 +80,7 @@ impl Error {
             Error::Invalid(_) => libc::EINVAL,
             Error::Limit(_) => libc::ENOMEM,
             Error::Fault => libc::EFAULT,
+            Error::Missing(_) => libc::ENOENT,
             Error::Busy => libc::EBUSY,
             Error::Unsupported(_) => libc::EOPNOTSUPP,
             Error::System(errno) => errno,

@@ -37,6 +37,8 @@ pub struct Request {
     pub wr: SendWr,
     /// Whom a datagram is for.
     pub to: Option<Datagram>,
+    /// Number of the shared receive queue that an XRC request is for; means nothing to others.
+    pub srq: u32,
 }
 
 /// Send requests being posted to one queue pair, its lock held; dropping it sends.
@@ -57,16 +59,26 @@ impl Sender<'_> {
             return Err(PostError::Full);
         }
         let to: Result<Vec<_>, _> = requests.iter().map(|r| self.destination(r.to.as_ref())).collect();
-        requests.iter().zip(to?).try_for_each(|(r, to)| self.post_to(r.wr.clone(), to))
+        requests.iter().zip(to?).try_for_each(|(r, to)| self.post_to(r.wr.clone(), to, r.srq))
     }
 
     /// Takes a request of a connected queue pair, or says why not; those before it stay posted.
     pub fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
-        let to = self.destination(None)?;
-        self.post_to(wr, to)
+        self.post_to_srq(wr, 0)
     }
 
-    pub(crate) fn post_to(&mut self, mut wr: SendWr, to: Option<Destination<Path>>) -> Result<(), PostError> {
+    /// Takes a request of an XRC initiator, for the shared receive queue of that number at the target.
+    pub fn post_to_srq(&mut self, wr: SendWr, srq: u32) -> Result<(), PostError> {
+        let to = self.destination(None)?;
+        self.post_to(wr, to, srq)
+    }
+
+    pub(crate) fn post_to(
+        &mut self,
+        mut wr: SendWr,
+        to: Option<Destination<Path>>,
+        srq: u32,
+    ) -> Result<(), PostError> {
         // Present until drop.
         let Some(inner) = self.inner.as_mut() else { return Err(PostError::Invalid("posting has ended")) };
         let init = self.qp.init();
@@ -76,7 +88,7 @@ impl Sender<'_> {
         }
         wr.signaled |= init.sq_sig_all;
         let (engine, mut stand) = inner.split(self.qp);
-        engine.post(wr, to, &mut stand);
+        engine.post(wr, to, srq & 0xff_ffff, &mut stand);
         Ok(())
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-use transport::op::{Completion, Context, QpEvent, RecvWr, Side, Status};
+use transport::op::{Completion, Context, Fault, QpEvent, RecvWr, Side, Status};
 use transport::rc::Hold;
 use transport::{Memory, Window};
 use wire::Qpn;
@@ -19,7 +19,7 @@ use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::memory::View;
 use crate::scratch::with_batch;
 use crate::wq::Spread;
-use crate::{Error, Path, Pd, PostError, Srq, limits};
+use crate::{Error, Path, Pd, PostError, Srq, Xrcd, limits};
 
 /// Sizes of a queue pair's queues (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,11 +62,15 @@ pub struct Qp {
     qpn: Qpn,
     pd: Arc<Pd>,
     init: QpInit,
+    /// Of an XRC target.
+    pub(crate) xrcd: Option<Arc<Xrcd>>,
     inner: Mutex<Inner>,
     /// Work queues in place of its receive queue.
     pub(crate) spread: OnceLock<Arc<Spread>>,
     /// The owner's mark, such as the address of its C structure.
     pub cookie: AtomicU64,
+    /// How many handles the owner has given out; whoever takes the last back destroys it.
+    pub handles: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -90,10 +94,14 @@ pub(crate) struct Inner {
 
 /// What the engine stands on during one call.
 pub(crate) struct Stand<'a> {
-    qp: &'a Qp,
-    view: View<'a>,
+    pub(crate) qp: &'a Qp,
+    pub(crate) view: View<'a>,
+    /// What peers may do.
+    pub(crate) access: u32,
     /// The receives of a shared queue name memory of its domain.
-    srq_view: Option<View<'a>>,
+    pub(crate) srq_view: Option<View<'a>>,
+    /// At an XRC target, what the request in hand is for.
+    pub(crate) chosen: Option<Arc<Srq>>,
     receives: &'a mut VecDeque<RecvWr>,
     window: &'a Window,
     notes: &'a mut Vec<Note>,
@@ -107,15 +115,17 @@ impl Context for Stand<'_> {
         self.srq_view.as_ref().unwrap_or(&self.view)
     }
     fn take_receive(&mut self) -> Option<RecvWr> {
-        match &self.qp.init.srq {
+        match self.chosen.as_ref().or(self.qp.init.srq.as_ref()) {
             Some(srq) => srq.take(self.notes),
             None => self.receives.pop_front(),
         }
     }
     fn complete(&mut self, side: Side, completion: Completion) {
-        let cq = match side {
-            Side::Send => &self.qp.init.send_cq,
-            Side::Receive => &self.qp.init.recv_cq,
+        let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
+        let cq = match (side, chosen) {
+            (Side::Send, _) => &self.qp.init.send_cq,
+            (Side::Receive, Some((_, cq))) => cq,
+            (Side::Receive, None) => &self.qp.init.recv_cq,
         };
         cq.push(completion, self.notes);
     }
@@ -128,6 +138,9 @@ impl Context for Stand<'_> {
         };
         self.notes.extend(self.qp.note(kind));
     }
+    fn choose_srq(&mut self, number: u32) -> Result<(), Fault> {
+        self.choose(number)
+    }
     fn window(&self) -> &Window {
         self.window
     }
@@ -139,6 +152,8 @@ impl Inner {
         let stand = Stand {
             qp,
             view: qp.pd.device.memory.view(qp.pd.id, self.attr.access).on(qp.qpn),
+            access: self.attr.access,
+            chosen: None,
             srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),
             receives: &mut self.receives,
             window: &self.window,
@@ -151,6 +166,19 @@ impl Inner {
 impl Qp {
     /// Makes a queue pair in state Reset; `cap` is granted as asked or refused.
     pub fn create(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>, Error> {
+        match init.kind {
+            QpType::XrcRecv => Err(Error::Invalid("an XRC target is made in an XRC domain")),
+            QpType::XrcSend if init.srq.is_some() || init.cap.max_recv_wr > 0 => {
+                Err(Error::Invalid("an XRC initiator receives nothing"))
+            }
+            _ if init.srq.as_ref().is_some_and(|srq| srq.xrc().is_some()) => {
+                Err(Error::Invalid("the shared receive queue is for XRC"))
+            }
+            _ => Qp::make(pd, init, None),
+        }
+    }
+
+    pub(crate) fn make(pd: &Arc<Pd>, init: QpInit, xrcd: Option<Arc<Xrcd>>) -> Result<Arc<Qp>, Error> {
         let cap = &init.cap;
         if cap.max_send_wr > limits::MAX_QP_WR || cap.max_recv_wr > limits::MAX_QP_WR {
             return Err(Error::Invalid("more work requests than max_qp_wr"));
@@ -176,6 +204,7 @@ impl Qp {
             qpn,
             pd: pd.clone(),
             init,
+            xrcd,
             inner: Mutex::new(Inner {
                 engine: Engine::new(kind, qpn, &device.pace),
                 receives: VecDeque::new(),
@@ -191,6 +220,7 @@ impl Qp {
             }),
             spread: OnceLock::new(),
             cookie: AtomicU64::new(0),
+            handles: AtomicU32::new(1),
         });
         device.insert_qp(qp.clone());
         Ok(qp)
@@ -204,9 +234,13 @@ impl Qp {
     pub fn init(&self) -> &QpInit {
         &self.init
     }
-    /// Its protection domain.
+    /// Its protection domain; of an XRC target one that nobody registers memory in.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
+    }
+    /// Its XRC domain, where it is an XRC target.
+    pub fn xrcd(&self) -> Option<&Arc<Xrcd>> {
+        self.xrcd.as_ref()
     }
     /// Its state.
     pub fn state(&self) -> QpState {
@@ -270,6 +304,9 @@ impl Qp {
     pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
         if self.spread.get().is_some() {
             return Err(PostError::Invalid("the queue pair takes its receives from work queues"));
+        }
+        if matches!(self.init.kind, QpType::XrcSend | QpType::XrcRecv) {
+            return Err(PostError::Invalid("an XRC queue pair has no receive queue"));
         }
         if self.init.srq.is_some() {
             return Err(PostError::Invalid("the queue pair takes its receives from a shared queue"));

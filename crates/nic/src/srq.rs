@@ -10,7 +10,7 @@ use transport::op::RecvWr;
 
 use crate::cq::Note;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
-use crate::{Error, Pd, PostError, limits};
+use crate::{Cq, Error, Pd, PostError, Xrcd, limits};
 
 /// Sizes and limit of a shared receive queue (`struct ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct Srq {
     me: Weak<Srq>,
     number: u32,
     pd: Arc<Pd>,
+    /// Of one for XRC: its domain, and where its receives complete.
+    xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
     max_sge: u32,
     inner: Mutex<Inner>,
     events: Arc<EventQueue>,
@@ -47,6 +49,30 @@ impl Srq {
     /// An empty queue; its receives name memory of `pd`, whatever the domains of the queue pairs. `attr.limit` means
     /// nothing yet.
     pub fn create(pd: &Arc<Pd>, attr: SrqAttr, events: Arc<EventQueue>) -> Result<Arc<Srq>, Error> {
+        Srq::make(pd, attr, events, None)
+    }
+
+    /// The same for XRC: requests to targets of `xrcd` name it by its number, and find memory of `pd`; its receives
+    /// complete in `cq`.
+    pub fn create_xrc(
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+        events: Arc<EventQueue>,
+        xrcd: Arc<Xrcd>,
+        cq: Arc<Cq>,
+    ) -> Result<Arc<Srq>, Error> {
+        if !Arc::ptr_eq(&pd.device, xrcd.device()) {
+            return Err(Error::Invalid("the XRC domain is of another device"));
+        }
+        Srq::make(pd, attr, events, Some((xrcd, cq)))
+    }
+
+    fn make(
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+        events: Arc<EventQueue>,
+        xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
+    ) -> Result<Arc<Srq>, Error> {
         if attr.max_wr == 0 || attr.max_wr > limits::MAX_SRQ_WR {
             return Err(Error::Invalid("max_wr is 0 or above max_srq_wr"));
         }
@@ -58,6 +84,7 @@ impl Srq {
                 me: me.clone(),
                 number,
                 pd: pd.clone(),
+                xrc,
                 max_sge: attr.max_sge,
                 inner: Mutex::new(Inner { receives: VecDeque::new(), max_wr: attr.max_wr, limit: 0 }),
                 events,
@@ -73,6 +100,10 @@ impl Srq {
     /// Its protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
+    }
+    /// Its domain and completion queue, where it is for XRC.
+    pub(crate) fn xrc(&self) -> Option<&(Arc<Xrcd>, Arc<Cq>)> {
+        self.xrc.as_ref()
     }
     /// Sizes and limit as they are.
     pub fn query(&self) -> SrqAttr {

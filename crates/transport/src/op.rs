@@ -408,6 +408,15 @@ pub trait Context {
     fn complete(&mut self, side: Side, completion: Completion);
     /// Raises an asynchronous event.
     fn event(&mut self, event: QpEvent);
+    /// At an XRC target, the shared receive queue that a request names: from now on memory is that of its protection
+    /// domain, receives come from it, and receive completions go to its CQ (IBA annex A14).
+    ///
+    /// # Errors
+    ///
+    /// The target's XRC domain has no such queue; then nothing of before is chosen any more.
+    fn choose_srq(&mut self, _number: u32) -> Result<(), Fault> {
+        Err(Fault::Key)
+    }
     /// The congestion window of the path to the peer.
     fn window(&self) -> &Window;
 }

@@ -112,13 +112,13 @@ pub(crate) fn decode(opcode: u8) -> Option<(Transport, Operation)> {
 
 const fn meaning(opcode: u8) -> Option<(Transport, Operation)> {
     let low = opcode & 0x1f;
-    // UC has no responses and no invalidation; FLUSH and ATOMIC WRITE are RC's alone (annex A19).
+    // UC has no responses and no invalidation; FLUSH and ATOMIC WRITE are for the reliable services (annex A19).
     let (transport, legal) = match opcode >> 5 {
         0 => (Transport::Rc, true),
         1 => (Transport::Uc, low <= 0x0b),
         3 => (Transport::Ud, low == 0x04 || low == 0x05),
         4 if low == 1 => return Some((Transport::Cnp, Operation::CongestionNotification)),
-        5 => (Transport::Xrc, low <= 0x17),
+        5 => (Transport::Xrc, true),
         _ => return None,
     };
     match Operation::from_low_bits(low) {

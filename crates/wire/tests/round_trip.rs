@@ -91,12 +91,11 @@ fn response() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn rc_alone() -> impl Strategy<Value = Op> {
+fn flush_or_atomic_write() -> impl Strategy<Value = Op> {
     let feth = (0u8..16, 0u8..4).prop_map(|(placement, selectivity)| Feth { placement, selectivity });
     prop_oneof![
         (feth, reth()).prop_map(|(feth, reth)| Op::Flush(feth, reth)),
         reth().prop_map(Op::AtomicWrite),
-        Just(Op::CongestionNotification),
     ]
 }
 
@@ -106,9 +105,10 @@ fn service_and_op() -> impl Strategy<Value = (Service, Op)> {
         let deth = Deth { qkey: Qkey(qkey), source_qp: Qpn::new(source_qp) };
         (Service::Ud(deth), Op::Send(SendAt::Only(data.map_or(SendTail::None, SendTail::Immediate))))
     });
-    let request = || prop_oneof![send_or_write(true), read_or_atomic()];
+    let request = || prop_oneof![send_or_write(true), read_or_atomic(), flush_or_atomic_write()];
+    let any_of_rc = prop_oneof![request(), response(), Just(Op::CongestionNotification)];
     prop_oneof![
-        prop_oneof![request(), response(), rc_alone()].prop_map(|op| (Service::Rc, op)),
+        any_of_rc.prop_map(|op| (Service::Rc, op)),
         send_or_write(false).prop_map(|op| (Service::Uc, op)),
         datagram,
         (u24(), request()).prop_map(|(srq, op)| (Service::Xrc(Some(XrcEth { srq })), op)),

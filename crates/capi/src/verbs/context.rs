@@ -14,7 +14,7 @@ use crate::fds::Counter;
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
-use crate::verbs::{cq, cq_ex, dm, flow, import, memory, post, qp_ex, query, srq, window, wq};
+use crate::verbs::{cq, cq_ex, dm, flow, import, memory, post, qp_ex, query, srq, window, wq, xrc};
 
 /// An opened device as C sees it, and what it stands for.
 #[repr(C)]
@@ -101,6 +101,9 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.destroy_wq = Some(wq::destroy_wq);
     c.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
     c.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
+    c.open_xrcd = Some(xrc::open_xrcd);
+    c.close_xrcd = Some(xrc::close_xrcd);
+    c.open_qp = Some(xrc::open_qp);
     let context = Context {
         c: c.into(),
         nic: ours.nic.clone(),

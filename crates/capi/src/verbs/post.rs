@@ -159,8 +159,14 @@ pub(crate) unsafe extern "C" fn post_send(
             // SAFETY: a list of requests, by the man page's contract.
             let posted = unsafe {
                 convert(&*at).and_then(|wr| match ours.nic.init().kind {
+                    QpType::XrcSend => {
+                        let srq = (*at).qp_type.xrc.remote_srqn;
+                        sender.post_to_srq(wr, srq).map_err(Errno::from)
+                    }
                     QpType::Ud => sender.post_datagram(wr, &datagram(&*at)?).map_err(Errno::from),
-                    QpType::Rc | QpType::Uc | QpType::RawPacket => sender.post(wr).map_err(Errno::from),
+                    QpType::Rc | QpType::Uc | QpType::RawPacket | QpType::XrcRecv => {
+                        sender.post(wr).map_err(Errno::from)
+                    }
                 })
             };
             if let Err(e) = posted {

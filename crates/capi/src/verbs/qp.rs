@@ -1,14 +1,14 @@
 //! Queue pairs (ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3)).
 
 use std::cell::UnsafeCell;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use abi::verbs::{
     ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_rwq_ind_table,
+    ibv_qp_init_attr_ex, ibv_rwq_ind_table, ibv_xrcd,
 };
 use nic::{QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use wire::{Mtu, Psn, Qkey, Qpn};
@@ -23,6 +23,7 @@ use crate::verbs::memory::Pd;
 use crate::verbs::qp_ex::{self, Builder};
 use crate::verbs::srq::Srq;
 use crate::verbs::wq::Table;
+use crate::verbs::xrc::Xrcd;
 
 /// A queue pair as C sees it, and the adapter's. The plain queue pair is the first part of the extended one.
 #[repr(C)]
@@ -32,6 +33,8 @@ pub(crate) struct Qp {
     /// For the calls that build one request at a time, where it was made for them.
     pub builder: Option<Box<Builder>>,
     pub async_events: Unacked,
+    /// Of an XRC target; it has no protection domain and no completion queues.
+    xrcd: *mut ibv_xrcd,
     pub instance: Arc<Instance>,
     /// What it spreads its frames over, or NULL. It has no completion queues then.
     table: *mut ibv_rwq_ind_table,
@@ -74,15 +77,17 @@ pub(crate) unsafe fn create_with(
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
     let (domain, init) = unsafe { (Pd::of(pd), &mut *attr) };
-    if init.send_cq.is_null() || init.recv_cq.is_null() {
+    let kind = QpType::from_code(init.qp_type).ok_or(Errno(libc::EOPNOTSUPP))?;
+    // An XRC initiator receives nothing.
+    let recv_cq = if kind == QpType::XrcSend { init.send_cq } else { init.recv_cq };
+    if init.send_cq.is_null() || recv_cq.is_null() {
         return Err(Errno(libc::EINVAL));
     }
-    let kind = QpType::from_code(init.qp_type).ok_or(Errno(libc::EOPNOTSUPP))?;
     // SAFETY: as the caller says.
     let srq = (!init.srq.is_null()).then(|| unsafe { Srq::of(init.srq) });
     // SAFETY: as the caller says.
     let (context, send_cq, recv_cq) = unsafe {
-        (Context::usable((*pd).context)?, Cq::of(init.send_cq).nic.clone(), Cq::of(init.recv_cq).nic.clone())
+        (Context::usable((*pd).context)?, Cq::of(init.send_cq).nic.clone(), Cq::of(recv_cq).nic.clone())
     };
     if kind != QpType::RawPacket {
         context.instance.attach(&context.nic)?;
@@ -133,6 +138,7 @@ pub(crate) unsafe fn create_with(
         nic: nic.clone(),
         builder,
         async_events: Unacked::default(),
+        xrcd: std::ptr::null_mut(),
         instance,
         table: std::ptr::null_mut(),
     }));
@@ -193,6 +199,7 @@ pub(crate) unsafe fn create_over_table(
         nic: nic.clone(),
         builder: None,
         async_events: Unacked::default(),
+        xrcd: std::ptr::null_mut(),
         instance: context_of_it.instance.clone(),
         table: init.rwq_ind_tbl,
     }));
@@ -200,17 +207,50 @@ pub(crate) unsafe fn create_over_table(
     Ok(qp.cast())
 }
 
-/// Counts a queue pair in or out at what it uses.
+/// A handle of an XRC target, counted already.
 ///
 /// # Safety
 ///
-/// Objects of ours that live.
+/// A context and a domain of ours that live.
+pub(crate) unsafe fn make_target(
+    context: *mut ibv_context,
+    nic: Arc<nic::Qp>,
+    xrcd: *mut ibv_xrcd,
+    qp_context: *mut c_void,
+) -> *mut ibv_qp {
+    // SAFETY: integers, pointers, nullable functions, a mutex and a condition of zeroes.
+    let mut ex: ibv_qp_ex = unsafe { std::mem::zeroed() };
+    let c = &mut ex.qp_base;
+    c.context = context;
+    c.qp_context = qp_context;
+    c.handle = nic.qpn().get();
+    c.qp_num = nic.qpn().get();
+    c.state = nic.state() as u32;
+    c.qp_type = QpType::XrcRecv as u32;
+    // SAFETY: as the caller says.
+    let instance = unsafe {
+        Xrcd::of(xrcd).users.fetch_add(1, Ordering::AcqRel);
+        Context::of(context).instance.clone()
+    };
+    let (async_events, table) = (Unacked::default(), std::ptr::null_mut());
+    Box::into_raw(Box::new(Qp { c: ex.into(), nic, builder: None, async_events, xrcd, instance, table }))
+        .cast()
+}
+
+/// Counts a queue pair in or out at what it uses: what it has not is NULL.
+///
+/// # Safety
+///
+/// Objects of ours that live, or NULL.
 unsafe fn uses(send_cq: *mut ibv_cq, recv_cq: *mut ibv_cq, pd: *mut ibv_pd, count: impl Fn(&AtomicU32)) {
     // SAFETY: as the caller says.
     unsafe {
-        count(&Cq::of(send_cq).users);
-        count(&Cq::of(recv_cq).users);
-        count(&Pd::of(pd).users);
+        for cq in [send_cq, recv_cq].into_iter().filter(|cq| !cq.is_null()) {
+            count(&Cq::of(cq).users);
+        }
+        if !pd.is_null() {
+            count(&Pd::of(pd).users);
+        }
     }
 }
 
@@ -219,6 +259,22 @@ unsafe fn uses(send_cq: *mut ibv_cq, recv_cq: *mut ibv_cq, pd: *mut ibv_pd, coun
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the man page's contract.
     border::or_null(|| unsafe { create(pd, attr) })
+}
+
+/// Gives a handle back, and the queue pair with the last.
+fn release(ours: &Qp, context: &Context) {
+    let last = ours.nic.handles.fetch_sub(1, Ordering::AcqRel) == 1;
+    {
+        let _handing_out = context.handing_out.begin();
+        // Events are told of the handle that made it; the others go on without.
+        if std::ptr::eq(Qp::c_of(&ours.nic).cast::<Qp>(), ours) {
+            ours.nic.cookie.store(0, Ordering::Release);
+        }
+    }
+    if last {
+        ours.nic.destroy();
+    }
+    ours.async_events.wait();
 }
 
 /// `ibv_destroy_qp`: EBUSY while it is attached to a multicast group or a flow rule leads to it; waits until its
@@ -235,27 +291,23 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             if ours.nic.is_attached() || ours.nic.is_steered_to() {
                 return Err(Errno(libc::EBUSY));
             }
-            {
-                let _handing_out = context.handing_out.begin();
-                ours.nic.cookie.store(0, Ordering::Release);
-            }
-            ours.nic.destroy();
-            ours.async_events.wait();
-            if ours.nic.init().kind != QpType::Rc {
+            release(ours, context);
+            if matches!(ours.nic.init().kind, QpType::Uc | QpType::Ud | QpType::RawPacket) {
                 // Its last messages were acknowledged by nobody, and the program may end now.
                 ours.instance.host.sweep();
             }
         }
         // SAFETY: as above.
         unsafe {
-            if table.is_null() {
-                uses(send_cq, recv_cq, pd, |n| _ = n.fetch_sub(1, Ordering::AcqRel));
-            } else {
+            uses(send_cq, recv_cq, pd, |n| _ = n.fetch_sub(1, Ordering::AcqRel));
+            if !table.is_null() {
                 Table::of(table).users.fetch_sub(1, Ordering::AcqRel);
-                Pd::of(pd).users.fetch_sub(1, Ordering::AcqRel);
             }
             if !(*qp).srq.is_null() {
                 Srq::of((*qp).srq).users.fetch_sub(1, Ordering::AcqRel);
+            }
+            if !ours.xrcd.is_null() {
+                Xrcd::of(ours.xrcd).users.fetch_sub(1, Ordering::AcqRel);
             }
         }
         // SAFETY: made by `Box::into_raw` in `create`; the adapter forgot it.

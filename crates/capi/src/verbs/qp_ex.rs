@@ -11,7 +11,7 @@ use abi::verbs::{
     self as v, ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex,
     ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_sge,
 };
-use nic::{Datagram, Request};
+use nic::{Datagram, QpType, Request};
 use transport::op::{AtomicOp, Data, LocalOp, MAX_SGE, SendOp};
 use wire::roce::SendTail;
 use wire::{Qkey, Qpn, Rkey};
@@ -21,7 +21,7 @@ use crate::verbs::ah::Ah;
 use crate::verbs::context::Context;
 use crate::verbs::post;
 use crate::verbs::qp::{self, Qp};
-use crate::verbs::window;
+use crate::verbs::{window, xrc};
 
 /// The operations of `send_ops_flags` that are offered.
 const OPERATIONS: u64 = (v::IBV_QP_EX_WITH_RDMA_WRITE
@@ -89,9 +89,13 @@ pub(crate) unsafe fn create(
         &*attr
     };
     let given = |bit| init.comp_mask & bit != 0;
-    let unbuilt = v::IBV_QP_INIT_ATTR_MAX_TSO_HEADER | v::IBV_QP_INIT_ATTR_XRCD;
+    let unbuilt = v::IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
     if given(unbuilt) {
         return Err(Errno(libc::EOPNOTSUPP));
+    }
+    if init.comp_mask == v::IBV_QP_INIT_ATTR_XRCD {
+        // SAFETY: as the caller says.
+        return unsafe { xrc::create_target(context, init) };
     }
     if init.comp_mask & !KNOWN_MASK != 0 || !given(v::IBV_QP_INIT_ATTR_PD) || init.pd.is_null() {
         return Err(Errno(libc::EINVAL));
@@ -264,7 +268,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: u32, op: SendOp) {
             return work.fail(libc::EINVAL);
         }
         let wr = post::request(wr_id, flags, op, Data::Sges(post::list(&[])));
-        work.requests.push(Request { wr, to: None });
+        work.requests.push(Request { wr, to: None, srq: 0 });
     });
 }
 
@@ -431,7 +435,16 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
 }
 
 /// `ibv_wr_set_xrc_srqn`: EINVAL on a queue pair that is not XRC.
-unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, _remote_srqn: u32) {
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: an extended queue pair of ours, by the man page's contract.
+    let kind = unsafe { Qp::of(qp.cast()) }.nic.init().kind;
+    let set_queue = |request: &mut Request| {
+        if kind != QpType::XrcSend {
+            return Err(Errno(libc::EINVAL));
+        }
+        request.srq = remote_srqn;
+        Ok(())
+    };
     // SAFETY: as above.
-    unsafe { set(qp, |_| Err(Errno(libc::EINVAL))) }
+    unsafe { set(qp, set_queue) }
 }

@@ -42,6 +42,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
         | v::IBV_DEVICE_CURR_QP_STATE_MOD
         | v::IBV_DEVICE_SYS_IMAGE_GUID
         | v::IBV_DEVICE_SRQ_RESIZE
+        | v::IBV_DEVICE_XRC
         | v::IBV_DEVICE_MEM_WINDOW
         | v::IBV_DEVICE_MEM_WINDOW_TYPE_2B
         | v::IBV_DEVICE_MEM_MGT_EXTENSIONS
@@ -102,6 +103,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         a.odp_caps = on_demand_paging();
         a.rss_caps = receive_side_scaling();
         a.max_wq_type_rq = limits::MAX_WQ;
+        a.xrc_odp_caps = a.odp_caps.per_transport_caps.rc_odp_caps;
         a.completion_timestamp_mask = u64::MAX;
         a.hca_core_clock = CLOCK_KHZ;
         a.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };

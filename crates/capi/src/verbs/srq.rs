@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::verbs::{
-    self as v, ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
-    ibv_srq_init_attr_ex,
+    self as v, ibv_context, ibv_cq, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex, ibv_xrcd,
 };
 use nic::SrqAttr;
 use transport::op::RecvWr;
@@ -15,9 +15,11 @@ use transport::op::RecvWr;
 use crate::border::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::context::Context;
+use crate::verbs::cq::Cq;
 use crate::verbs::event::Unacked;
 use crate::verbs::memory::Pd;
 use crate::verbs::post;
+use crate::verbs::xrc::Xrcd;
 
 /// A shared receive queue as C sees it, and the adapter's.
 #[repr(C)]
@@ -27,7 +29,16 @@ pub(crate) struct Srq {
     pub async_events: Unacked,
     /// Queue pairs that take receives from it.
     pub users: AtomicU32,
+    /// Of one for XRC: its domain, and where its receives complete.
+    xrc: Option<Xrc>,
     instance: Arc<Instance>,
+}
+
+/// What a queue for XRC uses: objects of ours that live as long as it, by their EBUSY.
+#[derive(Clone, Copy)]
+struct Xrc {
+    xrcd: *mut ibv_xrcd,
+    cq: *mut ibv_cq,
 }
 
 impl Srq {
@@ -61,11 +72,36 @@ impl Srq {
 /// Objects of ours that live, as ibv_create_srq(3) asks.
 pub(crate) unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: as the caller says.
+    unsafe { create_with(pd, init, None) }
+}
+
+/// The same, for XRC where it has what that uses.
+///
+/// # Safety
+///
+/// As for [`create`].
+unsafe fn create_with(
+    pd: *mut ibv_pd,
+    init: &mut ibv_srq_init_attr,
+    xrc: Option<Xrc>,
+) -> Result<*mut ibv_srq, Errno> {
+    // SAFETY: as the caller says.
     let (context, domain) = unsafe { ((*pd).context, Pd::of(pd)) };
     // SAFETY: as above.
     let ours = unsafe { Context::usable(context)? };
     let attr = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, limit: 0 };
-    let nic = nic::Srq::create(&domain.nic, attr, ours.events.clone())?;
+    let events = ours.events.clone();
+    let nic = match xrc {
+        None => nic::Srq::create(&domain.nic, attr, events)?,
+        Some(Xrc { xrcd, cq }) => {
+            // SAFETY: as above.
+            let (xrcd, cq) = unsafe { (Xrcd::usable(xrcd)?, Cq::of(cq)) };
+            let nic = nic::Srq::create_xrc(&domain.nic, attr, events, xrcd.nic.clone(), cq.nic.clone())?;
+            xrcd.users.fetch_add(1, Ordering::AcqRel);
+            cq.users.fetch_add(1, Ordering::AcqRel);
+            nic
+        }
+    };
     // SAFETY: integers, pointers, a mutex and a condition of zeroes.
     let mut c: ibv_srq = unsafe { std::mem::zeroed() };
     c.context = context;
@@ -78,6 +114,7 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Re
         nic: nic.clone(),
         async_events: Unacked::default(),
         users: AtomicU32::new(0),
+        xrc,
         instance: ours.instance.clone(),
     }));
     nic.cookie.store(srq.expose_provenance() as u64, Ordering::Release);
@@ -91,7 +128,8 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init
 }
 
 /// `ibv_create_srq_ex`, through the context's table; the header takes plain queues to [`ibv_create_srq`] itself. errno: as
-/// there; EINVAL for a mask that is not known or no protection domain, EOPNOTSUPP for XRC and tag matching.
+/// there; EINVAL for a mask that is not known, no protection domain, or for XRC no XRC domain or completion queue; EOPNOTSUPP
+/// for tag matching.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
@@ -103,14 +141,23 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         if init.comp_mask & !(v::IBV_SRQ_INIT_ATTR_RESERVED - 1) != 0 {
             return Err(Errno(libc::EINVAL));
         }
-        if given(v::IBV_SRQ_INIT_ATTR_TYPE) && init.srq_type != v::IBV_SRQT_BASIC {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
+        let kind = if given(v::IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { v::IBV_SRQT_BASIC };
+        let xrc = match kind {
+            v::IBV_SRQT_BASIC => None,
+            v::IBV_SRQT_XRC => {
+                let both = v::IBV_SRQ_INIT_ATTR_XRCD | v::IBV_SRQ_INIT_ATTR_CQ;
+                if init.comp_mask & both != both || init.xrcd.is_null() || init.cq.is_null() {
+                    return Err(Errno(libc::EINVAL));
+                }
+                Some(Xrc { xrcd: init.xrcd, cq: init.cq })
+            }
+            _ => return Err(Errno(libc::EOPNOTSUPP)),
+        };
         if !given(v::IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: the plain attributes are the first part of the extended ones; a domain of ours, as above.
-        unsafe { create(init.pd, &mut *attr.cast::<ibv_srq_init_attr>()) }
+        unsafe { create_with(init.pd, &mut *attr.cast::<ibv_srq_init_attr>(), xrc) }
     })
 }
 
@@ -135,6 +182,10 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         // SAFETY: as above; made by `Box::into_raw` in `create`, and used by nobody.
         unsafe {
             Pd::of(pd).users.fetch_sub(1, Ordering::AcqRel);
+            if let Some(xrc) = ours.xrc {
+                Xrcd::of(xrc.xrcd).users.fetch_sub(1, Ordering::AcqRel);
+                Cq::of(xrc.cq).users.fetch_sub(1, Ordering::AcqRel);
+            }
             drop(Box::from_raw(srq.cast::<Srq>()));
         }
         Ok(())

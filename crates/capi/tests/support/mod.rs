@@ -149,8 +149,19 @@ pub fn send(wr_id: u64, opcode: ibv_wr_opcode, sges: &mut [ibv_sge]) -> ibv_send
 
 /// Takes a queue pair to RTS with itself as its peer.
 pub fn connect(qp: *mut ibv_qp) {
+    connect_to(qp, unsafe { (*qp).qp_num });
+}
+
+/// Takes a queue pair to RTS with another of the loopback device as its peer.
+pub fn connect_to(qp: *mut ibv_qp, peer: u32) {
+    // What belongs to the half that an XRC queue pair has not.
+    let unknown = match unsafe { (*qp).qp_type } {
+        IBV_QPT_XRC_SEND => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+        IBV_QPT_XRC_RECV => IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
+        _ => 0,
+    };
     let modify = |attr: &mut ibv_qp_attr, mask: u32| {
-        assert_eq!(unsafe { qp::ibv_modify_qp(qp, attr, mask as c_int) }, 0);
+        assert_eq!(unsafe { qp::ibv_modify_qp(qp, attr, (mask & !unknown) as c_int) }, 0);
     };
     let mut a: ibv_qp_attr = unsafe { std::mem::zeroed() };
     a.qp_state = IBV_QPS_INIT;
@@ -159,7 +170,7 @@ pub fn connect(qp: *mut ibv_qp) {
     modify(&mut a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     a.qp_state = IBV_QPS_RTR;
     a.path_mtu = IBV_MTU_1024;
-    a.dest_qp_num = unsafe { (*qp).qp_num };
+    a.dest_qp_num = peer;
     a.rq_psn = 0x12_3456;
     a.max_dest_rd_atomic = 4;
     a.min_rnr_timer = 12;

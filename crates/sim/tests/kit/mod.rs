@@ -51,7 +51,7 @@ impl Endpoint {
         let (sends, receives) = (cq(), cq());
         let cap = QpCap {
             max_send_wr: DEPTH,
-            max_recv_wr: DEPTH,
+            max_recv_wr: if kind == QpType::XrcSend { 0 } else { DEPTH },
             max_send_sge: 4,
             max_recv_sge: 4,
             max_inline_data: 256,
@@ -129,12 +129,18 @@ pub fn wire_up(node: &SimNode, ours: &Endpoint, theirs: &Endpoint, to: IpAddr, w
         | mask::RQ_PSN
         | mask::MAX_DEST_RD_ATOMIC
         | mask::MIN_RNR_TIMER;
-    ours.qp.modify(now, &attr.with_state(QpState::Rtr), rtr).unwrap();
+    // What belongs to the half that an XRC queue pair has not.
+    let unknown = match ours.qp.init().kind {
+        QpType::XrcSend => mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
+        QpType::XrcRecv => mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC,
+        _ => 0,
+    };
+    ours.qp.modify(now, &attr.with_state(QpState::Rtr), rtr & !unknown).unwrap();
     let rts = mask::STATE
         | mask::TIMEOUT
         | mask::RETRY_CNT
         | mask::RNR_RETRY
         | mask::SQ_PSN
         | mask::MAX_QP_RD_ATOMIC;
-    ours.qp.modify(now, &attr.with_state(QpState::Rts), rts).unwrap();
+    ours.qp.modify(now, &attr.with_state(QpState::Rts), rts & !unknown).unwrap();
 }

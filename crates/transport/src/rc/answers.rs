@@ -37,6 +37,8 @@ pub(super) struct Read {
     pub psn: Psn,
     pub msn: u32,
     pub from: Remote,
+    /// At an XRC target, the shared receive queue whose domain the memory is of.
+    pub srq: Option<u32>,
     pub packets: u32,
     /// The packet that leaves next.
     pub next: u32,
@@ -143,7 +145,7 @@ impl Answers {
     /// # Errors
     ///
     /// Memory refused a READ: a NAK takes the place of the rest of its response and of all that was to follow.
-    pub fn fill(&mut self, path: &Path, batch: &mut TxBatch, cx: &impl Context) -> Result<(), Fault> {
+    pub fn fill(&mut self, path: &Path, batch: &mut TxBatch, cx: &mut impl Context) -> Result<(), Fault> {
         let mut outcome = Ok(());
         while let Some(answer) = self.queue.front_mut() {
             let (psn, op) = match answer {
@@ -151,7 +153,7 @@ impl Answers {
                 Answer::Atomic { psn, msn, original, .. } => {
                     (*psn, Op::AtomicAcknowledge(ack(*msn), *original))
                 }
-                Answer::Read(read) => match fill_read(read, path, batch, cx.memory()) {
+                Answer::Read(read) => match fill_read(read, path, batch, cx) {
                     Ok(true) => {
                         self.pop();
                         continue;
@@ -200,8 +202,15 @@ impl Answers {
 }
 
 /// Sends what fits of a READ's response; whether that was all.
-fn fill_read(read: &mut Read, path: &Path, batch: &mut TxBatch, memory: &impl Memory) -> Result<bool, Fault> {
+fn fill_read(
+    read: &mut Read,
+    path: &Path,
+    batch: &mut TxBatch,
+    cx: &mut impl Context,
+) -> Result<bool, Fault> {
     let from = read.from;
+    read.srq.map_or(Ok(()), |srq| cx.choose_srq(srq))?;
+    let memory = cx.memory();
     while read.next < read.packets {
         let header = path.header(read.psn.add(read.next), read.op());
         let payload_len = path.payload_len(from.length as u32, read.next);

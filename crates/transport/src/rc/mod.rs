@@ -3,6 +3,9 @@
 //! [`Rc`] holds the state and hands every packet to one of two halves that share nothing but the path: the requester
 //! (`requester`, its queue's entries in `request`) and the responder (`responder`, what it still has to say in
 //! `answers`). Either half may fail the queue pair; `Rc` then flushes both, in order.
+//!
+//! XRC (IBA annex A14) is the same with the halves on two queue pairs: an initiator only asks, a target only answers. Each
+//! request names a shared receive queue in its XRCETH.
 
 mod answers;
 mod request;
@@ -12,7 +15,7 @@ mod timers;
 
 use std::time::Instant;
 
-use wire::bth::{Aeth, Bth};
+use wire::bth::{Aeth, Bth, XrcEth};
 use wire::icrc::ICRC_LEN;
 use wire::roce::{Header, Op, Packet, SendAt, Service, WriteAt};
 use wire::{Mtu, Pkey, Psn, Qpn};
@@ -87,7 +90,18 @@ pub enum State {
     Error,
 }
 
-/// One RC queue pair.
+/// Which halves of a connection a queue pair is, and so what its packets carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Both, of an RC queue pair.
+    Rc,
+    /// The requester of an extended connection.
+    Initiator,
+    /// The responder of an extended connection.
+    Target,
+}
+
+/// One RC queue pair, or an initiator or target of XRC.
 ///
 /// An idle one takes less than a KiB; its queues grow with use. Before it is dropped it must be failed
 /// ([`Rc::fail`]), so that it leaves the [`Window`](crate::Window) it may have entered.
@@ -105,10 +119,22 @@ pub struct Rc {
 impl Rc {
     /// A queue pair in state Init.
     pub fn new(qpn: Qpn, pkey: Pkey) -> Rc {
+        Rc::with_role(qpn, pkey, Role::Rc)
+    }
+    /// An XRC initiator in state Init. It executes no requests; post with [`Rc::post_to_srq`].
+    pub fn xrc_initiator(qpn: Qpn, pkey: Pkey) -> Rc {
+        Rc::with_role(qpn, pkey, Role::Initiator)
+    }
+    /// An XRC target in state Init. It has no requests of its own; its context chooses queues
+    /// ([`Context::choose_srq`]).
+    pub fn xrc_target(qpn: Qpn, pkey: Pkey) -> Rc {
+        Rc::with_role(qpn, pkey, Role::Target)
+    }
+    fn with_role(qpn: Qpn, pkey: Pkey, role: Role) -> Rc {
         Rc {
             state: State::Init,
             established: false,
-            path: Path { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes() },
+            path: Path { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes(), role },
             requester: Requester::default(),
             responder: Responder::default(),
             held: Hold::No,
@@ -176,7 +202,12 @@ impl Rc {
     }
     /// Queues a request; the adapter has checked queue depth and state. In the error state it is flushed at once.
     pub fn post(&mut self, wr: SendWr, cx: &mut impl Context) {
-        self.requester.post(wr);
+        self.post_to_srq(wr, 0, cx);
+    }
+    /// Like [`Rc::post`], of an XRC initiator: for the shared receive queue of that number, 24 bits, at the target. A
+    /// READ or WRITE too names a queue, whose protection domain is the one that its key must be of.
+    pub fn post_to_srq(&mut self, wr: SendWr, srq: u32, cx: &mut impl Context) {
+        self.requester.post(wr, srq);
         if self.state == State::Error {
             self.requester.flush(&self.path, cx);
         }
@@ -186,9 +217,11 @@ impl Rc {
     /// `hold` says whether an ACK may wait, for more to acknowledge or for a request to leave with. Call [`Rc::release`]
     /// when it has waited for long enough.
     pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
-        if packet.header.service != Service::Rc {
-            return;
-        }
+        let srq = match (self.path.role, packet.header.service) {
+            (Role::Rc, Service::Rc) | (Role::Initiator, Service::Xrc(None)) => None,
+            (Role::Target, Service::Xrc(Some(eth))) => Some(eth.srq),
+            _ => return,
+        };
         match packet.header.op {
             Op::CongestionNotification => {}
             Op::Acknowledge(_) | Op::AtomicAcknowledge(..) | Op::ReadResponse(_) => {
@@ -198,7 +231,12 @@ impl Rc {
                 }
             }
             op => {
-                self.request(packet, cx);
+                self.request(packet, srq, cx);
+                // A target has no request that an ACK could leave with.
+                let hold = match (hold, self.path.role) {
+                    (Hold::ForProgram, Role::Target) => Hold::Briefly,
+                    _ => hold,
+                };
                 self.held = match hold {
                     _ if !self.responder.has_lone_ack() => Hold::No,
                     Hold::ForProgram if self.held == Hold::ForProgram || completes_receive(op) => hold,
@@ -271,7 +309,7 @@ impl Rc {
         self.responder.take_path_suspect() | self.requester.take_path_suspect()
     }
 
-    fn request(&mut self, packet: &Packet<'_>, cx: &mut impl Context) {
+    fn request(&mut self, packet: &Packet<'_>, srq: Option<u32>, cx: &mut impl Context) {
         match self.state {
             State::Init | State::Error => return,
             State::Rtr if !self.established => {
@@ -280,7 +318,7 @@ impl Rc {
             }
             _ => {}
         }
-        if self.responder.request(&self.path, packet, cx).is_err() {
+        if self.responder.request(&self.path, packet, srq, cx).is_err() {
             self.enter_error(cx);
         }
     }
@@ -320,12 +358,20 @@ struct Path {
     pkey: Pkey,
     /// Payload bytes of a full packet.
     mtu: usize,
+    role: Role,
 }
 
 impl Path {
+    /// Of a response.
     fn header(&self, psn: Psn, op: Op) -> Header {
         let bth = Bth { pkey: self.pkey, dest_qp: self.dest, psn, ..Bth::default() };
-        Header { bth, service: Service::Rc, op }
+        let service = if self.role == Role::Rc { Service::Rc } else { Service::Xrc(None) };
+        Header { bth, service, op }
+    }
+    /// Of a request; every one of an initiator, READs and the middle of a message included, bears the XRCETH.
+    fn request_header(&self, psn: Psn, op: Op, srq: u32) -> Header {
+        let service = if self.role == Role::Rc { Service::Rc } else { Service::Xrc(Some(XrcEth { srq })) };
+        Header { service, ..self.header(psn, op) }
     }
     /// Packets that carry `len` bytes: at least one.
     fn packets(&self, len: u32) -> u32 {

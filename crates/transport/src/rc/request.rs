@@ -19,6 +19,8 @@ const ATOMIC_LEN: u64 = 8;
 #[derive(Debug)]
 pub(super) struct Request {
     pub wr: SendWr,
+    /// The shared receive queue it is for, of an XRC initiator.
+    srq: u32,
     /// Whether its first packet has been sent, or would have been but for `fault`.
     pub begun: bool,
     /// Bytes of the message; known from the beginning on.
@@ -40,9 +42,10 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub fn new(wr: SendWr) -> Request {
+    pub fn new(wr: SendWr, srq: u32) -> Request {
         Request {
             wr,
+            srq,
             begun: false,
             len: 0,
             packets: 1,
@@ -174,7 +177,7 @@ impl Request {
             }
             SendOp::Local(_) => return None,
         };
-        let mut header = path.header(psn, op);
+        let mut header = path.request_header(psn, op, self.srq);
         header.bth.solicited = asks_event && self.wr.solicited;
         Some((header, payload_len))
     }

@@ -104,8 +104,8 @@ impl Requester {
     pub fn take_path_suspect(&mut self) -> bool {
         std::mem::take(&mut self.path_suspect)
     }
-    pub fn post(&mut self, wr: SendWr) {
-        self.queue.push_back(Request::new(wr));
+    pub fn post(&mut self, wr: SendWr, srq: u32) {
+        self.queue.push_back(Request::new(wr, srq));
     }
 
     // ---- sending ----

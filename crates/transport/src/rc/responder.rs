@@ -27,6 +27,8 @@ pub(super) struct Responder {
     /// A NAK has named the expected PSN: what lies after it is dropped in silence until it comes.
     quiet: bool,
     message: Message,
+    /// At an XRC target, the shared receive queue that the latest request executed was for.
+    srq: Option<u32>,
     answers: Answers,
     /// Results of the last `max_rd_atomic` atomics, for those asked for again.
     results: VecDeque<(Psn, u64)>,
@@ -84,7 +86,7 @@ impl Responder {
     pub fn rq_psn(&self) -> Psn {
         self.expected
     }
-    pub fn fill(&mut self, path: &Path, batch: &mut TxBatch, cx: &impl Context) -> Result<(), Fault> {
+    pub fn fill(&mut self, path: &Path, batch: &mut TxBatch, cx: &mut impl Context) -> Result<(), Fault> {
         self.answers.fill(path, batch, cx)
     }
     pub fn has_lone_ack(&self) -> bool {
@@ -99,18 +101,33 @@ impl Responder {
     /// A receive half filled completes as flushed.
     pub fn flush(&mut self, path: &Path, cx: &mut impl Context) {
         if let Message::Send { receive, .. } = std::mem::take(&mut self.message) {
+            if let Some(srq) = self.srq
+                && cx.choose_srq(srq).is_err()
+            {
+                // The queue is gone, and its receives with it.
+                return;
+            }
             cx.complete(Side::Receive, received(&receive, Status::WrFlush, path));
         }
     }
 
-    pub fn request(&mut self, path: &Path, packet: &Packet<'_>, cx: &mut impl Context) -> Result<(), Broken> {
+    /// A request, at an XRC target for the shared receive queue `srq`.
+    pub fn request(
+        &mut self,
+        path: &Path,
+        packet: &Packet<'_>,
+        srq: Option<u32>,
+        cx: &mut impl Context,
+    ) -> Result<(), Broken> {
         if self.answers.is_full() {
             return Ok(());
         }
         let psn = packet.header.bth.psn;
         let ahead = psn.since(self.expected);
         if ahead < 0 {
-            self.repeat(path, packet, cx);
+            if srq.is_none_or(|srq| cx.choose_srq(srq).is_ok()) {
+                self.repeat(path, packet, srq, cx);
+            }
             return Ok(());
         }
         if ahead > 0 {
@@ -119,7 +136,7 @@ impl Responder {
             }
             return Ok(());
         }
-        match self.execute(path, packet, cx) {
+        match self.choose(srq, cx).and_then(|()| self.execute(path, packet, cx)) {
             Ok(()) => {
                 self.quiet = false;
                 Ok(())
@@ -135,6 +152,17 @@ impl Responder {
                 Err(Broken)
             }
         }
+    }
+
+    /// Turns to the shared receive queue that a request is for: one that the domain has, the same in a whole message.
+    fn choose(&mut self, srq: Option<u32>, cx: &mut impl Context) -> Result<(), Refusal> {
+        let Some(number) = srq else { return Ok(()) };
+        if !matches!(self.message, Message::None) && self.srq != srq {
+            return Err(INVALID);
+        }
+        cx.choose_srq(number).map_err(|_| INVALID)?;
+        self.srq = srq;
+        Ok(())
     }
 
     /// The request expected next.
@@ -317,7 +345,8 @@ impl Responder {
         }
         let packets = path.packets(reth.length);
         self.take(packets, true);
-        self.answers.read(Read { psn, msn: self.msn, from, packets, next: 0, repeated: false });
+        let (msn, srq) = (self.msn, self.srq);
+        self.answers.read(Read { psn, msn, from, srq, packets, next: 0, repeated: false });
         Ok(())
     }
 
@@ -374,7 +403,7 @@ impl Responder {
     // ---- requests that came before ----
 
     /// A PSN from before the one expected (IBA 1.4 §9.7.4): nothing is executed twice.
-    fn repeat(&mut self, path: &Path, packet: &Packet<'_>, cx: &mut impl Context) {
+    fn repeat(&mut self, path: &Path, packet: &Packet<'_>, srq: Option<u32>, cx: &mut impl Context) {
         let psn = packet.header.bth.psn;
         // A peer that asks for the same again has not had our answers.
         if self.repeated.replace(psn).is_none_or(|last| !last.before(psn)) {
@@ -384,7 +413,16 @@ impl Responder {
         match packet.header.op {
             Op::Send(_) | Op::Write(_) => self.answers.ack(self.expected.add(0xff_ffff), self.msn),
             Op::ReadRequest(reth) if packet.payload.is_empty() => {
-                self.repeat_read(path, psn, reth, room, cx);
+                let read = Read {
+                    psn,
+                    msn: self.msn,
+                    from: remote(reth),
+                    srq,
+                    packets: path.packets(reth.length),
+                    next: 0,
+                    repeated: true,
+                };
+                self.repeat_read(read, room, cx);
             }
             Op::AtomicWrite(_) => {
                 let again = nothing(psn, self.msn, true);
@@ -407,17 +445,15 @@ impl Responder {
 
     /// A READ leaves no trace, so reading again gives what the requester asks for: the whole, or the rest of it. What
     /// it names must be allowed now, and lie before the PSN expected; else it is no repetition, and is dropped.
-    fn repeat_read(&mut self, path: &Path, psn: Psn, reth: Reth, room: bool, cx: &mut impl Context) {
-        let from = remote(reth);
-        let packets = path.packets(reth.length);
-        let lies_before = packets as i64 <= -i64::from(psn.since(self.expected));
+    fn repeat_read(&mut self, read: Read, room: bool, cx: &mut impl Context) {
+        let from = read.from;
+        let lies_before = read.packets as i64 <= -i64::from(read.psn.since(self.expected));
         if from.length > MAX_MESSAGE
             || !lies_before
             || (from.length > 0 && cx.memory().check(from, Access::Read).is_err())
         {
             return;
         }
-        let read = Read { psn, msn: self.msn, from, packets, next: 0, repeated: true };
         if !self.answers.replace(&read) && room {
             self.answers.read(read);
         }
@@ -438,7 +474,7 @@ fn check_len(path: &Path, payload: &[u8], first: bool, last: bool) -> Result<(),
 
 /// A READ response of no bytes.
 fn nothing(psn: Psn, msn: u32, repeated: bool) -> Read {
-    Read { psn, msn, from: Remote::default(), packets: 1, next: 0, repeated }
+    Read { psn, msn, from: Remote::default(), srq: None, packets: 1, next: 0, repeated }
 }
 
 fn tail_of(end: Option<SendTail>) -> Tail {

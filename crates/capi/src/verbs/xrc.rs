@@ -1,0 +1,162 @@
+//! XRC domains (ibv_open_xrcd(3)) and queue pairs shared in them (ibv_open_qp(3)). A domain is shared by its file's inode among
+//! the handles of this process; two processes that open one file have a domain each.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use abi::verbs::{self as v, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd, ibv_xrcd_init_attr};
+use nic::{Inode, QpType};
+use wire::Qpn;
+
+use crate::border::{self, Errno};
+use crate::instance::Instance;
+use crate::verbs::context::Context;
+use crate::verbs::qp;
+
+/// An XRC domain as C sees it, and the adapter's.
+#[repr(C)]
+pub(crate) struct Xrcd {
+    c: UnsafeCell<ibv_xrcd>,
+    pub nic: Arc<nic::Xrcd>,
+    /// Queue pairs and shared receive queues made with this handle.
+    pub users: AtomicU32,
+    instance: Arc<Instance>,
+}
+
+impl Xrcd {
+    /// # Safety
+    ///
+    /// `xrcd` came from [`open_xrcd`] and is not closed.
+    pub unsafe fn of<'a>(xrcd: *mut ibv_xrcd) -> &'a Xrcd {
+        // SAFETY: the C part is the first field.
+        unsafe { &*xrcd.cast::<Xrcd>() }
+    }
+
+    /// Like [`Xrcd::of`]: EINVAL for NULL, ENODEV for a parent's domain in a forked child.
+    ///
+    /// # Safety
+    ///
+    /// NULL, or as for [`Xrcd::of`].
+    pub unsafe fn usable<'a>(xrcd: *mut ibv_xrcd) -> Result<&'a Xrcd, Errno> {
+        if xrcd.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: as the caller says.
+        let ours = unsafe { Xrcd::of(xrcd) };
+        if ours.instance.is_ours() { Ok(ours) } else { Err(Errno(libc::ENODEV)) }
+    }
+}
+
+/// The file behind a descriptor; none for -1. EBADF for one that is not open.
+fn inode_of(fd: c_int) -> Result<Option<Inode>, Errno> {
+    if fd == -1 {
+        return Ok(None);
+    }
+    // SAFETY: integers only.
+    let mut file: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a variable of our own.
+    if unsafe { libc::fstat(fd, &raw mut file) } != 0 {
+        return Err(Errno::last());
+    }
+    Ok(Some((file.st_dev, file.st_ino)))
+}
+
+/// `ibv_open_xrcd`, through the context's table. errno: EINVAL without both attributes, for O_EXCL and O_CREAT where the file
+/// has a domain, and without O_CREAT where there is no file; ENOENT without O_CREAT where the file has no domain; EBADF;
+/// EOPNOTSUPP for attributes that are not known; ENOMEM.
+pub(crate) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    border::or_null(|| {
+        // SAFETY: a context of ours and the caller's structure, by the man page's contract.
+        let (ours, init) = unsafe { (Context::usable(context)?, *attr) };
+        let both = v::IBV_XRCD_INIT_ATTR_FD | v::IBV_XRCD_INIT_ATTR_OFLAGS;
+        if init.comp_mask & !both != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if init.comp_mask != both || init.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let asked = |flag| init.oflags & flag != 0;
+        let nic = ours.nic.open_xrcd(inode_of(init.fd)?, asked(libc::O_CREAT), asked(libc::O_EXCL))?;
+        let xrcd = Xrcd {
+            c: ibv_xrcd { context }.into(),
+            nic,
+            users: AtomicU32::new(0),
+            instance: ours.instance.clone(),
+        };
+        Ok(Box::into_raw(Box::new(xrcd)).cast())
+    })
+}
+
+/// `ibv_close_xrcd`, through the context's table: EBUSY while queue pairs or shared receive queues made with it live.
+pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    border::or_errno(|| {
+        // SAFETY: a domain of ours, by the man page's contract.
+        if unsafe { Xrcd::of(xrcd) }.users.load(Ordering::Acquire) > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: made by `Box::into_raw` in `open_xrcd`, and used by nobody.
+        drop(unsafe { Box::from_raw(xrcd.cast::<Xrcd>()) });
+        Ok(())
+    })
+}
+
+/// `ibv_open_qp`, through the context's table: one more handle of an XRC target of this process. Its asynchronous events go
+/// to the handle that made it. errno: EINVAL without all attributes that say which, or where the domain has no such target.
+pub(crate) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    border::or_null(|| {
+        // SAFETY: a context of ours and the caller's structure, by the man page's contract.
+        let (ours, open) = unsafe { (Context::usable(context)?, &*attr) };
+        let needed = v::IBV_QP_OPEN_ATTR_NUM | v::IBV_QP_OPEN_ATTR_XRCD | v::IBV_QP_OPEN_ATTR_TYPE;
+        let known = needed | v::IBV_QP_OPEN_ATTR_CONTEXT;
+        if open.comp_mask & !known != 0 || open.comp_mask & needed != needed {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: a domain of ours, by the man page's contract.
+        let xrcd = unsafe { Xrcd::usable(open.xrcd)? };
+        let in_domain = |qp: &Arc<nic::Qp>| {
+            qp.init().kind as u32 == open.qp_type && qp.xrcd().is_some_and(|x| Arc::ptr_eq(x, &xrcd.nic))
+        };
+        let nic = ours.nic.qp(Qpn::new(open.qp_num)).filter(in_domain).ok_or(Errno(libc::EINVAL))?;
+        // One that is being destroyed is not there any more.
+        let count = |n: u32| (n > 0).then_some(n + 1);
+        let counted = nic.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, count);
+        counted.map_err(|_| Errno(libc::EINVAL))?;
+        let qp_context = if open.comp_mask & v::IBV_QP_OPEN_ATTR_CONTEXT == 0 {
+            std::ptr::null_mut()
+        } else {
+            open.qp_context
+        };
+        // SAFETY: objects of ours, as above.
+        Ok(unsafe { qp::make_target(context, nic, open.xrcd, qp_context) })
+    })
+}
+
+/// Makes an XRC target and its first handle, for `ibv_create_qp_ex`.
+///
+/// # Safety
+///
+/// A context of ours, and NULL or a domain of ours that is not closed.
+pub(crate) unsafe fn create_target(
+    context: *mut ibv_context,
+    init: &v::ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, Errno> {
+    if init.qp_type != QpType::XrcRecv as u32 {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: as the caller says.
+    let (ours, xrcd) = unsafe { (Context::usable(context)?, Xrcd::usable(init.xrcd)?) };
+    ours.instance.attach(&ours.nic)?;
+    let nic = nic::Qp::create_target(&xrcd.nic, ours.events.clone())?;
+    // SAFETY: as the caller says.
+    let qp = unsafe { qp::make_target(context, nic.clone(), init.xrcd, init.qp_context) };
+    nic.cookie.store(qp.expose_provenance() as u64, Ordering::Release);
+    Ok(qp)
+}
