@@ -31,7 +31,7 @@ pub(super) struct Responder {
     /// At an XRC target, the shared receive queue that the latest request executed was for.
     srq: Option<u32>,
     answers: Answers,
-    flushing: Option<Flushing>,
+    flushing: Option<Box<Flushing>>,
     /// Results of the last `max_rd_atomic` atomics, for those asked for again.
     results: VecDeque<(Psn, u64)>,
     /// The latest request that came again since a new one came.
@@ -127,7 +127,8 @@ impl Responder {
 
     /// The FLUSH is done.
     pub fn flushed(&mut self, result: Result<(), Fault>, cx: &mut impl Context) -> Result<(), Broken> {
-        let Some(Flushing { psn, missed, .. }) = self.flushing.take() else { return Ok(()) };
+        let Some(flushing) = self.flushing.take() else { return Ok(()) };
+        let Flushing { psn, missed, .. } = *flushing;
         if result.is_err() {
             self.answers.nak(psn, self.msn, NakCode::RemoteAccess);
             cx.event(QpEvent::AccessError);
@@ -477,7 +478,7 @@ impl Responder {
             }
             Poll::Pending => {
                 let task = FlushTask { range: remote(reth), how, srq: self.srq };
-                self.flushing = Some(Flushing { psn, task: Some(task), missed: false });
+                self.flushing = Some(Box::new(Flushing { psn, task: Some(task), missed: false }));
             }
         }
         Ok(())
