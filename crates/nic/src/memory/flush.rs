@@ -42,14 +42,13 @@ impl View<'_> {
     /// The key, the range or the rights are not good any more; the storage failed (`Unmapped`).
     pub(crate) fn persist(&self, range: Remote, how: Flush) -> Result<(), Fault> {
         let range = self.flush_range(range, how)?;
-        self.remote(range, rights(how), |place| {
-            let Place::At(real) = place else { return Ok(()) };
-            let start = real & !(PAGE - 1);
-            let len = real + range.length - start;
-            // SAFETY: msync changes no content; a range that is not mapped any more is an error, not a fault.
-            let code = unsafe { libc::msync(start as *mut libc::c_void, len as usize, libc::MS_SYNC) };
-            if code == 0 { Ok(()) } else { Err(Fault::Unmapped) }
-        })
+        let Place::At(real) = self.remote(range, rights(how), Ok)? else { return Ok(()) };
+        // Not counted in: whoever deregisters need not wait for the storage, which reads what is mapped and changes nothing.
+        let start = real & !(PAGE - 1);
+        let len = real + range.length - start;
+        // SAFETY: msync changes no content; a range that is not mapped any more is an error, not a fault.
+        let code = unsafe { libc::msync(start as *mut libc::c_void, len as usize, libc::MS_SYNC) };
+        if code == 0 { Ok(()) } else { Err(Fault::Unmapped) }
     }
 
     /// What is to be flushed: the range, or all that the key is for.
