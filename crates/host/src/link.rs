@@ -29,6 +29,9 @@ const MAX_SOCKETS: usize = 256;
 /// A detour that nobody has taken for so long is closed when the next one opens.
 const OLD_DETOUR: Duration = Duration::from_secs(10);
 
+/// The opcode of RC FLUSH (IBA annex A19).
+const FLUSH: u8 = 0x1c;
+
 /// All sockets that send.
 #[derive(Default)]
 pub(crate) struct Link {
@@ -73,6 +76,8 @@ pub(crate) struct SendSocket {
     dest: SockAddr,
     segmented: AtomicBool,
     used_at: AtomicU64,
+    /// How FLUSH is sealed.
+    for_rxe: bool,
 }
 
 /// What sending needs beside the sockets.
@@ -128,6 +133,7 @@ impl Link {
             dest: dest.into(),
             segmented: AtomicBool::new(with.config.segmentation),
             used_at: AtomicU64::new(with.clock.roughly()),
+            for_rxe: key.detour.is_multiple_of(2),
         });
         with.interest.add(socket.token, &socket.fd, ERRORS_ONLY, Source::Send(socket.clone()))?;
         make_room(&mut sockets, &key, with);
@@ -177,7 +183,7 @@ impl SendSocket {
     fn send_run(&self, packets: &mut [u8], size: usize, with: &Sender<'_>) {
         let count = packets.len().div_ceil(size);
         for (id, packet) in packets.chunks_mut(size).enumerate() {
-            icrc::seal(&self.flow, id as u16, packet);
+            self.seal(id as u16, packet);
         }
         let Err(error) = self.send_segments(packets, (count > 1).then_some(size), with) else {
             add(&with.counters.packets_sent, count);
@@ -190,13 +196,23 @@ impl SendSocket {
         // The path may take single packets: a device without checksum offload, a segment longer than it allows.
         let mut sent = 0;
         for packet in packets.chunks_mut(size) {
-            icrc::seal(&self.flow, 0, packet);
+            self.seal(0, packet);
             sent += usize::from(self.send_segments(packet, None, with).is_ok());
         }
         add(&with.counters.packets_sent, sent);
         add(&with.counters.packets_dropped_sending, count - sent);
         if sent > 0 && self.segmented.swap(false, Ordering::Relaxed) {
             add(&with.counters.segmentation_given_up, 1);
+        }
+    }
+
+    /// The kernel's rdma_rxe has an ICRC of its own for FLUSH, and takes no other; a Verbena takes both. Who takes the standard's
+    /// only gets it with the next try, which leaves by a detour.
+    fn seal(&self, id: u16, packet: &mut [u8]) {
+        if self.for_rxe && packet.first() == Some(&FLUSH) {
+            icrc::seal_rxe_flush(&self.flow, id, packet);
+        } else {
+            icrc::seal(&self.flow, id, packet);
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use nic::{Outlet, Path};
+use nic::{Outlet, Path, Persist};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, World};
 use transport::TxBatch;
@@ -144,6 +144,25 @@ impl Outlet for RealWorld {
     fn watch_frames(&self, interface: u32, watch: bool) -> Result<(), i32> {
         self.check_ours()?;
         self.frames.watch(interface, watch, &self.config, &self.interest)
+    }
+
+    fn persist(&self, work: Persist) {
+        if !self.is_ours() {
+            return;
+        }
+        // Waiting for a storage is rare, and takes far longer than a thread takes to start; each queue pair waits for one at most.
+        let work = Arc::new(Mutex::new(Some(work)));
+        let theirs = work.clone();
+        let run = move |work: &Mutex<Option<Persist>>| {
+            let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(work) = taken {
+                work.run(Instant::now);
+            }
+        };
+        let thread = std::thread::Builder::new().name("verbena-flush".to_owned());
+        if sys::with_signals_blocked(|| thread.spawn(move || run(&theirs))).is_err() {
+            run(&work);
+        }
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use transport::op::{Completion, Status};
 
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::mailbox::Mailbox;
-use crate::{Device, Error, Signal, limits};
+use crate::{Device, Error, Persist, Signal, limits};
 
 /// Which completion the next event is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +129,8 @@ pub enum Note {
     Async(Arc<EventQueue>, AsyncEvent),
     /// A completion event that is held back until then.
     Later(Instant, Arc<Cq>),
+    /// A peer's FLUSH is to be done.
+    Persist(Box<Persist>),
 }
 
 impl Note {
@@ -142,6 +144,7 @@ impl Note {
                     device.look_after_cq(at, &cq);
                 }
             }
+            Note::Persist(work) => work.hand_out(),
         }
     }
 }

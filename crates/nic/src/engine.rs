@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use transport::op::{Context, SendWr};
-use transport::rc::{Hold, RtrAttr, RtsAttr};
+use transport::rc::{FlushTask, Hold, RtrAttr, RtsAttr};
 use transport::ud::Destination;
 use transport::unreliable::Pace;
 use transport::{Rc, TxBatch, Uc, Ud, rc, uc, unreliable};
@@ -179,6 +179,10 @@ impl Engine {
             Engine::Uc(e) => e.receive(packet, cx),
             Engine::Ud(_) | Engine::Raw(_) => {}
         }
+    }
+    /// A FLUSH that takes long, to be begun now.
+    pub fn take_flush(&mut self) -> Option<FlushTask> {
+        if let Engine::Rc(e) = self { e.take_flush() } else { None }
     }
     /// Writes packets of a connection; datagrams take another way.
     pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {

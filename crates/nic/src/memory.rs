@@ -32,6 +32,7 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 
 use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
 use wire::Rkey;
@@ -41,6 +42,7 @@ use guard::Change;
 
 mod change;
 mod dm;
+mod flush;
 mod window;
 
 pub use change::Advice;
@@ -320,14 +322,14 @@ fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error
     if access & !KNOWN != 0 {
         return Err(Error::Invalid("unknown access flag"));
     }
-    if access & (Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT) != 0 {
-        return Err(Error::Unsupported("FLUSH"));
-    }
     if access & REMOTE_CHANGE != 0 && access & Access::LOCAL_WRITE == 0 {
         return Err(Error::Invalid("remote write or atomic access without local write"));
     }
     if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
         return Err(Error::Invalid("region wraps the address space"));
+    }
+    if access & Access::FLUSH_PERSISTENT != 0 {
+        flush::check_persistent(addr, len)?;
     }
     guard::install();
     if access & Access::ON_DEMAND != 0 {
@@ -482,6 +484,10 @@ impl Memory for View<'_> {
             // SAFETY: eight bytes inside a registered region, aligned; programs share them with peers through atomics.
             unsafe { guard::change(real as *mut u64, change) }
         })
+    }
+
+    fn flush(&self, range: Remote, how: op::Flush) -> Poll<Result<(), Fault>> {
+        self.begin_flush(range, how)
     }
 
     fn bind(&self, bind: &op::Bind) -> Result<(), Fault> {

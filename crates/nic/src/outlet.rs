@@ -6,6 +6,8 @@ use std::time::Instant;
 use transport::TxBatch;
 use wire::Qpn;
 
+use crate::Persist;
+
 /// Where packets go, and as whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
@@ -53,6 +55,8 @@ pub trait Outlet: Send + Sync + 'static {
     fn watch_frames(&self, _interface: u32, _watch: bool) -> Result<(), i32> {
         Err(libc::EPERM)
     }
+    /// A peer waits until memory lies on its storage: `work` is run in a thread that may wait. Called with no lock held.
+    fn persist(&self, work: Persist);
     /// Somebody wants to be woken (by the node's `expire`) at `at` or earlier.
     fn wake_at(&self, at: Instant);
     /// Fills `bytes` from a cryptographically secure generator.

@@ -58,7 +58,7 @@ pub struct QpInit {
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
-    me: Weak<Qp>,
+    pub(crate) me: Weak<Qp>,
     qpn: Qpn,
     pd: Arc<Pd>,
     init: QpInit,
@@ -86,10 +86,12 @@ pub(crate) struct Inner {
     /// What the device's timers hold for this queue pair.
     timer: Option<Instant>,
     /// To be told when the lock is released.
-    notes: Vec<Note>,
+    pub(crate) notes: Vec<Note>,
     pub(crate) destroyed: bool,
     /// The device knows that an ACK may be held back here.
     listed: bool,
+    /// FLUSHes begun that take long, and resets: tells the latest from those before.
+    pub(crate) flushes: u32,
 }
 
 /// What the engine stands on during one call.
@@ -217,6 +219,7 @@ impl Qp {
                 notes: Vec::new(),
                 destroyed: false,
                 listed: false,
+                flushes: 0,
             }),
             spread: OnceLock::new(),
             cookie: AtomicU64::new(0),
@@ -420,6 +423,7 @@ impl Qp {
             inner.drain_awaited = false;
             inner.notes.extend(self.note(EventKind::SqDrained));
         }
+        inner.begin_flush(self);
         let mut wake = None;
         if let Some(deadline) = inner.engine.deadline()
             && inner.timer.is_none_or(|t| deadline < t)
@@ -466,6 +470,7 @@ impl Inner {
         let (engine, mut stand) = self.split(qp);
         engine.fail(&mut stand);
         self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
+        self.flushes = self.flushes.wrapping_add(1);
         self.receives.clear();
         self.notes.clear();
         self.attr = QpAttr::default();

@@ -34,6 +34,7 @@ impl Outlet for Kept {
         Err(libc::ENODEV)
     }
     fn leave(&self, _interface: u32, _group: IpAddr) {}
+    fn persist(&self, _work: nic::Persist) {}
     fn wake_at(&self, _at: Instant) {}
     fn fill_random(&self, bytes: &mut [u8]) {
         let next = self.random.fetch_add(0x0101, Ordering::Relaxed).to_ne_bytes();

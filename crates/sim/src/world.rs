@@ -157,6 +157,11 @@ impl Outlet for SimWorld {
         self.with_host(|h| h.groups.remove(&(group, self.process)));
     }
 
+    /// Waiting takes no time here.
+    fn persist(&self, work: nic::Persist) {
+        work.run(|| self.now());
+    }
+
     fn wake_at(&self, at: Instant) {
         let at = self.shared.clock.nanos_of(at);
         if let Some(alarm) = self.shared.alarms().get_mut(self.process.0) {

@@ -1,6 +1,8 @@
 //! The operation: what a work request asks, what memory allows, how it completes. Shared by every way an operation
 //! travels, so that checks, receive consumption and completion order exist once.
 
+use std::task::Poll;
+
 use arrayvec::ArrayVec;
 use wire::roce::SendTail;
 use wire::{Qpn, Rkey};
@@ -87,6 +89,17 @@ pub enum AtomicOp {
     Write(u64),
 }
 
+/// How far a FLUSH shall push what was written, and of what (IBA annex A19); at least one of the first two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flush {
+    /// All that look at the memory shall see it.
+    pub global: bool,
+    /// It shall survive a loss of power.
+    pub persistent: bool,
+    /// Of the whole region, whatever range is named.
+    pub whole: bool,
+}
+
 /// A window to be bound to a part of a region (IBA 1.4 §10.6.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
@@ -127,6 +140,11 @@ pub trait Memory {
     fn read(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<(), Fault>;
     /// A peer's atomic on the 8 bytes at `at`; returns the value before.
     fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault>;
+    /// A peer's FLUSH. `Pending` where it takes long: the range and its rights are good, and whoever gave the memory does
+    /// the work and says so ([`Rc::flushed`](crate::Rc::flushed)).
+    fn flush(&self, _range: Remote, _how: Flush) -> Poll<Result<(), Fault>> {
+        Poll::Ready(Err(Fault::Rights))
+    }
     /// Binds a window, which the memory of some engines does not have.
     fn bind(&self, _bind: &Bind) -> Result<(), Fault> {
         Err(Fault::Key)
@@ -247,6 +265,17 @@ pub enum SendOp {
         rkey: Rkey,
         /// What.
         op: AtomicOp,
+    },
+    /// FLUSH.
+    Flush {
+        /// Where.
+        addr: u64,
+        /// Its key.
+        rkey: Rkey,
+        /// Bytes.
+        length: u32,
+        /// How.
+        how: Flush,
     },
     /// No packet at all.
     Local(LocalOp),

@@ -262,6 +262,7 @@ fn legal_len(wr: &SendWr) -> Result<u64, Status> {
         | SendOp::Write { .. }
         | SendOp::Read { .. }
         | SendOp::Atomic { .. }
+        | SendOp::Flush { .. }
         | SendOp::Local(_) => Err(Status::LocalQpOperation),
     }
 }

@@ -139,6 +139,7 @@ pub fn sent(wr: &SendWr, status: Status, qpn: Qpn) -> Completion {
         SendOp::Write { .. } => Completed::Write,
         SendOp::Read { .. } => Completed::Read,
         SendOp::Atomic { .. } => Completed::FetchAdd,
+        SendOp::Flush { .. } => Completed::Flush,
         SendOp::Local(LocalOp::Bind(_)) => Completed::BindMw,
         SendOp::Local(LocalOp::Invalidate(_)) => Completed::LocalInvalidate,
     };

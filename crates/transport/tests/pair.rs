@@ -4,7 +4,7 @@ mod support;
 
 use proptest::prelude::*;
 use support::*;
-use transport::op::{AtomicOp, LocalOp, SendOp, SendWr, Side, Status};
+use transport::op::{AtomicOp, Flush, LocalOp, SendOp, SendWr, Side, Status};
 use transport::rc::{RtsAttr, State};
 use wire::roce::SendTail;
 use wire::{Mtu, Rkey};
@@ -37,7 +37,7 @@ fn post(pair: &mut Pair, work: &mut Work, from: usize, used: &mut [u64; 2]) {
         used[end] += len;
         s
     };
-    let mut wr = match pair.rng.below(8) {
+    let mut wr = match pair.rng.below(9) {
         0 | 1 => {
             let target = place(used, to);
             pair.ends[to].post_receive(id, target);
@@ -61,6 +61,10 @@ fn post(pair: &mut Pair, work: &mut Work, from: usize, used: &mut [u64; 2]) {
             let at = sge(1, used[to], 8);
             used[to] += 8;
             atomic(id, AtomicOp::Write(0), at, sge(0, source.addr - BASE, 8))
+        }
+        7 => {
+            let at = sge(1, 0, 64);
+            flush(id, at, Flush { global: true, persistent: id.is_multiple_of(3), whole: false })
         }
         _ => {
             work.added[to] += id;
@@ -97,7 +101,7 @@ fn expect(pair: &Pair, wr: &SendWr, source: u64, from: usize) {
             (from, list.as_slice()[0].addr - 2 * BASE, addr - BASE, len)
         }
         SendOp::Atomic { addr, op: AtomicOp::Write(_), .. } => (to, addr - 2 * BASE, source, len),
-        SendOp::Atomic { .. } | SendOp::Local(_) => return,
+        SendOp::Atomic { .. } | SendOp::Flush { .. } | SendOp::Local(_) => return,
     };
     EXPECTED.with_borrow_mut(|e| e.push(entry));
 }

@@ -447,7 +447,8 @@ fn unexpected_opcodes_are_invalid_requests() {
     let read = Op::ReadRequest(reth(1, 0, 8));
     let full = &[1; MTU][..];
     let some = &[1; 8][..];
-    let cases: [(&str, Option<Op>, Op, &[u8]); 18] = [
+    let flush = |placement, selectivity| Op::Flush(Feth { placement, selectivity }, reth(1, 0, 8));
+    let cases: [(&str, Option<Op>, Op, &[u8]); 22] = [
         ("middle of no send", None, MIDDLE, full),
         ("last of no send", None, LAST, some),
         ("middle of no write", None, wmiddle, full),
@@ -461,7 +462,11 @@ fn unexpected_opcodes_are_invalid_requests() {
         ("send in a write", Some(wfirst), LAST, some),
         ("new send in a write", Some(wfirst), ONLY, some),
         ("read in a write", Some(wfirst), read, &[]),
-        ("flush", None, Op::Flush(Feth { placement: 1, selectivity: 0 }, reth(1, 0, 8)), &[]),
+        ("flush to nowhere", None, flush(0, 0), &[]),
+        ("flush to an unknown place", None, flush(5, 0), &[]),
+        ("flush of an unknown selectivity", None, flush(1, 2), &[]),
+        ("flush with a payload", None, flush(1, 0), some),
+        ("flush in a send", Some(FIRST), flush(1, 0), &[]),
         ("atomic write of other than 8 bytes", None, Op::AtomicWrite(reth(1, 0, 8)), &[1; 7]),
         ("atomic write whose RETH says other than 8", None, Op::AtomicWrite(reth(1, 0, 9)), &[1; 8]),
         ("misaligned atomic write", None, Op::AtomicWrite(reth(1, 4, 8)), &[1; 8]),

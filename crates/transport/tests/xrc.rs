@@ -10,7 +10,7 @@ use support::{
 use transport::op::{AtomicOp, Completion, QpEvent, RecvWr, SendOp, SendWr, Side, Status};
 use transport::rc::{Hold, State};
 use transport::{Context, Fault, Memory, Rc, TxBatch, Window};
-use wire::bth::{Bth, NakCode, Reth, XrcEth};
+use wire::bth::{Bth, Feth, NakCode, Reth, XrcEth};
 use wire::roce::{Header, Op, Packet, ReadAt, SendAt, SendTail, Service, WriteAt};
 use wire::{Mtu, Pkey, Psn, Qpn, Rkey};
 
@@ -182,6 +182,22 @@ fn an_ack_of_a_target_waits_for_more_to_acknowledge_but_for_no_request() {
     assert_eq!((t.rc.held(), t.answers()), (Hold::Briefly, vec![]));
     t.rc.release();
     assert_eq!(t.answers(), [ack(1)]);
+}
+
+#[test]
+fn a_flush_is_of_memory_of_the_queue_that_the_request_names() {
+    let mut t = Target::new();
+    let reth = Reth { addr: BASE, rkey: Rkey(KEY), length: 8 };
+    let flush = |placement| Op::Flush(Feth { placement, selectivity: 0 }, reth);
+    t.hear(0, to(5), flush(1), &[]);
+    assert!(matches!(t.answers()[..], [Op::ReadResponse(ReadAt::Only(_))]));
+    t.hear(1, to(6), flush(2), &[]);
+    assert_eq!(t.rc.take_flush().map(|task| task.srq), Some(Some(6)));
+    t.hear(2, to(7), flush(1), &[]);
+    t.rc.flushed(Ok(()), &mut t.cx);
+    assert_eq!(t.answers().last(), Some(&nak(NakCode::PsnSequence, 2)));
+    t.hear(2, to(7), flush(1), &[]);
+    assert_eq!(t.answers(), [nak(NakCode::InvalidRequest, 2)]);
 }
 
 #[test]

@@ -219,8 +219,8 @@ pub(crate) unsafe fn make(
     Box::into_raw(Box::new(Mr { c: c.into(), nic, pd: ours.nic.clone(), access, on })).cast()
 }
 
-/// `ibv_reg_mr`. errno: EINVAL for illegal access flags, EFAULT for memory not mapped with these rights, ENOMEM at the limit,
-/// EOPNOTSUPP for FLUSH. With `IBV_ACCESS_ZERO_BASED` addresses count from the first byte.
+/// `ibv_reg_mr`. errno: EINVAL for illegal access flags, and for `IBV_ACCESS_FLUSH_PERSISTENT` where the memory is not of a file
+/// mapped MAP_SHARED; EFAULT for memory not mapped with these rights; ENOMEM at the limit. With `IBV_ACCESS_ZERO_BASED` addresses count from the first byte.
 pub unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,

@@ -97,6 +97,7 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
             // SAFETY: objects of ours, by the man page's contract.
             unsafe { window::bind_second(bind.mw, &bind.bind_info, bind.rkey)? }
         }
+        // Of FLUSH too: `struct ibv_send_wr` has no room for what it says, only `ibv_wr_flush` has.
         _ => return Err(Errno(libc::EOPNOTSUPP)),
     };
     let data = if flags & v::IBV_SEND_INLINE != 0 { inline(sges)? } else { Data::Sges(list(sges)) };

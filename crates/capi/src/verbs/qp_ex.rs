@@ -12,7 +12,7 @@ use abi::verbs::{
     ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_sge,
 };
 use nic::{Datagram, QpType, Request};
-use transport::op::{AtomicOp, Data, LocalOp, MAX_SGE, SendOp};
+use transport::op::{AtomicOp, Data, Flush, LocalOp, MAX_SGE, SendOp};
 use wire::roce::SendTail;
 use wire::{Qkey, Qpn, Rkey};
 
@@ -32,6 +32,7 @@ const OPERATIONS: u64 = (v::IBV_QP_EX_WITH_RDMA_WRITE
     | v::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | v::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
     | v::IBV_QP_EX_WITH_ATOMIC_WRITE
+    | v::IBV_QP_EX_WITH_FLUSH
     | v::IBV_QP_EX_WITH_LOCAL_INV
     | v::IBV_QP_EX_WITH_BIND_MW
     | v::IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
@@ -150,6 +151,7 @@ pub(crate) fn set_functions(c: &mut ibv_qp_ex) {
     c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
     c.wr_atomic_write = Some(wr_atomic_write);
+    c.wr_flush = Some(wr_flush);
     c.wr_bind_mw = Some(wr_bind_mw);
     c.wr_local_inv = Some(wr_local_inv);
     c.wr_rdma_read = Some(wr_rdma_read);
@@ -321,6 +323,26 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, v
     }
 }
 
+/// `ibv_wr_flush`: EINVAL for a placement type or level that is not known, and for more bytes than a RETH can say.
+unsafe extern "C" fn wr_flush(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, len: usize, kind: u8, level: u8) {
+    let (kind, level) = (u32::from(kind), u32::from(level));
+    let known = v::IBV_FLUSH_GLOBAL | v::IBV_FLUSH_PERSISTENT;
+    match u32::try_from(len) {
+        Ok(length) if kind != 0 && kind & !known == 0 && level <= v::IBV_FLUSH_MR => {
+            let how = Flush {
+                global: kind & v::IBV_FLUSH_GLOBAL != 0,
+                persistent: kind & v::IBV_FLUSH_PERSISTENT != 0,
+                whole: level == v::IBV_FLUSH_MR,
+            };
+            let op = SendOp::Flush { addr, rkey: Rkey(rkey), length, how };
+            // SAFETY: an extended queue pair of ours, by the man page's contract.
+            unsafe { begin(qp, v::IBV_QP_EX_WITH_FLUSH, op) }
+        }
+        // SAFETY: as above.
+        _ => unsafe { refuse(qp, libc::EINVAL) },
+    }
+}
+
 /// `ibv_wr_bind_mw`: EINVAL for a window that is not of type 2.
 unsafe extern "C" fn wr_bind_mw(
     qp: *mut ibv_qp_ex,
@@ -333,12 +355,22 @@ unsafe extern "C" fn wr_bind_mw(
         // SAFETY: an extended queue pair of ours, by the man page's contract.
         Ok(op) => unsafe { begin(qp, v::IBV_QP_EX_WITH_BIND_MW, op) },
         // SAFETY: as above.
-        Err(Errno(errno)) => border::nothing(|| unsafe {
-            if let Some((_, work)) = work(qp) {
-                work.fail(errno);
-            }
-        }),
+        Err(Errno(errno)) => unsafe { refuse(qp, errno) },
     }
+}
+
+/// Fails what is being built.
+///
+/// # Safety
+///
+/// As for [`work`].
+unsafe fn refuse(qp: *mut ibv_qp_ex, errno: c_int) {
+    // SAFETY: as the caller says.
+    border::nothing(|| unsafe {
+        if let Some((_, work)) = work(qp) {
+            work.fail(errno);
+        }
+    });
 }
 
 // ---- setters ----

@@ -14,8 +14,8 @@ use crate::verbs::context::Context;
 use crate::verbs::cq::clock_ns;
 
 const ATOMIC_HCA: i32 = 1;
-/// IB_UVERBS_DEVICE_ATOMIC_WRITE, which the header has no name for.
-const ATOMIC_WRITE: u64 = 1 << 40;
+/// IB_UVERBS_DEVICE_FLUSH_GLOBAL, FLUSH_PERSISTENT and ATOMIC_WRITE, which the header has no names for.
+const SINCE_ANNEX_A19: u64 = 0b111 << 38;
 /// Ticks of a completion's raw timestamp are nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
 const LINK_LAYER_ETHERNET: u8 = 2;
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         let mut a: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
         // SAFETY: a context of ours, by the man page's contract.
         a.orig_attr = device_attr(unsafe { Context::of(context) });
-        a.device_cap_flags_ex = u64::from(a.orig_attr.device_cap_flags) | ATOMIC_WRITE;
+        a.device_cap_flags_ex = u64::from(a.orig_attr.device_cap_flags) | SINCE_ANNEX_A19;
         a.phys_port_cnt_ex = 1;
         a.max_dm_size = limits::MAX_DM;
         a.odp_caps = on_demand_paging();

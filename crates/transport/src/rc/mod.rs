@@ -21,8 +21,9 @@ use wire::roce::{Header, Op, Packet, SendAt, Service, WriteAt};
 use wire::{Mtu, Pkey, Psn, Qpn};
 
 use crate::TxBatch;
-use crate::op::{Context, QpEvent, SendWr, Status};
+use crate::op::{Context, Fault, QpEvent, SendWr, Status};
 use requester::Requester;
+pub use responder::FlushTask;
 use responder::Responder;
 pub use timers::{rnr_timer_of, timeout_of};
 
@@ -307,6 +308,17 @@ impl Rc {
     /// be it a NAK, shows that the flow arrives.)
     pub fn take_path_suspect(&mut self) -> bool {
         self.responder.take_path_suspect() | self.requester.take_path_suspect()
+    }
+
+    /// A FLUSH that takes long, to be begun now; say with [`Rc::flushed`] when it is done. Told once.
+    pub fn take_flush(&mut self) -> Option<FlushTask> {
+        self.responder.take_flush()
+    }
+    /// The FLUSH that [`Rc::take_flush`] told of is done, or can not be: the peer learns of it with the next [`Rc::fill`].
+    pub fn flushed(&mut self, result: Result<(), Fault>, cx: &mut impl Context) {
+        if self.responder.flushed(result, cx).is_err() {
+            self.enter_error(cx);
+        }
     }
 
     fn request(&mut self, packet: &Packet<'_>, srq: Option<u32>, cx: &mut impl Context) {

@@ -1,12 +1,12 @@
 //! A send work request on its way: how many packets it takes, what each of them says, how much is done.
 
 use wire::Psn;
-use wire::bth::{AtomicEth, Reth};
+use wire::bth::{AtomicEth, Feth, Reth};
 use wire::roce::{Header, Op, SendAt, SendTail, WriteAt};
 
 use super::{MAX_MESSAGE, Path};
 use crate::op::{
-    AtomicOp, Completed, Completion, Data, Fault, LocalOp, Memory, SendOp, SendWr, Status, Tail,
+    AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, Memory, SendOp, SendWr, Status, Tail,
 };
 
 /// Fewest response packets that a READ is split into parts of.
@@ -68,6 +68,8 @@ impl Request {
         match self.wr.op {
             SendOp::Atomic { .. } => self.len = ATOMIC_LEN as u32,
             SendOp::Local(_) => self.packets = 0,
+            // It bears no data, whatever it was given.
+            SendOp::Flush { .. } => {}
             SendOp::Send(_) | SendOp::Write { .. } | SendOp::Read { .. } => {
                 // At most 2^31, as `illegal` has seen.
                 self.len = len as u32;
@@ -85,6 +87,8 @@ impl Request {
             SendOp::Atomic { op: AtomicOp::Write(_), .. } if max_rd_atomic > 0 => {
                 (len != ATOMIC_LEN).then_some(Status::LocalLength)
             }
+            // IBA annex A19: it takes a place among the READs.
+            SendOp::Flush { .. } => (max_rd_atomic == 0).then_some(Status::LocalQpOperation),
             SendOp::Read { .. } | SendOp::Atomic { .. } if !answer_place || max_rd_atomic == 0 => {
                 Some(Status::LocalQpOperation)
             }
@@ -93,17 +97,17 @@ impl Request {
         }
     }
 
-    /// Whether it is complete only with an answer of its own: READ or atomic.
+    /// Whether it is complete only with an answer of its own: READ, atomic or FLUSH.
     pub fn awaits_answer(&self) -> bool {
-        matches!(self.wr.op, SendOp::Read { .. } | SendOp::Atomic { .. })
+        matches!(self.wr.op, SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Flush { .. })
     }
     /// What it does without a packet.
     pub fn local(&self) -> Option<LocalOp> {
         if let SendOp::Local(op) = self.wr.op { Some(op) } else { None }
     }
-    /// Whether it is an ATOMIC WRITE, whose answer is a READ response without a byte.
-    pub fn is_atomic_write(&self) -> bool {
-        matches!(self.wr.op, SendOp::Atomic { op: AtomicOp::Write(_), .. })
+    /// Whether it is an ATOMIC WRITE or a FLUSH, whose answer is a READ response without a byte.
+    pub fn awaits_nothing_but_word(&self) -> bool {
+        matches!(self.wr.op, SendOp::Atomic { op: AtomicOp::Write(_), .. } | SendOp::Flush { .. })
     }
     /// PSNs not yet acknowledged or answered.
     pub fn left(&self) -> u32 {
@@ -175,6 +179,10 @@ impl Request {
                     }
                 }
             }
+            SendOp::Flush { addr, rkey, length, how } => {
+                payload_len = 0;
+                Op::Flush(feth(how), Reth { addr, rkey, length })
+            }
             SendOp::Local(_) => return None,
         };
         let mut header = path.request_header(psn, op, self.srq);
@@ -226,6 +234,7 @@ impl Request {
             SendOp::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => (Completed::CompareSwap, self.len),
             SendOp::Atomic { op: AtomicOp::FetchAdd(_), .. } => (Completed::FetchAdd, self.len),
             SendOp::Atomic { op: AtomicOp::Write(_), .. } => (Completed::AtomicWrite, 0),
+            SendOp::Flush { .. } => (Completed::Flush, 0),
             SendOp::Local(LocalOp::Bind(_)) => (Completed::BindMw, 0),
             SendOp::Local(LocalOp::Invalidate(_)) => (Completed::LocalInvalidate, 0),
         };
@@ -242,6 +251,11 @@ impl Request {
             solicited: !good,
         }
     }
+}
+
+fn feth(how: Flush) -> Feth {
+    let placement = u8::from(how.global) | u8::from(how.persistent) << 1;
+    Feth { placement, selectivity: u8::from(how.whole) }
 }
 
 /// The part of a READ for a share of the window: the greatest power of two in it.

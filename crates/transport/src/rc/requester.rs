@@ -401,7 +401,7 @@ impl Requester {
             }
             ReadAt::Middle => true,
         };
-        if front.is_atomic_write() {
+        if front.awaits_nothing_but_word() {
             if !good || !matches!(at, ReadAt::Only(_)) || !payload.is_empty() {
                 return Err(Status::BadResponse);
             }
@@ -430,7 +430,7 @@ impl Requester {
             return Ok(());
         }
         let Some(front) = self.queue.front() else { return Ok(()) };
-        if !matches!(front.wr.op, SendOp::Atomic { .. }) || front.is_atomic_write() {
+        if !matches!(front.wr.op, SendOp::Atomic { .. }) || front.awaits_nothing_but_word() {
             return Err(Status::BadResponse);
         }
         front.copy_in(path, &original.to_ne_bytes(), cx.memory()).map_err(|_| Status::LocalProtection)?;

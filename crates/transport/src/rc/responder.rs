@@ -2,17 +2,18 @@
 //! answers.
 
 use std::collections::VecDeque;
+use std::task::Poll;
 
 use wire::Psn;
-use wire::bth::{AtomicEth, NakCode, Reth};
+use wire::bth::{AtomicEth, Feth, NakCode, Reth};
 use wire::roce::{Op, Packet, SendAt, SendTail, WriteAt};
 
 use super::answers::{Answers, Read};
 use super::{MAX_MESSAGE, Path, RtrAttr};
 use crate::TxBatch;
 use crate::op::{
-    Access, AtomicOp, Completed, Completion, Context, Fault, Memory, QpEvent, RecvWr, Remote, Side, Status,
-    Tail,
+    Access, AtomicOp, Completed, Completion, Context, Fault, Flush, Memory, QpEvent, RecvWr, Remote, Side,
+    Status, Tail,
 };
 
 /// Repeated READs and atomics answered at once beyond `max_dest_rd_atomic`; more are dropped, their requester asks again.
@@ -30,6 +31,7 @@ pub(super) struct Responder {
     /// At an XRC target, the shared receive queue that the latest request executed was for.
     srq: Option<u32>,
     answers: Answers,
+    flushing: Option<Box<Flushing>>,
     /// Results of the last `max_rd_atomic` atomics, for those asked for again.
     results: VecDeque<(Psn, u64)>,
     /// The latest request that came again since a new one came.
@@ -50,6 +52,27 @@ enum Message {
         to: Remote,
         received: u64,
     },
+}
+
+/// The FLUSH that is not done yet. Until it is, nothing is executed that comes after it: an ATOMIC WRITE must not pass it
+/// (IBA annex A19).
+#[derive(Debug)]
+struct Flushing {
+    psn: Psn,
+    task: Option<FlushTask>,
+    /// A later request came and was dropped: it will be asked for.
+    missed: bool,
+}
+
+/// A FLUSH that takes long, for [`Rc::take_flush`](super::Rc::take_flush).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushTask {
+    /// What the peer named; the key and, of a range, the bytes.
+    pub range: Remote,
+    /// How.
+    pub how: Flush,
+    /// At an XRC target, the shared receive queue in whose domain that counts.
+    pub srq: Option<u32>,
 }
 
 /// Why a request is not executed.
@@ -98,8 +121,31 @@ impl Responder {
     pub fn cut_off(&mut self) {
         self.answers.cut_off();
     }
+    pub fn take_flush(&mut self) -> Option<FlushTask> {
+        self.flushing.as_mut()?.task.take()
+    }
+
+    /// The FLUSH is done.
+    pub fn flushed(&mut self, result: Result<(), Fault>, cx: &mut impl Context) -> Result<(), Broken> {
+        let Some(flushing) = self.flushing.take() else { return Ok(()) };
+        let Flushing { psn, missed, .. } = *flushing;
+        if result.is_err() {
+            self.answers.nak(psn, self.msn, NakCode::RemoteAccess);
+            cx.event(QpEvent::AccessError);
+            return Err(Broken);
+        }
+        self.take(1, true);
+        self.answers.read(nothing(psn, self.msn, true));
+        if missed {
+            self.quiet = true;
+            self.answers.nak(self.expected, self.msn, NakCode::PsnSequence);
+        }
+        Ok(())
+    }
+
     /// A receive half filled completes as flushed.
     pub fn flush(&mut self, path: &Path, cx: &mut impl Context) {
+        self.flushing = None;
         if let Message::Send { receive, .. } = std::mem::take(&mut self.message) {
             if let Some(srq) = self.srq
                 && cx.choose_srq(srq).is_err()
@@ -124,6 +170,10 @@ impl Responder {
         }
         let psn = packet.header.bth.psn;
         let ahead = psn.since(self.expected);
+        if let Some(flushing) = &mut self.flushing {
+            flushing.missed |= ahead > 0;
+            return Ok(());
+        }
         if ahead < 0 {
             if srq.is_none_or(|srq| cx.choose_srq(srq).is_ok()) {
                 self.repeat(path, packet, srq, cx);
@@ -180,7 +230,9 @@ impl Responder {
                 return self.atomic(bth.psn, eth, AtomicOp::FetchAdd(eth.swap_or_add), cx);
             }
             Op::AtomicWrite(reth) => return self.atomic_write(bth.psn, reth, packet.payload, cx),
-            // FLUSH is not offered.
+            Op::Flush(feth, reth) if packet.payload.is_empty() => {
+                return self.start_flush(bth.psn, feth, reth, cx);
+            }
             _ => return Err(INVALID),
         };
         self.take(1, message_ends);
@@ -400,6 +452,38 @@ impl Responder {
         Ok(())
     }
 
+    /// FLUSH (IBA annex A19): answered by a READ response of no bytes, as the kernel does, when it is done. The kernel's
+    /// requester does not count it among its READs, so neither is it counted here.
+    fn start_flush(
+        &mut self,
+        psn: Psn,
+        feth: Feth,
+        reth: Reth,
+        cx: &mut impl Context,
+    ) -> Result<(), Refusal> {
+        let how = Flush {
+            global: feth.placement & 1 != 0,
+            persistent: feth.placement & 2 != 0,
+            whole: feth.selectivity == 1,
+        };
+        let legal = (1..=3).contains(&feth.placement) && feth.selectivity <= 1;
+        if !legal || !matches!(self.message, Message::None) {
+            return Err(INVALID);
+        }
+        match cx.memory().flush(remote(reth), how) {
+            Poll::Ready(done) => {
+                done?;
+                self.take(1, true);
+                self.answers.read(nothing(psn, self.msn, true));
+            }
+            Poll::Pending => {
+                let task = FlushTask { range: remote(reth), how, srq: self.srq };
+                self.flushing = Some(Box::new(Flushing { psn, task: Some(task), missed: false }));
+            }
+        }
+        Ok(())
+    }
+
     // ---- requests that came before ----
 
     /// A PSN from before the one expected (IBA 1.4 §9.7.4): nothing is executed twice.
@@ -424,7 +508,7 @@ impl Responder {
                 };
                 self.repeat_read(read, room, cx);
             }
-            Op::AtomicWrite(_) => {
+            Op::AtomicWrite(_) | Op::Flush(..) => {
                 let again = nothing(psn, self.msn, true);
                 if !self.answers.replace(&again) && room {
                     self.answers.read(again);

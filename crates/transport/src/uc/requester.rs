@@ -121,6 +121,7 @@ fn legal_len(wr: &SendWr) -> Result<u64, Status> {
         SendOp::Send(SendTail::Invalidate(_))
         | SendOp::Read { .. }
         | SendOp::Atomic { .. }
+        | SendOp::Flush { .. }
         | SendOp::Local(_) => Err(Status::LocalQpOperation),
     }
 }
@@ -149,7 +150,7 @@ fn operation(wr: &SendWr, first: bool, last: bool, len: u64) -> Op {
         }
         SendOp::Send(tail) => Op::Send(send_at(first, last, tail)),
         // `legal_len` let none of these through.
-        SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Local(_) => {
+        SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Flush { .. } | SendOp::Local(_) => {
             Op::Send(send_at(first, last, SendTail::None))
         }
     }

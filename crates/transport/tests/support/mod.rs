@@ -4,10 +4,11 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use transport::op::{
-    Access, AtomicOp, Completion, Data, QpEvent, RecvWr, SendOp, SendWr, Side, Status, Tail,
+    Access, AtomicOp, Completion, Data, Flush, QpEvent, RecvWr, SendOp, SendWr, Side, Status, Tail,
 };
 use transport::rc::{Hold, RtrAttr, RtsAttr};
 use transport::{Context, Fault, Memory, Rc, Remote, Sge, TxBatch, Window};
@@ -35,6 +36,8 @@ pub struct TestMemory {
     pub tails: RefCell<Vec<Tail>>,
     /// Keys taken back.
     pub invalidated: RefCell<Vec<Rkey>>,
+    /// Addresses of FLUSHes begun; those to persistence take long.
+    pub flushed: RefCell<Vec<u64>>,
 }
 
 impl TestMemory {
@@ -120,6 +123,14 @@ impl Memory for TestMemory {
         };
         *word = new.to_ne_bytes();
         Ok(old)
+    }
+    fn flush(&self, range: Remote, how: Flush) -> Poll<Result<(), Fault>> {
+        let good = self.remote(range, 0, if how.whole { 0 } else { range.length as usize });
+        if let Err(fault) = good {
+            return Poll::Ready(Err(fault));
+        }
+        self.flushed.borrow_mut().push(range.addr);
+        if how.persistent { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
     fn invalidate(&self, key: Rkey) -> Result<(), Fault> {
         if key.0 >= KEY {
@@ -322,6 +333,11 @@ pub fn atomic(wr_id: u64, op: AtomicOp, at: Sge, result: Sge) -> SendWr {
     wr(wr_id, SendOp::Atomic { addr: at.addr, rkey: at.lkey, op }, result)
 }
 
+pub fn flush(wr_id: u64, at: Sge, how: Flush) -> SendWr {
+    let op = SendOp::Flush { addr: at.addr, rkey: at.lkey, length: at.length, how };
+    SendWr { op, ..send(wr_id, sge(0, 0, 0)) }
+}
+
 pub fn aeth(msn: u32) -> Aeth {
     Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn }
 }
@@ -375,13 +391,15 @@ pub struct Pair {
     /// Arrival, order of sending, to whom, bytes.
     air: Vec<(Instant, u64, usize, Vec<u8>)>,
     count: u64,
+    /// Ends at which a FLUSH takes long.
+    flushing: [bool; 2],
 }
 
 impl Pair {
     pub fn new(mtu: Mtu, len: usize, rts: RtsAttr, weather: Weather, seed: u64) -> Pair {
         let now = some_instant();
         let ends = [0, 1].map(|_| End { now, ..End::new(mtu, len, rts) });
-        Pair { ends, weather, rng: Rng(seed), now, air: Vec::new(), count: 0 }
+        Pair { ends, weather, rng: Rng(seed), now, air: Vec::new(), count: 0, flushing: [false; 2] }
     }
 
     fn launch(&mut self, from: usize) {
@@ -404,14 +422,29 @@ impl Pair {
         }
     }
 
+    /// What takes long is done some time.
+    fn end_flushes(&mut self) {
+        for end in 0..2 {
+            let end_of_it = self.rng.chance(30);
+            self.flushing[end] |= self.ends[end].rc.take_flush().is_some();
+            if self.flushing[end] && end_of_it {
+                self.flushing[end] = false;
+                let End { rc, cx, .. } = &mut self.ends[end];
+                rc.flushed(Ok(()), cx);
+            }
+        }
+    }
+
     /// One step: whatever comes next, a packet or a timer. False when nothing is left to happen.
     pub fn step(&mut self) -> bool {
+        self.end_flushes();
         for end in 0..2 {
             self.launch(end);
         }
         let packet = self.air.iter().enumerate().min_by_key(|(_, p)| (p.0, p.1)).map(|(i, p)| (p.0, i));
         let timer = (0..2).filter_map(|i| self.ends[i].rc.deadline().map(|t| (t, i))).min();
         match (packet, timer) {
+            (None, None) if self.flushing != [false; 2] => {}
             (None, None) => return false,
             (Some((at, i)), timer) if timer.is_none_or(|(t, _)| at <= t) => {
                 self.now = self.now.max(at);

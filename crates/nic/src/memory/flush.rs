@@ -1,0 +1,130 @@
+//! FLUSH (IBA annex A19): what peers have written becomes visible to all, or lies on the storage behind it.
+//!
+//! Copies into registered memory are stores of this process, so for visibility a fence is enough. Persistence is that of the file
+//! which is mapped: msync(2). Memory without a file has none, and is not registered for it.
+
+use std::sync::atomic::{Ordering, fence};
+use std::task::Poll;
+
+use transport::op::{Fault, Flush, Remote};
+use wire::Rkey;
+
+use super::{Access, InFlight, Place, View, kind};
+use crate::Error;
+
+/// Bytes of a page, or a part of one: msync takes whole pages.
+const PAGE: u64 = 4096;
+
+impl View<'_> {
+    /// Its protection domain.
+    pub(crate) fn pd(&self) -> u32 {
+        self.pd
+    }
+
+    /// A peer's FLUSH: done, or `Pending` where it is for [`View::persist`].
+    pub(super) fn begin_flush(&self, range: Remote, how: Flush) -> Poll<Result<(), Fault>> {
+        let flushed = self.flush_range(range, how).and_then(|range| {
+            self.remote(range, rights(how), |_| {
+                fence(Ordering::SeqCst);
+                Ok(())
+            })
+        });
+        match flushed {
+            Ok(()) if how.persistent => Poll::Pending,
+            done => Poll::Ready(done),
+        }
+    }
+
+    /// Waits until a range that a peer may flush lies on its storage. Not under a lock.
+    ///
+    /// # Errors
+    ///
+    /// The key, the range or the rights are not good any more; the storage failed (`Unmapped`).
+    pub(crate) fn persist(&self, range: Remote, how: Flush) -> Result<(), Fault> {
+        let range = self.flush_range(range, how)?;
+        let Place::At(real) = self.remote(range, rights(how), Ok)? else { return Ok(()) };
+        // Not counted in: whoever deregisters need not wait for the storage, which reads what is mapped and changes nothing.
+        let start = real & !(PAGE - 1);
+        let len = real + range.length - start;
+        // SAFETY: msync changes no content; a range that is not mapped any more is an error, not a fault.
+        let code = unsafe { libc::msync(start as *mut libc::c_void, len as usize, libc::MS_SYNC) };
+        if code == 0 { Ok(()) } else { Err(Fault::Unmapped) }
+    }
+
+    /// What is to be flushed: the range, or all that the key is for.
+    fn flush_range(&self, range: Remote, how: Flush) -> Result<Remote, Fault> {
+        if how.whole { self.whole(range.rkey) } else { Ok(range) }
+    }
+
+    /// All that a key is for, whoever may name it.
+    fn whole(&self, rkey: Rkey) -> Result<Remote, Fault> {
+        let slot = self.table.slot(rkey.0 >> 16);
+        let _guard = InFlight::enter(&slot.in_flight);
+        if rkey.0 == 0
+            || slot.key.load(Ordering::SeqCst) != rkey.0
+            || slot.kind.load(Ordering::Relaxed) == kind::NULL
+        {
+            return Err(Fault::Key);
+        }
+        let (addr, length) = (slot.iova.load(Ordering::Relaxed), slot.len.load(Ordering::Relaxed));
+        Ok(Remote { addr, length, rkey })
+    }
+}
+
+fn rights(how: Flush) -> u32 {
+    let bit = |wanted, bit| if wanted { bit } else { 0 };
+    bit(how.global, Access::FLUSH_GLOBAL) | bit(how.persistent, Access::FLUSH_PERSISTENT)
+}
+
+/// Whether all of a range is of files that are mapped shared, so that what is written there can persist. `Invalid` where not,
+/// as the kernel's rdma_rxe says of memory that is not persistent.
+pub(super) fn check_persistent(addr: u64, len: u64) -> Result<(), Error> {
+    const NONE: Error = Error::Invalid("memory for FLUSH to persistence is not of a file mapped MAP_SHARED");
+    let maps = std::fs::read("/proc/self/maps").map_err(|_| NONE)?;
+    let end = addr.checked_add(len).ok_or(NONE)?;
+    let mut covered = addr;
+    for (from, to, of_file) in maps.split(|byte| *byte == b'\n').filter_map(mapping) {
+        if to <= covered || covered >= end {
+            continue;
+        }
+        if from > covered || !of_file {
+            return Err(NONE);
+        }
+        covered = to;
+    }
+    if covered >= end { Ok(()) } else { Err(NONE) }
+}
+
+/// A line of /proc/PID/maps (proc(5)): first address, the one behind the last, whether it is a shared mapping of a file. What is
+/// shared without one has a name too: /dev/zero, /memfd:, /SYSV.
+fn mapping(line: &[u8]) -> Option<(u64, u64, bool)> {
+    let line = String::from_utf8_lossy(line);
+    let mut fields = line.split_ascii_whitespace();
+    let (from, to) = fields.next()?.split_once('-')?;
+    let shared = fields.next()?.ends_with('s');
+    let name = fields.nth(3).unwrap_or("");
+    let no_file = ["/dev/zero", "/memfd:", "/SYSV"].iter().any(|prefix| name.starts_with(prefix));
+    let of_file = shared && name.starts_with('/') && !no_file;
+    Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?, of_file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_shared_mappings_of_files_persist() {
+        let of_file = |rest: &str| mapping(format!("1000-3000 {rest}").as_bytes());
+        assert_eq!(of_file("rw-s 00000000 08:01 77 /data/log"), Some((0x1000, 0x3000, true)));
+        for other in [
+            "rw-p 00000000 08:01 77 /data/log",
+            "rw-s 00000000 00:01 77 /dev/zero (deleted)",
+            "rw-s 00000000 00:01 77 /memfd:x (deleted)",
+            "rw-p 00000000 00:00 0 [heap]",
+            "rw-p 00000000 00:00 0",
+        ] {
+            assert_eq!(of_file(other), Some((0x1000, 0x3000, false)), "{other}");
+        }
+        assert_eq!(mapping(b""), None);
+    }
+}
