@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use wire::mad::{Mad, Message, Mra, Rep, Req, ReqPath, reason};
+use wire::mad::{Lap, Mad, Message, Mra, Rep, Req, ReqPath, apr_status, reason};
 use wire::{CommId, Gid};
 
-use crate::connection::{Connection, REJECTS_REP, State, rej};
+use crate::connection::{Connection, REJECTS_OTHER, REJECTS_REP, State, apr, rej};
 use crate::params::{ConnId, Connect, Error, Event, Origin};
 use crate::table::Cm;
 use crate::timing::{Retry, local_ack_timeout, timeout};
@@ -76,7 +76,7 @@ impl Cm {
     /// # Errors
     ///
     /// `Unknown`, or `State` before there is a REP.
-    pub fn established(&mut self, _now: Instant, id: ConnId) -> Result<(), Error> {
+    pub fn established(&mut self, now: Instant, id: ConnId) -> Result<(), Error> {
         let conn = self.connections.get(&id).ok_or(Error::Unknown(id))?;
         match conn.state {
             State::RepReceived => {
@@ -86,7 +86,7 @@ impl Cm {
                 Ok(())
             }
             State::RepSent => {
-                self.passive_established(id);
+                self.passive_established(now, id);
                 Ok(())
             }
             State::Established | State::DreqSent | State::TimeWait | State::Closed => Ok(()),
@@ -128,9 +128,16 @@ impl Cm {
         }
     }
 
-    pub(crate) fn on_mra(&mut self, now: Instant, from: Origin, mra: &Mra) {
+    pub(crate) fn on_mra(&mut self, now: Instant, from: Origin, transaction_id: u64, mra: &Mra) {
         let max = self.config.timing.max_cm_retries;
-        let Some(conn) = self.find(from, mra.remote_comm_id) else { return };
+        let Some(conn) = self.find(from, mra.remote_comm_id) else {
+            if !self.knows(mra.remote_comm_id) {
+                let (ours, theirs) = (mra.remote_comm_id, mra.local_comm_id);
+                let message = rej(ours, theirs, REJECTS_OTHER, reason::INVALID_COMM_ID, &[], [0; 148]);
+                self.answer_stateless(from, Mad { transaction_id, message });
+            }
+            return;
+        };
         let id = conn.id;
         let fits = match conn.state {
             State::ReqSent => mra.message == 0,
@@ -147,6 +154,15 @@ impl Cm {
                 conn.remote_hint = Some(mra.local_comm_id);
             }
             self.rearm(id);
+        }
+    }
+
+    /// RoCE has no alternate paths (annex A16); the standard wants an answer all the same (§12.9.7.2).
+    pub(crate) fn on_lap(&mut self, from: Origin, transaction_id: u64, lap: &Lap) {
+        let known = self.find_pair(from, lap.remote_comm_id, lap.local_comm_id).is_some();
+        if known || !self.knows(lap.remote_comm_id) {
+            let status = if known { apr_status::UNSUPPORTED } else { apr_status::INVALID_COMM_ID };
+            self.answer_stateless(from, apr(transaction_id, lap, status));
         }
     }
 
@@ -175,6 +191,7 @@ impl Cm {
         conn.retry = None;
         conn.message = None;
         self.index_remote(id);
+        self.probe_from(now, id);
         self.rearm(id);
         self.event(id, Event::Reply(Box::new(rep.clone())));
     }

@@ -145,7 +145,12 @@ impl Cm {
         let Some(conn) = self.rejected_connection(from, rej) else { return };
         let (id, state) = (conn.id, conn.state);
         let event = Event::Rejected { reason: rej.reason, info: rej.info, private_data: rej.private_data };
+        if rej.reason == reason::INVALID_COMM_ID {
+            self.suspect(now, id);
+        }
         match state {
+            // The process that knew the connection is gone.
+            State::Established if rej.reason == reason::INVALID_COMM_ID => self.disconnected(now, id),
             State::ReqSent | State::ReqReceived => {
                 self.event(id, event);
                 self.close(id);
@@ -207,6 +212,7 @@ impl Cm {
 
     fn send_dreq(&mut self, now: Instant, id: ConnId, private_data: [u8; 220]) {
         self.set_state(id, State::DreqSent);
+        self.unprobe(id);
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.message = Some(Box::new(conn.dreq(private_data)));
         conn.retry = Some(Retry::new(now, self.config.timing.disconnect));

@@ -162,6 +162,8 @@ impl<W: World> Node<W> {
             Message::Mra(m) => m.remote_comm_id,
             Message::Dreq(m) => m.remote_comm_id,
             Message::Drep(m) => m.remote_comm_id,
+            Message::Lap(m) => m.remote_comm_id,
+            Message::Apr(m) => m.remote_comm_id,
         };
         let owner = comm_owner(owner);
         if !self.blocks.owns(owner) && !d.forwarded && self.world.forward(owner, d) {
