@@ -20,16 +20,20 @@ pub struct Backoff {
 ///
 /// | | here | Linux ib_cm, rdma_cm |
 /// |---|---|---|
-/// | REQ, SIDR_REQ: first repetition, ceiling, total | 250 ms, 1 s, 78 s | 4.6 s each (measured: 4.86 s), 16 times, 77.8 s |
-/// | REP: first repetition, ceiling, total | 250 ms, 1 s, 66 s | 4.1 s each, 16 times, 66 s |
-/// | ... after an MRA | 1 s | not before the service timeout |
-/// | silence of another host's process before it is probed | 700 ms | no probes: a kernel outlives its processes |
-/// | DREQ: first repetition, ceiling, total | 50 ms, 400 ms, 2 s | 4.1 s each, 16 times; once for a destroyed id |
+/// | REQ: first repetition, ceiling, total | 250 ms, 1 s, 78 s | 4.6 s each, 16 times: 73.7 s; 4.86 s and 77.8 s measured, as its timers are coarse |
+/// | SIDR_REQ: the same | 250 ms, 1 s, 78 s | 4.1 s each, 16 times |
+/// | REP: first repetition, ceiling, total | 250 ms, 1 s, 66 s | 4.1 s each, 16 times |
+/// | REQ, REP after an MRA | 1 s; the total begins anew after the service timeout, 15 times at most | after the service timeout |
+/// | DREQ: first repetition, ceiling, total | 50 ms, 400 ms, 2 s | 4.6 s (4.1 s where it was asked) each, 16 times; once for a destroyed id |
+/// | silence of another host's process before a probe | 700 ms | no probes: a kernel outlives its processes |
 /// | time wait | the local ACK timeout, at most 4 s | the local ACK timeout (512 ms on rxe) |
 /// | refusal remembered | 10 s | not at all |
-/// | CM response timeouts in REQ | code 20 (4.3 s) | code 20 |
+/// | CM response timeouts in REQ | code 20 (4.3 s) | code 20, which it counts as 4096 ms |
 /// | service timeout in MRA | code 24 (69 s) | code 24 |
 /// | max CM retries in REQ | 15 | 15 |
+///
+/// The kernel's come from drivers/infiniband/core: `ib_send_cm_req` (twice the packet life time, code 16, and the response timeout),
+/// `cm_req_handler`, `cma_resolve_ib_udp`, `cm_destroy_id`, CMA_MAX_CM_RETRIES.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Repetition of REQ and SIDR_REQ.
