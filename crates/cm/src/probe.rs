@@ -204,7 +204,9 @@ impl Cm {
     /// The process at the other end of a connection, where it is probed.
     fn probe_key(&self, id: ConnId) -> Option<Key> {
         let conn = self.connections.get(&id)?;
-        let probed = !self.config.timing.probe_after.is_zero() && (self.config.is_kin)(conn.remote_guid);
+        // A process of this host and address is watched by other means.
+        let elsewhere = conn.remote_guid != self.config.guid && (self.config.is_kin)(conn.remote_guid);
+        let probed = elsewhere && !self.config.timing.probe_after.is_zero();
         let remote: CommId = conn.remote.filter(|_| probed)?;
         Some((conn.path.remote_gid, (self.config.process_of)(remote)))
     }
