@@ -143,7 +143,10 @@ fn cm_timeout() -> Option<Duration> {
     let seconds = text.to_str().and_then(|text| text.trim().parse::<f64>().ok());
     let total = seconds.filter(|s| (0.1..=3_600.0).contains(s)).map(Duration::from_secs_f64);
     if total.is_none() {
-        eprintln!("verbena: VERBENA_CM_TIMEOUT: '{}' is not a number from 0.1 to 3600", text.to_string_lossy());
+        eprintln!(
+            "verbena: VERBENA_CM_TIMEOUT: '{}' is not a number from 0.1 to 3600",
+            text.to_string_lossy()
+        );
     }
     total
 }

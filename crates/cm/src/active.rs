@@ -5,13 +5,10 @@ use std::time::Instant;
 use wire::mad::{Lap, Mad, Message, Mra, Rep, Req, ReqPath, apr_status, reason};
 use wire::{CommId, Gid};
 
-use crate::connection::{Connection, REJECTS_OTHER, REJECTS_REP, State, apr, rej};
+use crate::connection::{REJECTS_OTHER, REJECTS_REP, State, apr, rej};
 use crate::params::{ConnId, Connect, Error, Event, Origin};
 use crate::table::Cm;
 use crate::timing::{Retry, local_ack_timeout, timeout};
-
-/// LID that stands for "any": RoCE has none.
-const PERMISSIVE_LID: u16 = 0xffff;
 
 impl Cm {
     /// Asks for a connection: sends REQ and repeats it. `Reply`, `Rejected` or `Unreachable` follows.
@@ -56,7 +53,7 @@ impl Cm {
             max_cm_retries: timing.max_cm_retries,
             srq: connect.srq,
             extended_transport,
-            primary: primary_path(conn),
+            primary: conn.primary_path(),
             alternate: NO_PATH,
             private_data: connect.private_data,
         });
@@ -218,23 +215,6 @@ fn check(connect: &Connect) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-fn primary_path(conn: &Connection) -> ReqPath {
-    let path = &conn.path;
-    ReqPath {
-        local_lid: PERMISSIVE_LID,
-        remote_lid: PERMISSIVE_LID,
-        local_gid: path.local_gid,
-        remote_gid: path.remote_gid,
-        flow_label: path.flow_label,
-        packet_rate: path.packet_rate,
-        traffic_class: path.traffic_class,
-        hop_limit: path.hop_limit,
-        service_level: path.service_level,
-        subnet_local: false,
-        local_ack_timeout: conn.local_ack_timeout,
-    }
 }
 
 const NO_PATH: ReqPath = ReqPath {

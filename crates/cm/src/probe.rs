@@ -7,7 +7,8 @@
 //! has the port (ICMP). Both ends probe, but whoever has heard a probe waits with its own: one packet in [`Timing::probe_after`]
 //! for each pair of processes, however many their connections.
 //!
-//! Silence proves nothing, the process may be stopped or the network cut: it ends no connection.
+//! Silence proves nothing, the process may be stopped or the network cut: it ends no connection. One ICMP error proves nothing either, an
+//! address may be set anew just then: from the first to the second the probes are LAPs, which whoever lives answers.
 //!
 //! [`Timing::probe_after`]: crate::Timing
 
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use wire::mad::{Mad, Message};
+use wire::mad::{Apr, Mad, Message, apr_status};
 use wire::{CommId, Gid};
 
 use crate::connection::{REJECTS_OTHER, REJECTS_REP, REJECTS_REQ, State};
@@ -24,10 +25,9 @@ use crate::table::Cm;
 
 /// A refusal says that one connection is gone; were it the process, so would be the others. They are asked so many at a time.
 const BURST: usize = 32;
-/// Two ICMP errors this far apart mean that the process is gone. One may come while its host's address is being set anew.
+/// Two ICMP errors this far apart, and nothing heard between them, mean that the process is gone. The second may take long: a host
+/// sends one a second to another when it has much to refuse (icmp(7), icmp_ratelimit).
 const ICMP_APART: Duration = Duration::from_millis(100);
-/// ... and not further than this: the kernel sends one a second when there is much to refuse (icmp(7), icmp_ratelimit).
-const ICMP_TOGETHER: Duration = Duration::from_secs(5);
 /// Probes take turns on so many source ports: one may end at a process that is stopped.
 const PORTS: u32 = 4;
 
@@ -130,6 +130,7 @@ impl Cm {
             Message::Rtu(m) => m.local_comm_id,
             Message::Dreq(m) => m.local_comm_id,
             Message::Lap(m) => m.local_comm_id,
+            Message::Apr(m) if m.status != apr_status::INVALID_COMM_ID => m.local_comm_id,
             // Whoever does not know a connection answers in another's name.
             Message::Rej(_) | Message::Drep(_) | Message::Apr(_) => return,
             Message::SidrReq(_) | Message::SidrRep(_) => return,
@@ -145,7 +146,7 @@ impl Cm {
     }
 
     /// A connection of this process turned out not to exist at the other end: the next probes leave at once.
-    pub(crate) fn suspect(&mut self, now: Instant, id: ConnId) {
+    fn suspect(&mut self, now: Instant, id: ConnId) {
         let Some(key) = self.probe_key(id) else { return };
         if let Some(peer) = self.probes.peers.get_mut(&key) {
             peer.suspect = true;
@@ -160,12 +161,11 @@ impl Cm {
         let process_of = self.config.process_of;
         let Some(known) = self.probes.peers.get_mut(&key) else { return };
         match known.unreachable_at {
-            Some(at) if now.saturating_duration_since(at) <= ICMP_TOGETHER => {
-                if now.saturating_duration_since(at) >= ICMP_APART {
-                    self.peer_gone(now, |id, gid| gid == key.0 && id.map(process_of) == Some(process));
-                }
+            Some(at) if now.saturating_duration_since(at) >= ICMP_APART => {
+                self.peer_gone(now, |id, gid| gid == key.0 && id.map(process_of) == Some(process));
             }
-            _ => {
+            Some(_) => {}
+            None => {
                 known.unreachable_at = Some(now);
                 self.probes.set(key, now + ICMP_APART);
             }
@@ -183,15 +183,36 @@ impl Cm {
             self.probes.set(key, now + after);
             let Some(peer) = self.probes.peers.get_mut(&key) else { break };
             peer.probes = peer.probes.wrapping_add(1);
-            let port = peer.probes % PORTS;
+            let (port, in_doubt) = (peer.probes % PORTS, peer.unreachable_at.is_some());
             for id in peer.choose() {
-                self.send_probe(id, port);
+                self.send_probe(id, port, in_doubt);
             }
         }
     }
 
-    fn send_probe(&mut self, id: ConnId, port: u32) {
+    /// The answer to a LAP of ours.
+    pub(crate) fn on_apr(&mut self, now: Instant, from: Origin, apr: &Apr) {
+        if apr.status != apr_status::INVALID_COMM_ID {
+            return;
+        }
+        if let Some(conn) = self.find_pair(from, apr.remote_comm_id, apr.local_comm_id) {
+            let id = conn.id;
+            self.unknown_to_peer(now, id);
+        }
+    }
+
+    /// Nobody at the other end knows a connection.
+    pub(crate) fn unknown_to_peer(&mut self, now: Instant, id: ConnId) {
+        self.suspect(now, id);
+        self.end_of_peer(now, id);
+    }
+
+    fn send_probe(&mut self, id: ConnId, port: u32, in_doubt: bool) {
         let Some(conn) = self.connections.get(&id) else { return };
+        if in_doubt {
+            let mad = conn.lap(self.config.timing.cm_response_timeout);
+            return self.transmit(id, mad, port);
+        }
         let message = match conn.state {
             State::ReqReceived => REJECTS_REQ,
             State::RepReceived => REJECTS_REP,

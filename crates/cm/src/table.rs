@@ -78,8 +78,7 @@ impl Cm {
             Message::SidrReq(req) => self.on_sidr_req(now, from, tid, req),
             Message::SidrRep(rep) => self.on_sidr_rep(from, rep),
             Message::Lap(lap) => self.on_lap(from, tid, lap),
-            // We ask for no alternate path.
-            Message::Apr(_) => {}
+            Message::Apr(apr) => self.on_apr(now, from, apr),
         }
     }
 

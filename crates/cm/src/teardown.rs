@@ -89,7 +89,7 @@ impl Cm {
     }
 
     /// The process at the other end is no more: what its kernel would have said for it, had it one (ib_cm's `cm_destroy_id`).
-    fn end_of_peer(&mut self, now: Instant, id: ConnId) {
+    pub(crate) fn end_of_peer(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get(&id) else { return };
         match conn.state {
             State::ReqSent => {
@@ -153,8 +153,7 @@ impl Cm {
         let event = Event::Rejected { reason: rej.reason, info: rej.info, private_data: rej.private_data };
         if rej.reason == reason::INVALID_COMM_ID && rej.message == REJECTS_OTHER {
             // Nobody there knows the connection: the answer to a probe.
-            self.suspect(now, id);
-            return self.end_of_peer(now, id);
+            return self.unknown_to_peer(now, id);
         }
         match state {
             State::ReqSent | State::ReqReceived => {

@@ -215,6 +215,7 @@ impl Offending {
             Message::Rtu(m) => (Some(m.local_comm_id), Some(m.remote_comm_id)),
             Message::Dreq(m) => (Some(m.local_comm_id), Some(m.remote_comm_id)),
             Message::Mra(m) => (None, Some(m.remote_comm_id)),
+            Message::Lap(m) => (None, Some(m.remote_comm_id)),
             Message::SidrReq(m) => (Some(m.request_id), None),
             _ => (None, None),
         };
