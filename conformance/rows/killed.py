@@ -141,3 +141,19 @@ def kernel_server(r):
     at = time.monotonic()
     # The guest is emulated: seconds there are long.
     r.check(client.until("RDMA_CM_EVENT_DISCONNECTED", 20) - at <= 5, "too late", client)
+
+
+@row(KILLED, "the kernel's server stopped for 8 s before it answers: ESTABLISHED all the same", "rping, SIGSTOP", limit=60)
+def kernel_slow(r):
+    g = Guest.get("A")
+    server = r.guest(g, "rping", "-s", "-a", g.ip, "-C", "3", "-d")
+    guest_listening(g)
+    g.k("kill", g.name, server.job, "STOP")
+    client = r.run("rping", "-c", "-a", g.ip, "-C", "3", "-d", ns=g.ns, lines=True)
+    client.until("ROUTE_RESOLVED")
+    # The kernel asks for patience (MRA) when the request comes again.
+    time.sleep(8)
+    g.k("kill", g.name, server.job, "CONT")
+    client.until("RDMA_CM_EVENT_ESTABLISHED", 10)
+    client.wait(20)
+    r.check(not any("REJECTED" in line or "UNREACHABLE" in line for line in client.out.lines + client.err.lines), "given up", client)

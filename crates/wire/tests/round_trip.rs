@@ -369,6 +369,13 @@ proptest! {
     }
 
     #[test]
+    fn eight_bytes_of_a_packet_name_its_queue_pair((header, payload) in packet()) {
+        let bytes = emit(&header, &payload);
+        prop_assert_eq!(Bth::peek_dest_qp(&bytes[..8]), Some(header.bth.dest_qp));
+        prop_assert_eq!(Bth::peek_dest_qp(&bytes[..7]), None);
+    }
+
+    #[test]
     fn a_packet_cut_anywhere_is_refused_or_shorter_but_never_a_panic((header, payload) in packet()) {
         let bytes = emit(&header, &payload);
         for len in 0..bytes.len() {
