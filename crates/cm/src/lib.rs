@@ -25,12 +25,13 @@
 //! | `timing` | durations and repetition |
 //! | `params` | parameters and events |
 //!
-//! Differences from Linux's ib_cm, all of them invisible to a kernel peer: repetition starts after 250 ms instead of
-//! 4.9 s, and goes on once a second while a peer has asked for patience; a message about a connection that nobody knows is refused
-//! (invalid communication id) where Linux is silent; a LAP is declined by an APR where Linux drops it on RoCE; a DREQ is answered at once instead of when the consumer calls rdma_disconnect; a refusal is remembered and
-//! repeated; DREQ of a destroyed connection is repeated; whoever gives up says so by REJ (time out); a queue pair whose
-//! last connection is in time wait on our side is not stale, because only connected ones are (§12.9.8.3.1) and because
-//! our own number in it is not given out again before the time wait ends.
+//! Differences from Linux's ib_cm, all of them invisible to a kernel peer: repetition starts after 250 ms instead of 4.9
+//! s, and goes on once a second while a peer has asked for patience; a message about a connection that nobody knows is
+//! refused (invalid communication id) where Linux is silent; a LAP is declined by an APR where Linux drops it on RoCE; a
+//! DREQ is answered at once instead of when the consumer calls rdma_disconnect; a refusal is remembered and repeated;
+//! DREQ of a destroyed connection is repeated; whoever gives up says so by REJ (time out); a queue pair whose last
+//! connection is in time wait on our side is not stale, because only connected ones are (§12.9.8.3.1) and because our own
+//! number in it is not given out again before the time wait ends.
 #![forbid(unsafe_code)]
 
 mod active;

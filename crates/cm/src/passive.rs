@@ -120,7 +120,8 @@ impl Cm {
                 return self.duplicate_req(from, id, transaction_id, req);
             }
             if state != State::Refused {
-                // Whoever uses an id anew has forgotten what it meant before, by a restart: as stale as its queue pair would be.
+                // Whoever uses an id anew has forgotten what it meant before, by a restart: as stale as its queue pair
+                // would be.
                 self.refuse_req(from, transaction_id, req, reason::STALE_CONNECTION);
                 return self.stale(now, id);
             }

@@ -1,14 +1,15 @@
 //! Whether the processes at the far ends still live.
 //!
-//! A kernel outlives its processes and says DREQ or REJ for them; nobody does so for a killed process in user space. So a process of
-//! our kind on another host ([`Config::is_kin`](crate::Config)) that has said nothing for a while gets an MRA about a connection
-//! with it. One that lives takes no notice, as the standard asks of an MRA out of turn. For one that is gone, either another
-//! process of its host answers that it does not know the connection (REJ, invalid communication id), or its kernel that nobody
-//! has the port (ICMP). Both ends probe, but whoever has heard a probe waits with its own: one packet in [`Timing::probe_after`]
-//! for each pair of processes, however many their connections.
+//! A kernel outlives its processes and says DREQ or REJ for them; nobody does so for a killed process in user space. So a
+//! process of our kind on another host ([`Config::is_kin`](crate::Config)) that has said nothing for a while gets an MRA
+//! about a connection with it. One that lives takes no notice, as the standard asks of an MRA out of turn. For one that
+//! is gone, either another process of its host answers that it does not know the connection (REJ, invalid communication
+//! id), or its kernel that nobody has the port (ICMP). Both ends probe, but whoever has heard a probe waits with its own:
+//! one packet in [`Timing::probe_after`] for each pair of processes, however many their connections.
 //!
-//! Silence proves nothing, the process may be stopped or the network cut: it ends no connection. One ICMP error proves nothing either, an
-//! address may be set anew just then: from the first to the second the probes are LAPs, which whoever lives answers.
+//! Silence proves nothing, the process may be stopped or the network cut: it ends no connection. One ICMP error proves
+//! nothing either, an address may be set anew just then: from the first to the second the probes are LAPs, which whoever
+//! lives answers.
 //!
 //! [`Timing::probe_after`]: crate::Timing
 
@@ -25,8 +26,8 @@ use crate::table::Cm;
 
 /// A refusal says that one connection is gone; were it the process, so would be the others. They are asked so many at a time.
 const BURST: usize = 32;
-/// Two ICMP errors this far apart, and nothing heard between them, mean that the process is gone. The second may take long: a host
-/// sends one a second to another when it has much to refuse (icmp(7), icmp_ratelimit).
+/// Two ICMP errors this far apart, and nothing heard between them, mean that the process is gone. The second may take
+/// long: a host sends one a second to another when it has much to refuse (icmp(7), icmp_ratelimit).
 const ICMP_APART: Duration = Duration::from_millis(100);
 /// Probes take turns on so many source ports: one may end at a process that is stopped.
 const PORTS: u32 = 4;

@@ -32,15 +32,16 @@ pub struct Backoff {
 /// | service timeout in MRA | code 24 (69 s) | code 24 |
 /// | max CM retries in REQ | 15 | 15 |
 ///
-/// The kernel's come from drivers/infiniband/core: `ib_send_cm_req` (twice the packet life time, code 16, and the response timeout),
-/// `cm_req_handler`, `cma_resolve_ib_udp`, `cm_destroy_id`, CMA_MAX_CM_RETRIES.
+/// The kernel's come from drivers/infiniband/core: `ib_send_cm_req` (twice the packet life time, code 16, and the
+/// response timeout), `cm_req_handler`, `cma_resolve_ib_udp`, `cm_destroy_id`, CMA_MAX_CM_RETRIES.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Repetition of REQ and SIDR_REQ.
     pub request: Backoff,
     /// Repetition of REP.
     pub reply: Backoff,
-    /// How long a process of our kind on another host may say nothing before it is sent a probe, see `probe`. Zero: no probes.
+    /// How long a process of our kind on another host may say nothing before it is sent a probe, see `probe`. Zero: no
+    /// probes.
     pub probe_after: Duration,
     /// Repetition of DREQ. Far shorter than the kernel's: a peer that lives answers within milliseconds, and one that
     /// does not must not keep its partner for a minute.
@@ -103,8 +104,8 @@ pub(crate) struct Retry {
     mras: u8,
 }
 
-/// How often a message is repeated whose receiver has asked for patience: not for its answer, but to find out if the process that
-/// was to give it still lives.
+/// How often a message is repeated whose receiver has asked for patience: not for its answer, but to find out if the
+/// process that was to give it still lives.
 const WHILE_PATIENT: Duration = Duration::from_secs(1);
 
 impl Retry {
@@ -143,8 +144,8 @@ impl Retry {
         true
     }
 
-    /// The peer asks for patience (MRA): the time that is left begins anew after `wait`. At most `max` times, so that nobody is held
-    /// for ever; what comes before `wait` is over answers a repetition and does not count.
+    /// The peer asks for patience (MRA): the time that is left begins anew after `wait`. At most `max` times, so that
+    /// nobody is held for ever; what comes before `wait` is over answers a repetition and does not count.
     pub fn extend(&mut self, now: Instant, wait: Duration, max: u8) {
         if self.mras >= max || now < self.patient_until {
             return;

@@ -109,8 +109,8 @@ impl<W: World> Node<W> {
         devices.iter().find(|d| d.config.interface == interface).cloned()
     }
 
-    /// The interfaces are now as given: ports and GID tables follow, and identifiers are told. Devices neither come nor go while
-    /// a program runs; the port of one whose interface is gone is down and has no GID.
+    /// The interfaces are now as given: ports and GID tables follow, and identifiers are told. Devices neither come nor
+    /// go while a program runs; the port of one whose interface is gone is down and has no GID.
     fn update_interfaces(&self, now: Instant, interfaces: &[Interface]) {
         for device in self.devices() {
             let before = device.port();

@@ -1,4 +1,5 @@
-//! A process killed in every state of a connection: its peer hears of it within two seconds, its work is flushed, nothing is left.
+//! A process killed in every state of a connection: its peer hears of it within two seconds, its work is flushed, nothing
+//! is left.
 
 mod kit;
 
@@ -201,4 +202,64 @@ fn a_process_killed_in_any_state_is_known_to_its_peer_within_two_seconds() {
 fn on_a_lossy_network_it_is_known_after_some_more_probes() {
     let faults = |_: &mut Dice| Faults { loss: 0.05, ..Faults::lossy() };
     killed("on_a_lossy_network", faults, Duration::from_secs(6), 22);
+}
+
+#[test]
+fn at_any_moment_of_the_handshake_it_is_known_within_two_seconds() {
+    sim::each_seed("cm_killed", "at_any_moment", SEEDS, |seed| {
+        let mut dice = Dice::new(seed).fork(23);
+        let delay = Duration::from_micros(dice.between(1, 2_000));
+        let case = Case {
+            stage: Stage::Established,
+            server_dies: dice.chance(0.5),
+            together: dice.chance(0.2),
+            heir: dice.chance(0.5),
+        };
+        let mut pair = Pair::new(seed + 23_000_000, Faults { delay, ..Faults::none() }, &case);
+        assert_eq!(pair.wait(false).kind, EventKind::AddrResolved);
+        let id = pair.ours.id.clone().unwrap();
+        pair.client.node.resolve_route(&id).unwrap();
+        assert_eq!(pair.wait(false).kind, EventKind::RouteResolved);
+        pair.ours.equip(&pair.client.node);
+        pair.client.node.connect(&id, &param(), &[]).unwrap();
+        // Three messages, and a while after them.
+        let kill_at = pair.sim.elapsed() + Duration::from_nanos(dice.below(5 * delay.as_nanos() as u64));
+        while pair.sim.step(kill_at) {
+            assert_eq!(pair.serve(&case), None, "nobody is dead yet");
+        }
+        let dead = if case.server_dies { &pair.server } else { &pair.client };
+        pair.sim.kill(dead.process);
+        while dead.next().is_some() {}
+        let until = pair.sim.elapsed() + Duration::from_secs(2);
+        let mut end = None;
+        while end.is_none() && pair.sim.step(until) {
+            end = pair.serve(&case);
+        }
+        // Its queue pairs go with it.
+        let alive = if case.server_dies { pair.client.process } else { pair.server.process };
+        pair.sim.kill(alive);
+        // A server may never have heard of the client.
+        assert!(end.is_some() || (!case.server_dies && pair.theirs.is_none()), "{case:?}: nobody told");
+    });
+}
+
+impl Pair {
+    /// What the programs do upon what happened: the server accepts. The end of the connection, where the one that will
+    /// live hears of it.
+    fn serve(&mut self, case: &Case) -> Option<EventKind> {
+        let mut end = None;
+        while let Some(event) = self.server.next() {
+            if event.kind == EventKind::ConnectRequest && self.sim.node(self.server.process).is_some() {
+                let mut theirs = Side::new(event.id.clone());
+                theirs.equip(&self.server.node);
+                self.server.node.accept(&event.id, None, &[]).unwrap();
+                self.theirs = Some(theirs);
+            }
+            end = end.or((is_end(&event) && !case.server_dies).then_some(event.kind));
+        }
+        while let Some(event) = self.client.next() {
+            end = end.or((is_end(&event) && case.server_dies).then_some(event.kind));
+        }
+        end
+    }
 }
