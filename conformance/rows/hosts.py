@@ -13,7 +13,8 @@ def trace(row, client, name, since, wanted, at_least, at_most):
     client.wait(20)
     row.check(events(both(client)) == recorded_events(name), "other events than the kernel's", *row.programs)
     took = client.until(wanted) - (client.until(since) if isinstance(since, str) else since)
-    row.check(at_least <= took <= at_most, "too late" if took > at_most else "too early", *row.programs)
+    # Two threads stamp the lines of the two outputs: one may be a little late.
+    row.check(at_least - 0.1 <= took <= at_most, "too late" if took > at_most else "too early", *row.programs)
 
 
 @row(HOSTS, "no listener on the port: REJECTED 8 within 1 s", "rping -p 9999")

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use host::{Host, RealWorld};
 use nic::{Device, Element, EventKind};
@@ -103,7 +103,11 @@ fn start() -> Result<Instance, Errno> {
         let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone();
         current.iter().for_each(|instance| instance.fail());
     });
-    let config = node::Config { devices: configured(), ..node::Config::default() };
+    let mut config = node::Config { devices: configured(), ..node::Config::default() };
+    if let Some(total) = cm_timeout() {
+        (config.timing.request.total, config.timing.reply.total) = (total, total);
+    }
+    let config = config;
     let make = |world: Arc<RealWorld>| {
         let interfaces = world.interfaces();
         for spec in config.devices.iter().flatten() {
@@ -131,6 +135,20 @@ fn configured() -> Option<Vec<DeviceSpec>> {
         eprintln!("verbena: {e}");
         Vec::new()
     }))
+}
+
+/// For how long a connection request, or an answer to one, is repeated that nobody answers: VERBENA_CM_TIMEOUT, in seconds.
+fn cm_timeout() -> Option<Duration> {
+    let text = std::env::var_os("VERBENA_CM_TIMEOUT")?;
+    let seconds = text.to_str().and_then(|text| text.trim().parse::<f64>().ok());
+    let total = seconds.filter(|s| (0.1..=3_600.0).contains(s)).map(Duration::from_secs_f64);
+    if total.is_none() {
+        eprintln!(
+            "verbena: VERBENA_CM_TIMEOUT: '{}' is not a number from 0.1 to 3600",
+            text.to_string_lossy()
+        );
+    }
+    total
 }
 
 impl From<nic::Error> for Errno {

@@ -2,16 +2,13 @@
 
 use std::time::Instant;
 
-use wire::mad::{Mad, Message, Mra, Rep, Req, ReqPath, reason};
+use wire::mad::{Lap, Mad, Message, Mra, Rep, Req, ReqPath, apr_status, reason};
 use wire::{CommId, Gid};
 
-use crate::connection::{Connection, REJECTS_REP, State, rej};
+use crate::connection::{REJECTS_OTHER, REJECTS_REP, State, apr, rej};
 use crate::params::{ConnId, Connect, Error, Event, Origin};
 use crate::table::Cm;
 use crate::timing::{Retry, local_ack_timeout, timeout};
-
-/// LID that stands for "any": RoCE has none.
-const PERMISSIVE_LID: u16 = 0xffff;
 
 impl Cm {
     /// Asks for a connection: sends REQ and repeats it. `Reply`, `Rejected` or `Unreachable` follows.
@@ -56,7 +53,7 @@ impl Cm {
             max_cm_retries: timing.max_cm_retries,
             srq: connect.srq,
             extended_transport,
-            primary: primary_path(conn),
+            primary: conn.primary_path(),
             alternate: NO_PATH,
             private_data: connect.private_data,
         });
@@ -76,7 +73,7 @@ impl Cm {
     /// # Errors
     ///
     /// `Unknown`, or `State` before there is a REP.
-    pub fn established(&mut self, _now: Instant, id: ConnId) -> Result<(), Error> {
+    pub fn established(&mut self, now: Instant, id: ConnId) -> Result<(), Error> {
         let conn = self.connections.get(&id).ok_or(Error::Unknown(id))?;
         match conn.state {
             State::RepReceived => {
@@ -86,7 +83,7 @@ impl Cm {
                 Ok(())
             }
             State::RepSent => {
-                self.passive_established(id);
+                self.passive_established(now, id);
                 Ok(())
             }
             State::Established | State::DreqSent | State::TimeWait | State::Closed => Ok(()),
@@ -128,9 +125,16 @@ impl Cm {
         }
     }
 
-    pub(crate) fn on_mra(&mut self, now: Instant, from: Origin, mra: &Mra) {
+    pub(crate) fn on_mra(&mut self, now: Instant, from: Origin, transaction_id: u64, mra: &Mra) {
         let max = self.config.timing.max_cm_retries;
-        let Some(conn) = self.find(from, mra.remote_comm_id) else { return };
+        let Some(conn) = self.find(from, mra.remote_comm_id) else {
+            if !self.knows(mra.remote_comm_id) {
+                let (ours, theirs) = (mra.remote_comm_id, mra.local_comm_id);
+                let message = rej(ours, theirs, REJECTS_OTHER, reason::INVALID_COMM_ID, &[], [0; 148]);
+                self.answer_stateless(from, Mad { transaction_id, message });
+            }
+            return;
+        };
         let id = conn.id;
         let fits = match conn.state {
             State::ReqSent => mra.message == 0,
@@ -147,6 +151,15 @@ impl Cm {
                 conn.remote_hint = Some(mra.local_comm_id);
             }
             self.rearm(id);
+        }
+    }
+
+    /// RoCE has no alternate paths (annex A16); the standard wants an answer all the same (§12.9.7.2).
+    pub(crate) fn on_lap(&mut self, from: Origin, transaction_id: u64, lap: &Lap) {
+        let known = self.find_pair(from, lap.remote_comm_id, lap.local_comm_id).is_some();
+        if known || !self.knows(lap.remote_comm_id) {
+            let status = if known { apr_status::UNSUPPORTED } else { apr_status::INVALID_COMM_ID };
+            self.answer_stateless(from, apr(transaction_id, lap, status));
         }
     }
 
@@ -175,6 +188,7 @@ impl Cm {
         conn.retry = None;
         conn.message = None;
         self.index_remote(id);
+        self.probe_from(now, id);
         self.rearm(id);
         self.event(id, Event::Reply(Box::new(rep.clone())));
     }
@@ -201,23 +215,6 @@ fn check(connect: &Connect) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-fn primary_path(conn: &Connection) -> ReqPath {
-    let path = &conn.path;
-    ReqPath {
-        local_lid: PERMISSIVE_LID,
-        remote_lid: PERMISSIVE_LID,
-        local_gid: path.local_gid,
-        remote_gid: path.remote_gid,
-        flow_label: path.flow_label,
-        packet_rate: path.packet_rate,
-        traffic_class: path.traffic_class,
-        hop_limit: path.hop_limit,
-        service_level: path.service_level,
-        subnet_local: false,
-        local_ack_timeout: conn.local_ack_timeout,
-    }
 }
 
 const NO_PATH: ReqPath = ReqPath {

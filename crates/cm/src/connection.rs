@@ -2,13 +2,16 @@
 
 use std::time::Instant;
 
-use wire::mad::{Drep, Dreq, Mad, Message, Mra, Rej, Rtu, reason};
+use wire::mad::{Apr, Drep, Dreq, Lap, Mad, Message, Mra, Rej, ReqPath, Rtu, reason};
 use wire::{CommId, Gid, Guid, Psn, Qpn};
 
 use crate::params::{ConnId, Path, QpAttributes};
 use crate::timing::Retry;
 
-/// States of IBA 1.4 §12.9.7 (figures 132, 133), without those for LAP; MRA only moves a timer.
+/// LID that stands for "any": RoCE has none.
+const PERMISSIVE_LID: u16 = 0xffff;
+
+/// States of IBA 1.4 §12.9.7 (figures 132, 133), without those for LAP, which is always declined; MRA only moves a timer.
 ///
 /// | state | leaves by |
 /// |---|---|
@@ -108,6 +111,8 @@ pub(crate) struct Connection {
     pub rnr_retry_count: u8,
     /// Whether REQ came from here.
     pub active: bool,
+    /// Stands in the table of those whose peer is probed.
+    pub probed: bool,
     /// A queue pair number is held and its release must be told.
     pub holds_qpn: bool,
 }
@@ -139,6 +144,7 @@ impl Connection {
             retry_count: 7,
             rnr_retry_count: 7,
             active: false,
+            probed: false,
             holds_qpn: false,
         }
     }
@@ -216,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// `message`: 0 a REQ, 1 a REP is acknowledged.
+    /// `message`: 0 a REQ, 1 a REP, 2 a LAP is acknowledged.
     pub fn mra(&self, message: u8, service_timeout: u8) -> Mad {
         self.mad(Message::Mra(Mra {
             local_comm_id: self.local,
@@ -225,6 +231,39 @@ impl Connection {
             service_timeout,
             private_data: [0; 222],
         }))
+    }
+
+    /// The path as a REQ names it.
+    pub fn primary_path(&self) -> ReqPath {
+        let path = &self.path;
+        ReqPath {
+            local_lid: PERMISSIVE_LID,
+            remote_lid: PERMISSIVE_LID,
+            local_gid: path.local_gid,
+            remote_gid: path.remote_gid,
+            flow_label: path.flow_label,
+            packet_rate: path.packet_rate,
+            traffic_class: path.traffic_class,
+            hop_limit: path.hop_limit,
+            service_level: path.service_level,
+            subnet_local: false,
+            local_ack_timeout: self.local_ack_timeout,
+        }
+    }
+
+    /// A LAP that changes nothing: its alternate path is the primary one.
+    pub fn lap(&self, remote_cm_response_timeout: u8) -> Mad {
+        Mad {
+            transaction_id: u64::from(self.local.0),
+            message: Message::Lap(Lap {
+                local_comm_id: self.local,
+                remote_comm_id: self.remote_or_zero(),
+                remote_qpn: self.remote_qpn,
+                remote_cm_response_timeout,
+                alternate: self.primary_path(),
+                private_data: [0; 168],
+            }),
+        }
     }
 
     /// A REJ of what the state calls for: the REQ, the REP, or neither. One for a time out names the sender's GUID, since
@@ -281,6 +320,21 @@ pub(crate) fn drep(transaction_id: u64, dreq: &Dreq) -> Mad {
             local_comm_id: dreq.remote_comm_id,
             remote_comm_id: dreq.local_comm_id,
             private_data: [0; 224],
+        }),
+    }
+}
+
+/// The answer to a LAP.
+pub(crate) fn apr(transaction_id: u64, lap: &Lap, status: u8) -> Mad {
+    Mad {
+        transaction_id,
+        message: Message::Apr(Apr {
+            local_comm_id: lap.remote_comm_id,
+            remote_comm_id: lap.local_comm_id,
+            info_len: 0,
+            status,
+            info: [0; 72],
+            private_data: [0; 148],
         }),
     }
 }

@@ -26,6 +26,11 @@ pub struct Config {
     pub ack_delay: u8,
     /// Durations.
     pub timing: Timing,
+    /// Whether the connection manager behind a GUID is of our kind on another host: one that refuses a message about a
+    /// connection it does not know, so that its processes can be probed (see `probe`).
+    pub is_kin: fn(Guid) -> bool,
+    /// The process of a host that drew a communication id.
+    pub process_of: fn(CommId) -> u32,
 }
 
 impl Config {
@@ -38,6 +43,8 @@ impl Config {
             max_refusals: 1_024,
             ack_delay: 15,
             timing: Timing::default(),
+            is_kin: |_| false,
+            process_of: |id| id.0,
         }
     }
 }

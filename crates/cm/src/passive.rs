@@ -23,6 +23,7 @@ impl Cm {
         self.unanswered(id)?;
         let (guid, ack_delay) = (self.config.guid, self.config.ack_delay);
         self.set_state(id, State::RepSent);
+        self.unprobe(id);
         let conn = self.connections.get_mut(&id).ok_or(Error::Unknown(id))?;
         conn.local_qpn = accept.qpn;
         conn.holds_qpn = true;
@@ -119,7 +120,10 @@ impl Cm {
                 return self.duplicate_req(from, id, transaction_id, req);
             }
             if state != State::Refused {
-                return self.refuse_req(from, transaction_id, req, reason::DUPLICATE_LOCAL_COMM_ID);
+                // Whoever uses an id anew has forgotten what it meant before, by a restart: as stale as its queue pair
+                // would be.
+                self.refuse_req(from, transaction_id, req, reason::STALE_CONNECTION);
+                return self.stale(now, id);
             }
             self.remove(id);
         }
@@ -152,6 +156,7 @@ impl Cm {
         let id = conn.id;
         self.pending += 1;
         self.index_remote(id);
+        self.probe_from(now, id);
         let request = Request {
             req: req.clone(),
             path,
@@ -161,22 +166,23 @@ impl Cm {
         self.event(id, Event::Request(Box::new(request)));
     }
 
-    pub(crate) fn on_rtu(&mut self, from: Origin, theirs: CommId, ours: CommId) {
+    pub(crate) fn on_rtu(&mut self, now: Instant, from: Origin, theirs: CommId, ours: CommId) {
         if let Some(conn) = self.find_pair(from, ours, theirs)
             && conn.state == State::RepSent
         {
             let id = conn.id;
-            self.passive_established(id);
+            self.passive_established(now, id);
         }
     }
 
     /// RTU, or data, has come.
-    pub(crate) fn passive_established(&mut self, id: ConnId) {
+    pub(crate) fn passive_established(&mut self, now: Instant, id: ConnId) {
         self.set_state(id, State::Established);
         if let Some(conn) = self.connections.get_mut(&id) {
             conn.retry = None;
             conn.message = None;
         }
+        self.probe_from(now, id);
         self.rearm(id);
         self.event(id, Event::Established);
     }

@@ -9,6 +9,7 @@ use wire::{CommId, Gid, Guid, Qpn};
 
 use crate::connection::{Connection, State};
 use crate::params::{Config, ConnId, ETIMEDOUT, Error, Event, Origin, Output, Path, QpAttributes};
+use crate::probe::Probes;
 
 /// Draws from the caller's source of communication ids before a call fails.
 const COMM_ID_DRAWS: usize = 128;
@@ -27,6 +28,7 @@ pub struct Cm {
     timers: BTreeSet<(Instant, ConnId)>,
     /// Timer of each connection as it stands in `timers`.
     armed: BTreeMap<ConnId, Instant>,
+    pub(crate) probes: Probes,
     pub(crate) pending: usize,
     /// Remembered answers (refused requests, SIDR), oldest first; ids that are gone may linger in it.
     answered: VecDeque<ConnId>,
@@ -50,6 +52,7 @@ impl Cm {
             by_qpn: BTreeMap::new(),
             timers: BTreeSet::new(),
             armed: BTreeMap::new(),
+            probes: Probes::default(),
             pending: 0,
             answered: VecDeque::new(),
             output: VecDeque::new(),
@@ -63,16 +66,19 @@ impl Cm {
     /// answered where the standard asks for it and otherwise dropped.
     pub fn input(&mut self, now: Instant, from: Origin, mad: &Mad) {
         let tid = mad.transaction_id;
+        self.heard(now, from, mad);
         match &mad.message {
             Message::Req(req) => self.on_req(now, from, tid, req),
-            Message::Mra(mra) => self.on_mra(now, from, mra),
+            Message::Mra(mra) => self.on_mra(now, from, tid, mra),
             Message::Rej(rej) => self.on_rej(now, from, rej),
             Message::Rep(rep) => self.on_rep(now, from, tid, rep),
-            Message::Rtu(rtu) => self.on_rtu(from, rtu.local_comm_id, rtu.remote_comm_id),
+            Message::Rtu(rtu) => self.on_rtu(now, from, rtu.local_comm_id, rtu.remote_comm_id),
             Message::Dreq(dreq) => self.on_dreq(now, from, tid, dreq),
             Message::Drep(drep) => self.on_drep(now, from, drep.local_comm_id, drep.remote_comm_id),
             Message::SidrReq(req) => self.on_sidr_req(now, from, tid, req),
             Message::SidrRep(rep) => self.on_sidr_rep(from, rep),
+            Message::Lap(lap) => self.on_lap(from, tid, lap),
+            Message::Apr(apr) => self.on_apr(now, from, apr),
         }
     }
 
@@ -83,7 +89,8 @@ impl Cm {
 
     /// When [`Cm::expire`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
-        self.timers.first().map(|&(at, _)| at)
+        let timer = self.timers.first().map(|&(at, _)| at);
+        timer.into_iter().chain(self.probes.deadline()).min()
     }
 
     /// Does what is due at `now`.
@@ -96,6 +103,7 @@ impl Cm {
             self.armed.remove(&id);
             self.expire_one(now, id);
         }
+        self.expire_probes(now);
     }
 
     /// What the queue pair wants for RTR and RTS; `None` before the peer's numbers are known and after the end.
@@ -221,6 +229,7 @@ impl Cm {
 
     /// The peer's queue pair is no longer ours to defend.
     pub(crate) fn unindex_qpn(&mut self, id: ConnId) {
+        self.unprobe(id);
         let Some(conn) = self.connections.get(&id) else { return };
         let key = conn.qpn_key();
         if self.by_qpn.get(&key) == Some(&id) {

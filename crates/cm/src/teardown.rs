@@ -6,7 +6,7 @@ use std::time::Instant;
 use wire::mad::{Dreq, Rej, reason};
 use wire::{CommId, Gid, Guid};
 
-use crate::connection::{Connection, REJECTS_REQ, State, drep};
+use crate::connection::{Connection, REJECTS_OTHER, REJECTS_REQ, State, drep};
 use crate::params::{ConnId, ETIMEDOUT, Error, Event, Origin};
 use crate::table::Cm;
 use crate::timing::{Retry, timeout};
@@ -84,22 +84,28 @@ impl Cm {
     /// ones, REJ for the rest.
     pub fn peer_gone(&mut self, now: Instant, is_gone: impl Fn(Option<CommId>, Gid) -> bool) {
         let hit = |conn: &&Connection| is_gone(conn.remote.or(conn.remote_hint), conn.path.remote_gid);
-        let hit: Vec<_> = self.connections.values().filter(hit).map(|conn| (conn.id, conn.state)).collect();
-        for (id, state) in hit {
-            match state {
-                State::ReqSent => {
-                    self.rejected(id, reason::CONSUMER_DEFINED);
-                    self.close(id);
-                }
-                State::ReqReceived => {
-                    self.rejected(id, reason::TIMEOUT);
-                    self.close(id);
-                }
-                State::RepReceived | State::RepSent | State::Established | State::DreqSent => {
-                    self.disconnected(now, id);
-                }
-                _ => {}
+        let hit: Vec<_> = self.connections.values().filter(hit).map(|conn| conn.id).collect();
+        hit.into_iter().for_each(|id| self.end_of_peer(now, id));
+    }
+
+    /// The process at the other end is no more: what its kernel would have said for it, had it one (ib_cm's `cm_destroy_id`).
+    pub(crate) fn end_of_peer(&mut self, now: Instant, id: ConnId) {
+        let Some(conn) = self.connections.get(&id) else { return };
+        match conn.state {
+            State::ReqSent => {
+                self.rejected(id, reason::CONSUMER_DEFINED);
+                self.close(id);
             }
+            State::ReqReceived => {
+                self.rejected(id, reason::TIMEOUT);
+                self.close(id);
+            }
+            State::RepReceived | State::RepSent => {
+                self.rejected(id, reason::CONSUMER_DEFINED);
+                self.enter_timewait(now, id);
+            }
+            State::Established | State::DreqSent => self.disconnected(now, id),
+            _ => {}
         }
     }
 
@@ -145,6 +151,10 @@ impl Cm {
         let Some(conn) = self.rejected_connection(from, rej) else { return };
         let (id, state) = (conn.id, conn.state);
         let event = Event::Rejected { reason: rej.reason, info: rej.info, private_data: rej.private_data };
+        if rej.reason == reason::INVALID_COMM_ID && rej.message == REJECTS_OTHER {
+            // Nobody there knows the connection: the answer to a probe.
+            return self.unknown_to_peer(now, id);
+        }
         match state {
             State::ReqSent | State::ReqReceived => {
                 self.event(id, event);
@@ -207,6 +217,7 @@ impl Cm {
 
     fn send_dreq(&mut self, now: Instant, id: ConnId, private_data: [u8; 220]) {
         self.set_state(id, State::DreqSent);
+        self.unprobe(id);
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.message = Some(Box::new(conn.dreq(private_data)));
         conn.retry = Some(Retry::new(now, self.config.timing.disconnect));

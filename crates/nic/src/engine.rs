@@ -9,7 +9,7 @@ use transport::ud::Destination;
 use transport::unreliable::Pace;
 use transport::{Rc, TxBatch, Uc, Ud, rc, uc, unreliable};
 use wire::roce::Packet;
-use wire::{Mtu, Pkey, Qpn};
+use wire::{Mtu, Pkey, Psn, Qpn};
 
 use crate::raw::Raw;
 use crate::{Path, QpAttr, QpState, QpType, mask};
@@ -205,6 +205,14 @@ impl Engine {
     pub fn expire(&mut self, now: Instant, cx: &mut impl Context) {
         if let Engine::Rc(e) = self {
             e.expire(now, cx);
+        }
+    }
+    /// The PSN expected next, of a connection.
+    pub fn rq_psn(&self) -> Option<Psn> {
+        match self {
+            Engine::Rc(e) => Some(e.rq_psn()),
+            Engine::Uc(e) => Some(e.rq_psn()),
+            Engine::Ud(_) | Engine::Raw(_) => None,
         }
     }
     /// Whether the path is in doubt.

@@ -303,6 +303,12 @@ impl Qp {
         QpAttr { state, cur_state: state, sq_draining, ..inner.attr }
     }
 
+    /// Whether a request of the peer has been taken, since the queue pair became ready to receive.
+    pub fn heard(&self) -> bool {
+        let inner = self.lock();
+        inner.engine.rq_psn().is_some_and(|psn| psn != inner.attr.rq_psn)
+    }
+
     /// Posts receive requests one by one through `post`.
     pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
         if self.spread.get().is_some() {

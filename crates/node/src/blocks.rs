@@ -18,7 +18,7 @@ use crate::world::{Claim, ClaimError, Name, World};
 /// Bits of a QPN below its block.
 const QPN_BITS: u32 = 12;
 /// Bits of a communication id below its block.
-const COMM_BITS: u32 = 20;
+pub(crate) const COMM_BITS: u32 = 20;
 /// Blocks a process holds at most: [`nic::limits::MAX_QP`] queue pairs.
 const MAX_BLOCKS: usize = (nic::limits::MAX_QP >> QPN_BITS) as usize;
 /// Tries to find a free block; at half of all blocks taken each fails with probability 1/2.

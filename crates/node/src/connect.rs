@@ -1,6 +1,6 @@
 //! Connecting: the calls of rdma_cm that exchange messages, and the requests that arrive.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -192,6 +192,9 @@ impl<W: World> Node<W> {
             self.settle(core, now);
             return Err(e);
         }
+        if id.lock().qp.is_some() {
+            self.manager.await_data(&mut core, qpn, key);
+        }
         {
             let mut inner = id.lock();
             inner.param = param;
@@ -283,14 +286,11 @@ impl<W: World> Node<W> {
             inner.claim = None;
             (inner.conn.take(), inner.channel.clone(), inner.source, was)
         };
-        let mut ended = Vec::from_iter(key);
-        if let (Progress::Listening, Some(source)) = (was, source)
-            && let Some(listener) = core.listeners.remove(&(id.space, source.ip(), source.port()))
-        {
-            ended.extend(listener.into_waiting().filter_map(|unseen| core.forget(&unseen)));
+        if let (Progress::Listening, Some(source)) = (was, source) {
+            self.stop_listening(&mut core, now, id, source);
         }
         core.begun(now, id);
-        for key in ended {
+        if let Some(key) = key {
             core.ids.remove(&key);
             if let Some((cm, conn)) = core.cm(key) {
                 cm.destroy(now, conn);
@@ -303,6 +303,18 @@ impl<W: World> Node<W> {
         for event in gone.into_iter().filter(|e| e.kind == EventKind::ConnectRequest) {
             if event.id.cookie.load(Ordering::Relaxed) == 0 && !Arc::ptr_eq(&event.id, id) {
                 self.destroy(&event.id);
+            }
+        }
+    }
+
+    /// A listener is no more; requests that wait at it are refused.
+    pub(crate) fn stop_listening(&self, core: &mut Core, now: Instant, id: &Id, source: SocketAddr) {
+        let Some(listener) = core.listeners.remove(&(id.space, source.ip(), source.port())) else { return };
+        for unseen in listener.into_waiting() {
+            if let Some(key) = core.forget(&unseen)
+                && let Some((cm, conn)) = core.cm(key)
+            {
+                cm.destroy(now, conn);
             }
         }
     }
@@ -357,6 +369,9 @@ impl<W: World> Node<W> {
         if space != PortSpace::Tcp || cm::TransportService::from_codes(req.transport_service, 0).is_none() {
             return refuse(core, reason::INVALID_TRANSPORT_SERVICE);
         }
+        if self.device_on(key.0).is_some_and(|device| req.path_mtu > device.port().mtu) {
+            return refuse(core, reason::INVALID_MTU);
+        }
         let Some(listener) = core.listeners.get(&listen).filter(|l| !l.is_full()).map(|l| l.id.clone())
         else {
             return refuse(core, reason::NO_RESOURCES);
@@ -397,6 +412,7 @@ impl<W: World> Node<W> {
         port: u16,
     ) -> Arc<Id> {
         let id = Id::new(listener.space, listener.lock().channel.clone());
+        self.manager.everyone.add(&id);
         let (ours, theirs) = (path.local_gid.ip(), path.remote_gid.ip());
         let query = RouteQuery { dest: theirs, scope: key.0, source: Some(ours) };
         let mut inner = id.lock();

@@ -146,7 +146,9 @@ const PORT_TRIES: usize = 128;
 impl<W: World> Node<W> {
     /// A new identifier whose events go to `channel`.
     pub fn create_id(&self, channel: &Arc<EventChannel>, space: PortSpace) -> Arc<Id> {
-        Id::new(space, channel.clone())
+        let id = Id::new(space, channel.clone());
+        self.manager.everyone.add(&id);
+        id
     }
 
     /// `rdma_bind_addr`: takes an address and a port (0: any free one). EADDRNOTAVAIL where no device bears the address,
@@ -388,5 +390,6 @@ pub mod libc_errno {
     pub const EADDRINUSE: i32 = 98;
     pub const EADDRNOTAVAIL: i32 = 99;
     pub const ETIMEDOUT: i32 = 110;
+    pub const ECONNREFUSED: i32 = 111;
     pub const EHOSTUNREACH: i32 = 113;
 }

@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use wire::bth::Bth;
 use wire::icrc::{self, Flow};
 use wire::mad::{GSI_QKEY, Mad, Message};
 use wire::roce::{Op, Packet, SendAt, Service};
@@ -70,12 +71,13 @@ impl<W: World> Guest for Node<W> {
                     self.finish_resolve(&id, result);
                 }
             }
-            Input::Unreachable { dest, sent, .. } => {
-                if let Some(comm_id) = offending_comm_id(sent) {
-                    self.peer_unreachable(now, dest, comm_id);
+            Input::Unreachable { dest, errno, sent, .. } => {
+                if let Some(packet) = Offending::parse(sent) {
+                    let nobody = (errno == id::libc_errno::ECONNREFUSED).then_some(packet.process);
+                    self.peer_unreachable(now, dest, packet.ours, nobody.flatten());
                 }
             }
-            Input::Interfaces(interfaces) => self.update_interfaces(interfaces),
+            Input::Interfaces(interfaces) => self.update_interfaces(now, interfaces),
             Input::Gone(name) => self.peer_gone(now, name),
         }
     }
@@ -126,8 +128,9 @@ impl<W: World> Node<W> {
         }
         match self.device_on(d.interface) {
             Some(device) => device.input(now, d.source.ip(), d.dest.ip(), d.hold, &packet),
-            None => count(&self.counters.unknown_device),
+            None => return count(&self.counters.unknown_device),
         }
+        self.manager_heard(now, dest_qp);
     }
 
     /// A packet to a group: every process that joined gets its own copy from the world.
@@ -162,6 +165,8 @@ impl<W: World> Node<W> {
             Message::Mra(m) => m.remote_comm_id,
             Message::Dreq(m) => m.remote_comm_id,
             Message::Drep(m) => m.remote_comm_id,
+            Message::Lap(m) => m.remote_comm_id,
+            Message::Apr(m) => m.remote_comm_id,
         };
         let owner = comm_owner(owner);
         if !self.blocks.owns(owner) && !d.forwarded && self.world.forward(owner, d) {
@@ -187,21 +192,39 @@ impl<W: World> Node<W> {
     }
 }
 
-/// The communication id of ours in a MAD that could not be delivered; `None` where the packet was none.
-fn offending_comm_id(sent: &[u8]) -> Option<CommId> {
-    let bytes = sent.get(..sent.len().checked_sub(icrc::ICRC_LEN)?)?;
-    let packet = Packet::parse(bytes).ok()?;
-    if packet.header.bth.dest_qp != Qpn::GSI {
-        return None;
+/// What is known of a packet that could not be delivered.
+struct Offending {
+    /// Our communication id, in a message that waits for an answer.
+    ours: Option<CommId>,
+    /// The block of the process it was for.
+    process: Option<u32>,
+}
+
+impl Offending {
+    /// Only the first bytes of the packet may be there: of one that is not for QP1 they are enough.
+    fn parse(sent: &[u8]) -> Option<Offending> {
+        let dest_qp = Bth::peek_dest_qp(sent)?;
+        if dest_qp != Qpn::GSI {
+            return Some(Offending { ours: None, process: Some(block_of(qpn_owner(dest_qp))?) });
+        }
+        let bytes = sent.get(..sent.len().checked_sub(icrc::ICRC_LEN)?)?;
+        let packet = Packet::parse(bytes).ok()?;
+        let (ours, theirs) = match Mad::parse(packet.payload).ok()?.message {
+            Message::Req(m) => (Some(m.local_comm_id), None),
+            Message::Rep(m) => (Some(m.local_comm_id), Some(m.remote_comm_id)),
+            Message::Rtu(m) => (Some(m.local_comm_id), Some(m.remote_comm_id)),
+            Message::Dreq(m) => (Some(m.local_comm_id), Some(m.remote_comm_id)),
+            Message::Mra(m) => (None, Some(m.remote_comm_id)),
+            Message::Lap(m) => (None, Some(m.remote_comm_id)),
+            Message::SidrReq(m) => (Some(m.request_id), None),
+            _ => (None, None),
+        };
+        Some(Offending { ours, process: theirs.and_then(|id| block_of(comm_owner(id))) })
     }
-    match Mad::parse(packet.payload).ok()?.message {
-        Message::Req(m) => Some(m.local_comm_id),
-        Message::Rep(m) => Some(m.local_comm_id),
-        Message::Rtu(m) => Some(m.local_comm_id),
-        Message::Dreq(m) => Some(m.local_comm_id),
-        Message::SidrReq(m) => Some(m.request_id),
-        _ => None,
-    }
+}
+
+fn block_of(name: Name) -> Option<u32> {
+    if let Name::Block(block) = name { Some(block.into()) } else { None }
 }
 
 /// Whether an address is one of the family-specific wildcards' kind that a listener on all addresses takes.

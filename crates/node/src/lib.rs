@@ -15,11 +15,14 @@ mod input;
 pub mod listener;
 mod manager;
 mod multicast;
+mod removal;
 pub mod world;
 
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
-use nic::Device;
+use nic::device::Port;
+use nic::{Device, GidTable};
 
 pub use blocks::Blocks;
 pub use devices::DeviceSpec;
@@ -106,16 +109,25 @@ impl<W: World> Node<W> {
         devices.iter().find(|d| d.config.interface == interface).cloned()
     }
 
-    /// The interfaces are now as given: ports and GID tables follow. Devices neither come nor go while a program runs.
-    fn update_interfaces(&self, interfaces: &[Interface]) {
+    /// The interfaces are now as given: ports and GID tables follow, and identifiers are told. Devices neither come nor
+    /// go while a program runs; the port of one whose interface is gone is down and has no GID.
+    fn update_interfaces(&self, now: Instant, interfaces: &[Interface]) {
         for device in self.devices() {
             let before = device.port();
-            let now = match interfaces.iter().find(|i| i.index == device.config.interface) {
+            let interface = interfaces.iter().find(|i| i.index == device.config.interface);
+            let port = match interface {
                 Some(i) => devices::port(&before.gids, i),
-                None => nic::device::Port { up: false, ..(*before).clone() },
+                None => Port { up: false, gids: GidTable::default(), ..(*before).clone() },
             };
-            if now != *before {
-                device.set_port(now);
+            if port == *before {
+                continue;
+            }
+            let removed = interface.is_none() && !before.gids.is_empty();
+            device.set_port(port);
+            if removed {
+                self.device_removed(now, &device);
+            } else {
+                self.addresses_changed(&device, &before.gids);
             }
         }
         self.share_aliases();

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -15,11 +15,12 @@ use wire::mad::{GSI_QKEY, MAD_LEN, Mad, PortSpace, reason};
 use wire::roce::{Header, Op, SendAt, SendTail, Service};
 use wire::{CommId, Psn, Qpn};
 
-use crate::blocks::comm_owner;
+use crate::blocks::{COMM_BITS, comm_owner};
 use crate::event::{ConnParam, Event, EventChannel, EventKind};
 use crate::id::{Id, Progress};
 use crate::input::family_fits;
 use crate::listener::Listener;
+use crate::removal::Everyone;
 use crate::world::{Datagram, Name, World};
 use crate::{Error, Node};
 
@@ -35,6 +36,9 @@ pub(crate) struct Manager {
     timing: cm::Timing,
     host_id: u64,
     gsi_psn: AtomicU32,
+    pub(crate) everyone: Everyone,
+    /// Length of [`Core::unheard`], to be read without the lock.
+    unheard: AtomicUsize,
 }
 
 /// Everything under the connection manager's lock.
@@ -44,6 +48,8 @@ pub(crate) struct Core {
     pub(crate) ids: BTreeMap<ConnKey, Arc<Id>>,
     /// Listeners; those on all addresses under the unspecified address of their family.
     pub(crate) listeners: BTreeMap<ListenKey, Listener>,
+    /// Accepted connections whose RTU has not come, by queue pair: data says as much.
+    unheard: BTreeMap<Qpn, ConnKey>,
     resolving: BTreeMap<u64, (Arc<Id>, Instant)>,
     next_ticket: u64,
 }
@@ -55,12 +61,15 @@ impl Manager {
                 cms: BTreeMap::new(),
                 ids: BTreeMap::new(),
                 listeners: BTreeMap::new(),
+                unheard: BTreeMap::new(),
                 resolving: BTreeMap::new(),
                 next_ticket: 1,
             }),
             timing: *timing,
             host_id,
             gsi_psn: AtomicU32::new(0),
+            everyone: Everyone::default(),
+            unheard: AtomicUsize::new(0),
         }
     }
 
@@ -91,6 +100,20 @@ impl Manager {
     pub fn deadline(&self) -> Option<Instant> {
         let core = self.lock();
         core.deadline().into_iter().chain(core.resolving.values().map(|(_, t)| *t)).min()
+    }
+
+    /// The first data on a queue pair establishes its connection.
+    pub(crate) fn await_data(&self, core: &mut Core, qpn: Qpn, key: ConnKey) {
+        core.unheard.insert(qpn, key);
+        self.unheard.store(core.unheard.len(), Ordering::Relaxed);
+    }
+
+    /// The connection has come further, or ended.
+    fn await_no_data(&self, core: &mut Core, key: ConnKey) {
+        if !core.unheard.is_empty() {
+            core.unheard.retain(|_, waiting| *waiting != key);
+            self.unheard.store(core.unheard.len(), Ordering::Relaxed);
+        }
     }
 
     /// Whether this process listens there.
@@ -135,7 +158,7 @@ impl Core {
     }
 
     /// Takes back a request that the program has not seen. False for all others.
-    fn withdraw(&mut self, now: Instant, id: &Arc<Id>) -> bool {
+    pub(crate) fn withdraw(&mut self, now: Instant, id: &Arc<Id>) -> bool {
         let Some(key) = id.lock().listener else { return false };
         let unseen = self.listeners.get_mut(&key).is_some_and(|l| l.withdraw(id));
         if let Some(key) = unseen.then(|| self.forget(id)).flatten()
@@ -216,7 +239,12 @@ impl<W: World> Node<W> {
         let blocks = self.blocks.clone();
         let cm = core.cms.entry(interface).or_insert_with(|| {
             let guid = crate::devices::guid(self.manager.host_id, interface);
-            let config = cm::Config { timing: self.manager.timing, ..cm::Config::new(guid) };
+            let config = cm::Config {
+                timing: self.manager.timing,
+                is_kin: crate::devices::is_ours,
+                process_of: |id| id.0 >> COMM_BITS,
+                ..cm::Config::new(guid)
+            };
             // Where the host has no block left, identifier 0 is refused by the table as taken.
             Cm::new(config, move || blocks.comm_id().unwrap_or(CommId(0)))
         });
@@ -231,7 +259,10 @@ impl<W: World> Node<W> {
                 match output {
                     Output::Transmit { path, mad, attempt, .. } => self.send_mad(&path, &mad, attempt),
                     Output::Event { conn, event } => self.on_event(&mut core, now, (interface, conn), event),
-                    Output::Released { conn, .. } => _ = core.ids.remove(&(interface, conn)),
+                    Output::Released { conn, .. } => {
+                        self.manager.await_no_data(&mut core, (interface, conn));
+                        core.ids.remove(&(interface, conn));
+                    }
                 }
             }
         }
@@ -268,10 +299,43 @@ impl<W: World> Node<W> {
     }
 
     /// An ICMP error came for a message of ours.
-    pub(crate) fn peer_unreachable(&self, now: Instant, dest: IpAddr, comm_id: CommId) {
+    ///
+    /// `ours` is its communication id of ours; `process` the block it was for, where the error says that nobody has the port.
+    pub(crate) fn peer_unreachable(
+        &self,
+        now: Instant,
+        dest: IpAddr,
+        ours: Option<CommId>,
+        process: Option<u32>,
+    ) {
         let mut core = self.manager.lock();
-        core.cms.values_mut().for_each(|cm| cm.peer_unreachable(now, dest, Some(comm_id)));
+        for cm in core.cms.values_mut() {
+            if ours.is_some() {
+                cm.peer_unreachable(now, dest, ours);
+            }
+            if let Some(process) = process {
+                cm.process_unreachable(now, dest, process);
+            }
+        }
         self.settle(core, now);
+    }
+
+    /// A packet came for a queue pair. The first that counts on one whose peer's RTU is missing establishes the connection.
+    pub(crate) fn manager_heard(&self, now: Instant, qpn: Qpn) {
+        if self.manager.unheard.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut core = self.manager.lock();
+        let Some(&key) = core.unheard.get(&qpn) else { return };
+        let qp = core.ids.get(&key).and_then(|id| id.lock().qp.clone());
+        if qp.is_some_and(|qp| qp.qpn() == qpn && qp.heard()) {
+            if let Some((cm, conn)) = core.cm(key) {
+                // An error says that the connection has ended.
+                _ = cm.established(now, conn);
+            }
+            self.manager.await_no_data(&mut core, key);
+            self.settle(core, now);
+        }
     }
 
     /// A process of this host ended.
@@ -326,6 +390,7 @@ impl<W: World> Node<W> {
         match event {
             cm::Event::Reply(rep) => self.on_reply(core, now, key, &id, &rep),
             cm::Event::Established => {
+                self.manager.await_no_data(core, key);
                 id.lock().progress = Progress::Connected;
                 let param = id.lock().param;
                 core.push(Event { param, ..plain(&id, EventKind::Established, 0) });

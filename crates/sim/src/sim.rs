@@ -62,7 +62,7 @@ enum What {
     Resolved { to: ProcessId, ticket: u64, result: Result<(), i32> },
     Refused { to: ProcessId, flow: Flow, bytes: Vec<u8> },
     Gone { to: ProcessId, name: Name },
-    Interfaces { to: ProcessId, interface: Interface },
+    Interfaces { to: ProcessId, interfaces: Vec<Interface> },
 }
 
 impl Ord for Due {
@@ -233,13 +233,33 @@ impl Sim {
 
     /// Gives a host other addresses; its processes are told.
     pub fn set_addresses(&mut self, host: HostId, addresses: &[IpAddr]) {
-        let (interface, processes) = {
-            let host = &mut self.shared.hosts()[host.0];
-            host.interface.addresses = addresses.to_vec();
-            (host.interface.clone(), host.processes.clone())
+        self.change_interface(host, |i| i.addresses = addresses.to_vec());
+    }
+
+    /// Gives a host's interface another hardware address; its processes are told.
+    pub fn set_mac(&mut self, host: HostId, mac: [u8; 6]) {
+        self.change_interface(host, |i| i.mac = mac);
+    }
+
+    /// Takes a host's interface away, for good; its processes are told.
+    pub fn remove_interface(&mut self, host: HostId) {
+        self.shared.hosts()[host.0].interface.addresses.clear();
+        self.tell_interfaces(host, &[]);
+    }
+
+    fn change_interface(&mut self, host: HostId, change: impl FnOnce(&mut Interface)) {
+        let interface = {
+            let interface = &mut self.shared.hosts()[host.0].interface;
+            change(interface);
+            interface.clone()
         };
+        self.tell_interfaces(host, &[interface]);
+    }
+
+    fn tell_interfaces(&mut self, host: HostId, interfaces: &[Interface]) {
+        let processes = self.shared.hosts()[host.0].processes.clone();
         for to in processes {
-            self.schedule(ARP, What::Interfaces { to, interface: interface.clone() });
+            self.schedule(ARP, What::Interfaces { to, interfaces: interfaces.to_vec() });
         }
     }
 
@@ -445,10 +465,10 @@ impl Sim {
                 self.note("gone", &[to.0 as u64]);
                 self.tell(to, Input::Gone(name));
             }
-            What::Interfaces { to, interface } => {
+            What::Interfaces { to, interfaces } => {
                 self.note("interfaces", &[to.0 as u64]);
                 if let Some(node) = self.node(to) {
-                    node.input(now, Input::Interfaces(&[interface]));
+                    node.input(now, Input::Interfaces(&interfaces));
                 }
             }
         }

@@ -138,6 +138,12 @@ impl Bth {
     /// Bytes on the wire.
     pub const LEN: usize = 12;
 
+    /// The destination queue pair of a packet of which only the first bytes are there, 8 at least, as in an ICMP error.
+    pub fn peek_dest_qp(packet: &[u8]) -> Option<Qpn> {
+        let &[_, q0, q1, q2] = packet.get(4..8)?.first_chunk::<4>()?;
+        Some(Qpn::new(u32::from_be_bytes([0, q0, q1, q2])))
+    }
+
     #[inline]
     pub(crate) fn read(from: &mut Reader<'_>) -> Result<(Bth, Raw), Malformed> {
         let [opcode, flags, p0, p1, congestion, q0, q1, q2, ack, s0, s1, s2] =

@@ -19,6 +19,7 @@
 mod drep;
 mod dreq;
 mod ip_cm;
+mod lap;
 mod mra;
 mod rej;
 mod rep;
@@ -29,6 +30,7 @@ mod sidr;
 pub use drep::Drep;
 pub use dreq::Dreq;
 pub use ip_cm::{IpCm, PortSpace};
+pub use lap::{Apr, Lap, apr_status};
 pub use mra::Mra;
 pub use rej::{Rej, reason};
 pub use rep::Rep;
@@ -76,6 +78,10 @@ pub enum Message {
     SidrReq(SidrReq),
     /// ServiceIDResReqResp, 0x0018.
     SidrRep(SidrRep),
+    /// LoadAlternatePath, 0x0019.
+    Lap(Lap),
+    /// AlternatePathResponse, 0x001a.
+    Apr(Apr),
 }
 
 /// A private data field: always the message's full size on the wire, zero-padded.
@@ -93,7 +99,7 @@ impl Mad {
     /// # Errors
     ///
     /// `Truncated`: shorter. `Length`: longer. `Field`: another class, version or method, an attribute that is no
-    /// message here (LAP and APR among them), or a REQ whose path MTU is none.
+    /// message here, or a REQ whose path MTU is none.
     pub fn parse(bytes: &[u8]) -> Result<Mad, Malformed> {
         match bytes.len() {
             ..MAD_LEN => return Err(Malformed::Truncated),
@@ -126,6 +132,8 @@ impl Mad {
             0x0016 => Message::Drep(Drep::read(from)?),
             0x0017 => Message::SidrReq(SidrReq::read(from)?),
             0x0018 => Message::SidrRep(SidrRep::read(from)?),
+            0x0019 => Message::Lap(Lap::read(from)?),
+            0x001a => Message::Apr(Apr::read(from)?),
             _ => return Err(Malformed::Field("MAD attribute")),
         };
         Ok(Mad { transaction_id, message })
@@ -150,6 +158,8 @@ impl Mad {
             Message::Drep(message) => message.write(out),
             Message::SidrReq(message) => message.write(out),
             Message::SidrRep(message) => message.write(out),
+            Message::Lap(message) => message.write(out),
+            Message::Apr(message) => message.write(out),
         }
         bytes
     }
@@ -168,6 +178,8 @@ impl Message {
             Message::Drep(_) => 0x0016,
             Message::SidrReq(_) => 0x0017,
             Message::SidrRep(_) => 0x0018,
+            Message::Lap(_) => 0x0019,
+            Message::Apr(_) => 0x001a,
         }
     }
 }

@@ -7,7 +7,8 @@ use wire::bth::{Aeth, AtomicEth, Bth, Deth, Feth, NakCode, Reth, Syndrome, XrcEt
 use wire::grh::Grh;
 use wire::icrc::{self, Flow, ICRC_LEN, MAX_PACKET};
 use wire::mad::{
-    Drep, Dreq, IpCm, MAD_LEN, Mad, Message, Mra, PortSpace, Rej, Rep, Req, ReqPath, Rtu, SidrRep, SidrReq,
+    Apr, Drep, Dreq, IpCm, Lap, MAD_LEN, Mad, Message, Mra, PortSpace, Rej, Rep, Req, ReqPath, Rtu, SidrRep,
+    SidrReq,
 };
 use wire::roce::{Header, Op, Packet, ReadAt, SendAt, SendTail, Service, WriteAt, pad};
 use wire::{CommId, Gid, Guid, Malformed, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, ServiceId};
@@ -286,6 +287,23 @@ fn message() -> impl Strategy<Value = Message> {
             })
         },
     );
+    let lap = (ids(), u24(), 0u8..32, req_path(), array()).prop_map(
+        |((local_comm_id, remote_comm_id), qpn, remote_cm_response_timeout, alternate, private_data)| {
+            Message::Lap(Lap {
+                local_comm_id,
+                remote_comm_id,
+                remote_qpn: Qpn::new(qpn),
+                remote_cm_response_timeout,
+                alternate,
+                private_data,
+            })
+        },
+    );
+    let apr = (ids(), any::<[u8; 2]>(), array(), array()).prop_map(
+        |((local_comm_id, remote_comm_id), [info_len, status], info, private_data)| {
+            Message::Apr(Apr { local_comm_id, remote_comm_id, info_len, status, info, private_data })
+        },
+    );
     prop_oneof![
         req().prop_map(Message::Req),
         mra,
@@ -296,6 +314,8 @@ fn message() -> impl Strategy<Value = Message> {
         drep,
         sidr_req,
         sidr_rep,
+        lap,
+        apr,
     ]
 }
 
@@ -346,6 +366,13 @@ proptest! {
         prop_assert!((12..=44).contains(&header.len()));
         prop_assert_eq!(bytes[0], header.opcode());
         prop_assert_eq!(Packet::parse(&bytes), Ok(Packet { header, payload: &payload }));
+    }
+
+    #[test]
+    fn eight_bytes_of_a_packet_name_its_queue_pair((header, payload) in packet()) {
+        let bytes = emit(&header, &payload);
+        prop_assert_eq!(Bth::peek_dest_qp(&bytes[..8]), Some(header.bth.dest_qp));
+        prop_assert_eq!(Bth::peek_dest_qp(&bytes[..7]), None);
     }
 
     #[test]

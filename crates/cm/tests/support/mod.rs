@@ -330,6 +330,8 @@ pub fn receiver(mad: &Mad) -> CommId {
         Message::Dreq(m) => m.remote_comm_id,
         Message::Drep(m) => m.remote_comm_id,
         Message::SidrRep(m) => m.request_id,
+        Message::Lap(m) => m.remote_comm_id,
+        Message::Apr(m) => m.remote_comm_id,
     }
 }
 
@@ -344,6 +346,8 @@ pub fn kind(mad: &Mad) -> &'static str {
         Message::Drep(_) => "DREP",
         Message::SidrReq(_) => "SIDR_REQ",
         Message::SidrRep(_) => "SIDR_REP",
+        Message::Lap(_) => "LAP",
+        Message::Apr(_) => "APR",
     }
 }
 

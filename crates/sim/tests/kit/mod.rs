@@ -1,6 +1,8 @@
 //! Queue pairs on simulated nodes.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod connections;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
