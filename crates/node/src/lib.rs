@@ -15,6 +15,8 @@ mod input;
 pub mod listener;
 mod manager;
 mod multicast;
+mod ports;
+mod service;
 pub mod world;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,9 +26,10 @@ use nic::Device;
 pub use blocks::Blocks;
 pub use devices::DeviceSpec;
 pub use event::{ConnParam, Event, EventChannel, EventKind, UdParam};
-pub use id::Id;
+pub use id::{Id, PathChoice, Progress};
 pub use input::Counters;
 pub use nic::Error;
+pub use service::IbService;
 pub use world::{Guest, Input, Interface, Name, World};
 
 /// What a node is made from.
