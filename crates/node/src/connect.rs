@@ -138,7 +138,7 @@ impl<W: World> Node<W> {
                 flow_control: param.flow_control,
                 retry_count: param.retry_count.min(7),
                 rnr_retry_count: param.rnr_retry_count.min(7),
-                srq: param.srq,
+                srq: inner.qp.as_ref().map_or(param.srq, |qp| qp.init().srq.is_some()),
                 transport_service: cm::TransportService::Rc,
                 qkey: Qkey(0),
                 ece: inner.local_ece,
@@ -177,6 +177,7 @@ impl<W: World> Node<W> {
             check(&param)?;
             param.initiator_depth = param.initiator_depth.min(inner.offered.initiator_depth);
             let qpn = inner.qp.as_ref().map_or(Qpn::new(param.qp_num), |qp| qp.qpn());
+            param.srq = inner.qp.as_ref().map_or(param.srq, |qp| qp.init().srq.is_some());
             // The vendor is the asker's, whoever ours is (rdma_set_local_ece(3)).
             let ece = Ece { vendor_id: inner.remote_ece.vendor_id, options: inner.local_ece.options };
             (inner.conn.ok_or(WRONG_STATE)?, param, qpn, inner.starting_psn, ece)

@@ -325,7 +325,7 @@ impl<W: World> Node<W> {
             return None;
         }
         let route = self.world.route(RouteQuery { dest: ip, scope: scope_of(dest), source: None }).ok()?;
-        self.device_on(route.interface)?;
+        self.device_on(route.interface)?.port().gids.index_of(route.source)?;
         Some(with_scope(route.source, 0, route.interface))
     }
 
@@ -365,11 +365,16 @@ impl<W: World> Node<W> {
 
     /// `rdma_resolve_route`: on RoCE the route follows from the address; RouteResolved comes at once.
     pub fn resolve_route(&self, id: &Arc<Id>) -> Result<(), Error> {
+        self.take_route(id, None)
+    }
+
+    fn take_route(&self, id: &Arc<Id>, path: Option<PathChoice>) -> Result<(), Error> {
         {
             let mut inner = id.lock();
             if inner.progress != Progress::AddressResolved {
                 return Err(WRONG_STATE);
             }
+            inner.path = path;
             inner.progress = Progress::RouteResolved;
         }
         self.tell(id, EventKind::RouteResolved, 0);
@@ -382,8 +387,7 @@ impl<W: World> Node<W> {
         if self.gids(id) != Some(ends) {
             return Err(Error::Invalid("the path is between other addresses than the identifier's"));
         }
-        id.lock().path = Some(path);
-        self.resolve_route(id).inspect_err(|_| id.lock().path = None)
+        self.take_route(id, Some(path))
     }
 
     /// `rdma_set_option`, RDMA_OPTION_ID_REUSEADDR. EINVAL once it listens, EADDRINUSE where it shares its port already and shall not.

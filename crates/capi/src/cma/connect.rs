@@ -171,6 +171,8 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
         let given = unsafe { parameters_for(id, param)? };
         let (param, data) = given.map_or((None, &[][..]), |(p, d)| (Some(p), d));
         ours.instance.node().accept(&ours.node, param.as_ref(), data)?;
+        // SAFETY: as above.
+        unsafe { ours.refresh() };
         if ours.node.is_datagram() {
             // As with a rejection.
             ours.instance.host.sweep();
@@ -275,6 +277,8 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
         let ours = unsafe { CmId::checked(id)? };
         ours.instance.node().disconnect(&ours.node)?;
+        // SAFETY: as above.
+        unsafe { ours.refresh() };
         Ok(0)
     });
     // SAFETY: as above.

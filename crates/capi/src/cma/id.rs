@@ -20,6 +20,7 @@ use crate::cma::channel;
 use crate::cma::sockaddr;
 use crate::instance::{self, Instance};
 use crate::verbs::event::Unacked;
+use crate::verbs::qp::Qp;
 use crate::verbs::{context, device, memory};
 
 /// Subnet prefix and rate code of RoCE path records as the kernel makes them (IB_RATE_PORT_CURRENT's neighbour, 10 Gb/s).
@@ -172,6 +173,10 @@ impl CmId {
                     let theirs = IbService { sid: 0, sid_mask: 0, ..ib };
                     sockaddr::write_ib(gid(dest.ip()), &theirs, &mut (*c).route.addr.dst);
                 }
+            }
+            if !(*c).qp.is_null() {
+                // Connecting and disconnecting move it.
+                (*(*c).qp).state = Qp::of((*c).qp).nic.state() as u32;
             }
             if let Some(device) = &device
                 && (*c).verbs.is_null()
