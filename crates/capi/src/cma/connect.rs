@@ -210,7 +210,7 @@ unsafe fn reject(
     id: *mut rdma_cm_id,
     data: *const c_void,
     len: u8,
-    by: fn(&Node<RealWorld>, &Arc<Id>, &[u8]) -> Result<(), nic::Error>,
+    by: impl FnOnce(&Node<RealWorld>, &Arc<Id>, &[u8]) -> Result<(), nic::Error>,
 ) -> c_int {
     border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
