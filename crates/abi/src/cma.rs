@@ -6,11 +6,11 @@
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::be16;
 use crate::sa::ibv_sa_path_rec;
 use crate::verbs::{
     ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_gid, ibv_pd, ibv_qp, ibv_qp_type, ibv_srq,
 };
+use crate::{be16, be32, be64};
 
 /// What the connection manager reports.
 pub type rdma_cm_event_type = u32;
@@ -48,6 +48,22 @@ pub const RDMA_IB_IP_PORT_MASK: u64 = 0x0000_0000_0000_ffff;
 pub const RDMA_IB_IP_PS_TCP: u64 = 0x0000_0000_0106_0000;
 pub const RDMA_IB_IP_PS_UDP: u64 = 0x0000_0000_0111_0000;
 pub const RDMA_IB_PS_IB: u64 = 0x0000_0000_013f_0000;
+
+/// The family of [`sockaddr_ib`] (`<infiniband/ib.h>`).
+pub const AF_IB: c_int = 27;
+
+/// An address of a service on an InfiniBand port (`<infiniband/ib.h>`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct sockaddr_ib {
+    pub sib_family: u16,
+    pub sib_pkey: be16,
+    pub sib_flowinfo: be32,
+    pub sib_addr: ibv_gid,
+    pub sib_sid: be64,
+    pub sib_sid_mask: be64,
+    pub sib_scope_id: u64,
+}
 
 /// The queue key of every queue pair in [`RDMA_PS_UDP`].
 pub const RDMA_UDP_QKEY: u32 = 0x0123_4567;
@@ -134,13 +150,14 @@ pub struct rdma_addr {
     pub addr: rdma_addr_addr,
 }
 
-/// A socket address of either family. In C the union has no name: its members are `src_addr` or `dst_addr` and so on.
+/// A socket address of any of the families. In C the union has no name: its members are `src_addr` or `dst_addr` and so on.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_sockaddr {
     pub addr: sockaddr,
     pub sin: sockaddr_in,
     pub sin6: sockaddr_in6,
+    pub sib: sockaddr_ib,
     pub storage: sockaddr_storage,
 }
 

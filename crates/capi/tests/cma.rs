@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 
 use abi::cma::*;
-use capi::cma::{channel, connect, endpoint, id, qp};
+use capi::cma::{addrinfo, channel, connect, endpoint, id, qp};
 
 use support::errno;
 
@@ -47,12 +47,12 @@ fn a_place_for_the_result_that_is_null_is_einval() {
         invalid(id::rdma_create_id(null_mut(), null_mut(), null_mut(), RDMA_PS_TCP));
         invalid(endpoint::rdma_create_ep(null_mut(), &raw mut info, null_mut(), null_mut()));
         invalid(endpoint::rdma_create_ep(&raw mut made, null_mut(), null_mut(), null_mut()));
-        invalid(endpoint::rdma_getaddrinfo(c"127.0.0.1".as_ptr(), null_mut(), null_mut(), null_mut()));
+        invalid(addrinfo::rdma_getaddrinfo(c"127.0.0.1".as_ptr(), null_mut(), null_mut(), null_mut()));
         invalid(channel::rdma_get_cm_event(null_mut(), null_mut()));
         assert!(made.is_null());
         // Nothing to free is no error.
         endpoint::rdma_destroy_ep(null_mut());
-        endpoint::rdma_freeaddrinfo(null_mut());
+        addrinfo::rdma_freeaddrinfo(null_mut());
     }
 }
 

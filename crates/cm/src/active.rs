@@ -32,6 +32,7 @@ impl Cm {
         let (transport_service, extended_transport) = connect.transport_service.codes();
         let message = Message::Req(Req {
             local_comm_id: conn.local,
+            ece: connect.ece,
             service_id: connect.service_id,
             local_ca_guid: guid,
             local_qkey: connect.qkey,

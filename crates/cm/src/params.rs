@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use wire::mad::{Mad, Rep, Req, SidrReq};
+use wire::mad::{Ece, Mad, Rep, Req, SidrReq};
 use wire::{CommId, Gid, Guid, Mtu, Pkey, Psn, Qkey, Qpn, ServiceId};
 
 use crate::timing::Timing;
@@ -182,6 +182,8 @@ pub struct Connect {
     pub transport_service: TransportService,
     /// Q_Key; 0 for connected services.
     pub qkey: Qkey,
+    /// What our queue pair offers.
+    pub ece: Ece,
 }
 
 /// Parameters of [`Cm::accept`](crate::Cm::accept).
@@ -203,6 +205,8 @@ pub struct Accept {
     pub srq: bool,
     /// Q_Key; 0 for connected services.
     pub qkey: Qkey,
+    /// What of the peer's offer our queue pair takes.
+    pub ece: Ece,
     /// Private data.
     pub private_data: [u8; 196],
 }

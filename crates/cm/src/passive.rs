@@ -33,6 +33,7 @@ impl Cm {
         let message = Message::Rep(Rep {
             local_comm_id: conn.local,
             remote_comm_id: conn.remote.unwrap_or_default(),
+            ece: accept.ece,
             local_qkey: accept.qkey,
             local_qpn: accept.qpn,
             local_eecn: 0,

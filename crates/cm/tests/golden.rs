@@ -75,6 +75,7 @@ fn the_client_says_what_the_kernel_says() {
         srq: false,
         transport_service: TransportService::Rc,
         qkey: Qkey(0),
+        ece: Default::default(),
     };
     let id = cm.connect(w.now, &connect).unwrap();
     assert_eq!(next(&mut cm), req());
@@ -102,6 +103,7 @@ fn the_server_says_what_the_kernel_says() {
         rnr_retry_count: 7,
         srq: false,
         qkey: Qkey(0),
+        ece: Default::default(),
         private_data: [0; 196],
     };
     cm.accept(w.now, id, &accept).unwrap();

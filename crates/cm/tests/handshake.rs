@@ -207,6 +207,7 @@ fn rep_for_an_unknown_comm_id_is_rejected() {
     let rep = Rep {
         local_comm_id: CommId(77),
         remote_comm_id: CommId(0x0010_0001),
+        ece: Default::default(),
         local_qkey: Qkey(0),
         local_qpn: Qpn::new(5),
         local_eecn: 0,

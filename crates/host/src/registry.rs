@@ -6,7 +6,9 @@
 //! |---|---|
 //! | `verbena/1/block/0a3` | a block of queue pair numbers and communication ids, in hexadecimal |
 //! | `verbena/1/port/tcp/*/7174` | a port of a port space on all addresses |
+//! | `verbena/1/port/tcp/::/7174` | the same on all of a family |
 //! | `verbena/1/port/tcp/10.0.0.1/7174` | the same on one |
+//! | `verbena/1/shared/tcp/*/7174/1c0ffee5` | one of those who share it, with a random number in hexadecimal |
 //!
 //! The 1 is the version of these names and of the messages on their connections. One message is one packet:
 //!
@@ -135,7 +137,7 @@ pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
     let mut names: Vec<Name> = String::from_utf8_lossy(&table)
         .lines()
         .filter_map(|line| parse(line.rsplit_once(' ')?.1.strip_prefix('@')?))
-        .filter(|name| matches!(name, Name::Port { space: s, port: p, .. } if *s == space && *p == port))
+        .filter(|name| name.is_of_port(space, port))
         .collect();
     // Accepted connections bear the name of their listener too.
     names.sort_unstable();
@@ -333,11 +335,17 @@ fn address(name: Name) -> io::Result<SockAddr> {
     let text = match name {
         Name::Block(block) => format!("\0{PREFIX}block/{block:03x}"),
         Name::Port { space, addr, port } => {
-            let addr = addr.map_or_else(|| "*".to_owned(), |addr| addr.to_string());
-            format!("\0{PREFIX}port/{}/{addr}/{port}", space_name(space))
+            format!("\0{PREFIX}port/{}/{}/{port}", space_name(space), addr_name(addr))
+        }
+        Name::Shared { space, addr, port, holder } => {
+            format!("\0{PREFIX}shared/{}/{}/{port}/{holder:x}", space_name(space), addr_name(addr))
         }
     };
     SockAddr::unix(text)
+}
+
+fn addr_name(addr: Option<IpAddr>) -> String {
+    addr.map_or_else(|| "*".to_owned(), |addr| addr.to_string())
 }
 
 /// The name in an abstract address, without its leading zero.
@@ -345,14 +353,21 @@ fn parse(text: &str) -> Option<Name> {
     let mut parts = text.strip_prefix(PREFIX)?.split('/');
     let name = match parts.next()? {
         "block" => Name::Block(u16::from_str_radix(parts.next()?, 16).ok()?),
-        "port" => {
+        kind @ ("port" | "shared") => {
             let space = parts.next()?;
             let space = SPACES.into_iter().find(|&known| space_name(known) == space)?;
             let addr = match parts.next()? {
                 "*" => None,
                 addr => Some(addr.parse().ok()?),
             };
-            Name::Port { space, addr, port: parts.next()?.parse().ok()? }
+            let port = parts.next()?.parse().ok()?;
+            match kind {
+                "port" => Name::Port { space, addr, port },
+                _ => {
+                    let holder = u32::from_str_radix(parts.next()?, 16).ok()?;
+                    Name::Shared { space, addr, port, holder }
+                }
+            }
         }
         _ => return None,
     };

@@ -158,7 +158,8 @@ fn the_names_of_a_port_are_listed_wildcard_and_specific_each_once() {
     let _alone = alone();
     let host = start();
     let name = |addr: Option<IpAddr>, port| Name::Port { space: PortSpace::Tcp, addr, port };
-    let names = [name(None, 4000), name(Some(V4), 4000), name(Some(V6), 4000)];
+    let shared = Name::Shared { space: PortSpace::Tcp, addr: Some(V4), port: 4000, holder: 0xc0_ffee };
+    let names = [name(None, 4000), name(Some(V4), 4000), name(Some(V6), 4000), shared];
     let _claims = names.map(|name| host.world().claim(name).unwrap());
     let _others = [
         host.world().claim(name(None, 4001)).unwrap(),

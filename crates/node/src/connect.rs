@@ -1,19 +1,19 @@
 //! Connecting: the calls of rdma_cm that exchange messages, and the requests that arrive.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use nic::{Device, Qp, QpAttr, QpState};
-use wire::mad::{IpCm, PortSpace, reason};
+use wire::mad::{Ece, IpCm, reason};
 use wire::{CommId, Psn, Qkey, Qpn, ServiceId};
 
 use crate::event::{ConnParam, Event, EventKind};
-use crate::id::{Id, Progress, WRONG_STATE, with_scope};
+use crate::id::{Claimed, Id, Inner, Progress, WRONG_STATE, libc_errno, with_scope};
 use crate::listener::Listener;
 use crate::manager::{ConnKey, Core, INIT_MASK, ListenKey, plain};
-use crate::world::{RouteQuery, World};
+use crate::world::{Route, RouteQuery, World};
 use crate::{Error, Node};
 
 /// Consumer private data of a request for RDMA_PS_TCP, in bytes (rdma_connect(3)).
@@ -70,16 +70,27 @@ impl<W: World> Node<W> {
             Some(device) => self.attach(&device)?,
             None => self.attach_all()?,
         }
+        self.take_port_to_listen(id, address.port())?;
         let mut core = self.manager.lock();
         let mut inner = id.lock();
         inner.progress = Progress::Listening;
-        core.listeners.insert((id.space, address.ip(), address.port()), Listener::new(id.clone(), backlog));
+        let key = (inner.place.map_or(id.space, |p| p.space), address.ip(), address.port());
+        core.listeners.insert(key, Listener::new(id.clone(), backlog));
+        Ok(())
+    }
+
+    /// A port that others may share is the listener's alone from now on. EADDRINUSE where another of them listens.
+    fn take_port_to_listen(&self, id: &Id, port: u16) -> Result<(), Error> {
+        let mut inner = id.lock();
+        if let Some(place) = inner.place.filter(|place| place.reuse) {
+            inner.listen_claim = Some(Claimed(self.claim_to_listen(place, port)?));
+        }
         Ok(())
     }
 
     /// Opens the port of all devices; it is enough if one can be had.
     fn attach_all(&self) -> Result<(), Error> {
-        let mut result = Err(Error::System(crate::id::libc_errno::ENODEV));
+        let mut result = Err(Error::System(libc_errno::ENODEV));
         for device in self.devices() {
             match self.attach(&device) {
                 Ok(()) => result = Ok(()),
@@ -118,7 +129,7 @@ impl<W: World> Node<W> {
             data[IpCm::LEN..][..private_data.len()].copy_from_slice(private_data);
             let connect = cm::Connect {
                 service_id: ServiceId::from_port(id.space, dest.port()),
-                path: path(device, route.source, route.dest, inner.tos.unwrap_or(0), route.mtu),
+                path: path(device, &route, &inner),
                 private_data: data,
                 qpn: inner.qp.as_ref().map_or(Qpn::new(param.qp_num), |qp| qp.qpn()),
                 starting_psn: self.random_psn(),
@@ -127,9 +138,10 @@ impl<W: World> Node<W> {
                 flow_control: param.flow_control,
                 retry_count: param.retry_count.min(7),
                 rnr_retry_count: param.rnr_retry_count.min(7),
-                srq: param.srq,
+                srq: inner.qp.as_ref().map_or(param.srq, |qp| qp.init().srq.is_some()),
                 transport_service: cm::TransportService::Rc,
                 qkey: Qkey(0),
+                ece: inner.local_ece,
             };
             (route.interface, connect)
         };
@@ -156,7 +168,7 @@ impl<W: World> Node<W> {
         }
         let now = self.world.now();
         let mut core = self.manager.lock();
-        let (key, param, qpn, told) = {
+        let (key, param, qpn, told, ece) = {
             let inner = id.lock();
             if inner.progress != Progress::Requested {
                 return Err(WRONG_STATE);
@@ -165,7 +177,10 @@ impl<W: World> Node<W> {
             check(&param)?;
             param.initiator_depth = param.initiator_depth.min(inner.offered.initiator_depth);
             let qpn = inner.qp.as_ref().map_or(Qpn::new(param.qp_num), |qp| qp.qpn());
-            (inner.conn.ok_or(WRONG_STATE)?, param, qpn, inner.starting_psn)
+            param.srq = inner.qp.as_ref().map_or(param.srq, |qp| qp.init().srq.is_some());
+            // The vendor is the asker's, whoever ours is (rdma_set_local_ece(3)).
+            let ece = Ece { vendor_id: inner.remote_ece.vendor_id, options: inner.local_ece.options };
+            (inner.conn.ok_or(WRONG_STATE)?, param, qpn, inner.starting_psn, ece)
         };
         let mut data = [0; ACCEPT_DATA];
         data[..private_data.len()].copy_from_slice(private_data);
@@ -178,6 +193,7 @@ impl<W: World> Node<W> {
             rnr_retry_count: param.rnr_retry_count.min(7),
             srq: param.srq,
             qkey: Qkey(0),
+            ece,
             private_data: data,
         };
         let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
@@ -198,6 +214,7 @@ impl<W: World> Node<W> {
         {
             let mut inner = id.lock();
             inner.param = param;
+            inner.accepted = true;
             inner.progress = Progress::Answered;
         }
         self.settle(core, now);
@@ -206,6 +223,15 @@ impl<W: World> Node<W> {
 
     /// `rdma_reject`: refuses a request with reason 28, consumer defined.
     pub fn reject(&self, id: &Arc<Id>, private_data: &[u8]) -> Result<(), Error> {
+        self.reject_for(id, reason::CONSUMER_DEFINED, private_data)
+    }
+
+    /// `rdma_reject_ece`: refuses a request because of its ECE options, reason 35.
+    pub fn reject_ece(&self, id: &Arc<Id>, private_data: &[u8]) -> Result<(), Error> {
+        self.reject_for(id, reason::VENDOR_OPTION_NOT_SUPPORTED, private_data)
+    }
+
+    fn reject_for(&self, id: &Arc<Id>, why: u16, private_data: &[u8]) -> Result<(), Error> {
         if id.is_datagram() {
             return self.decline(id, private_data);
         }
@@ -222,7 +248,7 @@ impl<W: World> Node<W> {
         let mut data = [0; REJECT_DATA];
         data[..private_data.len()].copy_from_slice(private_data);
         let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
-        cm.reject(now, conn, reason::CONSUMER_DEFINED, &[], data).map_err(refused)?;
+        cm.reject(now, conn, why, &[], data).map_err(refused)?;
         core.begun(now, id);
         id.lock().progress = Progress::Disconnected;
         self.settle(core, now);
@@ -240,6 +266,27 @@ impl<W: World> Node<W> {
             }
             inner.progress = Progress::Connected;
             inner.conn.ok_or(WRONG_STATE)?
+        };
+        let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
+        cm.established(now, conn).map_err(refused)?;
+        self.settle(core, now);
+        Ok(())
+    }
+
+    /// `rdma_notify` of IBV_EVENT_COMM_EST: data has come on a queue pair that was accepted for, so the connection stands though no RTU
+    /// came; Established follows. EISCONN where that was known already, EINVAL before an accept and after the end.
+    pub fn communication_established(&self, id: &Arc<Id>) -> Result<(), Error> {
+        let now = self.world.now();
+        let mut core = self.manager.lock();
+        let key = {
+            let inner = id.lock();
+            let key = inner.conn.ok_or(WRONG_STATE)?;
+            match inner.progress {
+                Progress::Connected => return Err(Error::System(libc_errno::EISCONN)),
+                // On the active side this is the state before rdma_establish.
+                Progress::Answered if inner.accepted => key,
+                _ => return Err(WRONG_STATE),
+            }
         };
         let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
         cm.established(now, conn).map_err(refused)?;
@@ -280,14 +327,15 @@ impl<W: World> Node<W> {
         self.detach_all(id);
         let now = self.world.now();
         let mut core = self.manager.lock();
-        let (key, channel, source, was) = {
+        let (key, channel, listened, was) = {
             let mut inner = id.lock();
             let was = std::mem::replace(&mut inner.progress, Progress::Destroyed);
             inner.claim = None;
-            (inner.conn.take(), inner.channel.clone(), inner.source, was)
+            inner.listen_claim = None;
+            (inner.conn.take(), inner.channel.clone(), inner.listens_at(), was)
         };
-        if let (Progress::Listening, Some(source)) = (was, source) {
-            self.stop_listening(&mut core, now, id, source);
+        if let (Progress::Listening, Some(listened)) = (was, listened) {
+            self.stop_listening(&mut core, now, &listened);
         }
         core.begun(now, id);
         if let Some(key) = key {
@@ -308,8 +356,8 @@ impl<W: World> Node<W> {
     }
 
     /// A listener is no more; requests that wait at it are refused.
-    pub(crate) fn stop_listening(&self, core: &mut Core, now: Instant, id: &Id, source: SocketAddr) {
-        let Some(listener) = core.listeners.remove(&(id.space, source.ip(), source.port())) else { return };
+    pub(crate) fn stop_listening(&self, core: &mut Core, now: Instant, at: &ListenKey) {
+        let Some(listener) = core.listeners.remove(at) else { return };
         for unseen in listener.into_waiting() {
             if let Some(key) = core.forget(&unseen)
                 && let Some((cm, conn)) = core.cm(key)
@@ -366,7 +414,8 @@ impl<W: World> Node<W> {
         let Some(listen) = core.listener(space, ours, port) else {
             return refuse(core, reason::INVALID_SERVICE_ID);
         };
-        if space != PortSpace::Tcp || cm::TransportService::from_codes(req.transport_service, 0).is_none() {
+        let datagrams = core.listeners.get(&listen).is_some_and(|l| l.id.is_datagram());
+        if datagrams || cm::TransportService::from_codes(req.transport_service, 0).is_none() {
             return refuse(core, reason::INVALID_TRANSPORT_SERVICE);
         }
         if self.device_on(key.0).is_some_and(|device| req.path_mtu > device.port().mtu) {
@@ -386,8 +435,12 @@ impl<W: World> Node<W> {
             srq: req.srq,
             qp_num: req.local_qpn.get(),
         };
-        id.lock().offered = param;
-        let private_data = req.private_data[IpCm::LEN..].to_vec();
+        {
+            let mut inner = id.lock();
+            inner.offered = param;
+            inner.remote_ece = req.ece;
+        }
+        let private_data = req.private_data[consumer_data(&id)..].to_vec();
         let event = Event { param, private_data, ..plain(&id, EventKind::ConnectRequest, 0) };
         self.admit(core, now, key, listen, req.local_comm_id, event);
     }
@@ -411,7 +464,11 @@ impl<W: World> Node<W> {
         header: &IpCm,
         port: u16,
     ) -> Arc<Id> {
-        let id = Id::new(listener.space, listener.lock().channel.clone());
+        let (channel, ib) = {
+            let inner = listener.lock();
+            (inner.channel.clone(), inner.ib)
+        };
+        let id = Id::of_kind(listener.space, listener.is_datagram(), channel);
         self.manager.everyone.add(&id);
         let (ours, theirs) = (path.local_gid.ip(), path.remote_gid.ip());
         let query = RouteQuery { dest: theirs, scope: key.0, source: Some(ours) };
@@ -422,6 +479,7 @@ impl<W: World> Node<W> {
         inner.device = self.device_on(key.0);
         inner.route = self.world.route(query).ok();
         inner.conn = Some(key);
+        inner.ib = ib;
         drop(inner);
         id
     }
@@ -480,9 +538,28 @@ fn cut(offered: &ConnParam) -> ConnParam {
     }
 }
 
-pub(crate) fn path(device: &Device, source: IpAddr, dest: IpAddr, tos: u8, link_mtu: u32) -> cm::Path {
-    let mtu = wire::Mtu::for_link(link_mtu).unwrap_or(wire::Mtu::M256).min(device.port().mtu);
-    cm::Path { traffic_class: tos, ..cm::Path::new(source.into(), dest.into(), device.config.interface, mtu) }
+/// The way that messages and data take, with what the program said about it.
+pub(crate) fn path(device: &Device, route: &Route, inner: &Inner) -> cm::Path {
+    let mtu = wire::Mtu::for_link(route.mtu).unwrap_or(wire::Mtu::M256).min(device.port().mtu);
+    let path = cm::Path::new(route.source.into(), route.dest.into(), device.config.interface, mtu);
+    let path = match &inner.path {
+        None => path,
+        Some(chosen) => cm::Path {
+            mtu: path.mtu.min(chosen.mtu),
+            traffic_class: chosen.traffic_class,
+            flow_label: chosen.flow_label,
+            hop_limit: if chosen.hop_limit == 0 { path.hop_limit } else { chosen.hop_limit },
+            service_level: chosen.service_level,
+            packet_life_time: chosen.packet_life_time,
+            ..path
+        },
+    };
+    cm::Path { traffic_class: inner.tos.unwrap_or(path.traffic_class), ..path }
+}
+
+/// Where the program's part of a request's private data begins: whoever listens by an `AF_IB` address reads the header too.
+pub(crate) fn consumer_data(id: &Id) -> usize {
+    if id.lock().ib.is_some() { 0 } else { IpCm::LEN }
 }
 
 pub(crate) fn refused(e: cm::Error) -> Error {

@@ -1,4 +1,4 @@
-//! Datagram services (RDMA_PS_UDP, RDMA_PS_IPOIB): identifiers whose queue pairs have no peer. Connecting is one
+//! Datagram services (RDMA_PS_UDP, RDMA_PS_IPOIB, and RDMA_PS_IB with datagram queue pairs): identifiers whose queue pairs have no peer. Connecting is one
 //! question, SIDR_REQ, for the number and Q_Key of the queue pair that serves; accepting or rejecting is the answer.
 //!
 //! | private data | bytes |
@@ -15,14 +15,14 @@ use nic::{AddressVector, Qp, QpAttr, QpState, mask};
 use wire::mad::{IpCm, PortSpace, SidrReq, sidr_status};
 use wire::{Qkey, Qpn, ServiceId};
 
-use crate::connect::{path, refused};
+use crate::connect::{consumer_data, path, refused};
 use crate::event::{Event, EventKind, UdParam};
 use crate::id::{Id, Progress, WRONG_STATE, libc_errno};
 use crate::manager::{ConnKey, Core, plain};
 use crate::world::World;
 use crate::{Error, Node};
 
-/// Q_Key of every queue pair and group of RDMA_PS_UDP (RDMA_UDP_QKEY of <rdma/rdma_cma.h>).
+/// Q_Key of every queue pair and group of RDMA_PS_UDP, and of datagrams in RDMA_PS_IB (RDMA_UDP_QKEY of <rdma/rdma_cma.h>).
 pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 /// Consumer private data of a request for a datagram service, in bytes (rdma_connect(3)).
 pub const ASK_DATA: usize = 180;
@@ -32,16 +32,16 @@ pub const ANSWER_DATA: usize = 136;
 const HOP_LIMIT: u8 = 64;
 
 impl Id {
-    /// Whether it is of a port space of datagrams.
+    /// Whether its queue pairs send datagrams.
     pub fn is_datagram(&self) -> bool {
-        matches!(self.space, PortSpace::Udp | PortSpace::Ipoib)
+        self.datagrams
     }
 
     /// The Q_Key of its queue pair and its groups. ENODEV in RDMA_PS_IPOIB: there it is the IPoIB broadcast group's, and no
     /// device here has an IPoIB interface; the kernel says so too for RoCE.
     pub(crate) fn qkey(&self) -> Result<Qkey, Error> {
         match self.space {
-            PortSpace::Udp => Ok(UDP_QKEY),
+            PortSpace::Udp | PortSpace::Ib => Ok(UDP_QKEY),
             _ => Err(Error::System(libc_errno::ENODEV)),
         }
     }
@@ -94,7 +94,7 @@ impl<W: World> Node<W> {
             data[IpCm::LEN..][..private_data.len()].copy_from_slice(private_data);
             let ask = cm::SidrAsk {
                 service_id: ServiceId::from_port(id.space, dest.port()),
-                path: path(device, route.source, route.dest, inner.tos.unwrap_or(0), route.mtu),
+                path: path(device, &route, &inner),
                 private_data: data,
             };
             (route.interface, ask)
@@ -205,7 +205,7 @@ impl<W: World> Node<W> {
             return refuse(core, sidr_status::NO_QP);
         }
         let ud = toward(&id, Qpn::default(), Qkey::default());
-        let private_data = req.private_data[IpCm::LEN..].to_vec();
+        let private_data = req.private_data[consumer_data(&id)..].to_vec();
         let event = Event { ud, private_data, ..plain(&id, EventKind::ConnectRequest, 0) };
         self.admit(core, now, key, listen, req.request_id, event);
     }

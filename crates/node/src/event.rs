@@ -30,6 +30,9 @@ pub enum EventKind {
     MulticastError = 13,
     AddrChange = 14,
     TimewaitExit = 15,
+    AddrinfoResolved = 16,
+    AddrinfoError = 17,
+    User = 18,
 }
 
 /// Connection parameters (`struct rdma_conn_param` without its private data).
@@ -79,6 +82,8 @@ pub struct Event {
     pub param: ConnParam,
     /// Instead of these, in events of datagram services and groups.
     pub ud: Option<UdParam>,
+    /// The program's own word, of a `User` event.
+    pub arg: u64,
     /// The message's whole private data field, zero-padded; empty where there is none.
     pub private_data: Vec<u8>,
 }

@@ -6,14 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nic::{Device, Error, Qp};
-use wire::mad::PortSpace;
-use wire::{Gid, Psn};
+use wire::mad::{Ece, PortSpace};
+use wire::{Gid, Mtu, Psn};
 
 use crate::Node;
-use crate::event::{ConnParam, EventChannel, EventKind};
-use crate::manager::{ConnKey, ListenKey};
+use crate::event::{ConnParam, Event, EventChannel, EventKind};
+use crate::manager::{ConnKey, ListenKey, plain};
 use crate::multicast::Membership;
-use crate::world::{Claim, ClaimError, Name, Route, RouteQuery, World};
+use crate::ports::Place;
+use crate::service::IbService;
+use crate::world::{Claim, Route, RouteQuery, World};
 
 /// How far an identifier has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,8 @@ pub enum Progress {
 pub struct Id {
     /// Port space.
     pub space: PortSpace,
+    /// Its queue pairs send datagrams.
+    pub(crate) datagrams: bool,
     /// The owner's mark, such as the address of its C structure; 0 for a new one that came with a request.
     pub cookie: AtomicU64,
     inner: Mutex<Inner>,
@@ -77,19 +81,51 @@ pub struct Inner {
     pub ack_timeout: Option<u8>,
     /// Wildcard listeners of IPv6 take IPv6 only.
     pub v6_only: bool,
+    /// Others may be bound to its port.
+    pub reuse: bool,
+    /// The service it is bound to, where that was said by an `AF_IB` address.
+    pub ib: Option<IbService>,
+    /// What its queue pair, which it does not own, offers to the peer's.
+    pub local_ece: Ece,
+    /// What the peer's offers.
+    pub remote_ece: Ece,
+    /// What the program wants of the path.
+    pub path: Option<PathChoice>,
     /// The listener of a request that the program has not begun to serve.
     pub(crate) listener: Option<ListenKey>,
-    pub(crate) name: Option<Name>,
+    /// What it is bound to. The port space is its own, or in RDMA_PS_IB that of its service id.
+    pub(crate) place: Option<Place>,
     pub(crate) claim: Option<Claimed>,
+    /// The port itself, of a listener whose port others may be bound to.
+    pub(crate) listen_claim: Option<Claimed>,
     pub(crate) conn: Option<ConnKey>,
     /// What the request offered, for an accept without parameters.
     pub(crate) offered: ConnParam,
+    /// The program has accepted it.
+    pub(crate) accepted: bool,
     /// What connect or accept asked for.
     pub(crate) param: ConnParam,
     /// The first PSN that an acceptance will ask for, where a program has been told it before.
     pub(crate) starting_psn: Option<Psn>,
     /// Multicast groups it belongs to.
     pub(crate) groups: Vec<Membership>,
+}
+
+/// What a program wants of a path (rdma_set_option(3), RDMA_OPTION_IB_PATH).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathChoice {
+    /// Largest payload, where it is below the link's.
+    pub mtu: Mtu,
+    /// Traffic class: the IP header's.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// Hop limit; 0: the usual one.
+    pub hop_limit: u8,
+    /// Service level, 4 bits.
+    pub service_level: u8,
+    /// Code of the packet life time, 4.096 us * 2^code.
+    pub packet_life_time: u8,
 }
 
 /// A claimed name (a wrapper, because a claim shows nothing).
@@ -103,8 +139,14 @@ impl std::fmt::Debug for Claimed {
 
 impl Id {
     pub(crate) fn new(space: PortSpace, channel: Arc<EventChannel>) -> Arc<Id> {
+        Id::of_kind(space, matches!(space, PortSpace::Udp | PortSpace::Ipoib), channel)
+    }
+
+    /// A new one for datagrams or connections, whatever its port space.
+    pub(crate) fn of_kind(space: PortSpace, datagrams: bool, channel: Arc<EventChannel>) -> Arc<Id> {
         Arc::new(Id {
             space,
+            datagrams,
             cookie: AtomicU64::new(0),
             inner: Mutex::new(Inner {
                 progress: Progress::Idle,
@@ -117,11 +159,18 @@ impl Id {
                 tos: None,
                 ack_timeout: None,
                 v6_only: false,
+                reuse: false,
+                ib: None,
+                local_ece: Ece::default(),
+                remote_ece: Ece::default(),
+                path: None,
                 listener: None,
-                name: None,
+                place: None,
                 claim: None,
+                listen_claim: None,
                 conn: None,
                 offered: ConnParam::default(),
+                accepted: false,
                 param: ConnParam::default(),
                 starting_psn: None,
                 groups: Vec::new(),
@@ -135,13 +184,16 @@ impl Id {
     }
 }
 
+impl Inner {
+    /// The key of its listener, where it is one.
+    pub(crate) fn listens_at(&self) -> Option<ListenKey> {
+        let (place, source) = self.place.zip(self.source)?;
+        Some((place.space, source.ip(), source.port()))
+    }
+}
+
 /// The call does not fit the identifier's state.
 pub(crate) const WRONG_STATE: Error = Error::Invalid("the identifier's state does not allow the call");
-
-/// Ephemeral ports: the range of RFC 6335 §6.
-const EPHEMERAL: std::ops::RangeInclusive<u16> = 49152..=65535;
-/// Tries to find a free ephemeral port.
-const PORT_TRIES: usize = 128;
 
 impl<W: World> Node<W> {
     /// A new identifier whose events go to `channel`.
@@ -151,27 +203,35 @@ impl<W: World> Node<W> {
         id
     }
 
+    /// The same for RDMA_PS_IB, which has queue pairs of either kind.
+    pub fn create_id_for(&self, channel: &Arc<EventChannel>, space: PortSpace, datagrams: bool) -> Arc<Id> {
+        let id = match space {
+            PortSpace::Ib => Id::of_kind(space, datagrams, channel.clone()),
+            _ => Id::new(space, channel.clone()),
+        };
+        self.manager.everyone.add(&id);
+        id
+    }
+
     /// `rdma_bind_addr`: takes an address and a port (0: any free one). EADDRNOTAVAIL where no device bears the address,
-    /// EADDRINUSE where the port is taken.
+    /// EADDRINUSE where the port is taken, EINVAL for a link-local address that does not say on which link.
     pub fn bind(&self, id: &Arc<Id>, address: SocketAddr) -> Result<(), Error> {
         let mut inner = id.lock();
         if inner.progress != Progress::Idle {
             return Err(WRONG_STATE);
         }
-        let ip = normal(address.ip());
-        let device = match ip.is_unspecified() {
-            true => None,
-            false => {
-                let scope = scope_of(&address);
-                Some(self.device_bearing(ip, scope).ok_or(Error::System(libc_errno::EADDRNOTAVAIL))?)
-            }
+        let (ip, device) = match normal(address.ip()) {
+            ip if ip.is_unspecified() => (ip, None),
+            _ => self.own_address(&address).map(|(ip, device)| (ip, Some(device)))?,
         };
-        let host = (!ip.is_unspecified()).then_some(ip);
-        let (port, claim) = self.claim_port(id.space, host, address.port())?;
+        let both_families = ip.is_unspecified() && ip.is_ipv6() && !inner.v6_only;
+        let addr = (!both_families).then_some(ip);
+        let place = Place { space: id.space, addr, reuse: inner.reuse };
+        let (port, claim) = self.claim_port(place, address.port())?;
         let mut bound = address;
         bound.set_ip(ip);
         bound.set_port(port);
-        inner.name = Some(Name::Port { space: id.space, addr: host, port });
+        inner.place = Some(place);
         inner.claim = Some(Claimed(claim));
         inner.source = Some(bound);
         inner.device = device;
@@ -179,45 +239,14 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    fn claim_port(
-        &self,
-        space: PortSpace,
-        addr: Option<IpAddr>,
-        port: u16,
-    ) -> Result<(u16, Box<dyn Claim>), Error> {
-        if port != 0 {
-            return Ok((port, self.claim_one(space, addr, port)?));
+    /// An address of ours, and the device that bears it. EADDRNOTAVAIL, or EINVAL for a link-local address without its interface.
+    fn own_address(&self, address: &SocketAddr) -> Result<(IpAddr, Arc<Device>), Error> {
+        let (ip, scope) = (normal(address.ip()), scope_of(address));
+        if is_link_local(ip) && scope == 0 {
+            return Err(Error::Invalid("a link-local address needs its interface (sin6_scope_id)"));
         }
-        for _ in 0..PORT_TRIES {
-            let port = self.ephemeral();
-            match self.claim_one(space, addr, port) {
-                Err(Error::System(libc_errno::EADDRINUSE)) => {}
-                other => return Ok((port, other?)),
-            }
-        }
-        Err(Error::System(libc_errno::EADDRNOTAVAIL))
-    }
-
-    /// Wildcard and specific names do not exclude each other by themselves: claim, then look for the other kind, then
-    /// back off.
-    fn claim_one(&self, space: PortSpace, addr: Option<IpAddr>, port: u16) -> Result<Box<dyn Claim>, Error> {
-        let mine = Name::Port { space, addr, port };
-        let claim = self.world.claim(mine).map_err(|e| match e {
-            ClaimError::InUse => Error::System(libc_errno::EADDRINUSE),
-            ClaimError::System(errno) => Error::System(errno),
-        })?;
-        let conflict = self.world.port_names(space, port).into_iter().any(|n| match n {
-            Name::Port { addr: other, .. } => n != mine && (addr.is_none() || other.is_none()),
-            Name::Block(_) => false,
-        });
-        if conflict { Err(Error::System(libc_errno::EADDRINUSE)) } else { Ok(claim) }
-    }
-
-    fn ephemeral(&self) -> u16 {
-        let mut bytes = [0; 2];
-        self.world.fill_random(&mut bytes);
-        let span = u32::from(*EPHEMERAL.end() - *EPHEMERAL.start()) + 1;
-        EPHEMERAL.start() + (u32::from(u16::from_ne_bytes(bytes)) % span) as u16
+        let device = self.device_bearing(ip, scope).ok_or(Error::System(libc_errno::EADDRNOTAVAIL))?;
+        Ok((ip, device))
     }
 
     /// The device whose interface bears an address; any other loopback address belongs to the loopback interface.
@@ -237,20 +266,27 @@ impl<W: World> Node<W> {
         dest: SocketAddr,
         timeout: Duration,
     ) -> Result<(), Error> {
-        let start = id.lock().progress;
-        if !matches!(start, Progress::Idle | Progress::Bound) {
+        let (start, ib) = {
+            let inner = id.lock();
+            (inner.progress, inner.ib)
+        };
+        if !matches!(start, Progress::Idle | Progress::Bound) || ib.is_some() {
             return Err(WRONG_STATE);
         }
         let group = normal(dest.ip()).is_multicast();
         if dest.ip().is_unspecified() || (group && !id.is_datagram()) {
             return Err(Error::Invalid("the destination is no unicast address"));
         }
-        if let (Progress::Idle, Some(source)) = (start, source)
-            && (!source.ip().is_unspecified() || source.port() != 0)
-        {
-            self.bind(id, source)?;
+        let mut wanted = None;
+        if let (Progress::Idle, Some(source)) = (start, source) {
+            if source.port() != 0 {
+                self.bind(id, source)?;
+            } else if !source.ip().is_unspecified() {
+                // Whoever connects needs no name for a port: nobody asks for it.
+                wanted = Some(self.own_address(&source)?.0);
+            }
         }
-        let bound = id.lock().source.map(|s| s.ip()).filter(|ip| !ip.is_unspecified());
+        let bound = id.lock().source.map(|s| s.ip()).filter(|ip| !ip.is_unspecified()).or(wanted);
         let mut dest = dest;
         dest.set_ip(normal(dest.ip()));
         let query = RouteQuery { dest: dest.ip(), scope: scope_of(&dest), source: bound };
@@ -293,6 +329,18 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
+    /// Which of our addresses leads to a destination; `None` for a multicast group, without a route, and where no device bears the
+    /// address.
+    pub fn source_for(&self, dest: &SocketAddr) -> Option<SocketAddr> {
+        let ip = normal(dest.ip());
+        if ip.is_multicast() || ip.is_ipv4() != dest.is_ipv4() {
+            return None;
+        }
+        let route = self.world.route(RouteQuery { dest: ip, scope: scope_of(dest), source: None }).ok()?;
+        self.device_on(route.interface)?.port().gids.index_of(route.source)?;
+        Some(with_scope(route.source, 0, route.interface))
+    }
+
     /// The route from an address to a multicast group: by the interface that bears it, whatever the routing table says
     /// (rdma_join_multicast(3)).
     fn group_route(&self, source: IpAddr, dest: &SocketAddr) -> Result<Route, Error> {
@@ -329,15 +377,69 @@ impl<W: World> Node<W> {
 
     /// `rdma_resolve_route`: on RoCE the route follows from the address; RouteResolved comes at once.
     pub fn resolve_route(&self, id: &Arc<Id>) -> Result<(), Error> {
+        self.take_route(id, None)
+    }
+
+    fn take_route(&self, id: &Arc<Id>, path: Option<PathChoice>) -> Result<(), Error> {
         {
             let mut inner = id.lock();
             if inner.progress != Progress::AddressResolved {
                 return Err(WRONG_STATE);
             }
+            inner.path = path;
             inner.progress = Progress::RouteResolved;
         }
         self.tell(id, EventKind::RouteResolved, 0);
         Ok(())
+    }
+
+    /// `rdma_set_option`, RDMA_OPTION_IB_PATH: instead of resolving the route the program gives it; RouteResolved comes at once. EINVAL
+    /// unless the address is resolved and the path leads from the one to the other.
+    pub fn choose_path(&self, id: &Arc<Id>, ends: (Gid, Gid), path: PathChoice) -> Result<(), Error> {
+        if self.gids(id) != Some(ends) {
+            return Err(Error::Invalid("the path is between other addresses than the identifier's"));
+        }
+        self.take_route(id, Some(path))
+    }
+
+    /// `rdma_set_option`, RDMA_OPTION_ID_REUSEADDR. EINVAL once it listens, EADDRINUSE where it shares its port already and shall not.
+    pub fn set_reuse(&self, id: &Id, reuse: bool) -> Result<(), Error> {
+        let mut inner = id.lock();
+        if inner.progress == Progress::Listening {
+            return Err(WRONG_STATE);
+        }
+        if let (Some(place), Some(source)) = (inner.place, inner.source)
+            && place.reuse != reuse
+        {
+            // Its own name would stand in the way of the other.
+            inner.claim = None;
+            let other = Place { reuse, ..place };
+            match self.claim_port(other, source.port()) {
+                Ok((_, claim)) => (inner.place, inner.claim) = (Some(other), Some(Claimed(claim))),
+                Err(e) => {
+                    inner.claim = self.claim_port(place, source.port()).ok().map(|(_, claim)| Claimed(claim));
+                    return Err(e);
+                }
+            }
+        }
+        inner.reuse = reuse;
+        Ok(())
+    }
+
+    /// `rdma_set_option`, RDMA_OPTION_ID_AFONLY. EINVAL once it is more than bound.
+    pub fn set_v6_only(&self, id: &Id, v6_only: bool) -> Result<(), Error> {
+        let mut inner = id.lock();
+        match inner.progress {
+            Progress::Idle | Progress::Bound => inner.v6_only = v6_only,
+            _ => return Err(WRONG_STATE),
+        }
+        Ok(())
+    }
+
+    /// `rdma_write_cm_event`, and the outcome of `rdma_resolve_addrinfo`: an event that the program causes itself.
+    pub fn write_event(&self, id: &Arc<Id>, kind: EventKind, status: i32, arg: u64) {
+        let channel = id.lock().channel.clone();
+        channel.push(Event { arg, ..plain(id, kind, status) });
     }
 
     /// `rdma_migrate_id`: later events go to `channel`, and those that wait move there.
@@ -363,6 +465,10 @@ pub(crate) fn normal(ip: IpAddr) -> IpAddr {
     }
 }
 
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
 fn scope_of(address: &SocketAddr) -> u32 {
     match address {
         SocketAddr::V6(v6) => v6.scope_id(),
@@ -386,9 +492,11 @@ pub mod libc_errno {
     pub const ENODEV: i32 = 19;
     pub const EINVAL: i32 = 22;
     pub const ENOMEM: i32 = 12;
+    pub const EPROTONOSUPPORT: i32 = 93;
     pub const EOPNOTSUPP: i32 = 95;
     pub const EADDRINUSE: i32 = 98;
     pub const EADDRNOTAVAIL: i32 = 99;
+    pub const EISCONN: i32 = 106;
     pub const ETIMEDOUT: i32 = 110;
     pub const ECONNREFUSED: i32 = 111;
     pub const EHOSTUNREACH: i32 = 113;

@@ -13,6 +13,7 @@ use wire::roce::{Op, Packet, SendAt, Service};
 use wire::{CommId, Malformed, Qpn};
 
 use crate::blocks::{comm_owner, qpn_owner};
+use crate::ports::places_for;
 use crate::world::{Datagram, Guest, Input, Name, World};
 use crate::{Node, id};
 
@@ -181,7 +182,7 @@ impl<W: World> Node<W> {
         let Some((space, port)) = service.ip_port() else { return self.manager_input(now, d, mad) };
         let ip = d.dest.ip();
         if !d.forwarded && !self.manager.listens(space, ip, port) {
-            for addr in [Some(ip), None] {
+            for addr in places_for(ip) {
                 let name = Name::Port { space, addr, port };
                 if self.world.forward(name, d) {
                     return;

@@ -15,7 +15,9 @@ mod input;
 pub mod listener;
 mod manager;
 mod multicast;
+mod ports;
 mod removal;
+mod service;
 pub mod world;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -27,9 +29,10 @@ use nic::{Device, GidTable};
 pub use blocks::Blocks;
 pub use devices::DeviceSpec;
 pub use event::{ConnParam, Event, EventChannel, EventKind, UdParam};
-pub use id::Id;
+pub use id::{Id, PathChoice, Progress};
 pub use input::Counters;
 pub use nic::Error;
+pub use service::IbService;
 pub use world::{Guest, Input, Interface, Name, World};
 
 /// What a node is made from.

@@ -200,6 +200,7 @@ pub(crate) fn plain(id: &Arc<Id>, kind: EventKind, status: i32) -> Event {
         status,
         param: ConnParam::default(),
         ud: None,
+        arg: 0,
         private_data: Vec::new(),
     }
 }
@@ -440,6 +441,7 @@ impl<W: World> Node<W> {
             srq: rep.srq,
             qp_num: rep.local_qpn.get(),
         };
+        id.lock().remote_ece = rep.ece;
         let lives = self.watch_peer(id, rep.local_comm_id);
         let has_qp = id.lock().qp.is_some();
         let kind = if has_qp {

@@ -81,13 +81,13 @@ impl<W: World> Node<W> {
         if core.withdraw(now, id) {
             return;
         }
-        let (key, source, was) = {
+        let (key, listened, was) = {
             let mut inner = id.lock();
             let was = std::mem::replace(&mut inner.progress, Progress::Disconnected);
-            (inner.conn, inner.source, was)
+            (inner.conn, inner.listens_at(), was)
         };
-        if let (Progress::Listening, Some(source)) = (was, source) {
-            self.stop_listening(core, now, id, source);
+        if let (Progress::Listening, Some(listened)) = (was, listened) {
+            self.stop_listening(core, now, &listened);
         }
         if let Some(key) = key {
             core.ids.remove(&key);

@@ -38,11 +38,34 @@ pub enum Name {
     Port {
         /// Port space.
         space: PortSpace,
-        /// The address; `None` is the wildcard.
+        /// The address, an unspecified one for all of its family; `None` is all of both.
         addr: Option<IpAddr>,
         /// Port, not 0.
         port: u16,
     },
+    /// The same by one of several that share the port and do not listen (yet).
+    Shared {
+        /// Port space.
+        space: PortSpace,
+        /// As in `Port`.
+        addr: Option<IpAddr>,
+        /// Port, not 0.
+        port: u16,
+        /// A random number that tells the holders apart.
+        holder: u32,
+    },
+}
+
+impl Name {
+    /// Whether it is of somebody bound to a port, wherever.
+    pub fn is_of_port(&self, wanted: PortSpace, number: u16) -> bool {
+        match *self {
+            Name::Port { space, port, .. } | Name::Shared { space, port, .. } => {
+                (space, port) == (wanted, number)
+            }
+            Name::Block(_) => false,
+        }
+    }
 }
 
 /// A name held; dropping it gives the name back.
@@ -154,7 +177,7 @@ pub trait World: Outlet {
     fn reach(&self, ticket: u64, route: &Route);
     /// Claims a name.
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError>;
-    /// The names other processes and this one hold for a port, to find wildcard and specific ones in conflict.
+    /// The names other processes and this one hold for a port, shared ones too.
     fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name>;
     /// Hands a packet to the process that bears `name`; false where nobody does.
     fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool;

@@ -221,8 +221,7 @@ impl World for SimWorld {
     }
 
     fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name> {
-        let fits = |n: &Name| matches!(n, Name::Port { space: s, port: p, .. } if *s == space && *p == port);
-        self.with_host(|h| h.names.keys().copied().filter(fits).collect())
+        self.with_host(|h| h.names.keys().copied().filter(|n| n.is_of_port(space, port)).collect())
     }
 
     fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool {

@@ -2,7 +2,7 @@
 //! (IBA 1.4 §13.4.2, §12.6).
 //!
 //! A MAD is 256 bytes: 24 of common header (base version 1, class 7 "communication management", class version 2,
-//! method 3 Send, status 0, transaction id, attribute id, modifier 0), then 232 of the message.
+//! method 3 Send, status 0, transaction id, attribute id, modifier), then 232 of the message.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | 4..6, 6..8 | status, class specific |
 //! | 8..16 | transaction id |
 //! | 16..18, 18..20 | attribute id, reserved |
-//! | 20..24 | attribute modifier |
+//! | 20..24 | attribute modifier: in REQ and REP the options of [`Ece`], else 0 |
 //! | 24..256 | message |
 
 mod drep;
@@ -84,6 +84,16 @@ pub enum Message {
     Apr(Apr),
 }
 
+/// Enhanced Connection Establishment: what the queue pairs' drivers have to tell each other, in REQ and REP. The options travel in
+/// the attribute modifier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ece {
+    /// Who gives the options a meaning, 24 bits; 0: there are none.
+    pub vendor_id: u32,
+    /// The options.
+    pub options: u32,
+}
+
 /// A private data field: always the message's full size on the wire, zero-padded.
 pub type PrivateData<const N: usize> = [u8; N];
 
@@ -93,8 +103,8 @@ const CLASS_VERSION: u8 = 2;
 const METHOD_SEND: u8 = 3;
 
 impl Mad {
-    /// Parses a MAD of [`MAD_LEN`] bytes. Reserved bits, the status and the attribute modifier are ignored: no message
-    /// of the connection manager gives them a meaning.
+    /// Parses a MAD of [`MAD_LEN`] bytes. Reserved bits and the status are ignored, and so is the attribute
+    /// modifier but for REQ and REP, where it holds the options of [`Ece`].
     ///
     /// # Errors
     ///
@@ -121,12 +131,13 @@ impl Mad {
         from.skip::<4>()?;
         let transaction_id = from.u64()?;
         let attribute = from.u16()?;
-        from.skip::<6>()?;
+        from.skip::<2>()?;
+        let modifier = from.u32()?;
         let message = match attribute {
-            0x0010 => Message::Req(Req::read(from)?),
+            0x0010 => Message::Req(Req::read(from, modifier)?),
             0x0011 => Message::Mra(Mra::read(from)?),
             0x0012 => Message::Rej(Rej::read(from)?),
-            0x0013 => Message::Rep(Rep::read(from)?),
+            0x0013 => Message::Rep(Rep::read(from, modifier)?),
             0x0014 => Message::Rtu(Rtu::read(from)?),
             0x0015 => Message::Dreq(Dreq::read(from)?),
             0x0016 => Message::Drep(Drep::read(from)?),
@@ -147,7 +158,12 @@ impl Mad {
         out.skip::<4>();
         out.u64(self.transaction_id);
         out.u16(self.message.attribute());
-        out.skip::<6>();
+        out.skip::<2>();
+        out.u32(match &self.message {
+            Message::Req(req) => req.ece.options,
+            Message::Rep(rep) => rep.ece.options,
+            _ => 0,
+        });
         match &self.message {
             Message::Req(message) => message.write(out),
             Message::Mra(message) => message.write(out),

@@ -7,8 +7,8 @@ use wire::bth::{Aeth, AtomicEth, Bth, Deth, Feth, NakCode, Reth, Syndrome, XrcEt
 use wire::grh::Grh;
 use wire::icrc::{self, Flow, ICRC_LEN, MAX_PACKET};
 use wire::mad::{
-    Apr, Drep, Dreq, IpCm, Lap, MAD_LEN, Mad, Message, Mra, PortSpace, Rej, Rep, Req, ReqPath, Rtu, SidrRep,
-    SidrReq,
+    Apr, Drep, Dreq, Ece, IpCm, Lap, MAD_LEN, Mad, Message, Mra, PortSpace, Rej, Rep, Req, ReqPath, Rtu,
+    SidrRep, SidrReq,
 };
 use wire::roce::{Header, Op, Packet, ReadAt, SendAt, SendTail, Service, WriteAt, pad};
 use wire::{CommId, Gid, Guid, Malformed, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, ServiceId};
@@ -181,10 +181,12 @@ prop_compose! {
         (retry_count, rnr_retry_count, extended_transport, max_cm_retries) in (0u8..8, 0u8..8, 0u8..8, 0u8..16),
         path_mtu in 1u8..=5,
         (primary, alternate) in (req_path(), req_path()),
+        (vendor_id, options) in (u24(), any::<u32>()),
         private_data in array(),
     ) -> Req {
         Req {
             local_comm_id: CommId(local_comm_id),
+            ece: Ece { vendor_id, options },
             service_id: ServiceId(service_id),
             local_ca_guid: Guid(local_ca_guid),
             local_qkey: Qkey(local_qkey),
@@ -220,11 +222,13 @@ prop_compose! {
         [responder_resources, initiator_depth] in any::<[u8; 2]>(),
         (target_ack_delay, failover, rnr_retry_count) in (0u8..32, 0u8..4, 0u8..8),
         [flow_control, srq] in any::<[bool; 2]>(),
+        (vendor_id, options) in (u24(), any::<u32>()),
         private_data in array(),
     ) -> Rep {
         Rep {
             local_comm_id: CommId(local_comm_id),
             remote_comm_id: CommId(remote_comm_id),
+            ece: Ece { vendor_id, options },
             local_qkey: Qkey(local_qkey),
             local_qpn: Qpn::new(local_qpn),
             local_eecn,

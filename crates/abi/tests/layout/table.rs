@@ -223,6 +223,7 @@ c_types! {
         qosclass_sl, mtu, rate, packetlifetime, preference, reserved,
     }
     struct ibv_path_data { flags, reserved, path, }
+    struct sockaddr_ib { sib_family, sib_pkey, sib_flowinfo, sib_addr, sib_sid, sib_sid_mask, sib_scope_id, }
     struct rdma_event_channel { fd, }
     struct rdma_cm_id {
         verbs, channel, context, qp, route, ps, port_num, event, send_cq_channel, send_cq,
@@ -380,7 +381,7 @@ c_constants! {
     RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_CM_EVENT_ADDRINFO_RESOLVED, RDMA_CM_EVENT_ADDRINFO_ERROR,
     RDMA_CM_EVENT_USER, RDMA_CM_EVENT_INTERNAL, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP, RDMA_PS_IB,
     RDMA_IB_IP_PS_MASK, RDMA_IB_IP_PORT_MASK, RDMA_IB_IP_PS_TCP, RDMA_IB_IP_PS_UDP, RDMA_IB_PS_IB,
-    RDMA_UDP_QKEY, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH, RDMA_OPTION_ID, RDMA_OPTION_IB,
+    RDMA_UDP_QKEY, AF_IB, RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH, RDMA_OPTION_ID, RDMA_OPTION_IB,
     RDMA_OPTION_ID_TOS, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_ACK_TIMEOUT,
     RDMA_OPTION_IB_PATH, RAI_PASSIVE, RAI_NUMERICHOST, RAI_NOROUTE, RAI_FAMILY, RAI_SA, RAI_DNS,
     RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS, RDMA_CM_JOIN_MC_ATTR_RESERVED,

@@ -156,6 +156,10 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
         // SAFETY: a union of integers and pointers.
         param: unsafe { std::mem::zeroed() },
     };
+    if event.kind == EventKind::User {
+        c.param.arg = event.arg;
+        return Ok(Some(Box::into_raw(Box::new(Event { c, private_data: Vec::new() })).cast()));
+    }
     let mut private_data = event.private_data;
     if let Some(ud) = &event.ud {
         c.param.ud = datagram(ud, &mut private_data);

@@ -1,32 +1,41 @@
 //! From an address to a connection and its end (rdma_resolve_addr(3), rdma_listen(3), rdma_connect(3), rdma_accept(3), ...).
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 use std::time::Duration;
 
-use abi::cma::{self, rdma_cm_event, rdma_cm_id, rdma_conn_param};
-use abi::verbs::ibv_qp_attr;
+use abi::cma::{self, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param};
+use abi::verbs::{IBV_EVENT_COMM_EST, ibv_event_type, ibv_qp_attr};
 
+use host::RealWorld;
 use nic::QpState;
-use node::ConnParam;
+use node::{ConnParam, EventKind, Id, Node};
 
 use crate::border::{self, Errno};
 use crate::cma::channel::rdma_get_cm_event;
-use crate::cma::id::{CmId, complete, release_event};
-use crate::cma::{qp, sockaddr};
+use crate::cma::id::{CmId, complete, rdma_destroy_id, release_event};
+use crate::cma::qp;
+use crate::cma::sockaddr::{self, Address};
 
-/// `rdma_bind_addr`. errno: EINVAL for NULL or a bound identifier, another address family, EADDRINUSE, EADDRNOTAVAIL.
+/// `rdma_bind_addr`. errno: EINVAL for NULL or a bound identifier, another address family, a link-local address without its interface;
+/// EADDRINUSE, EADDRNOTAVAIL. Of `AF_IB` addresses only those without a GID: ENODEV for others, EPROTONOSUPPORT for a service id of
+/// another port space.
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, and an address, by the man page's contract.
         let (ours, addr) = unsafe { (CmId::checked(id)?, sockaddr::read(addr)?) };
-        ours.instance.node().bind(&ours.node, addr)?;
+        match addr {
+            Address::Ip(addr) => ours.instance.node().bind(&ours.node, addr)?,
+            Address::Ib(gid, service) => ours.instance.node().bind_service(&ours.node, gid, service)?,
+        }
         // SAFETY: as above.
         unsafe { ours.refresh() };
         Ok(0)
     })
 }
 
-/// `rdma_resolve_addr`: an event follows. errno: EINVAL for NULL or a wrong state, ENETUNREACH without a route.
+/// `rdma_resolve_addr`: an event follows. errno: EINVAL for NULL or a wrong state, ENETUNREACH without a route, EADDRNOTAVAIL for a source
+/// that is not ours, ENODEV for an `AF_IB` address.
 pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src: *mut libc::sockaddr,
@@ -38,6 +47,11 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
         let (ours, dst) = unsafe { (CmId::checked(id)?, sockaddr::read(dst)?) };
         // SAFETY: as above.
         let src = if src.is_null() { None } else { Some(unsafe { sockaddr::read(src)? }) };
+        let (src, dst) = match (src, dst) {
+            (None, Address::Ip(dst)) => (None, dst),
+            (Some(Address::Ip(src)), Address::Ip(dst)) => (Some(src), dst),
+            _ => return ours.instance.node().resolve_service(&ours.node).map(|()| 0).map_err(Errno::from),
+        };
         let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
         ours.instance.node().resolve_addr(&ours.node, src, dst, timeout)?;
         // SAFETY: as above.
@@ -138,7 +152,8 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
         // SAFETY: as above.
         let given = unsafe { parameters_for(id, param)? };
         let (param, data) = given.unwrap_or((DEFAULT_PARAMETERS, &[]));
-        ours.instance.node().connect(&ours.node, &param, data)?;
+        let data = [&ours.connect_data, data].concat();
+        ours.instance.node().connect(&ours.node, &param, &data)?;
         Ok(0)
     });
     // SAFETY: as above.
@@ -156,6 +171,8 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
         let given = unsafe { parameters_for(id, param)? };
         let (param, data) = given.map_or((None, &[][..]), |(p, d)| (Some(p), d));
         ours.instance.node().accept(&ours.node, param.as_ref(), data)?;
+        // SAFETY: as above.
+        unsafe { ours.refresh() };
         if ours.node.is_datagram() {
             // As with a rejection.
             ours.instance.host.sweep();
@@ -173,8 +190,28 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
     unsafe { complete(id, started) }
 }
 
-/// `rdma_reject`. errno: EINVAL for NULL or a wrong state.
+/// `rdma_reject`: the peer's event is REJECTED with status 28. errno: EINVAL for NULL or a wrong state, or more than 148 bytes of private
+/// data (136 for datagrams).
 pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    // SAFETY: the man page's contract.
+    unsafe { reject(id, data, len, Node::reject) }
+}
+
+/// `rdma_reject_ece`: the same with status 35, "vendor option is not supported".
+pub unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    // SAFETY: the man page's contract.
+    unsafe { reject(id, data, len, Node::reject_ece) }
+}
+
+/// # Safety
+///
+/// An identifier of ours or NULL, and as many bytes.
+unsafe fn reject(
+    id: *mut rdma_cm_id,
+    data: *const c_void,
+    len: u8,
+    by: impl FnOnce(&Node<RealWorld>, &Arc<Id>, &[u8]) -> Result<(), nic::Error>,
+) -> c_int {
     border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
         let ours = unsafe { CmId::checked(id)? };
@@ -184,7 +221,7 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
             // SAFETY: as above.
             unsafe { std::slice::from_raw_parts(data.cast(), len.into()) }
         };
-        ours.instance.node().reject(&ours.node, data)?;
+        by(ours.instance.node(), &ours.node, data)?;
         // Many a server ends now, and nobody would repeat its answer: a REQ sent again would find no listener.
         ours.instance.host.sweep();
         Ok(0)
@@ -201,12 +238,47 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
+/// `rdma_notify` of IBV_EVENT_COMM_EST: data came before the peer said that it is ready; RDMA_CM_EVENT_ESTABLISHED follows. errno:
+/// EISCONN where that was known already; EINVAL for NULL, other events, and where nothing was accepted.
+pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
+    border::or_minus_one(|| {
+        // SAFETY: an identifier of ours or NULL, by the man page's contract.
+        let ours = unsafe { CmId::checked(id)? };
+        if event != IBV_EVENT_COMM_EST {
+            return Err(Errno(libc::EINVAL));
+        }
+        ours.instance.node().communication_established(&ours.node)?;
+        Ok(0)
+    })
+}
+
+/// `rdma_write_cm_event`: an event of the program's own making for the identifier's channel, with its status and argument. errno: EINVAL
+/// for NULL and for other events than RDMA_CM_EVENT_USER.
+pub unsafe extern "C" fn rdma_write_cm_event(
+    id: *mut rdma_cm_id,
+    event: rdma_cm_event_type,
+    status: c_int,
+    arg: u64,
+) -> c_int {
+    border::or_minus_one(|| {
+        // SAFETY: an identifier of ours or NULL, by the man page's contract.
+        let ours = unsafe { CmId::checked(id)? };
+        if event != cma::RDMA_CM_EVENT_USER {
+            return Err(Errno(libc::EINVAL));
+        }
+        ours.instance.node().write_event(&ours.node, EventKind::User, status, arg);
+        Ok(0)
+    })
+}
+
 /// `rdma_disconnect`. errno: EINVAL for NULL or an identifier that was never connected.
 pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     let started = border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
         let ours = unsafe { CmId::checked(id)? };
         ours.instance.node().disconnect(&ours.node)?;
+        // SAFETY: as above.
+        unsafe { ours.refresh() };
         Ok(0)
     });
     // SAFETY: as above.
@@ -239,13 +311,22 @@ pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
         if (*event).status != 0 || (*event).event != cma::RDMA_CM_EVENT_CONNECT_REQUEST {
             let status = (*event).status.abs();
             (*listen).event = event;
-            return Err(Errno(if status == 0 { libc::EINVAL } else { status }));
+            let refused = (*event).event == cma::RDMA_CM_EVENT_REJECTED;
+            return Err(Errno(match status {
+                _ if refused => libc::ECONNREFUSED,
+                0 => libc::EINVAL,
+                status => status,
+            }));
         }
         let new = (*event).id;
         (*new).event = event;
         if let Some(saved) = &CmId::of(listen).saved {
             let mut init = saved.init;
-            qp::create(new, saved.pd, &raw mut init)?;
+            if let Err(why) = qp::create(new, saved.pd, &raw mut init) {
+                // Nobody else knows the request: the peer is refused.
+                rdma_destroy_id(new);
+                return Err(why);
+            }
         }
         *id = new;
         Ok(0)
@@ -290,47 +371,5 @@ pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
         let ours = unsafe { CmId::checked(id)? };
         Ok(ours.node.lock().dest.map_or(0, |a| a.port().to_be()))
-    })
-}
-
-/// `rdma_set_option`: type of service, address reuse, address family only, ACK timeout. errno: EINVAL for NULL or a wrong
-/// length, ENOSYS for others.
-pub unsafe extern "C" fn rdma_set_option(
-    id: *mut rdma_cm_id,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    len: usize,
-) -> c_int {
-    border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
-        if value.is_null() {
-            return Err(Errno(libc::EINVAL));
-        }
-        let byte = || match len {
-            // SAFETY: the caller's variable of one byte.
-            1 => Ok(unsafe { *value.cast::<u8>() }),
-            _ => Err(Errno(libc::EINVAL)),
-        };
-        let int = || match len {
-            // SAFETY: the caller's variable of four bytes.
-            4 => Ok(unsafe { value.cast::<c_int>().read_unaligned() }),
-            _ => Err(Errno(libc::EINVAL)),
-        };
-        match (level, name) {
-            (cma::RDMA_OPTION_ID, cma::RDMA_OPTION_ID_TOS) => ours.node.lock().tos = Some(byte()?),
-            (cma::RDMA_OPTION_ID, cma::RDMA_OPTION_ID_REUSEADDR) => _ = int()?,
-            (cma::RDMA_OPTION_ID, cma::RDMA_OPTION_ID_AFONLY) => ours.node.lock().v6_only = int()? != 0,
-            (cma::RDMA_OPTION_ID, cma::RDMA_OPTION_ID_ACK_TIMEOUT) => {
-                let code = byte()?;
-                if code > 31 {
-                    return Err(Errno(libc::EINVAL));
-                }
-                ours.node.lock().ack_timeout = Some(code);
-            }
-            _ => return Err(Errno(libc::ENOSYS)),
-        }
-        Ok(0)
     })
 }

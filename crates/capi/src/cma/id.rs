@@ -2,21 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abi::cma::{self, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 use abi::sa::ibv_sa_path_rec;
-use abi::verbs::{ibv_context, ibv_gid, ibv_pd, ibv_qp_init_attr};
-use node::Id;
+use abi::verbs::{ibv_context, ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_qp_type};
 use node::id::Progress;
+use node::{IbService, Id};
+use wire::Gid;
 use wire::mad::PortSpace;
 
 use crate::border::{self, Errno};
+use crate::cma::addrinfo::Resolution;
 use crate::cma::channel;
 use crate::cma::sockaddr;
 use crate::instance::{self, Instance};
 use crate::verbs::event::Unacked;
+use crate::verbs::qp::Qp;
 use crate::verbs::{context, device, memory};
 
 /// Subnet prefix and rate code of RoCE path records as the kernel makes them (IB_RATE_PORT_CURRENT's neighbour, 10 Gb/s).
@@ -45,6 +49,10 @@ pub(crate) struct CmId {
     pub saved: Option<Saved>,
     /// rdma_create_qp made the completion queues.
     pub owns_cqs: bool,
+    /// What stands before the program's private data in its request (`ai_connect`).
+    pub connect_data: Vec<u8>,
+    /// What became of rdma_resolve_addrinfo.
+    addrinfo: Mutex<Resolution>,
 }
 
 impl CmId {
@@ -67,6 +75,11 @@ impl CmId {
         }
         // SAFETY: as the caller says.
         Ok(unsafe { CmId::of(id) })
+    }
+
+    /// What became of rdma_resolve_addrinfo.
+    pub fn resolution(&self) -> MutexGuard<'_, Resolution> {
+        self.addrinfo.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The whole, to change what is not C's.
@@ -103,6 +116,8 @@ impl CmId {
             synchronous,
             saved: None,
             owns_cqs: false,
+            connect_data: Vec::new(),
+            addrinfo: Mutex::default(),
         }));
         node.cookie.store(id.expose_provenance() as u64, Ordering::Release);
         id.cast()
@@ -135,20 +150,33 @@ impl CmId {
     /// As for [`CmId::of`].
     pub unsafe fn refresh(&self) {
         let c = (&raw const self.c).cast_mut();
-        let (device, source, dest, progress, route) = {
+        let (device, source, dest, progress, route, ib, chosen) = {
             let inner = self.node.lock();
-            (inner.device.clone(), inner.source, inner.dest, inner.progress, inner.route)
+            let device = inner.device.clone();
+            (device, inner.source, inner.dest, inner.progress, inner.route, inner.ib, inner.path)
         };
         // SAFETY: C-visible fields, which C reads after the call or event that this precedes.
         unsafe {
             if let Some(source) = source {
                 sockaddr::write(&source, &mut (*c).route.addr.src);
-                (*c).route.addr.addr.ibaddr.sgid = ibv_gid { raw: wire::Gid::from(source.ip()).0 };
+                (*c).route.addr.addr.ibaddr.sgid = ibv_gid { raw: Gid::from(source.ip()).0 };
                 (*c).route.addr.addr.ibaddr.pkey = wire::Pkey::default().0.to_be();
             }
             if let Some(dest) = dest {
                 sockaddr::write(&dest, &mut (*c).route.addr.dst);
-                (*c).route.addr.addr.ibaddr.dgid = ibv_gid { raw: wire::Gid::from(dest.ip()).0 };
+                (*c).route.addr.addr.ibaddr.dgid = ibv_gid { raw: Gid::from(dest.ip()).0 };
+            }
+            if let (Some(ib), Some(source)) = (ib, source) {
+                let gid = |ip: IpAddr| if ip.is_unspecified() { Gid::default() } else { ip.into() };
+                sockaddr::write_ib(gid(source.ip()), &ib, &mut (*c).route.addr.src);
+                if let Some(dest) = dest {
+                    let theirs = IbService { sid: 0, sid_mask: 0, ..ib };
+                    sockaddr::write_ib(gid(dest.ip()), &theirs, &mut (*c).route.addr.dst);
+                }
+            }
+            if !(*c).qp.is_null() {
+                // Connecting and disconnecting move it.
+                (*(*c).qp).state = Qp::of((*c).qp).nic.state() as u32;
             }
             if let Some(device) = &device
                 && (*c).verbs.is_null()
@@ -184,6 +212,13 @@ impl CmId {
                 (*path).rate = RATE_10_GBPS;
                 (*path).packet_life_time_selector = SELECT_EXACTLY;
                 (*path).packet_life_time = PACKET_LIFE_TIME;
+                if let Some(chosen) = chosen {
+                    (*path).mtu = (*path).mtu.min(chosen.mtu.code());
+                    (*path).traffic_class = chosen.traffic_class;
+                    (*path).flow_label = chosen.flow_label.to_be();
+                    (*path).sl = chosen.service_level;
+                    (*path).packet_life_time = chosen.packet_life_time;
+                }
                 (*c).route.path_rec = path;
                 (*c).route.num_paths = 1;
             }
@@ -285,7 +320,7 @@ pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     unsafe { libc::free(list.cast()) }
 }
 
-/// Makes an identifier; without a channel, one for synchronous operation.
+/// Makes an identifier; without a channel, one for synchronous operation. `kind` is the type of its queue pair in RDMA_PS_IB.
 ///
 /// # Safety
 ///
@@ -294,23 +329,25 @@ pub(crate) unsafe fn create(
     channel: *mut rdma_event_channel,
     user: *mut c_void,
     ps: u32,
+    kind: ibv_qp_type,
 ) -> Result<*mut rdma_cm_id, Errno> {
     let space = match ps {
         cma::RDMA_PS_TCP => PortSpace::Tcp,
         cma::RDMA_PS_UDP => PortSpace::Udp,
         cma::RDMA_PS_IPOIB => PortSpace::Ipoib,
-        cma::RDMA_PS_IB => return Err(Errno(libc::EOPNOTSUPP)),
+        cma::RDMA_PS_IB => PortSpace::Ib,
         _ => return Err(Errno(libc::EPROTONOSUPPORT)),
     };
     let instance = instance::get()?;
     let synchronous = channel.is_null();
     let channel = if synchronous { channel::create(&instance)? } else { channel };
-    let node = instance.node().create_id(&channel::find(channel)?.node, space);
+    let datagrams = kind == abi::verbs::IBV_QPT_UD;
+    let node = instance.node().create_id_for(&channel::find(channel)?.node, space, datagrams);
     Ok(CmId::make(node, instance, channel, user, ps, synchronous))
 }
 
-/// `rdma_create_id`. errno: EINVAL for NULL, EPROTONOSUPPORT for an unknown port space, EOPNOTSUPP for one not built,
-/// ENODEV, EMFILE, ENOMEM.
+/// `rdma_create_id`. errno: EINVAL for NULL, EPROTONOSUPPORT for an unknown port space, EBADF for a channel
+/// destroyed, ENODEV, EMFILE, ENOMEM.
 pub unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
     id: *mut *mut rdma_cm_id,
@@ -322,7 +359,7 @@ pub unsafe extern "C" fn rdma_create_id(
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: the man page's contract, and the caller's variable.
-        unsafe { *id = create(channel, user, ps)? };
+        unsafe { *id = create(channel, user, ps, abi::verbs::IBV_QPT_RC)? };
         Ok(0)
     })
 }
@@ -405,16 +442,21 @@ pub(crate) unsafe fn complete(id: *mut rdma_cm_id, started: c_int) -> c_int {
     }
 }
 
-/// `rdma_migrate_id`: to a channel, or with NULL to synchronous operation. Waits until its events are acknowledged.
+/// `rdma_migrate_id`: to a channel, or with NULL to synchronous operation. Waits until its events are acknowledged. errno: EINVAL for a
+/// NULL identifier and for NULL where it is synchronous already, EBADF for a channel destroyed.
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> c_int {
     border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
         let ours = unsafe { CmId::checked(id)? };
         let synchronous = to.is_null();
+        if synchronous && ours.synchronous {
+            return Err(Errno(libc::EINVAL));
+        }
         let to = if synchronous { channel::create(&ours.instance)? } else { to };
+        let target = channel::find(to)?;
         // SAFETY: as above.
         unsafe { release_event(id) };
-        ours.instance.node().migrate(&ours.node, &channel::find(to)?.node);
+        ours.instance.node().migrate(&ours.node, &target.node);
         ours.unacked.wait();
         // SAFETY: as above; its old channel was its own where it was synchronous.
         unsafe {

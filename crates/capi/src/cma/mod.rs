@@ -1,10 +1,13 @@
 //! librdmacm.
 
+pub mod addrinfo;
 pub mod channel;
 pub mod connect;
+pub mod ece;
 pub mod endpoint;
 pub mod id;
 pub mod multicast;
+pub mod option;
 pub mod qp;
 mod sockaddr;
 pub mod srq;

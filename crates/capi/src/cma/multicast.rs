@@ -18,7 +18,7 @@ unsafe fn join(
     context: *mut c_void,
 ) -> Result<c_int, Errno> {
     // SAFETY: as the caller says.
-    let (ours, group) = unsafe { (CmId::checked(id)?, sockaddr::read(addr)?) };
+    let (ours, group) = unsafe { (CmId::checked(id)?, sockaddr::read_ip(addr)?) };
     let context = context.expose_provenance() as u64;
     ours.instance.node().join_multicast(&ours.node, group.ip(), send_only, context)?;
     Ok(0)
@@ -72,7 +72,7 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
 pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, and an address or NULL, by the man page's contract.
-        let (ours, group) = unsafe { (CmId::checked(id)?, sockaddr::read(addr)?) };
+        let (ours, group) = unsafe { (CmId::checked(id)?, sockaddr::read_ip(addr)?) };
         ours.instance.node().leave_multicast(&ours.node, group.ip())?;
         Ok(0)
     })

@@ -2,17 +2,27 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use abi::cma::rdma_sockaddr;
+use abi::cma::{AF_IB, rdma_sockaddr, sockaddr_ib};
+use abi::verbs::ibv_gid;
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
+use node::IbService;
+use wire::Gid;
 
 use crate::border::Errno;
 
-/// Reads an address. EINVAL for NULL and for other families than IPv4 and IPv6.
+/// An address that rdma_cm takes.
+pub(crate) enum Address {
+    Ip(SocketAddr),
+    /// Of the family `AF_IB`.
+    Ib(Gid, IbService),
+}
+
+/// Reads an address. EINVAL for NULL and for other families than IPv4, IPv6 and IB.
 ///
 /// # Safety
 ///
 /// NULL, or an address as long as its family says.
-pub(crate) unsafe fn read(addr: *const sockaddr) -> Result<SocketAddr, Errno> {
+pub(crate) unsafe fn read(addr: *const sockaddr) -> Result<Address, Errno> {
     if addr.is_null() {
         return Err(Errno(libc::EINVAL));
     }
@@ -21,15 +31,42 @@ pub(crate) unsafe fn read(addr: *const sockaddr) -> Result<SocketAddr, Errno> {
         AF_INET => {
             // SAFETY: the family says so; C gives no promise of alignment for the longer type.
             let a = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
-            Ok((Ipv4Addr::from(u32::from_be(a.sin_addr.s_addr)), u16::from_be(a.sin_port)).into())
+            let ip = Ipv4Addr::from(u32::from_be(a.sin_addr.s_addr));
+            Ok(Address::Ip((ip, u16::from_be(a.sin_port)).into()))
         }
         AF_INET6 => {
             // SAFETY: as above.
             let a = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
-            let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
-            Ok(SocketAddrV6::new(ip, u16::from_be(a.sin6_port), a.sin6_flowinfo, a.sin6_scope_id).into())
+            let (ip, port) = (Ipv6Addr::from(a.sin6_addr.s6_addr), u16::from_be(a.sin6_port));
+            Ok(Address::Ip(SocketAddrV6::new(ip, port, a.sin6_flowinfo, a.sin6_scope_id).into()))
+        }
+        AF_IB => {
+            // SAFETY: as above.
+            let a = unsafe { addr.cast::<sockaddr_ib>().read_unaligned() };
+            let service = IbService {
+                pkey: u16::from_be(a.sib_pkey),
+                flow_info: u32::from_be(a.sib_flowinfo),
+                sid: u64::from_be(a.sib_sid),
+                sid_mask: u64::from_be(a.sib_sid_mask),
+                scope_id: a.sib_scope_id,
+            };
+            // SAFETY: any sixteen bytes are a GID.
+            Ok(Address::Ib(Gid(unsafe { a.sib_addr.raw }), service))
         }
         _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// Like [`read`], where only IPv4 and IPv6 will do.
+///
+/// # Safety
+///
+/// As for [`read`].
+pub(crate) unsafe fn read_ip(addr: *const sockaddr) -> Result<SocketAddr, Errno> {
+    // SAFETY: as the caller says.
+    match unsafe { read(addr)? } {
+        Address::Ip(addr) => Ok(addr),
+        Address::Ib(..) => Err(Errno(libc::EINVAL)),
     }
 }
 
@@ -57,5 +94,25 @@ pub(crate) fn write(addr: &SocketAddr, to: &mut rdma_sockaddr) -> usize {
             };
             size_of::<sockaddr_in6>()
         }
+    }
+}
+
+/// Writes an address of the family `AF_IB`.
+pub(crate) fn write_ib(gid: Gid, service: &IbService, to: &mut rdma_sockaddr) {
+    // SAFETY: as in `write`.
+    *to = unsafe { std::mem::zeroed() };
+    to.sib = ib(gid, service);
+}
+
+/// An address of the family `AF_IB`.
+pub(crate) fn ib(gid: Gid, service: &IbService) -> sockaddr_ib {
+    sockaddr_ib {
+        sib_family: AF_IB as _,
+        sib_pkey: service.pkey.to_be(),
+        sib_flowinfo: service.flow_info.to_be(),
+        sib_addr: ibv_gid { raw: gid.0 },
+        sib_sid: service.sid.to_be(),
+        sib_sid_mask: service.sid_mask.to_be(),
+        sib_scope_id: service.scope_id,
     }
 }

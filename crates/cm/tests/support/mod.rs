@@ -146,6 +146,7 @@ impl World {
             srq: false,
             transport_service: TransportService::Rc,
             qkey: Qkey(0),
+            ece: Default::default(),
         }
     }
 
@@ -178,6 +179,7 @@ impl World {
             rnr_retry_count: 7,
             srq: false,
             qkey: Qkey(0),
+            ece: Default::default(),
             private_data: [0x22; 196],
         }
     }

@@ -5,9 +5,9 @@
 //! | 0..4 | local communication id |
 //! | 4..8 | remote communication id |
 //! | 8..12 | local Q_Key |
-//! | 12..15, 15 | local QPN, reserved |
-//! | 16..19, 19 | local EECN, reserved |
-//! | 20..23, 23 | starting PSN, reserved |
+//! | 12..15, 15 | local QPN, vendor id of the ECE options (upper 8 bits), which are the attribute modifier |
+//! | 16..19, 19 | local EECN, vendor id (middle 8 bits) |
+//! | 20..23, 23 | starting PSN, vendor id (lower 8 bits) |
 //! | 24 | responder resources |
 //! | 25 | initiator depth |
 //! | 26 | target ACK delay (5 bits), failover accepted (2), end-to-end flow control (1) |
@@ -16,7 +16,7 @@
 //! | 36..232 | private data |
 
 use crate::bytes::{Reader, Writer};
-use crate::mad::PrivateData;
+use crate::mad::{Ece, PrivateData};
 use crate::{CommId, Guid, Malformed, Psn, Qkey, Qpn};
 
 /// ConnectReply (table 110).
@@ -26,6 +26,8 @@ pub struct Rep {
     pub local_comm_id: CommId,
     /// The receiver's communication id.
     pub remote_comm_id: CommId,
+    /// What of the offer the sender's queue pair takes.
+    pub ece: Ece,
     /// The sender's Q_Key.
     pub local_qkey: Qkey,
     /// The sender's queue pair.
@@ -55,17 +57,18 @@ pub struct Rep {
 }
 
 impl Rep {
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Rep, Malformed> {
+    pub(super) fn read(from: &mut Reader<'_>, options: u32) -> Result<Rep, Malformed> {
         let local_comm_id = CommId(from.u32()?);
         let remote_comm_id = CommId(from.u32()?);
         let local_qkey = Qkey(from.u32()?);
-        let (local_qpn, _) = from.u24_u8()?;
-        let (local_eecn, _) = from.u24_u8()?;
-        let (starting_psn, _) = from.u24_u8()?;
+        let (local_qpn, high) = from.u24_u8()?;
+        let (local_eecn, middle) = from.u24_u8()?;
+        let (starting_psn, low) = from.u24_u8()?;
         let [responder_resources, initiator_depth, delay_bits, retry_bits] = from.array()?;
         Ok(Rep {
             local_comm_id,
             remote_comm_id,
+            ece: Ece { vendor_id: u32::from_be_bytes([0, high, middle, low]), options },
             local_qkey,
             local_qpn: Qpn::new(local_qpn),
             local_eecn,
@@ -86,9 +89,10 @@ impl Rep {
         out.u32(self.local_comm_id.0);
         out.u32(self.remote_comm_id.0);
         out.u32(self.local_qkey.0);
-        out.u24_u8(self.local_qpn.get(), 0);
-        out.u24_u8(self.local_eecn, 0);
-        out.u24_u8(self.starting_psn.get(), 0);
+        let [_, high, middle, low] = self.ece.vendor_id.to_be_bytes();
+        out.u24_u8(self.local_qpn.get(), high);
+        out.u24_u8(self.local_eecn, middle);
+        out.u24_u8(self.starting_psn.get(), low);
         out.u8(self.responder_resources);
         out.u8(self.initiator_depth);
         out.u8(self.target_ack_delay << 3 | (self.failover & 3) << 1 | u8::from(self.flow_control));

@@ -3,6 +3,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..4 | local communication id |
+//! | 5..8 | vendor id of the ECE options, which are the attribute modifier |
 //! | 8..16 | service id |
 //! | 16..24 | local CA GUID |
 //! | 28..32 | local Q_Key |
@@ -36,7 +37,7 @@
 //! Bytes that no row names are reserved.
 
 use crate::bytes::{Reader, Writer};
-use crate::mad::PrivateData;
+use crate::mad::{Ece, PrivateData};
 use crate::{CommId, Gid, Guid, Malformed, Mtu, Pkey, Psn, Qkey, Qpn, ServiceId};
 
 /// ConnectRequest (IBA 1.4 table 106).
@@ -44,6 +45,8 @@ use crate::{CommId, Gid, Guid, Malformed, Mtu, Pkey, Psn, Qkey, Qpn, ServiceId};
 pub struct Req {
     /// The sender's communication id.
     pub local_comm_id: CommId,
+    /// What the sender's queue pair offers.
+    pub ece: Ece,
     /// Service asked for.
     pub service_id: ServiceId,
     /// The sender's channel adapter.
@@ -122,9 +125,9 @@ pub struct ReqPath {
 }
 
 impl Req {
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Req, Malformed> {
+    pub(super) fn read(from: &mut Reader<'_>, options: u32) -> Result<Req, Malformed> {
         let local_comm_id = CommId(from.u32()?);
-        from.skip::<4>()?;
+        let ece = Ece { vendor_id: from.u8_u24()?.1, options };
         let service_id = ServiceId(from.u64()?);
         let local_ca_guid = Guid(from.u64()?);
         from.skip::<4>()?;
@@ -138,6 +141,7 @@ impl Req {
         let cm_bits = from.u8()?;
         Ok(Req {
             local_comm_id,
+            ece,
             service_id,
             local_ca_guid,
             local_qkey,
@@ -167,7 +171,7 @@ impl Req {
 
     pub(super) fn write(&self, out: &mut Writer<'_>) {
         out.u32(self.local_comm_id.0);
-        out.skip::<4>();
+        out.u8_u24(0, self.ece.vendor_id);
         out.u64(self.service_id.0);
         out.u64(self.local_ca_guid.0);
         out.skip::<4>();

@@ -1,0 +1,353 @@
+//! Binding to addresses and ports, as with TCP's sockets, in one process and across two.
+#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+
+#[path = "support/cm.rs"]
+mod cm;
+mod support;
+
+use std::ffi::c_int;
+use std::io::Read;
+use std::net::Ipv6Addr;
+
+use abi::cma::*;
+use capi::cma::{channel, connect};
+
+use cm::*;
+use support::{errno, in_a_child};
+
+const ANY: [u8; 4] = [0; 4];
+const LOCAL: [u8; 4] = [127, 0, 0, 1];
+
+/// Where to bind.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    V4([u8; 4]),
+    V6(Ipv6Addr),
+    /// IPv6 with RDMA_OPTION_ID_AFONLY.
+    Only(Ipv6Addr),
+}
+
+impl To {
+    fn bind(self, id: *mut rdma_cm_id, port: u16) -> c_int {
+        match self {
+            To::V4(ip) => bind(id, &at(ip, port)),
+            To::V6(ip) => bind(id, &at6(ip, port)),
+            To::Only(ip) => {
+                works(option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, 1));
+                bind(id, &at6(ip, port))
+            }
+        }
+    }
+
+    /// What TCP says of a second socket bound here while the first is bound there.
+    fn tcp(self, first: To) -> c_int {
+        let socket = |to: To| unsafe {
+            let family = if matches!(to, To::V4(_)) { libc::AF_INET } else { libc::AF_INET6 };
+            let fd = libc::socket(family, libc::SOCK_STREAM, 0);
+            assert!(fd >= 0);
+            let only = c_int::from(matches!(to, To::Only(_)));
+            if family == libc::AF_INET6 {
+                let size = size_of::<c_int>() as u32;
+                let value = (&raw const only).cast();
+                assert_eq!(libc::setsockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, value, size), 0);
+            }
+            fd
+        };
+        let bind = |fd, to: To, port| unsafe {
+            let done = match to {
+                To::V4(ip) => libc::bind(fd, std::ptr::from_ref(&at(ip, port)).cast(), 16),
+                To::V6(ip) | To::Only(ip) => libc::bind(fd, std::ptr::from_ref(&at6(ip, port)).cast(), 28),
+            };
+            if done == 0 { 0 } else { errno() }
+        };
+        unsafe {
+            let (one, two) = (socket(first), socket(self));
+            assert_eq!(bind(one, first, 0), 0, "{first:?}");
+            let mut a: libc::sockaddr_in6 = std::mem::zeroed();
+            let mut len = 28;
+            assert_eq!(libc::getsockname(one, (&raw mut a).cast(), &raw mut len), 0);
+            let done = bind(two, self, u16::from_be(a.sin6_port));
+            libc::close(one);
+            libc::close(two);
+            done
+        }
+    }
+}
+
+/// An IPv4 address of a device that is not the loopback one, where there is one.
+fn other() -> Option<[u8; 4]> {
+    unsafe {
+        let mut first = std::ptr::null_mut();
+        assert_eq!(libc::getifaddrs(&raw mut first), 0);
+        let mut at = first;
+        let mut found = None;
+        while let Some(one) = at.as_ref()
+            && found.is_none()
+        {
+            let wanted = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
+            let fits = one.ifa_flags & (wanted | libc::IFF_LOOPBACK as u32) == wanted;
+            if fits && !one.ifa_addr.is_null() && i32::from((*one.ifa_addr).sa_family) == libc::AF_INET {
+                found = Some((*one.ifa_addr.cast::<libc::sockaddr_in>()).sin_addr.s_addr.to_ne_bytes());
+            }
+            at = one.ifa_next;
+        }
+        libc::freeifaddrs(first);
+        found
+    }
+}
+
+/// All there is to bind to.
+fn places() -> Vec<To> {
+    let (any, local) = (Ipv6Addr::UNSPECIFIED, Ipv6Addr::LOCALHOST);
+    let all = [To::V4(ANY), To::V4(LOCAL), To::V6(any), To::V6(local), To::Only(any), To::Only(local)];
+    all.into_iter().chain(other().map(To::V4)).collect()
+}
+
+fn port_of(id: *mut rdma_cm_id) -> u16 {
+    u16::from_be(unsafe { connect::rdma_get_src_port(id) })
+}
+
+fn new() -> *mut rdma_cm_id {
+    id(channel(), RDMA_PS_TCP)
+}
+
+/// Whether the loopback interface has an IPv6 address.
+fn has_v6() -> bool {
+    std::net::TcpListener::bind("[::1]:0").is_ok()
+}
+
+#[test]
+fn who_is_in_whose_way_is_as_with_tcp() {
+    let v6 = has_v6();
+    for first in places() {
+        for second in places() {
+            if !v6 && !matches!((first, second), (To::V4(_), To::V4(_))) {
+                continue;
+            }
+            let (one, two) = (new(), new());
+            works(first.bind(one, 0));
+            let done = second.bind(two, port_of(one));
+            let got = if done == 0 { 0 } else { errno() };
+            assert_eq!(got, second.tcp(first), "{second:?} after {first:?}");
+            [one, two].into_iter().for_each(destroy);
+        }
+    }
+}
+
+#[test]
+fn a_port_that_another_process_has_is_in_use() {
+    let one = new();
+    works(bind(one, &loopback(0)));
+    let port = port_of(one);
+    assert!(in_a_child(|| {
+        for to in [LOCAL, ANY] {
+            fails(bind(new(), &at(to, port)), libc::EADDRINUSE);
+        }
+        if let Some(other) = other() {
+            works(bind(new(), &at(other, port)));
+        }
+    }));
+    destroy(one);
+}
+
+#[test]
+fn a_port_is_free_again_when_its_identifier_or_its_process_is_gone() {
+    let one = new();
+    works(bind(one, &loopback(0)));
+    let port = port_of(one);
+    destroy(one);
+    assert!(in_a_child(|| works(bind(new(), &loopback(port)))));
+    let two = new();
+    works(bind(two, &at(ANY, port)));
+    destroy(two);
+}
+
+#[test]
+fn port_zero_is_any_free_one_and_never_the_same() {
+    let ids: Vec<_> = (0..40).map(|_| new()).collect();
+    ids.iter().for_each(|id| works(bind(*id, &loopback(0))));
+    let mut ports: Vec<_> = ids.iter().map(|id| port_of(*id)).collect();
+    assert!(ports.iter().all(|p| *p >= 49152));
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), ids.len());
+    ids.into_iter().for_each(destroy);
+}
+
+#[test]
+fn an_identifier_is_bound_once_and_shows_its_address() {
+    let one = new();
+    works(bind(one, &loopback(0)));
+    let shown = unsafe { (*one).route.addr.src.sin };
+    assert_eq!((shown.sin_addr.s_addr.to_ne_bytes(), u16::from_be(shown.sin_port)), (LOCAL, port_of(one)));
+    assert!(unsafe { !(*one).verbs.is_null() && (*one).port_num == 1 });
+    fails(bind(one, &loopback(0)), libc::EINVAL);
+    let any = new();
+    works(bind(any, &at(ANY, 0)));
+    assert!(unsafe { (*any).verbs.is_null() });
+    [one, any].into_iter().for_each(destroy);
+}
+
+#[test]
+fn addresses_that_are_not_ours_and_families_that_are_none_are_refused() {
+    fails(bind(new(), &at([203, 0, 113, 1], 0)), libc::EADDRNOTAVAIL);
+    let mut unix = loopback(0);
+    unix.sin_family = libc::AF_UNIX as _;
+    fails(bind(new(), &unix), libc::EINVAL);
+    fails(resolve(new(), &unix), libc::EINVAL);
+    // A link-local address means nothing without its link.
+    fails(bind(new(), &at6("fe80::1".parse().unwrap(), 0)), libc::EINVAL);
+}
+
+fn share(id: *mut rdma_cm_id, on: c_int) -> c_int {
+    option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, on)
+}
+
+#[test]
+fn a_port_is_shared_by_those_who_all_agree_until_one_listens() {
+    let (one, two, three, four) = (new(), new(), new(), new());
+    works(share(one, 1));
+    works(bind(one, &loopback(0)));
+    let port = port_of(one);
+    fails(bind(four, &loopback(port)), libc::EADDRINUSE);
+    for (id, to) in [(two, LOCAL), (three, ANY)] {
+        works(share(id, 1));
+        works(bind(id, &at(to, port)));
+    }
+    works(unsafe { connect::rdma_listen(one, 1) });
+    for id in [two, three] {
+        fails(unsafe { connect::rdma_listen(id, 1) }, libc::EADDRINUSE);
+    }
+    works(share(four, 1));
+    fails(bind(four, &loopback(port)), libc::EADDRINUSE);
+    // The place becomes free with the listener.
+    destroy(one);
+    works(unsafe { connect::rdma_listen(two, 1) });
+    [two, three, four].into_iter().for_each(destroy);
+}
+
+#[test]
+fn a_port_is_shared_with_another_process_and_requests_find_the_listener() {
+    let ours = channel();
+    let one = id(ours, RDMA_PS_TCP);
+    works(share(one, 1));
+    works(bind(one, &loopback(0)));
+    let port = port_of(one);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    assert!(in_a_child(|| {
+        let two = new();
+        works(share(two, 1));
+        works(bind(two, &loopback(port)));
+        works(unsafe { connect::rdma_listen(two, 1) });
+        std::io::Write::write_all(&mut &writer, b"x").unwrap();
+    }));
+    reader.read_exact(&mut [0]).unwrap();
+    // That process is gone, and its claim with it.
+    works(unsafe { connect::rdma_listen(one, 1) });
+    let mine = channel();
+    let client = routed(mine, RDMA_PS_TCP, port);
+    with_qp(client);
+    works(unsafe { connect::rdma_connect(client, std::ptr::null_mut()) });
+    let asked = expect(ours, RDMA_CM_EVENT_CONNECT_REQUEST);
+    [client, asked.id, one].into_iter().for_each(destroy);
+}
+
+#[test]
+fn sharing_can_be_agreed_to_after_binding_but_not_while_listening() {
+    let (one, two) = (new(), new());
+    works(bind(one, &loopback(0)));
+    works(share(one, 1));
+    works(share(two, 1));
+    works(bind(two, &loopback(port_of(one))));
+    fails(share(two, 0), libc::EADDRINUSE);
+    works(unsafe { connect::rdma_listen(one, 1) });
+    fails(share(one, 0), libc::EINVAL);
+    [one, two].into_iter().for_each(destroy);
+}
+
+#[test]
+fn a_listener_on_all_of_ipv6_takes_ipv4_too_unless_it_is_for_ipv6_only() {
+    if !has_v6() {
+        return eprintln!("skipped: no IPv6 on lo");
+    }
+    for (to, taken) in
+        [(To::V6(Ipv6Addr::UNSPECIFIED), true), (To::Only(Ipv6Addr::UNSPECIFIED), false), (To::V4(ANY), true)]
+    {
+        let theirs = channel();
+        let listener = id(theirs, RDMA_PS_TCP);
+        works(to.bind(listener, 0));
+        works(unsafe { connect::rdma_listen(listener, 4) });
+        let ours = channel();
+        let client = routed(ours, RDMA_PS_TCP, port_of(listener));
+        with_qp(client);
+        works(unsafe { connect::rdma_connect(client, std::ptr::null_mut()) });
+        if taken {
+            let asked = expect(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
+            destroy(asked.id);
+        }
+        let refused = expect(ours, RDMA_CM_EVENT_REJECTED);
+        assert_eq!(refused.status == 8, !taken, "{to:?}: nobody listens");
+        [client, listener].into_iter().for_each(destroy);
+    }
+}
+
+#[test]
+fn ipv4_and_ipv6_alone_listen_on_one_port_side_by_side_and_across_processes() {
+    if !has_v6() {
+        return eprintln!("skipped: no IPv6 on lo");
+    }
+    let theirs = channel();
+    let four = id(theirs, RDMA_PS_TCP);
+    works(bind(four, &at(ANY, 0)));
+    works(unsafe { connect::rdma_listen(four, 4) });
+    let port = port_of(four);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let child = std::thread::spawn(move || {
+        in_a_child(move || {
+            let ours = channel();
+            let six = id(ours, RDMA_PS_TCP);
+            works(To::Only(Ipv6Addr::UNSPECIFIED).bind(six, port));
+            works(unsafe { connect::rdma_listen(six, 4) });
+            std::io::Write::write_all(&mut &writer, b"x").unwrap();
+            let asked = expect(ours, RDMA_CM_EVENT_CONNECT_REQUEST);
+            works(unsafe { connect::rdma_reject(asked.id, std::ptr::null_mut(), 0) });
+        })
+    });
+    reader.read_exact(&mut [0]).unwrap();
+    let mine = channel();
+    let client = id(mine, RDMA_PS_TCP);
+    works(resolve(client, &at6(Ipv6Addr::LOCALHOST, port)));
+    expect(mine, RDMA_CM_EVENT_ADDR_RESOLVED);
+    works(unsafe { connect::rdma_resolve_route(client, 2000) });
+    expect(mine, RDMA_CM_EVENT_ROUTE_RESOLVED);
+    with_qp(client);
+    works(unsafe { connect::rdma_connect(client, std::ptr::null_mut()) });
+    assert_eq!(expect(mine, RDMA_CM_EVENT_REJECTED).status, 28, "the other process said no");
+    assert!(child.join().unwrap());
+    assert!(!comes(theirs, 0));
+    [client, four].into_iter().for_each(destroy);
+    unsafe { channel::rdma_destroy_event_channel(theirs) };
+}
+
+#[test]
+fn the_source_of_a_connection_is_chosen_by_the_routing_table_or_by_the_program() {
+    let ch = channel();
+    let one = id(ch, RDMA_PS_TCP);
+    works(resolve(one, &loopback(7)));
+    expect(ch, RDMA_CM_EVENT_ADDR_RESOLVED);
+    let source = |id: *mut rdma_cm_id| unsafe { (*id).route.addr.src.sin.sin_addr.s_addr.to_ne_bytes() };
+    assert_eq!(source(one), LOCAL);
+    let Some(other) = other() else { return eprintln!("skipped: one address only") };
+    let two = id(ch, RDMA_PS_TCP);
+    let (mut from, mut to) = (at(other, 0), at(other, 7));
+    works(unsafe { connect::rdma_resolve_addr(two, (&raw mut from).cast(), (&raw mut to).cast(), 2000) });
+    expect(ch, RDMA_CM_EVENT_ADDR_RESOLVED);
+    assert_eq!(source(two), other);
+    assert_ne!(port_of(two), 0);
+    let three = id(ch, RDMA_PS_TCP);
+    let mut foreign = at([203, 0, 113, 1], 0);
+    let resolved =
+        unsafe { connect::rdma_resolve_addr(three, (&raw mut foreign).cast(), (&raw mut to).cast(), 2000) };
+    fails(resolved, libc::EADDRNOTAVAIL);
+    [one, two, three].into_iter().for_each(destroy);
+}

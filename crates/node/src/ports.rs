@@ -1,0 +1,142 @@
+//! Ports of the port spaces: who may have which. The rules are those of TCP (socket(7), ip(7), ipv6(7)), and hold for all
+//! processes of the host, because a port is a [`Name`].
+//!
+//! | bound | name | in conflict with |
+//! |---|---|---|
+//! | to one address | the address | itself, the wildcards of its family |
+//! | to `0.0.0.0`, or to `::` for IPv6 only | the unspecified address | all of its family |
+//! | to `::`, or to an `AF_IB` service id | no address | all |
+//!
+//! With RDMA_OPTION_ID_REUSEADDR several may hold a port until one of them listens: each holds a [`Name::Shared`], which is in conflict
+//! only with those who do not share. Whoever listens claims the port itself too: that name is how requests find it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wire::mad::PortSpace;
+
+use crate::id::libc_errno::{EADDRINUSE, EADDRNOTAVAIL};
+use crate::world::{Claim, ClaimError, Name, World};
+use crate::{Error, Node};
+
+/// Ephemeral ports: the range of RFC 6335 §6.
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 49152..=65535;
+/// Tries to find a free ephemeral port.
+const PORT_TRIES: usize = 128;
+
+/// Where a port is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub space: PortSpace,
+    /// See the module.
+    pub addr: Option<IpAddr>,
+    /// Others may share it.
+    pub reuse: bool,
+}
+
+impl<W: World> Node<W> {
+    /// Claims a port, with 0 any free one. EADDRINUSE where it is taken, EADDRNOTAVAIL where none is free.
+    pub(crate) fn claim_port(&self, place: Place, port: u16) -> Result<(u16, Box<dyn Claim>), Error> {
+        if port != 0 {
+            return Ok((port, self.claim_one(place, port)?));
+        }
+        for _ in 0..PORT_TRIES {
+            let port = self.ephemeral();
+            // Nobody is given a port by chance that another shares.
+            match self.claim_one(Place { reuse: false, ..place }, port) {
+                Err(Error::System(EADDRINUSE)) => {}
+                Ok(claim) if place.reuse => {
+                    drop(claim);
+                    return Ok((port, self.claim_one(place, port)?));
+                }
+                other => return Ok((port, other?)),
+            }
+        }
+        Err(Error::System(EADDRNOTAVAIL))
+    }
+
+    /// Different names do not exclude each other by themselves: claim, then look for those in conflict, then back off.
+    fn claim_one(&self, place: Place, port: u16) -> Result<Box<dyn Claim>, Error> {
+        let Place { space, addr, reuse } = place;
+        let mine = match reuse {
+            true => Name::Shared { space, addr, port, holder: self.random_psn().get() },
+            false => Name::Port { space, addr, port },
+        };
+        let claim = self.claim_name(mine)?;
+        let conflict = self.world.port_names(space, port).into_iter().any(|other| match other {
+            Name::Port { addr: theirs, .. } => other != mine && overlap(addr, theirs),
+            Name::Shared { addr: theirs, .. } => !reuse && overlap(addr, theirs),
+            Name::Block(_) => false,
+        });
+        if conflict { Err(Error::System(EADDRINUSE)) } else { Ok(claim) }
+    }
+
+    /// Whoever shares a port begins to listen. EADDRINUSE where another of them has.
+    pub(crate) fn claim_to_listen(&self, place: Place, port: u16) -> Result<Box<dyn Claim>, Error> {
+        let Place { space, addr, .. } = place;
+        let mine = Name::Port { space, addr, port };
+        let claim = self.claim_name(mine)?;
+        let conflict = self.world.port_names(space, port).into_iter().any(|other| match other {
+            Name::Port { addr: theirs, .. } => other != mine && overlap(addr, theirs),
+            Name::Shared { .. } | Name::Block(_) => false,
+        });
+        if conflict { Err(Error::System(EADDRINUSE)) } else { Ok(claim) }
+    }
+
+    fn claim_name(&self, name: Name) -> Result<Box<dyn Claim>, Error> {
+        self.world.claim(name).map_err(|e| match e {
+            ClaimError::InUse => Error::System(EADDRINUSE),
+            ClaimError::System(errno) => Error::System(errno),
+        })
+    }
+
+    pub(crate) fn ephemeral(&self) -> u16 {
+        let mut bytes = [0; 2];
+        self.world.fill_random(&mut bytes);
+        let span = u32::from(*EPHEMERAL.end() - *EPHEMERAL.start()) + 1;
+        EPHEMERAL.start() + (u32::from(u16::from_ne_bytes(bytes)) % span) as u16
+    }
+}
+
+/// The addresses under which a listener for requests to `ip` may have claimed its port.
+pub(crate) fn places_for(ip: IpAddr) -> [Option<IpAddr>; 3] {
+    let wildcard = match ip {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    [Some(ip), Some(wildcard), None]
+}
+
+/// Whether there is an address that both would take requests to.
+fn overlap(a: Option<IpAddr>, b: Option<IpAddr>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => {
+            a == b || a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified())
+        }
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_conflict_with_all_of_their_family_and_the_dual_one_with_everything() {
+        let at = |text: &str| Some(text.parse::<IpAddr>().unwrap());
+        let (any4, any6, one4, one6) = (at("0.0.0.0"), at("::"), at("10.0.0.1"), at("fd00::1"));
+        for (a, b, expected) in [
+            (any4, one4, true),
+            (any4, any6, false),
+            (any4, one6, false),
+            (any6, one6, true),
+            (one4, one4, true),
+            (one4, at("10.0.0.2"), false),
+            (one4, one6, false),
+            (None, one4, true),
+            (None, any6, true),
+            (None, None, true),
+        ] {
+            assert_eq!((overlap(a, b), overlap(b, a)), (expected, expected), "{a:?} {b:?}");
+        }
+    }
+}
