@@ -238,6 +238,19 @@ fn unacknowledged_event(l: &Loop) {
 }
 
 #[test]
+fn a_queue_pair_without_a_domain_or_attributes_is_einval() {
+    let l = Loop::open();
+    unsafe {
+        let mut init = init(l.cq);
+        assert!(qp::ibv_create_qp(null_mut(), &raw mut init).is_null());
+        assert_eq!(errno(), libc::EINVAL);
+        assert!(qp::ibv_create_qp(l.pd, null_mut()).is_null());
+        assert_eq!(errno(), libc::EINVAL);
+    }
+    l.close();
+}
+
+#[test]
 fn destroying_a_completion_queue_waits_for_its_events() {
     let l = Loop::open();
     unacknowledged_event(&l);

@@ -72,6 +72,9 @@ pub(crate) unsafe fn create_with(
     attr: *mut ibv_qp_init_attr,
     builder: Option<Box<Builder>>,
 ) -> Result<*mut ibv_qp, Errno> {
+    if pd.is_null() || attr.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
     // SAFETY: as the caller says.
     let (domain, init) = unsafe { (Pd::of(pd), &mut *attr) };
     if init.send_cq.is_null() || init.recv_cq.is_null() {
@@ -214,7 +217,7 @@ unsafe fn uses(send_cq: *mut ibv_cq, recv_cq: *mut ibv_cq, pd: *mut ibv_pd, coun
     }
 }
 
-/// `ibv_create_qp`. errno: EINVAL for sizes out of range, ENOMEM at the limit, EOPNOTSUPP for types not built, EADDRINUSE
+/// `ibv_create_qp`. errno: EINVAL for NULL or sizes out of range, ENOMEM at the limit, EOPNOTSUPP for types not built, EADDRINUSE
 /// where the UDP port belongs to another.
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the man page's contract.
