@@ -1,6 +1,7 @@
 //! libibverbs.
 
 pub mod ah;
+pub mod buffer;
 pub mod channel;
 pub mod context;
 pub mod cq;
@@ -11,6 +12,7 @@ pub mod event;
 mod flow;
 pub mod fork;
 pub mod import;
+pub mod marshall;
 pub mod mcast;
 pub mod memory;
 pub mod post;

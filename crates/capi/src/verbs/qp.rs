@@ -1,13 +1,13 @@
 //! Queue pairs (ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3)).
 
 use std::cell::UnsafeCell;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use abi::verbs::{
-    ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_context, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
     ibv_qp_init_attr_ex, ibv_rwq_ind_table,
 };
 use nic::{QpAttr, QpCap, QpInit, QpState, QpType, mask};
@@ -391,4 +391,21 @@ pub unsafe extern "C" fn ibv_query_qp(
         }
         Ok(())
     })
+}
+
+/// `ibv_query_ece`: EOPNOTSUPP. Enhanced connection establishment lets two adapters of one vendor agree on options; a
+/// software adapter has none, and neither have the kernel's.
+pub unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+    border::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
+}
+
+/// `ibv_set_ece`: EOPNOTSUPP, as [`ibv_query_ece`].
+pub unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+    border::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
+}
+
+/// `ibv_query_qp_data_in_order`: 0, whatever is asked. The last word of a message is written last, but the processor
+/// copies what lies before it in any order.
+pub unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_uint, _flags: u32) -> c_int {
+    0
 }
