@@ -430,6 +430,16 @@ fn an_atomic_write_is_executed_once_and_answered_by_a_read_response_of_nothing()
 }
 
 #[test]
+fn an_atomic_write_whose_length_is_not_eight_is_an_invalid_request() {
+    for (length, payload) in [(0, 0), (4, 4), (8, 4), (4, 8), (8, 16), (16, 16), (u32::MAX, 8)] {
+        let mut b = responder();
+        b.hear(0, Op::AtomicWrite(reth(1, 8, length)), &vec![7; payload]);
+        invalid(&mut b, 0, 0, &format!("length {length}, {payload} bytes"));
+        assert_eq!(b.cx.memory.bytes(1)[..32], [0; 32]);
+    }
+}
+
+#[test]
 fn a_send_with_invalidate_takes_the_key_back_before_it_completes() {
     let mut b = responder_with(1);
     b.hear(0, Op::Send(SendAt::Only(SendTail::Invalidate(Rkey(7)))), &[1; 4]);
