@@ -3,6 +3,7 @@
 pub mod ah;
 pub mod buffer;
 pub mod channel;
+pub mod compat;
 pub mod context;
 pub mod cq;
 mod cq_ex;
