@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::null_mut;
 
 use abi::verbs::*;
-use capi::verbs::{buffer, memory, provider, qp, query};
+use capi::verbs::{ah, buffer, memory, provider, qp, query};
 
 use support::{Loop, errno, send};
 
@@ -189,6 +189,8 @@ fn speed_options_and_order_are_what_a_software_port_has() {
         assert_eq!(qp::ibv_query_ece(l.qp, &raw mut ece), libc::EOPNOTSUPP);
         assert_eq!(qp::ibv_set_ece(l.qp, &raw mut ece), libc::EOPNOTSUPP);
         assert_eq!(qp::ibv_query_qp_data_in_order(l.qp, IBV_WR_RDMA_WRITE, 0), 0);
+        assert!(buffer::ibv_alloc_dmah(l.context, null_mut()).is_null());
+        assert_eq!((errno(), buffer::ibv_dealloc_dmah(null_mut())), (libc::EOPNOTSUPP, libc::EOPNOTSUPP));
     }
     l.close();
 }
@@ -212,4 +214,25 @@ fn a_file_of_sysfs_is_read_without_its_newline() {
     assert_eq!(read("lines", 4).0, -1, "no room for the end");
     assert_eq!((read("none", 16).0, read("missing", 16).0, errno()), (0, -1, libc::ENOENT));
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn the_ethernet_address_of_an_address_is_its_neighbours() {
+    let l = Loop::open();
+    unsafe {
+        let mut attr: ibv_ah_attr = std::mem::zeroed();
+        (attr.is_global, attr.port_num, attr.grh.sgid_index) = (1, 1, 1);
+        let mut resolve = |address: [u8; 4], port: u8| {
+            attr.grh.dgid.raw = [0; 16];
+            attr.grh.dgid.raw[10..12].fill(0xff);
+            attr.grh.dgid.raw[12..].copy_from_slice(&address);
+            attr.port_num = port;
+            let (mut mac, mut vid) = ([9; 6], 9);
+            let code = ah::ibv_resolve_eth_l2_from_gid(l.context, &raw mut attr, &raw mut mac, &raw mut vid);
+            (code, mac, vid)
+        };
+        assert_eq!(resolve([127, 0, 0, 1], 1), (0, [0; 6], 0xffff));
+        assert_eq!(resolve([127, 0, 0, 1], 2), (-libc::EINVAL, [9; 6], 9));
+    }
+    l.close();
 }

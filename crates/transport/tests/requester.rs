@@ -241,7 +241,8 @@ fn a_read_response_that_does_not_end_where_the_read_ends_is_bad() {
 #[test]
 fn a_read_response_longer_than_the_read_is_bad_and_writes_nothing_beyond() {
     let (whole, more) = (&[9; MTU][..], &[9; 9][..]);
-    let cases: [(&str, u32, &[(ReadAt, &[u8])]); 4] = [
+    type Responses<'a> = &'a [(ReadAt, &'a [u8])];
+    let cases: [(&str, u32, Responses<'_>); 4] = [
         ("only", 8, &[(ReadAt::Only(aeth(1)), more)]),
         ("first without an end", 8, &[(ReadAt::First(aeth(1)), whole)]),
         ("last", MTU as u32 + 8, &[(ReadAt::First(aeth(1)), whole), (ReadAt::Last(aeth(1)), more)]),

@@ -6,7 +6,9 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-use abi::verbs::{self as v, ibv_buf, ibv_mr, ibv_mr_init_attr, ibv_pd};
+use abi::verbs::{
+    self as v, ibv_buf, ibv_context, ibv_dm, ibv_dmah, ibv_dmah_init_attr, ibv_mr, ibv_mr_init_attr, ibv_pd,
+};
 
 use crate::border::{self, Errno};
 use crate::verbs::context::Context;
@@ -212,4 +214,22 @@ pub unsafe extern "C" fn ibv_reg_buf_mr(
 /// `ibv_export_buf_dmabuf_fd`: errno ENODATA, because no buffer here is a dma-buf.
 pub unsafe extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut ibv_buf) -> c_int {
     border::or_minus_one(|| Err(Errno(libc::ENODATA)))
+}
+
+/// `ibv_alloc_dmah`: errno EOPNOTSUPP. A DMA handle steers an adapter's writes into a processor's cache; here processors write.
+pub unsafe extern "C" fn ibv_alloc_dmah(
+    _context: *mut ibv_context,
+    _attr: *mut ibv_dmah_init_attr,
+) -> *mut ibv_dmah {
+    border::or_null(|| Err(Errno(libc::EOPNOTSUPP)))
+}
+
+/// `ibv_dealloc_dmah`: EOPNOTSUPP, as there is none.
+pub unsafe extern "C" fn ibv_dealloc_dmah(_dmah: *mut ibv_dmah) -> c_int {
+    border::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
+}
+
+/// `ibv_dm_export_dmabuf_fd`: errno EOPNOTSUPP. Device memory here is the process's own, and no dma-buf.
+pub unsafe extern "C" fn ibv_dm_export_dmabuf_fd(_dm: *mut ibv_dm) -> c_int {
+    border::or_minus_one(|| Err(Errno(libc::EOPNOTSUPP)))
 }
