@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 /// How many lines of symbols/unbuilt.txt there may be. The number may only fall: lower it with every function built.
-const UNBUILT_AT_MOST: usize = 218;
+const UNBUILT_AT_MOST: usize = 208;
 
 /// The lines of a list in symbols/, without comments, split at spaces.
 fn list(name: &str) -> Vec<Vec<String>> {

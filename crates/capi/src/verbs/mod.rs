@@ -5,6 +5,7 @@ pub mod buffer;
 pub mod channel;
 pub mod compat;
 pub mod context;
+pub mod counter;
 pub mod cq;
 mod cq_ex;
 pub mod device;
