@@ -12,6 +12,7 @@ pub mod device;
 mod dm;
 pub mod event;
 mod flow;
+mod flow_counter;
 pub mod fork;
 pub mod import;
 pub mod marshall;
