@@ -1,5 +1,7 @@
-"""Bad calls and the errno of the manual pages (programs/errors.c)."""
-from .harness import row
+"""Small C programs: bad calls and the errno of the manual pages (programs/errors.c), memory, adapters of vendors."""
+import os
+
+from .harness import LeftOut, row
 
 GROUPS = ("device", "memory", "queues", "states", "addresses", "connect", "refusal", "endpoints", "events", "limits")
 
@@ -21,3 +23,14 @@ def memory(r):
         r.check(p.wait(40) == 0 and p.out.lines, f"exit {p.rc}", p)
         taken = int(p.out.lines[0])
         r.check(taken <= 16384, f"{taken} bytes with {receives} receives", p)
+
+
+@row("vendors", "libmlx5 and libefa load beside Verbena, and a program that links them takes the plain verbs", "programs/vendors.c")
+def vendors(r):
+    if not all(os.path.exists(f"/usr/include/infiniband/{header}.h") for header in ("mlx5dv", "efadv")):
+        raise LeftOut("libibverbs-dev has no mlx5dv.h and efadv.h")
+    p = r.run(r.compiled("vendors", "mlx5", "efa"), ns=r.namespace())
+    rc = p.wait(20)
+    bad = [line for line in p.out.lines if line.startswith("not ok")]
+    r.check(not bad, "; ".join(line.removeprefix("not ok ") for line in bad))
+    r.check(rc == 0 and "ok plain verbs: a message" in p.out.lines, f"exit {rc}", p)

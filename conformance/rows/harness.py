@@ -333,8 +333,8 @@ class Row:
     def guest(self, g, *argv):
         return Job(self, g, list(argv))
 
-    def compiled(self, name):
-        return self.harness.compiled(name)
+    def compiled(self, name, *libraries):
+        return self.harness.compiled(name, *libraries)
 
     def listening(self, server, port, seconds=10):
         """Wait until an rdma_cm listener of `server`'s namespace has the port: its abstract name is there."""
@@ -409,8 +409,8 @@ class Harness:
         Guest.down()
         shutil.rmtree(self.work, ignore_errors=True)
 
-    def compiled(self, name):
-        """A program of programs/, built against the installed headers and linked to -libverbs -lrdmacm as anyone would."""
+    def compiled(self, name, *libraries):
+        """A program of programs/, built against the installed headers and linked to -libverbs -lrdmacm as anyone would, other libraries first."""
         binary = os.path.join(self.work, name)
         if not os.path.exists(binary):
             need("gcc")
@@ -418,7 +418,7 @@ class Harness:
                 if not os.path.exists(f"/usr/include/{header}"):
                     raise LeftOut("libibverbs-dev or librdmacm-dev is not installed")
             sh("gcc", "-O1", "-g", "-Wall", "-Wextra", "-o", binary, os.path.join(HERE, "programs", f"{name}.c"),
-               "-libverbs", "-lrdmacm", "-lpthread")
+               *(f"-l{library}" for library in libraries), "-libverbs", "-lrdmacm", "-lpthread")
         return binary
 
     def run(self, spec):

@@ -44,6 +44,31 @@ pub struct ibv_sa_path_rec {
     pub preference: u8,
 }
 
+/// The same as the kernel hands it to processes (`<rdma/ib_user_sa.h>`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ib_user_path_rec {
+    pub dgid: [u8; 16],
+    pub sgid: [u8; 16],
+    pub dlid: be16,
+    pub slid: be16,
+    pub raw_traffic: u32,
+    pub flow_label: be32,
+    pub reversible: u32,
+    pub mtu: u32,
+    pub pkey: be16,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub numb_path: u8,
+    pub sl: u8,
+    pub mtu_selector: u8,
+    pub rate_selector: u8,
+    pub rate: u8,
+    pub packet_life_time_selector: u8,
+    pub packet_life_time: u8,
+    pub preference: u8,
+}
+
 /// A membership in a multicast group.
 #[repr(C)]
 #[derive(Clone, Copy)]

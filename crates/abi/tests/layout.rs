@@ -54,7 +54,8 @@ fn c_name(here: &[&str], there: &[&str]) -> String {
     if there.is_empty() { here.join(".") } else { there.join(".") }
 }
 
-const HEADERS: &str = "#include <infiniband/verbs.h>\n#include <infiniband/tm_types.h>\n#include <infiniband/ib.h>\n#include <rdma/rdma_cma.h>\n";
+const HEADERS: &str = "#include <infiniband/verbs.h>\n#include <infiniband/tm_types.h>\n#include <infiniband/ib.h>\n\
+     #include <rdma/rdma_cma.h>\n#include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n";
 
 /// Names that C reaches by another name: macros of `<infiniband/verbs_api.h>` for names of the kernel's header.
 const BY_MACRO: &str = "IBV_ADVISE_MR_FLAG_FLUSH IBV_QPF_GRH_REQUIRED";

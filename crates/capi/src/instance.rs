@@ -2,7 +2,7 @@
 //! forked child finds its parent's inert and makes its own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use host::{Host, RealWorld};
@@ -11,6 +11,7 @@ use node::{DeviceSpec, Node};
 
 use crate::border::{self, Errno};
 use crate::counters;
+use crate::per_process::PerProcess;
 
 /// A host and its node, running.
 pub(crate) struct Instance {
@@ -67,25 +68,24 @@ impl Instance {
     }
 }
 
-static CURRENT: Mutex<Option<Arc<Instance>>> = Mutex::new(None);
+/// A forked child makes its own, even where it was forked while another thread was making its parent's. What that holds is
+/// not the child's to end.
+static CURRENT: PerProcess<Mutex<Option<Arc<Instance>>>> = PerProcess::new();
 
 /// The instance of this process, made if there is none.
 pub(crate) fn get() -> Result<Arc<Instance>, Errno> {
-    let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(instance) = current.as_ref().filter(|i| i.is_ours()) {
+    let mut current = CURRENT.get().lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(instance) = &*current {
         return Ok(instance.clone());
     }
     let instance = Arc::new(start()?);
-    if let Some(parents) = current.replace(instance.clone()) {
-        // Of another process: its threads do not exist here, and what it holds is no longer ours to end.
-        std::mem::forget(parents);
-    }
+    *current = Some(instance.clone());
     Ok(instance)
 }
 
 /// The instance of this process, if there is one and nobody is making another right now.
 pub(crate) fn try_get() -> Option<Arc<Instance>> {
-    CURRENT.try_lock().ok()?.as_ref().filter(|i| i.is_ours()).cloned()
+    CURRENT.get().try_lock().ok()?.clone()
 }
 
 /// Runs in `exit`, while other threads go on and may hold any lock: it waits for none.
@@ -100,7 +100,7 @@ extern "C" fn at_exit() {
 
 fn start() -> Result<Instance, Errno> {
     border::after_panic(|| {
-        let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let current = CURRENT.get().lock().unwrap_or_else(PoisonError::into_inner).clone();
         current.iter().for_each(|instance| instance.fail());
     });
     let mut config = node::Config { devices: configured(), ..node::Config::default() };
@@ -121,9 +121,13 @@ fn start() -> Result<Instance, Errno> {
         Node::new(world, &config, &interfaces)
     };
     let host = Host::start(make, host::Config { on_panic: border::panicked, ..host::Config::default() })?;
-    static AT_EXIT: Once = Once::new();
-    // SAFETY: a function that lives as long as the process: the object is linked with -z nodelete. A forked child inherits it.
-    AT_EXIT.call_once(|| _ = unsafe { libc::atexit(at_exit) });
+    // A forked child inherits the function. No `Once`, which a child could inherit as taken; one thread at a time is here.
+    static AT_EXIT: AtomicBool = AtomicBool::new(false);
+    if !AT_EXIT.load(Ordering::Relaxed) {
+        // SAFETY: a function that lives as long as the process: the object is linked with -z nodelete.
+        unsafe { libc::atexit(at_exit) };
+        AT_EXIT.store(true, Ordering::Relaxed);
+    }
     counters::remember_file();
     Ok(Instance { host, explained: AtomicBool::new(false), fatal: AtomicBool::new(false) })
 }

@@ -14,6 +14,7 @@ pub mod cma;
 mod counters;
 mod fds;
 mod instance;
+mod per_process;
 pub mod rpma;
 pub mod unbuilt;
 pub mod verbs;

@@ -114,6 +114,62 @@ fn a_frame_comes_back_through_a_rule_as_it_was_sent() {
 }
 
 #[test]
+fn a_rule_counts_what_it_matches_into_the_counters_it_names() {
+    /// A rule with an action to count, one behind the other without a gap.
+    #[repr(C, packed(4))]
+    struct Counted {
+        rule: ToOne,
+        count: ibv_flow_spec_counter_action,
+    }
+    let Some(mut l) = open_raw() else { return };
+    let t = table(l.context);
+    let group = [3, 0, 0, 0, 0, 2];
+    unsafe {
+        let mut none = ibv_counters_init_attr::default();
+        let counters = t.create_counters.expect("built")(l.context, &raw mut none);
+        let point = |counter_desc, index| {
+            let mut attr = ibv_counter_attach_attr { counter_desc, index, comp_mask: 0 };
+            t.attach_counters_point_flow.expect("built")(counters, &raw mut attr, null_mut())
+        };
+        let read = |n: u32| {
+            let mut values = [7; 3];
+            (t.read_counters.expect("built")(counters, values.as_mut_ptr(), n, 0), values)
+        };
+        assert_eq!((point(IBV_COUNTER_BYTES, 0), point(IBV_COUNTER_PACKETS, 2)), (0, 0));
+        assert_eq!((point(2, 0), point(IBV_COUNTER_BYTES, 16)), (libc::ENOTSUP, libc::EINVAL));
+        assert_eq!((read(3), read(2).0), ((0, [0; 3]), libc::EINVAL));
+
+        let size = size_of::<ibv_flow_spec_counter_action>() as u16;
+        let mut counted = Counted {
+            rule: to(group),
+            count: ibv_flow_spec_counter_action { type_: IBV_FLOW_SPEC_ACTION_COUNT, size, counters },
+        };
+        counted.rule.attr.num_of_specs = 2;
+        let create = t.ibv_create_flow.expect("built");
+        let flow = create(l.qp, (&raw mut counted).cast());
+        assert!(!flow.is_null(), "create_flow: errno {}", errno());
+        assert_eq!(
+            (point(IBV_COUNTER_BYTES, 1), t.destroy_counters.expect("built")(counters)),
+            (libc::EBUSY, libc::EBUSY)
+        );
+        for (to, bytes, packets) in [(group, 22, 1), ([3, 0, 0, 0, 0, 9], 22, 1), (group, 44, 2)] {
+            let length = write_frame(&mut l, to);
+            assert_eq!(l.post_recv(1, 100), 0);
+            let mut sge = [l.sge(0, length)];
+            assert_eq!(l.post_send(&mut send(2, IBV_WR_SEND, &mut sge)), 0);
+            l.completions(if to == group { 2 } else { 1 });
+            assert_eq!(read(3), (0, [bytes, 0, packets]));
+        }
+        counted.count.counters = null_mut();
+        assert!(create(l.qp, (&raw mut counted).cast()).is_null());
+        assert_eq!(errno(), libc::EINVAL);
+        assert_eq!(t.ibv_destroy_flow.expect("built")(flow), 0);
+        assert_eq!((read(3).1, t.destroy_counters.expect("built")(counters)), ([44, 0, 2], 0));
+    }
+    l.close();
+}
+
+#[test]
 fn without_cap_net_raw_there_is_no_raw_packet_queue_pair() {
     const CAP_NET_RAW: u32 = 13;
     let mut l = open();

@@ -65,7 +65,7 @@ fn the_extended_table_fills_no_more_than_the_program_knows() {
         assert_eq!((*ctx).abi_compat, VERBS_ABI_IS_EXTENDED);
         let whole = ctx.byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>();
         assert_eq!((*whole).sz, size_of::<verbs_context>());
-        assert!((*whole).create_cq_ex.is_some() && (*whole).create_counters.is_none());
+        assert!((*whole).create_cq_ex.is_some() && (*whole).create_flow_action_esp.is_none());
         let mut port: ibv_port_attr = std::mem::zeroed();
         port.active_speed_ex = 99;
         let old = std::mem::offset_of!(ibv_port_attr, active_speed_ex);
@@ -235,6 +235,19 @@ fn unacknowledged_event(l: &Loop) {
         assert_eq!(cq, l.cq);
     }
     assert_eq!(l.completions(2).len(), 2);
+}
+
+#[test]
+fn a_queue_pair_without_a_domain_or_attributes_is_einval() {
+    let l = Loop::open();
+    unsafe {
+        let mut init = init(l.cq);
+        assert!(qp::ibv_create_qp(null_mut(), &raw mut init).is_null());
+        assert_eq!(errno(), libc::EINVAL);
+        assert!(qp::ibv_create_qp(l.pd, null_mut()).is_null());
+        assert_eq!(errno(), libc::EINVAL);
+    }
+    l.close();
 }
 
 #[test]

@@ -191,3 +191,9 @@ pub(crate) fn family_and_bytes(address: &IpAddr) -> (u8, Vec<u8>) {
         IpAddr::V6(v6) => (libc::AF_INET6 as u8, v6.octets().to_vec()),
     }
 }
+
+/// The number of the VLAN that an interface is, where it is one (8021q's file: "NAME  VID: 5 ...").
+pub(crate) fn vlan(name: &str) -> Option<u16> {
+    let text = std::fs::read_to_string(std::path::Path::new("/proc/net/vlan").join(name)).ok()?;
+    text.split_once("VID:")?.1.split_whitespace().next()?.parse().ok()
+}

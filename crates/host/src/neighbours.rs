@@ -22,6 +22,9 @@ use crate::sys;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often the table is looked at while somebody waits, since notifications can be lost.
 const RECHECK: Duration = Duration::from_millis(250);
+/// How often, and how long apart, a thread that waits itself looks: three seconds in all.
+const ETHERNET_ROUNDS: u32 = 150;
+const ETHERNET_PAUSE: Duration = Duration::from_millis(20);
 /// Most that may wait.
 const MAX_WAITING: usize = 4096;
 
@@ -154,6 +157,58 @@ impl Neighbours {
     }
 }
 
+/// The Ethernet address that packets of a route are sent to: the group's, our own, or the next hop's, for which the caller
+/// is kept waiting up to three seconds.
+///
+/// # Errors
+///
+/// EHOSTUNREACH where the next hop does not answer; what the system says to a packet for it.
+pub(crate) fn ethernet(route: &Route, known: &Known, requests: &Mutex<Netlink>) -> Result<[u8; 6], i32> {
+    if let Some(group) = group(route.dest) {
+        return Ok(group);
+    }
+    if route.local || known.has_no_neighbours(route.interface) {
+        return known.by_index(route.interface).map(|interface| interface.mac).ok_or(libc::ENODEV);
+    }
+    let neighbour = Neighbour { interface: route.interface, address: route.next_hop };
+    for round in 0..ETHERNET_ROUNDS {
+        if let Some(address) = link_address(requests, neighbour) {
+            return Ok(address);
+        }
+        if round == 0 {
+            provoke(route).map_err(|error| sys::errno(&error))?;
+        }
+        std::thread::sleep(ETHERNET_PAUSE);
+    }
+    Err(libc::EHOSTUNREACH)
+}
+
+/// The Ethernet address of a multicast group (RFC 1112 §6.4, RFC 2464 §7); `None` for other addresses.
+fn group(address: IpAddr) -> Option<[u8; 6]> {
+    match address {
+        IpAddr::V4(v4) if v4.is_multicast() => {
+            let [_, b, c, d] = v4.octets();
+            Some([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+        }
+        IpAddr::V6(v6) if v6.is_multicast() => {
+            let [.., a, b, c, d] = v6.octets();
+            Some([0x33, 0x33, a, b, c, d])
+        }
+        _ => None,
+    }
+}
+
+/// The Ethernet address of a neighbour, where the kernel knows it and believes in it.
+fn link_address(requests: &Mutex<Netlink>, neighbour: Neighbour) -> Option<[u8; 6]> {
+    let mut found = None;
+    ask(requests, neighbour, |message| {
+        let usable = read(message).is_some_and(|(_, state)| state & USABLE != 0);
+        let address = message.attributes(NDMSG).find(|(kind, _)| *kind == libc::NDA_LLADDR);
+        found = address.filter(|_| usable).and_then(|(_, bytes)| bytes.try_into().ok());
+    });
+    found
+}
+
 /// Answers all that wait for `neighbour`, where `found` is an answer.
 fn settle(waiting: &mut Vec<Waiting>, answers: &mut Vec<Answer>, neighbour: Neighbour, found: u16) {
     let result = match found {
@@ -172,16 +227,21 @@ fn settle(waiting: &mut Vec<Waiting>, answers: &mut Vec<Answer>, neighbour: Neig
 
 /// The state of a neighbour, where the kernel knows it.
 fn look_up(requests: &Mutex<Netlink>, neighbour: Neighbour) -> Option<u16> {
+    let mut found = None;
+    ask(requests, neighbour, |message| found = read(message).map(|(_, state)| state));
+    found
+}
+
+/// Hands what the kernel knows of a neighbour to `told`.
+fn ask(requests: &Mutex<Netlink>, neighbour: Neighbour, mut told: impl FnMut(&Message<'_>)) {
     let (family, address) = family_and_bytes(&neighbour.address);
     let mut body = vec![family, 0, 0, 0];
     body.extend_from_slice(&neighbour.interface.to_ne_bytes());
     body.extend_from_slice(&[0; 4]);
     put_attribute(&mut body, libc::NDA_DST, &address);
-    let mut found = None;
     let mut requests = requests.lock().unwrap_or_else(PoisonError::into_inner);
     // ENOENT: no such neighbour. EOPNOTSUPP and EINVAL before Linux 5.0: found out as if there were none.
-    requests.ask(libc::RTM_GETNEIGH, &body, |message| found = read(&message).map(|(_, state)| state)).ok()?;
-    found
+    let _ = requests.ask(libc::RTM_GETNEIGH, &body, |message| told(&message));
 }
 
 fn read(message: &Message<'_>) -> Option<(Neighbour, u16)> {

@@ -23,7 +23,7 @@ use crate::ports::{Opener, Ports};
 use crate::raw::Frames;
 use crate::registry::{self, Registry};
 use crate::sys::{self, Bell};
-use crate::{Config, fork, identity, routes};
+use crate::{Config, fork, identity, interfaces, neighbours, routes};
 
 /// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by a guest and the
 /// [`Host`](crate::Host) that runs it.
@@ -80,6 +80,16 @@ impl RealWorld {
     /// The interfaces as they are now.
     pub fn interfaces(&self) -> Vec<Interface> {
         self.interfaces.current().list.clone()
+    }
+
+    /// The Ethernet address, and the VLAN if any, by which packets for `query` leave. Waits up to three seconds for a
+    /// neighbour that is not known yet. The error is an errno: EHOSTUNREACH where it does not answer, and those of
+    /// [`World::route`](node::World::route).
+    pub fn ethernet_address(&self, query: RouteQuery) -> Result<([u8; 6], Option<u16>), i32> {
+        let route = self.route(query)?;
+        let known = self.interfaces.current();
+        let address = neighbours::ethernet(&route, &known, &self.requests)?;
+        Ok((address, known.by_index(route.interface).and_then(|interface| interfaces::vlan(&interface.name))))
     }
 
     /// Whether this process made it; false in a forked child that inherited it.

@@ -208,10 +208,15 @@ fn neighbours(host: &kit::Recording) {
         world.reach(ticket, &world.route(query(dest)).unwrap());
         assert_eq!(host.guest().resolved(ticket), Some(result), "{dest}");
     }
+    let far = world.ethernet_address(query("10.9.0.2")).unwrap();
+    assert_eq!(world.ethernet_address(query("fd09::2")), Ok(far));
+    assert!(far.0 != [0; 6] && far.1.is_none());
+    assert_eq!(world.ethernet_address(query("10.9.0.76")), Err(libc::EHOSTUNREACH));
     // One that failed is asked again, not remembered.
     ip("neigh replace 10.9.0.78 lladdr 02:00:00:00:00:01 dev veth0 nud permanent");
     world.reach(6, &world.route(query("10.9.0.78")).unwrap());
     assert_eq!(host.guest().resolved(6), Some(Ok(())));
+    assert_eq!(world.ethernet_address(query("10.9.0.78")), Ok(([2, 0, 0, 0, 0, 1], None)));
 }
 
 fn addresses(host: &kit::Recording, index: u32) {

@@ -119,6 +119,7 @@ pub struct Device {
     pds: AtomicU32,
     next_pd: AtomicU32,
     cqs: AtomicU32,
+    pub(crate) completion_counters: AtomicU32,
     /// Completion queues that hold an event back, and until when.
     moderated: Mutex<Vec<(Instant, Weak<Cq>)>>,
     dm_bytes: AtomicU64,
@@ -203,7 +204,8 @@ impl Drop for CqSlot {
     }
 }
 
-fn take_one(counter: &AtomicU32, limit: u32, what: &'static str) -> Result<(), Error> {
+/// Counts one of a kind in; `Limit` where there are so many.
+pub(crate) fn take_one(counter: &AtomicU32, limit: u32, what: &'static str) -> Result<(), Error> {
     counter
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < limit).then_some(n + 1))
         .map(drop)
@@ -240,6 +242,7 @@ impl Device {
             pds: AtomicU32::new(0),
             next_pd: AtomicU32::new(1),
             cqs: AtomicU32::new(0),
+            completion_counters: AtomicU32::new(0),
             moderated: Mutex::default(),
             dm_bytes: AtomicU64::new(0),
         })

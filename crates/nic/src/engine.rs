@@ -88,10 +88,14 @@ impl Engine {
     /// The attributes that `bits` name changed in state `from`, where they may also change later.
     pub fn changed(&mut self, attr: &QpAttr, from: QpState, bits: u32) {
         const RETRIES: u32 = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY;
+        const DEPTHS: u32 = mask::MAX_QP_RD_ATOMIC | mask::MAX_DEST_RD_ATOMIC;
         match self {
             Engine::Rc(e) => {
                 if from == QpState::Sqd && bits & RETRIES != 0 {
                     e.set_retries(rts(attr));
+                }
+                if from == QpState::Sqd && bits & DEPTHS != 0 {
+                    e.set_depths(attr.max_rd_atomic, attr.max_dest_rd_atomic);
                 }
                 if from != QpState::Init && bits & mask::MIN_RNR_TIMER != 0 {
                     e.set_min_rnr_timer(attr.min_rnr_timer);

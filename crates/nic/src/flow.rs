@@ -143,6 +143,15 @@ impl Flow {
     }
 }
 
+/// What the rules that count into it have matched, whether they passed it on, copied or dropped it.
+#[derive(Debug, Default)]
+pub struct FlowCounter {
+    /// Frames.
+    pub packets: AtomicU64,
+    /// Bytes of them, without preamble and checksum.
+    pub bytes: AtomicU64,
+}
+
 /// A rule in force, by which it is taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowId(u64);
@@ -152,6 +161,7 @@ struct Rule {
     id: u64,
     flow: Flow,
     qp: Arc<Qp>,
+    counter: Option<Arc<FlowCounter>>,
 }
 
 /// The rules of a device, in the order in which they are tried.
@@ -168,7 +178,7 @@ impl Flows {
         let mut takers: Vec<Arc<Qp>> = Vec::new();
         let mut taken: Option<&Flow> = None;
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
-        for Rule { flow, qp, .. } in rules.iter() {
+        for Rule { flow, qp, counter, .. } in rules.iter() {
             let is_copy = flow.kind == FlowKind::Sniffer || flow.dont_trap;
             let wanted = match taken {
                 _ if !returns && flow.kind != FlowKind::Sniffer => false,
@@ -177,6 +187,10 @@ impl Flows {
             };
             if !wanted {
                 continue;
+            }
+            if let Some(counter) = counter {
+                counter.packets.fetch_add(1, Ordering::Relaxed);
+                counter.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             }
             if !is_copy && taken.is_none() {
                 taken = Some(flow);
@@ -197,6 +211,15 @@ impl Qp {
     /// `Invalid`: not a raw packet queue pair; defaults and sniffers with specifications or "don't trap". `Limit`: more
     /// rules than the device has. `Unsupported`: a datagram queue pair. `System`: the world refused to listen.
     pub fn steer(self: &Arc<Self>, flow: Flow) -> Result<FlowId, Error> {
+        self.steer_counted(flow, None)
+    }
+
+    /// The same with a counter of what the rule matches (IBV_FLOW_SPEC_ACTION_COUNT). Errors as of [`Qp::steer`].
+    pub fn steer_counted(
+        self: &Arc<Self>,
+        flow: Flow,
+        counter: Option<Arc<FlowCounter>>,
+    ) -> Result<FlowId, Error> {
         match self.init().kind {
             QpType::RawPacket => {}
             QpType::Ud => return Err(Error::Unsupported("flow rules for datagram queue pairs")),
@@ -215,7 +238,7 @@ impl Qp {
         }
         let id = device.flows.next.fetch_add(1, Ordering::Relaxed);
         let at = rules.partition_point(|r| r.flow.order() <= flow.order());
-        rules.insert(at, Rule { id, flow, qp: self.clone() });
+        rules.insert(at, Rule { id, flow, qp: self.clone(), counter });
         Ok(FlowId(id))
     }
 

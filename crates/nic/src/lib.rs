@@ -7,6 +7,7 @@
 
 mod ah;
 pub mod attr;
+pub mod counter;
 pub mod cq;
 mod datagram;
 pub mod device;
@@ -35,6 +36,7 @@ mod xrc;
 
 pub use ah::{Ah, Datagram};
 pub use attr::{AddressVector, QpAttr, QpState, QpType, mask};
+pub use counter::CompletionCounter;
 pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Moderation, Stamp};
 pub use device::{Device, DeviceConfig, Numbers, Pd};
 pub use events::{AsyncEvent, Element, EventKind};

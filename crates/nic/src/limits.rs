@@ -4,6 +4,7 @@
 //! |---|---|
 //! | queue pairs of a process | 65,536 |
 //! | completion queues of a device and process | 65,536 |
+//! | completion counters of a device and process | 65,536 |
 //! | memory regions and windows of a device and process | 65,535 |
 //! | shared receive queues of a device and process | 65,536 |
 //! | protection domains of a device and process | 65,536 |
@@ -26,6 +27,8 @@
 pub const MAX_QP: u32 = 65_536;
 /// Completion queues.
 pub const MAX_CQ: u32 = 65_536;
+/// Completion counters.
+pub const MAX_COMPLETION_COUNTERS: u32 = 65_536;
 /// Shared receive queues.
 pub const MAX_SRQ: u32 = 65_536;
 /// Receives of a shared receive queue.

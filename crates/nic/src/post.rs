@@ -87,6 +87,10 @@ impl Sender<'_> {
             return Err(PostError::Full);
         }
         wr.signaled |= init.sq_sig_all;
+        if let Some(counted) = &mut inner.counted {
+            counted.posted(wr.signaled);
+            wr.signaled = true;
+        }
         let (engine, mut stand) = inner.split(self.qp);
         engine.post(wr, to, srq & 0xff_ffff, &mut stand);
         Ok(())

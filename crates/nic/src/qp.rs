@@ -13,6 +13,7 @@ use wire::Qpn;
 use wire::roce::Packet;
 
 use crate::attr::{self, QpAttr, QpState, QpType, mask};
+use crate::counter::{CompletionCounter, Counted};
 use crate::cq::{Cq, Note};
 use crate::engine::Engine;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
@@ -87,6 +88,8 @@ pub(crate) struct Inner {
     timer: Option<Instant>,
     /// To be told when the lock is released.
     pub(crate) notes: Vec<Note>,
+    /// The completion counters it counts into, where there are some.
+    pub(crate) counted: Option<Box<Counted>>,
     pub(crate) destroyed: bool,
     /// The device knows that an ACK may be held back here.
     listed: bool,
@@ -107,6 +110,7 @@ pub(crate) struct Stand<'a> {
     receives: &'a mut VecDeque<RecvWr>,
     window: &'a Window,
     notes: &'a mut Vec<Note>,
+    counted: Option<&'a mut Counted>,
 }
 
 impl Context for Stand<'_> {
@@ -123,6 +127,11 @@ impl Context for Stand<'_> {
         }
     }
     fn complete(&mut self, side: Side, completion: Completion) {
+        if let Some(counted) = &mut self.counted
+            && !counted.completed(side, &completion)
+        {
+            return;
+        }
         let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
         let cq = match (side, chosen) {
             (Side::Send, _) => &self.qp.init.send_cq,
@@ -160,6 +169,7 @@ impl Inner {
             receives: &mut self.receives,
             window: &self.window,
             notes: &mut self.notes,
+            counted: self.counted.as_deref_mut(),
         };
         (&mut self.engine, stand)
     }
@@ -217,6 +227,7 @@ impl Qp {
                 drain_awaited: false,
                 timer: None,
                 notes: Vec::new(),
+                counted: None,
                 destroyed: false,
                 listed: false,
                 flushes: 0,
@@ -261,6 +272,7 @@ impl Qp {
             engine.fail(&mut stand);
             inner.receives.clear();
             inner.notes.clear();
+            inner.counted = None;
         }
         self.leave_groups();
         self.pd.device.remove_qp(self.qpn);
@@ -295,6 +307,23 @@ impl Qp {
         Ok(())
     }
 
+    /// Counts these operations ([`crate::counter::ops`]) into a completion counter, until it is destroyed.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for no operations or a state beyond Init, `Busy` where one is counted already, `Unsupported` for what peers
+    /// do.
+    pub fn count_into(&self, counter: &Arc<CompletionCounter>, ops: u32) -> Result<(), Error> {
+        let mut inner = self.lock();
+        if !matches!(inner.current_state(), QpState::Reset | QpState::Init) {
+            return Err(Error::Invalid("the queue pair is beyond INIT"));
+        }
+        let mut counted = inner.counted.take().unwrap_or_default();
+        let attached = counted.attach(counter, ops);
+        inner.counted = counted.is_used().then_some(counted);
+        attached
+    }
+
     /// All attributes as they are.
     pub fn query(&self) -> QpAttr {
         let inner = self.lock();
@@ -327,8 +356,7 @@ impl Qp {
         match inner.current_state() {
             QpState::Reset => return Err(PostError::Invalid("queue pair is in state RESET")),
             QpState::Error => {
-                let flushed = wr.completion(Status::WrFlush, self.qpn);
-                self.init.recv_cq.push(flushed, &mut inner.notes);
+                inner.flush_receive(self, &wr);
                 self.unlock(inner);
                 return Ok(());
             }
@@ -494,8 +522,17 @@ impl Inner {
         }
         self.state = QpState::Error;
         while let Some(wr) = self.receives.pop_front() {
-            qp.init.recv_cq.push(wr.completion(Status::WrFlush, qp.qpn), &mut self.notes);
+            self.flush_receive(qp, &wr);
         }
+    }
+
+    /// A posted receive completes in the error state.
+    fn flush_receive(&mut self, qp: &Qp, wr: &RecvWr) {
+        let flushed = wr.completion(Status::WrFlush, qp.qpn);
+        if let Some(counted) = &mut self.counted {
+            counted.completed(Side::Receive, &flushed);
+        }
+        qp.init.recv_cq.push(flushed, &mut self.notes);
     }
 
     /// Takes over the attributes that `bits` name and moves the engine.

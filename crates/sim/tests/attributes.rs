@@ -59,7 +59,9 @@ fn connected(wiring: Wiring) -> (Sim, [HostId; 2], End, End) {
         let process = sim.start(host, &node::Config::default());
         let node = sim.node(process).unwrap();
         let endpoint = Endpoint::new(&node);
-        let buffer = Buffer::new(&endpoint.pd, LEN, 0x10_0000, nic::Access::LOCAL_WRITE).unwrap();
+        let buffer =
+            Buffer::new(&endpoint.pd, LEN, 0x10_0000, nic::Access::LOCAL_WRITE | nic::Access::REMOTE_READ)
+                .unwrap();
         End { node, endpoint, buffer }
     });
     let psn = Psn::new(7);
@@ -142,4 +144,30 @@ fn timeout_and_retries_changed_in_sqd_hold_from_then_on() {
     sim.run_for(Duration::from_millis(100));
     assert_eq!(a.sent(), [(1, Status::RetryExceeded)]);
     assert_eq!((a.endpoint.qp.query().timeout, a.endpoint.qp.query().retry_cnt), (10, 1));
+}
+
+#[test]
+fn the_initiator_depth_changed_in_sqd_holds_from_then_on() {
+    let (mut sim, _, a, b) = connected(wiring());
+    let read = |wr_id| {
+        let data = Data::Sges([a.buffer.sge(0, 8)].into_iter().collect());
+        let op = SendOp::Read { addr: b.buffer.sge(0, 8).addr, rkey: b.buffer.sge(0, 8).lkey };
+        let wr = SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false };
+        a.endpoint.qp.sender(node::World::now(&**a.node.world())).post(wr).unwrap();
+    };
+    a.go_to(QpState::Sqd);
+    b.go_to(QpState::Sqd);
+    a.modify(QpAttr { max_rd_atomic: 0, ..QpAttr::default() }, mask::MAX_QP_RD_ATOMIC);
+    a.modify(QpAttr { max_rd_atomic: 3, ..QpAttr::default() }, mask::MAX_QP_RD_ATOMIC);
+    b.modify(QpAttr { max_dest_rd_atomic: 3, ..QpAttr::default() }, mask::MAX_DEST_RD_ATOMIC);
+    a.go_to(QpState::Rts);
+    b.go_to(QpState::Rts);
+    (1..=3).for_each(read);
+    sim.run_for(Duration::from_millis(50));
+    assert_eq!(a.sent(), [1, 2, 3].map(|id| (id, Status::Success)));
+    a.go_to(QpState::Sqd);
+    a.modify(QpAttr { max_rd_atomic: 0, ..QpAttr::default() }, mask::MAX_QP_RD_ATOMIC);
+    a.go_to(QpState::Rts);
+    read(4);
+    assert_eq!(a.sent(), [(4, Status::LocalQpOperation)], "no READ without a depth");
 }

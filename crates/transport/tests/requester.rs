@@ -239,6 +239,28 @@ fn a_read_response_that_does_not_end_where_the_read_ends_is_bad() {
 }
 
 #[test]
+fn a_read_response_longer_than_the_read_is_bad_and_writes_nothing_beyond() {
+    let (whole, more) = (&[9; MTU][..], &[9; 9][..]);
+    type Responses<'a> = &'a [(ReadAt, &'a [u8])];
+    let cases: [(&str, u32, Responses<'_>); 4] = [
+        ("only", 8, &[(ReadAt::Only(aeth(1)), more)]),
+        ("first without an end", 8, &[(ReadAt::First(aeth(1)), whole)]),
+        ("last", MTU as u32 + 8, &[(ReadAt::First(aeth(1)), whole), (ReadAt::Last(aeth(1)), more)]),
+        ("middle", MTU as u32 + 8, &[(ReadAt::First(aeth(1)), whole), (ReadAt::Middle, whole)]),
+    ];
+    for (name, len, responses) in cases {
+        let mut a = requester();
+        a.post(read(1, sge(1, 0, len), sge(0, 0, len)));
+        a.sent();
+        for (psn, (at, payload)) in (0..).zip(responses) {
+            a.hear(psn, Op::ReadResponse(*at), payload);
+        }
+        assert_eq!(a.completed(), [(1, Status::BadResponse)], "{name}");
+        assert!(a.cx.memory.bytes(1)[len as usize..].iter().all(|b| *b == 0), "{name}");
+    }
+}
+
+#[test]
 fn an_ack_after_an_unanswered_read_is_an_implied_nak_once() {
     let mut a = requester();
     a.post(read(1, sge(0, 0, 8), sge(1, 0, 8)));

@@ -357,6 +357,28 @@ fn results_of_atomics_are_kept_as_many_as_responder_resources() {
 }
 
 #[test]
+fn fewer_responder_resources_under_a_running_responder_lose_nothing_of_what_it_has_begun() {
+    let mut b = responder();
+    b.hear(0, Op::FetchAdd(eth(0, 1, 0)), &[]);
+    b.hear(1, Op::FetchAdd(eth(0, 1, 0)), &[]);
+    assert_eq!(answers(&mut b).len(), 2);
+    b.hear(2, Op::ReadRequest(reth(0, 0, 600)), &[]);
+    b.hear(5, Op::ReadRequest(reth(0, 0, 8)), &[]);
+    b.rc.set_depths(4, 1);
+    let sent = answers(&mut b);
+    assert_eq!(sent.iter().map(|s| s.0).collect::<Vec<_>>(), [2, 3, 4, 5], "both READs are answered");
+    b.hear(0, Op::FetchAdd(eth(0, 1, 0)), &[]);
+    b.hear(1, Op::FetchAdd(eth(0, 1, 0)), &[]);
+    let again: Vec<_> = answers(&mut b).into_iter().map(|s| s.1).collect();
+    assert_eq!(again, [Op::AtomicAcknowledge(aeth(4), 0), Op::AtomicAcknowledge(aeth(4), 1)]);
+    b.hear(6, Op::ReadRequest(reth(0, 0, 8)), &[]);
+    assert_eq!(answers(&mut b).len(), 1, "one at a time from now on");
+    b.hear(7, Op::ReadRequest(reth(0, 0, 8)), &[]);
+    b.hear(8, Op::ReadRequest(reth(0, 0, 8)), &[]);
+    assert_eq!(answers(&mut b)[1], (8, nak(NakCode::InvalidRequest, 6)));
+}
+
+#[test]
 fn more_reads_and_atomics_than_responder_resources_are_an_invalid_request() {
     let mut b = responder();
     for i in 0..4 {
@@ -405,6 +427,16 @@ fn an_atomic_write_is_executed_once_and_answered_by_a_read_response_of_nothing()
     b.hear(0, Op::AtomicWrite(reth(1, 8, 8)), &[7; 8]);
     assert_eq!(answers(&mut b), [(0, answer(2))], "asked for again");
     assert_eq!(b.cx.memory.bytes(1)[..16], [[0; 8], [9; 8]].concat());
+}
+
+#[test]
+fn an_atomic_write_whose_length_is_not_eight_is_an_invalid_request() {
+    for (length, payload) in [(0, 0), (4, 4), (8, 4), (4, 8), (8, 16), (16, 16), (u32::MAX, 8)] {
+        let mut b = responder();
+        b.hear(0, Op::AtomicWrite(reth(1, 8, length)), &vec![7; payload]);
+        invalid(&mut b, 0, 0, &format!("length {length}, {payload} bytes"));
+        assert_eq!(b.cx.memory.bytes(1)[..32], [0; 32]);
+    }
 }
 
 #[test]

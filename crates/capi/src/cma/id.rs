@@ -19,6 +19,7 @@ use crate::cma::addrinfo::Resolution;
 use crate::cma::channel;
 use crate::cma::sockaddr;
 use crate::instance::{self, Instance};
+use crate::per_process::PerProcess;
 use crate::verbs::event::Unacked;
 use crate::verbs::qp::Qp;
 use crate::verbs::{context, device, memory};
@@ -233,12 +234,12 @@ struct Opened {
     pd: Option<usize>,
 }
 
-static OPENED: Mutex<BTreeMap<usize, Opened>> = Mutex::new(BTreeMap::new());
+static OPENED: PerProcess<Mutex<BTreeMap<usize, Opened>>> = PerProcess::new();
 
 /// The shared context of a device.
 pub(crate) fn context_of(nic: &Arc<nic::Device>) -> Result<*mut ibv_context, Errno> {
     let key = Arc::as_ptr(nic) as usize;
-    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(o) = opened.get(&key) {
         return Ok(std::ptr::with_exposed_provenance_mut(o.context));
     }
@@ -256,7 +257,7 @@ pub(crate) fn context_of(nic: &Arc<nic::Device>) -> Result<*mut ibv_context, Err
 /// The default protection domain of a device.
 fn default_pd(nic: &Arc<nic::Device>) -> Result<*mut ibv_pd, Errno> {
     let context = context_of(nic)?;
-    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
     let entry = opened.get_mut(&(Arc::as_ptr(nic) as usize)).ok_or(Errno(libc::ENODEV))?;
     if let Some(pd) = entry.pd {
         return Ok(std::ptr::with_exposed_provenance_mut(pd));

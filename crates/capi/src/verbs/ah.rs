@@ -9,6 +9,7 @@ use abi::verbs::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
 };
 use nic::AddressVector;
+use node::world::RouteQuery;
 use wire::Gid;
 use wire::grh::{GRH_LEN, Grh};
 
@@ -159,4 +160,32 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
 ) -> *mut ibv_ah {
     // SAFETY: by the man page's contract.
     border::or_null(|| unsafe { create(pd, &sender_of((*pd).context, port, &*wc, grh)?) })
+}
+
+/// `ibv_resolve_eth_l2_from_gid`: the Ethernet address of the neighbour that packets to an address go to first, and the VLAN of
+/// the interface or 0xffff. 0, or a negative errno: EINVAL for another port than 1 or an index without a GID,
+/// EHOSTUNREACH where nobody answers for three seconds, ENETUNREACH and others as the routing table says.
+pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
+    context: *mut ibv_context,
+    attr: *mut ibv_ah_attr,
+    eth_mac: *mut [u8; 6],
+    vid: *mut u16,
+) -> c_int {
+    let code = border::or_errno(|| {
+        // SAFETY: a context of ours and the caller's structures, by the man page's contract.
+        let (ours, av) = unsafe { (Context::usable(context)?, from_c(&*attr)) };
+        let entry = ours.nic.gid(av.sgid_index).filter(|_| av.port == 1).ok_or(Errno(libc::EINVAL))?;
+        let dest = ours.nic.address_of(av.dgid, &entry)?;
+        let query = RouteQuery { dest, scope: ours.nic.config.interface, source: entry.address };
+        let (mac, vlan) = ours.instance.host.world().ethernet_address(query).map_err(Errno)?;
+        // SAFETY: the caller's variables; the second may be NULL.
+        unsafe {
+            *eth_mac = mac;
+            if let Some(vid) = vid.as_mut() {
+                *vid = vlan.unwrap_or(0xffff);
+            }
+        }
+        Ok(())
+    });
+    -code
 }

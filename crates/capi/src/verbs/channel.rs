@@ -9,6 +9,7 @@ use abi::verbs::{ibv_comp_channel, ibv_context, ibv_cq};
 
 use crate::border::{self, Errno};
 use crate::fds::{self, Counter};
+use crate::verbs::compat;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::event::{self, HandingOut};
@@ -38,6 +39,7 @@ impl Channel {
 /// `ibv_create_comp_channel`. errno: EMFILE, ENFILE, ENOMEM.
 pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     border::or_null(|| {
+        let context = compat::real_context(context);
         // SAFETY: a context of ours, by the man page's contract.
         unsafe { Context::usable(context)? };
         let fd = Counter::new()?;

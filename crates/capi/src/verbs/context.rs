@@ -14,7 +14,9 @@ use crate::fds::Counter;
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
-use crate::verbs::{cq, cq_ex, dm, flow, import, memory, post, qp_ex, query, srq, window, wq, xrc};
+use crate::verbs::{
+    cq, cq_ex, dm, flow, flow_counter, import, memory, post, qp_ex, query, srq, window, wq, xrc,
+};
 
 /// An opened device as C sees it, and what it stands for.
 #[repr(C)]
@@ -96,6 +98,7 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.get_srq_num = Some(srq::get_srq_num);
     c.ibv_create_flow = Some(flow::create_flow);
     c.ibv_destroy_flow = Some(flow::destroy_flow);
+    flow_counter::enter(&mut c);
     c.create_wq = Some(wq::create_wq);
     c.modify_wq = Some(wq::modify_wq);
     c.destroy_wq = Some(wq::destroy_wq);

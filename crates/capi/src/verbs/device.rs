@@ -2,12 +2,13 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use abi::verbs::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
 
 use crate::border::{self, Errno};
 use crate::instance::{self, Instance};
+use crate::per_process::PerProcess;
 
 /// A device as C sees it, and what it stands for. Never freed: programs keep pointers beyond `ibv_free_device_list`, and a
 /// process has a handful.
@@ -28,26 +29,18 @@ impl Device {
     }
 }
 
-/// The devices of an instance, made once.
-struct List {
-    instance: Arc<Instance>,
-    devices: Vec<usize>,
-}
-
-static LIST: std::sync::Mutex<Option<List>> = std::sync::Mutex::new(None);
+/// The devices of the instance, made once. A parent's stay: a forked child may still hold pointers to them.
+static LIST: PerProcess<Mutex<Option<Vec<usize>>>> = PerProcess::new();
 
 /// All devices of this process.
 pub(crate) fn all() -> Result<Vec<*mut ibv_device>, Errno> {
     let instance = instance::get()?;
-    let mut list = LIST.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if list.as_ref().is_none_or(|l| !Arc::ptr_eq(&l.instance, &instance)) {
-        let devices =
-            instance.node().devices().into_iter().enumerate().map(|(i, d)| make(&instance, i, d)).collect();
-        // A parent's list stays: the child may still hold pointers into it.
-        std::mem::forget(list.replace(List { instance, devices }));
-    }
-    let devices = list.iter().flat_map(|l| &l.devices);
-    Ok(devices.map(|&d| std::ptr::with_exposed_provenance_mut::<ibv_device>(d)).collect())
+    let mut list = LIST.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let devices = list.get_or_insert_with(|| {
+        let devices = instance.node().devices().into_iter().enumerate();
+        devices.map(|(i, d)| make(&instance, i, d)).collect()
+    });
+    Ok(devices.iter().map(|&d| std::ptr::with_exposed_provenance_mut::<ibv_device>(d)).collect())
 }
 
 /// The device of this process that a device is: itself, or in a forked child the one that has its name.

@@ -2,13 +2,15 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::ptr::null_mut;
 use std::sync::Arc;
 
-use abi::verbs::{self as v, ibv_flow, ibv_flow_attr, ibv_flow_spec_hdr, ibv_qp};
+use abi::verbs::{self as v, ibv_counters, ibv_flow, ibv_flow_attr, ibv_flow_spec_hdr, ibv_qp};
 use nic::flow::{Flow, FlowId, FlowKind, Masked, Spec};
 
 use crate::border::{self, Errno};
 use crate::instance::Instance;
+use crate::verbs::flow_counter;
 use crate::verbs::qp::Qp;
 
 /// Most specifications of a rule, as the kernel has it.
@@ -32,8 +34,10 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
         let ours = unsafe { Qp::of(qp) };
         ours.instance.check()?;
         // SAFETY: the caller's attributes with the specifications behind them, by the man page's contract.
-        let flow = unsafe { convert(attr)? };
-        let id = ours.nic.steer(flow)?;
+        let (flow, counters) = unsafe { convert(attr)? };
+        // SAFETY: the caller's counters, or NULL.
+        let counter = unsafe { flow_counter::of(counters) };
+        let id = ours.nic.steer_counted(flow, counter)?;
         let c = ibv_flow {
             comp_mask: 0,
             // SAFETY: as above.
@@ -58,10 +62,12 @@ pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     })
 }
 
+/// The rule, and the counters that one of its specifications may name.
+///
 /// # Safety
 ///
 /// Attributes as ibv_create_flow(3) describes them, with so many specifications behind them.
-unsafe fn convert(attr: *const ibv_flow_attr) -> Result<Flow, Errno> {
+unsafe fn convert(attr: *const ibv_flow_attr) -> Result<(Flow, *mut ibv_counters), Errno> {
     let invalid = Errno(libc::EINVAL);
     // SAFETY: as the caller says.
     let head = unsafe { attr.read_unaligned() };
@@ -84,26 +90,40 @@ unsafe fn convert(attr: *const ibv_flow_attr) -> Result<Flow, Errno> {
     };
     // SAFETY: as the caller says.
     let mut at = unsafe { attr.add(1).cast::<u8>() };
+    let mut counters: *mut ibv_counters = null_mut();
     for _ in 0..head.num_of_specs {
         // SAFETY: as the caller says; each begins with its type and size.
         unsafe {
             let hdr = at.cast::<ibv_flow_spec_hdr>().read_unaligned();
             match spec(at, hdr)? {
-                Some(spec) => flow.specs.push(spec),
-                None => flow.drop = true,
+                Part::Header(spec) => flow.specs.push(spec),
+                Part::Drop => flow.drop = true,
+                // One set of counters a rule.
+                Part::Count(named) if named.is_null() || !counters.is_null() => return Err(invalid),
+                Part::Count(named) => counters = named,
             }
             at = at.add(hdr.size.into());
         }
     }
-    Ok(flow)
+    Ok((flow, counters))
 }
 
-/// One specification; `None` where it says to drop.
+/// What a specification says.
+enum Part {
+    /// A header that frames must have.
+    Header(Spec),
+    /// Drop them.
+    Drop,
+    /// Count them.
+    Count(*mut ibv_counters),
+}
+
+/// One specification.
 ///
 /// # Safety
 ///
 /// A specification of the type and size that its header says.
-unsafe fn spec(at: *const u8, hdr: ibv_flow_spec_hdr) -> Result<Option<Spec>, Errno> {
+unsafe fn spec(at: *const u8, hdr: ibv_flow_spec_hdr) -> Result<Part, Errno> {
     /// Reads a structure whose size the header has to say.
     ///
     /// # Safety
@@ -175,10 +195,14 @@ unsafe fn spec(at: *const u8, hdr: ibv_flow_spec_hdr) -> Result<Option<Spec>, Er
             }
             v::IBV_FLOW_SPEC_ACTION_DROP => {
                 read::<v::ibv_flow_spec_action_drop>(at, hdr.size)?;
-                return Ok(None);
+                return Ok(Part::Drop);
+            }
+            v::IBV_FLOW_SPEC_ACTION_COUNT => {
+                let s: v::ibv_flow_spec_counter_action = read(at, hdr.size)?;
+                return Ok(Part::Count(s.counters));
             }
             _ => return Err(Errno(libc::EOPNOTSUPP)),
         }
     };
-    Ok(Some(spec))
+    Ok(Part::Header(spec))
 }

@@ -17,6 +17,7 @@ use abi::verbs::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use nic::memory::DeviceMemory;
 
 use crate::border::{self, Errno};
+use crate::per_process::PerProcess;
 use crate::verbs::context::{self, Context};
 use crate::verbs::device::{self, Device};
 use crate::verbs::dm;
@@ -74,13 +75,13 @@ pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
 }
 
 /// What handles name: device and number.
-type Known<T> = Mutex<BTreeMap<(usize, u32), Weak<T>>>;
+type Known<T> = PerProcess<Mutex<BTreeMap<(usize, u32), Weak<T>>>>;
 
-static DOMAINS: Known<nic::Pd> = Mutex::new(BTreeMap::new());
-static DEVICE_MEMORY: Known<DeviceMemory> = Mutex::new(BTreeMap::new());
+static DOMAINS: Known<nic::Pd> = PerProcess::new();
+static DEVICE_MEMORY: Known<DeviceMemory> = PerProcess::new();
 
-fn remember<T>(known: &Known<T>, device: &Arc<nic::Device>, handle: u32, object: &Arc<T>) {
-    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+fn remember<T: Send + Sync>(known: &Known<T>, device: &Arc<nic::Device>, handle: u32, object: &Arc<T>) {
+    let mut known = known.get().lock().unwrap_or_else(PoisonError::into_inner);
     // What is gone is swept out each time the number has doubled: a step for each object made, not one for each known.
     if known.len().is_power_of_two() {
         known.retain(|_, object| object.strong_count() > 0);
@@ -88,8 +89,8 @@ fn remember<T>(known: &Known<T>, device: &Arc<nic::Device>, handle: u32, object:
     known.insert((Arc::as_ptr(device) as usize, handle), Arc::downgrade(object));
 }
 
-fn recall<T>(known: &Known<T>, device: &Arc<nic::Device>, handle: u32) -> Result<Arc<T>, Errno> {
-    let known = known.lock().unwrap_or_else(PoisonError::into_inner);
+fn recall<T: Send + Sync>(known: &Known<T>, device: &Arc<nic::Device>, handle: u32) -> Result<Arc<T>, Errno> {
+    let known = known.get().lock().unwrap_or_else(PoisonError::into_inner);
     known.get(&(Arc::as_ptr(device) as usize, handle)).and_then(Weak::upgrade).ok_or(Errno(libc::ENOENT))
 }
 

@@ -17,6 +17,7 @@ use transport::Sge;
 use wire::Rkey;
 
 use crate::border::{self, Errno};
+use crate::verbs::buffer::Mapping;
 use crate::verbs::context::Context;
 use crate::verbs::import;
 
@@ -77,8 +78,15 @@ struct Mr {
     /// The domain it was registered in: its device has the table of regions, whatever domain it has gone to since.
     pd: Arc<nic::Pd>,
     access: c_uint,
-    /// The device memory it lies on.
-    on: Option<RegionOn>,
+    /// What it lies on, where that is not the program's own memory.
+    on: Option<Under>,
+}
+
+/// What a region lies on and keeps; held, never looked at.
+#[derive(Debug)]
+pub(crate) enum Under {
+    Device(#[expect(dead_code)] RegionOn),
+    Mapping(#[expect(dead_code)] Mapping),
 }
 
 /// `ibv_alloc_pd`. errno: ENOMEM at the limit of domains.
@@ -174,14 +182,18 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 }
 
 /// Registers memory; see [`nic::memory::Table::register`] for the errors.
-fn register(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint) -> *mut ibv_mr {
-    border::or_null(|| {
-        // SAFETY: a domain of ours and its context, by the man page's contract.
-        let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
-        let nic = ours.nic.register(addr.expose_provenance() as u64, length as u64, iova, access)?;
-        // SAFETY: as above.
-        Ok(unsafe { make(pd, nic, addr, length, access, None) })
-    })
+pub(crate) fn register(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> Result<*mut ibv_mr, Errno> {
+    // SAFETY: a domain of ours and its context, by the man page's contract.
+    let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
+    let nic = ours.nic.register(addr.expose_provenance() as u64, length as u64, iova, access)?;
+    // SAFETY: as above.
+    Ok(unsafe { make(pd, nic, addr, length, access, None) })
 }
 
 /// Registers `length` bytes of device memory at `at`, named by offsets; `addr` is NULL then, as rdma-core has it.
@@ -195,7 +207,7 @@ pub(crate) fn register_on(
     // SAFETY: a domain of ours, as the caller has checked.
     let nic = unsafe { Pd::of(pd) }.nic.register(at, length as u64, 0, access)?;
     // SAFETY: as above.
-    Ok(unsafe { make(pd, nic, null_mut(), length, access, Some(on)) })
+    Ok(unsafe { make(pd, nic, null_mut(), length, access, Some(Under::Device(on))) })
 }
 
 /// The C object of a region of a domain.
@@ -209,7 +221,7 @@ pub(crate) unsafe fn make(
     addr: *mut c_void,
     length: usize,
     access: c_uint,
-    on: Option<RegionOn>,
+    on: Option<Under>,
 ) -> *mut ibv_mr {
     // SAFETY: as the caller says.
     let (ours, context) = unsafe { (Pd::of(pd), (*pd).context) };
@@ -229,7 +241,8 @@ pub unsafe extern "C" fn ibv_reg_mr(
 ) -> *mut ibv_mr {
     let access = access as c_uint;
     let zero_based = access & IBV_ACCESS_ZERO_BASED != 0;
-    register(pd, addr, length, if zero_based { 0 } else { addr.expose_provenance() as u64 }, access)
+    let iova = if zero_based { 0 } else { addr.expose_provenance() as u64 };
+    border::or_null(|| register(pd, addr, length, iova, access))
 }
 
 /// `ibv_reg_mr_iova`: work requests and peers name the first byte by `iova`.
@@ -240,7 +253,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    register(pd, addr, length, iova, access as c_uint)
+    border::or_null(|| register(pd, addr, length, iova, access as c_uint))
 }
 
 /// `ibv_reg_mr_iova2`: what the header's `ibv_reg_mr` calls where access has optional flags.
@@ -251,11 +264,11 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    register(pd, addr, length, iova, access)
+    border::or_null(|| register(pd, addr, length, iova, access))
 }
 
 /// `ibv_rereg_mr`: the key stays. 0, or IBV_REREG_MR_ERR_INPUT with errno: the region is what it was. EINVAL for flags and
-/// arguments that do not fit each other, or device memory; EINVAL and EFAULT as for `ibv_reg_mr`; EBUSY while windows
+/// arguments that do not fit each other, device memory or a dma-buf; EINVAL and EFAULT as for `ibv_reg_mr`; EBUSY while windows
 /// are bound to it.
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -356,12 +369,12 @@ pub(crate) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// Takes away the C object that [`make`] made; the device memory under it stays as long as what is returned.
+/// Takes away the C object that [`make`] made; the memory under it stays as long as what is returned.
 ///
 /// # Safety
 ///
 /// It is used by nobody any more.
-pub(crate) unsafe fn forget(mr: *mut ibv_mr) -> Option<RegionOn> {
+pub(crate) unsafe fn forget(mr: *mut ibv_mr) -> Option<Under> {
     // SAFETY: made by `Box::into_raw` in `make`.
     let mr = unsafe { Box::from_raw(mr.cast::<Mr>()) };
     let Mr { c, on, .. } = *mr;

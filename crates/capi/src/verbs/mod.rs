@@ -1,16 +1,21 @@
 //! libibverbs.
 
 pub mod ah;
+pub mod buffer;
 pub mod channel;
+pub mod compat;
 pub mod context;
+pub mod counter;
 pub mod cq;
 mod cq_ex;
 pub mod device;
 mod dm;
 pub mod event;
 mod flow;
+mod flow_counter;
 pub mod fork;
 pub mod import;
+pub mod marshall;
 pub mod mcast;
 pub mod memory;
 pub mod post;

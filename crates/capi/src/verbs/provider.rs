@@ -1,7 +1,13 @@
 //! What rdma-core's own provider libraries ask of libibverbs when they are loaded: programs link libmlx5 and libefa
 //! for their direct verbs even where no such adapter is.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::border::{self, Errno};
 
 /// A provider offers itself, from its constructor. No adapter of the kernel is ever shown here, so none is asked for.
 pub unsafe extern "C" fn verbs_register_driver(_ops: *const c_void) {}
@@ -12,4 +18,39 @@ pub unsafe extern "C" fn ibv_register_driver(_name: *const c_char, _init: *const
 /// Where sysfs is mounted.
 pub unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
+}
+
+/// Reads a file of sysfs, without its last newline, into `size` bytes with a zero byte behind; the length, or -1 for a
+/// file that cannot be read or has no room.
+pub unsafe extern "C" fn ibv_read_sysfs_file(
+    dir: *const c_char,
+    file: *const c_char,
+    buf: *mut c_char,
+    size: usize,
+) -> c_int {
+    border::or_minus_one(|| {
+        if dir.is_null() || file.is_null() || buf.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: the caller's strings, and its buffer of `size` bytes.
+        let (dir, file, buf) = unsafe {
+            buf.write_bytes(0, size);
+            let buf = std::slice::from_raw_parts_mut(buf.cast::<u8>(), size);
+            (CStr::from_ptr(dir).to_bytes(), CStr::from_ptr(file).to_bytes(), buf)
+        };
+        // `file` may begin with a slash: it lies under `dir` all the same.
+        let mut path = dir.to_vec();
+        path.push(b'/');
+        path.extend_from_slice(file);
+        let len = File::open(Path::new(OsStr::from_bytes(&path)))?.read(buf)?;
+        match len.checked_sub(1) {
+            None => Ok(0),
+            Some(last) if buf[last] == b'\n' => {
+                buf[last] = 0;
+                Ok(last as c_int)
+            }
+            Some(_) if len < size => Ok(len as c_int),
+            Some(_) => Err(Errno(libc::ENAMETOOLONG)),
+        }
+    })
 }

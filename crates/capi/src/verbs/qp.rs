@@ -1,13 +1,13 @@
 //! Queue pairs (ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3)).
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use abi::verbs::{
-    ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_context, ibv_cq, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
     ibv_qp_init_attr_ex, ibv_rwq_ind_table, ibv_xrcd,
 };
 use nic::{QpAttr, QpCap, QpInit, QpState, QpType, mask};
@@ -75,6 +75,9 @@ pub(crate) unsafe fn create_with(
     attr: *mut ibv_qp_init_attr,
     builder: Option<Box<Builder>>,
 ) -> Result<*mut ibv_qp, Errno> {
+    if pd.is_null() || attr.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
     // SAFETY: as the caller says.
     let (domain, init) = unsafe { (Pd::of(pd), &mut *attr) };
     let kind = QpType::from_code(init.qp_type).ok_or(Errno(libc::EOPNOTSUPP))?;
@@ -254,7 +257,7 @@ unsafe fn uses(send_cq: *mut ibv_cq, recv_cq: *mut ibv_cq, pd: *mut ibv_pd, coun
     }
 }
 
-/// `ibv_create_qp`. errno: EINVAL for sizes out of range, ENOMEM at the limit, EOPNOTSUPP for types not built, EADDRINUSE
+/// `ibv_create_qp`. errno: EINVAL for NULL or sizes out of range, ENOMEM at the limit, EOPNOTSUPP for types not built, EADDRINUSE
 /// where the UDP port belongs to another.
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the man page's contract.
@@ -440,4 +443,21 @@ pub unsafe extern "C" fn ibv_query_qp(
         }
         Ok(())
     })
+}
+
+/// `ibv_query_ece`: EOPNOTSUPP. Enhanced connection establishment lets two adapters of one vendor agree on options; a
+/// software adapter has none, and neither have the kernel's.
+pub unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+    border::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
+}
+
+/// `ibv_set_ece`: EOPNOTSUPP, as [`ibv_query_ece`].
+pub unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+    border::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
+}
+
+/// `ibv_query_qp_data_in_order`: 0, whatever is asked. The last word of a message is written last, but the processor
+/// copies what lies before it in any order.
+pub unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_uint, _flags: u32) -> c_int {
+    0
 }

@@ -228,6 +228,26 @@ pub(crate) unsafe extern "C" fn query_port(
     })
 }
 
+/// `ibv_query_port_speed`: in units of 100 Mb/s; what has no speed, such as loopback, counts as 1 Gb/s. EINVAL for a port that
+/// is not 1.
+pub unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    border::or_errno(|| {
+        if port != 1 || speed.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: a context of ours and the caller's variable, by the man page's contract.
+        unsafe {
+            let mbps = Context::of(context).nic.port().speed_mbps.unwrap_or(1_000);
+            *speed = u64::from(mbps).div_ceil(100);
+        }
+        Ok(())
+    })
+}
+
 fn index_in_table(port: u8, index: u32) -> Result<u8, Errno> {
     let index = u8::try_from(index).map_err(|_| Errno(libc::EINVAL))?;
     if port == 1 { Ok(index) } else { Err(Errno(libc::EINVAL)) }

@@ -183,6 +183,12 @@ impl Rc {
     pub fn set_retries(&mut self, attr: RtsAttr) {
         self.requester.set_retries(attr);
     }
+    /// Changes how many READs and atomics may be outstanding: those this end asks for (initiator depth) and those it answers
+    /// (responder resources); allowed in SQD. What is under way is finished whatever the numbers say.
+    pub fn set_depths(&mut self, initiator_depth: u8, responder_resources: u8) {
+        self.requester.set_depth(initiator_depth);
+        self.responder.set_resources(responder_resources);
+    }
     /// The PSN the next new request packet will bear.
     pub fn sq_psn(&self) -> Psn {
         self.requester.sq_psn()

@@ -92,6 +92,9 @@ impl Requester {
         self.limits.rnr_retry = attr.rnr_retry;
         self.limits.refill();
     }
+    pub fn set_depth(&mut self, max_rd_atomic: u8) {
+        self.limits.max_rd_atomic = max_rd_atomic;
+    }
     pub fn outstanding(&self) -> usize {
         self.queue.len()
     }
@@ -215,7 +218,8 @@ impl Requester {
         if full && !must_ask {
             return Ok(false);
         }
-        if request.awaits_answer() && self.reads >= u32::from(self.limits.max_rd_atomic) {
+        // One that began when the depth was not 0 yet does not wait for ever.
+        if request.awaits_answer() && self.reads >= u32::from(self.limits.max_rd_atomic.max(1)) {
             return Ok(false);
         }
         let Some((mut header, payload_len)) = request.header(path, self.next, at) else { return Ok(false) };

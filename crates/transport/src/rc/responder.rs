@@ -103,6 +103,10 @@ impl Responder {
         self.min_rnr_timer = attr.min_rnr_timer;
         self.expected = attr.rq_psn;
     }
+    /// Fewer than before: what is being answered is, and results of atomics already kept stay.
+    pub fn set_resources(&mut self, max_dest_rd_atomic: u8) {
+        self.max_rd_atomic = max_dest_rd_atomic.into();
+    }
     pub fn set_min_rnr_timer(&mut self, code: u8) {
         self.min_rnr_timer = code & 31;
     }

@@ -1,0 +1,167 @@
+//! What once went wrong in other implementations, seen by whole hosts: strangers' packets, numbers that can be foreseen,
+//! resolutions that overlap. docs/historic-bugs.md lists all of them and their tests.
+
+mod kit;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kit::{Endpoint, SimNode, Wiring, send, wire_up};
+use node::{ConnParam, Event, EventChannel, EventKind, Id};
+use sim::{Buffer, Faults, HostId, Mark, Sim};
+use transport::op::{RecvWr, Status};
+use wire::mad::PortSpace;
+use wire::{Mtu, Psn};
+
+const WIRING: Wiring =
+    Wiring { mtu: Mtu::M1024, timeout: 14, rnr_retry: 7, min_rnr_timer: 1, max_rd_atomic: 1 };
+
+fn address(n: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, n])
+}
+
+/// Hosts 10.0.0.1 to 10.0.0.N on a perfect network.
+fn hosts<const N: usize>() -> (Sim, [SimNode; N]) {
+    let mut sim = Sim::new(1, Faults::none());
+    let ids: [HostId; N] = std::array::from_fn(|n| sim.add_host(&[address(n as u8 + 1)], 1500));
+    let nodes = ids.map(|host| {
+        let process = sim.start(host, &node::Config::default());
+        sim.node(process).unwrap()
+    });
+    (sim, nodes)
+}
+
+#[test]
+fn a_strangers_packets_are_dropped_even_with_the_right_numbers() {
+    let (mut sim, [a, b, stranger]) = hosts();
+    let [at_a, at_b, at_stranger] = [&a, &b, &stranger].map(Endpoint::new);
+    let psn = Psn::new(7);
+    wire_up(&a, &at_a, &at_b, address(2), &WIRING, (psn, psn));
+    wire_up(&b, &at_b, &at_a, address(1), &WIRING, (psn, psn));
+    wire_up(&stranger, &at_stranger, &at_b, address(2), &WIRING, (psn, psn));
+    let inbox = Buffer::new(&at_b.pd, 64, 0x10_0000, nic::Access::LOCAL_WRITE).unwrap();
+    for wr_id in 0..2 {
+        at_b.qp.post_receive(RecvWr { wr_id, sges: [inbox.sge(0, 64)].into_iter().collect() }).unwrap();
+    }
+    let post = |node: &SimNode, from: &Endpoint, text: &[u8]| {
+        from.qp.sender(node::World::now(&**node.world())).post(send(1, text)).unwrap();
+    };
+    post(&stranger, &at_stranger, b"forged");
+    sim.run_for(Duration::from_millis(50));
+    assert_eq!(Endpoint::poll(&at_b.receives), []);
+    let dropped = b.counted().into_iter().find(|(name, _)| name.ends_with(".wrong_peer")).unwrap().1;
+    assert!(dropped > 0);
+    post(&a, &at_a, b"genuine");
+    sim.run_for(Duration::from_millis(50));
+    let got: Vec<_> = Endpoint::poll(&at_b.receives).iter().map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(got, [(0, Status::Success)]);
+    assert!(inbox.holds(0, b"genuine"));
+}
+
+/// Whether numbers given one after the other are as scattered as chance makes them: hardly two alike, hardly ever neighbours.
+fn scattered(numbers: &[u32]) -> bool {
+    let distinct: BTreeSet<_> = numbers.iter().collect();
+    let neighbours = numbers.windows(2).filter(|w| w[0].abs_diff(w[1]) <= 2).count();
+    distinct.len() + 4 >= numbers.len() && neighbours <= numbers.len() / 8
+}
+
+#[test]
+fn numbers_of_queue_pairs_and_keys_cannot_be_foreseen() {
+    let (_sim, [a, _b]) = hosts();
+    let endpoint = Endpoint::new(&a);
+    let made: Vec<_> = (0..64).map(|_| Endpoint::new(&a)).collect();
+    let numbers: Vec<u32> = made.iter().map(|e| e.qp.qpn().get()).collect();
+    assert!(scattered(&numbers), "{numbers:x?}");
+    let buffers: Vec<_> = (0..64).map(|_| Buffer::new(&endpoint.pd, 8, 0, kit::RIGHTS).unwrap()).collect();
+    let keys: Vec<u32> = buffers.iter().map(|b| b.key().0 & 0xffff).collect();
+    assert!(scattered(&keys), "{keys:x?}");
+}
+
+/// An identifier that is to resolve an address; its channel.
+struct Caller {
+    node: SimNode,
+    channel: Arc<EventChannel>,
+    id: Arc<Id>,
+}
+
+impl Caller {
+    fn new(node: &SimNode) -> Caller {
+        let channel = EventChannel::new(Box::new(Mark::default()));
+        let id = node.create_id(&channel, PortSpace::Tcp);
+        Caller { node: node.clone(), channel, id }
+    }
+    fn resolve(&self, host: u8, patience_s: u64) -> bool {
+        let dest = SocketAddr::new(address(host), 7471);
+        self.node.resolve_addr(&self.id, None, dest, Duration::from_secs(patience_s)).is_ok()
+    }
+    fn next(&self) -> Option<Event> {
+        self.node.next_event(&self.channel)
+    }
+    fn told(&self) -> Option<(EventKind, i32)> {
+        self.next().map(|e| (e.kind, e.status))
+    }
+}
+
+#[test]
+fn starting_psns_cannot_be_foreseen() {
+    let (mut sim, [client, server]) = hosts();
+    let listener = Caller::new(&server);
+    server.bind(&listener.id, "0.0.0.0:7471".parse().unwrap()).unwrap();
+    server.listen(&listener.id, 0).unwrap();
+    let mut psns = Vec::new();
+    let mut kept = Vec::new();
+    for _ in 0..24 {
+        let caller = Caller::new(&client);
+        assert!(caller.resolve(2, 2));
+        sim.run_for(Duration::from_millis(10));
+        assert_eq!(caller.told(), Some((EventKind::AddrResolved, 0)));
+        client.resolve_route(&caller.id).unwrap();
+        assert_eq!(caller.told(), Some((EventKind::RouteResolved, 0)));
+        let (ours, theirs) = (Endpoint::new(&client), Endpoint::new(&server));
+        client.set_qp(&caller.id, &ours.qp).unwrap();
+        client.connect(&caller.id, &ConnParam::default(), &[]).unwrap();
+        sim.run_for(Duration::from_millis(10));
+        let request = listener.next().unwrap();
+        server.set_qp(&request.id, &theirs.qp).unwrap();
+        server.accept(&request.id, None, &[]).unwrap();
+        sim.run_for(Duration::from_millis(10));
+        assert_eq!(caller.told(), Some((EventKind::Established, 0)));
+        assert_eq!(listener.told(), Some((EventKind::Established, 0)));
+        psns.extend([ours.qp.query().sq_psn.get(), theirs.qp.query().sq_psn.get()]);
+        kept.push((caller, request, ours, theirs));
+    }
+    assert!(scattered(&psns), "{psns:x?}");
+}
+
+#[test]
+fn an_answer_to_an_earlier_resolution_does_not_end_a_later_one() {
+    let (mut sim, [node, _other]) = hosts();
+    let caller = Caller::new(&node);
+    // Nobody is there; the neighbour's silence is told after three seconds, but the first caller waits for one only.
+    assert!(caller.resolve(8, 1));
+    assert!(!caller.resolve(2, 1), "one at a time");
+    sim.run_for(Duration::from_millis(1500));
+    assert_eq!(caller.told(), Some((EventKind::AddrError, -110)));
+    assert!(caller.resolve(9, 10));
+    sim.run_for(Duration::from_secs(2));
+    assert_eq!(caller.told(), None, "what was found out about the first neighbour");
+    sim.run_for(Duration::from_secs(2));
+    assert_eq!(caller.told(), Some((EventKind::AddrError, -113)));
+    assert!(caller.resolve(2, 1));
+    sim.run_for(Duration::from_millis(10));
+    assert_eq!(caller.told(), Some((EventKind::AddrResolved, 0)));
+    assert_eq!(caller.told(), None);
+}
+
+#[test]
+fn an_identifier_destroyed_while_its_address_is_resolved_hears_no_more() {
+    let (mut sim, [node, _other]) = hosts();
+    let caller = Caller::new(&node);
+    assert!(caller.resolve(9, 10));
+    node.destroy(&caller.id);
+    sim.run_for(Duration::from_secs(11));
+    assert_eq!(caller.told(), None);
+    assert!(sim.is_idle());
+}
