@@ -24,6 +24,7 @@ mod fork;
 mod identity;
 mod interest;
 mod interfaces;
+mod lease;
 mod link;
 mod neighbours;
 mod netlink;

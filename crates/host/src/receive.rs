@@ -17,10 +17,8 @@ use crate::clock::Clock;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::interest::{IN, Interest};
+use crate::lease::Lease;
 use crate::sys::{self, ControlBuffer};
-
-/// For how long after a poll the polling thread alone serves the sockets it polls.
-pub(crate) const LEASE_NANOS: u64 = 200_000;
 
 /// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders wait for them.
 const READS_PER_ACK: usize = 4;
@@ -39,8 +37,8 @@ pub(crate) struct ReceiveSocket {
     /// The one flow it is connected to, if it is.
     pub(crate) peer: Option<SocketAddr>,
     receiver: Mutex<Receiver>,
-    /// When a polling thread last tried it.
-    polled_at: AtomicU64,
+    /// Whether polling threads serve it, the engine, or both.
+    pub(crate) lease: Lease,
     /// When it last brought something.
     delivered_at: AtomicU64,
     /// Whether the engine is told of packets. Held while the engine's interest follows: were the two to part, nobody would
@@ -89,7 +87,7 @@ impl ReceiveSocket {
             peer,
             // The longest UDP datagram, and so the longest that segments are put together to.
             receiver: Mutex::new(Receiver { bytes: vec![0; 1 << 16].into_boxed_slice(), dropped: 0 }),
-            polled_at: AtomicU64::new(0),
+            lease: Lease::default(),
             delivered_at: AtomicU64::new(0),
             armed: Mutex::new(true),
         }
@@ -174,25 +172,6 @@ impl ReceiveSocket {
             to.guest.input(now, Input::Datagram(datagram));
         }
         Ok(received.len)
-    }
-
-    /// Starts or renews the lease: a thread polls this socket.
-    #[inline]
-    pub(crate) fn lease(&self, now: u64) {
-        self.polled_at.store(now, Ordering::Relaxed);
-    }
-
-    /// When the lease ends, where one runs.
-    pub(crate) fn lease_end(&self, now: u64) -> Option<u64> {
-        match self.polled_at.load(Ordering::Relaxed) {
-            0 => None,
-            polled_at => Some(polled_at.saturating_add(LEASE_NANOS)).filter(|&end| end > now),
-        }
-    }
-
-    /// Ends the lease: nobody polls any more.
-    pub(crate) fn end_lease(&self) {
-        self.polled_at.store(0, Ordering::Relaxed);
     }
 
     /// When it last brought something, in nanoseconds of the clock.
