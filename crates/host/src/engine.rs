@@ -34,6 +34,7 @@ struct Engine<G> {
 /// Runs until `stop` is set and the bell rung.
 pub(crate) fn run<G: Guest>(world: Arc<RealWorld>, guest: Arc<G>, stop: &AtomicBool) {
     sys::tighten_timers();
+    sys::prefer_short_turns();
     let bytes = vec![0; 1 << 16].into_boxed_slice();
     let mut engine = Engine { world, guest, leased: Vec::new(), bytes, guest_at: None };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
@@ -151,7 +152,10 @@ impl<G: Guest> Engine<G> {
         let mut drained = Drained::Empty;
         self.guarded(|guest| {
             let to = Delivery { guest, clock: &world.clock, counters: &world.counters };
-            drained = socket.drain(READS_PER_EVENT, None, &to);
+            drained = match shared {
+                true => socket.drain_in_turn(READS_PER_EVENT, &to),
+                false => socket.drain(READS_PER_EVENT, None, &to),
+            };
         });
         match drained {
             Drained::Some => {
@@ -159,8 +163,7 @@ impl<G: Guest> Engine<G> {
                 socket.lease.engine_found(now, polled_at);
                 world.ports.delivered_by_engine(socket, now);
             }
-            // Its thread may have found it empty before this packet came: the engine is told again.
-            Drained::Busy if shared => std::thread::yield_now(),
+            // Its thread may have found it empty before this packet came.
             Drained::Busy => self.leave_to_poller(socket),
             Drained::Empty => {}
         }

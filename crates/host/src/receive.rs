@@ -101,15 +101,34 @@ impl ReceiveSocket {
         polled: Option<Instant>,
         to: &Delivery<'_, G>,
     ) -> Drained {
-        let mut receiver = match self.receiver.try_lock() {
-            Ok(receiver) => receiver,
+        match self.receiver.try_lock() {
+            Ok(mut receiver) => self.drain_with(&mut receiver, limit, polled, to),
             // A guest that panicked left no half-done work in here.
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Drained::Busy,
-        };
+            Err(TryLockError::Poisoned(poisoned)) => {
+                self.drain_with(&mut poisoned.into_inner(), limit, polled, to)
+            }
+            Err(TryLockError::WouldBlock) => Drained::Busy,
+        }
+    }
+
+    /// For the engine, holding no lock: waits until it has the token, then reads at most `limit` times and dispatches. Where it
+    /// runs on the processor of the very thread that holds it, trying again would only keep that thread from going on.
+    pub(crate) fn drain_in_turn<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
+        let mut receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        self.drain_with(&mut receiver, limit, None, to)
+    }
+
+    #[inline]
+    fn drain_with<G: Guest>(
+        &self,
+        receiver: &mut Receiver,
+        limit: usize,
+        polled: Option<Instant>,
+        to: &Delivery<'_, G>,
+    ) -> Drained {
         let mut drained = Drained::Empty;
         for n in 1..=limit {
-            match self.read(&mut receiver, polled, to) {
+            match self.read(receiver, polled, to) {
                 Ok(bytes) => {
                     drained = Drained::Some;
                     if n.is_multiple_of(READS_PER_ACK) {
