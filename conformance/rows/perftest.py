@@ -76,7 +76,7 @@ def local(row, program, transport, ways, iterations):
 
 
 LATENCY = {"RC": ["-a", "-R", "-I 200 -s 200"], "UC": ["-a", "-I 200 -s 200"], "UD": ["-a", "-R", "-I 200 -s 200"]}
-BANDWIDTH = {"RC": ["-a", "-R", "-e", "-b", "-q 16", "-b -q 16 -R", "-I 64 -s 64", "-l 16"],
+BANDWIDTH = {"RC": ["-a", "-R", "-e", "-b", "-q 16", "-b -q 16 -R", "-I 64 -s 64", "-l 10"],
              "UC": ["-a", "-e", "-b", "-q 16", "-I 64 -s 64"],
              "UD": ["-a", "-R", "-e", "-b", "-q 16", "-I 64 -s 64"]}
 # What a program lacks of these, and what it has beside them.

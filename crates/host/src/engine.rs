@@ -34,7 +34,6 @@ struct Engine<G> {
 /// Runs until `stop` is set and the bell rung.
 pub(crate) fn run<G: Guest>(world: Arc<RealWorld>, guest: Arc<G>, stop: &AtomicBool) {
     sys::tighten_timers();
-    sys::prefer_short_turns();
     let bytes = vec![0; 1 << 16].into_boxed_slice();
     let mut engine = Engine { world, guest, leased: Vec::new(), bytes, guest_at: None };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];

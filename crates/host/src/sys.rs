@@ -357,36 +357,6 @@ pub(crate) fn tighten_timers() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
 }
 
-/// Asks for short turns on the processor for the calling thread, as long as the others get in all: it then runs soon after it
-/// was woken, even where the program's threads spin on every processor (sched_setattr(2); sched_runtime, Linux 6.12). Older
-/// kernels take no notice, or refuse, and then nothing changes.
-pub(crate) fn prefer_short_turns() {
-    /// The least that the kernel takes (`__sched_setscheduler` clamps it to 0.1 ms).
-    const TURN_NANOS: u64 = 100_000;
-    /// struct sched_attr as of Linux 4.13 (SCHED_ATTR_SIZE_VER0).
-    #[repr(C)]
-    #[derive(Default)]
-    struct SchedAttr {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
-    let mut attr = SchedAttr::default();
-    let size = size_of::<SchedAttr>();
-    // SAFETY: the kernel writes at most `size` bytes into `attr`.
-    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) } == 0;
-    if known && attr.policy == libc::SCHED_OTHER as u32 {
-        (attr.size, attr.runtime) = (size as u32, TURN_NANOS);
-        // SAFETY: the kernel reads `size` bytes from `attr`.
-        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
-    }
-}
-
 /// CLOCK_MONOTONIC as of the last timer tick, in nanoseconds.
 #[inline]
 pub(crate) fn coarse_monotonic() -> u64 {
