@@ -3,7 +3,6 @@ verbs. Each row runs one program in several ways, one after the other, and judge
 
 Latencies and speeds are checked for sense, not for size: this is no benchmark. perftest 6.06 has no writes with immediate data."""
 import re
-import time
 
 from .harness import Fail, row
 from .kernel import IN, OUT, kernel_asks, kernel_serves
@@ -33,14 +32,27 @@ def sane_bandwidth(n):
     """bytes, iterations, peak and mean in MiB/s, millions of messages a second: the mean is the rate times the size."""
     size, _, peak, mean, rate = n
     # Each is rounded, to 0.01 and 0.000001.
-    return 0 < mean < MOST_MIB and 0 < rate and peak > -0.01 and abs(mean - rate * 1e6 * size / (1 << 20)) <= 0.02 + 0.01 * mean
+    return 0 <= mean < MOST_MIB and 0 < rate and peak >= 0 and abs(mean - rate * 1e6 * size / (1 << 20)) <= 0.02 + 0.01 * mean
+
+
+def spoilt(client, server):
+    """perftest's own faults on a busy machine. It measures the processor's clock rate first, and where it could not says so and
+    prints nonsense. With -R its client connects as its server begins to listen; where it was too early, it crashes as it
+    tries again (mended in 2025, perftest 3d9d8d0)."""
+    early = client.rc == -11 and any(re.search("REJECTED; error: 8|UNREACHABLE; error: 1", line) for line in client.err.lines)
+    if early:
+        server.end()
+    return early or any("Correlation coefficient" in line for line in client.err.lines)
 
 
 def judge(row, how, program, sizes, iterations, client, server):
-    """Both ended well, and the client printed a sane line for each size."""
+    """Both ended well, and the client printed a sane line for each size; false where its numbers mean nothing."""
     for side, p in (("client", client), ("server", server)):
         try:
             rc = p.wait(60)
+            if p is client and spoilt(client, server):
+                server.running() and server.wait(10)
+                return False
         except Fail as e:
             raise Fail(f"{how}: {e}", "\n".join(q.tail() for q in (client, server))) from None
         row.check(rc == 0, f"{how}: {side} exit {rc}", client, server)
@@ -49,6 +61,13 @@ def judge(row, how, program, sizes, iterations, client, server):
     row.check([n[0] for n in table] == sizes, f"{how}: not every size", client)
     row.check(all(n[1] == iterations for n in table), f"{how}: not all iterations", client)
     row.check(all(sane(n) for n in table), f"{how}: numbers without sense", client)
+    return True
+
+
+def measured(once):
+    """Until perftest's own faults leave something to judge."""
+    if not any(once() for _ in range(5)):
+        raise Fail("perftest fails by itself")
 
 
 def options(program, transport, how, iterations):
@@ -65,14 +84,15 @@ def options(program, transport, how, iterations):
 
 def local(row, program, transport, ways, iterations):
     ns = row.namespace()
-    for how in ways:
+
+    def once(how):
         argv, sizes, total = options(program, transport, how, iterations)
         server = row.run(*argv, ns=ns)
         row.listening(server, PORT) if "-R" in argv else row.tcp_listening(server)
-        if "-R" in argv:
-            # The name is there since rdma_bind_addr. Where the server does not listen yet, perftest's client crashes.
-            time.sleep(0.3)
-        judge(row, how or "no options", program, sizes, total, row.run(*argv, "127.0.0.1", ns=ns), server)
+        return judge(row, how, program, sizes, total, row.run(*argv, "127.0.0.1", ns=ns), server)
+
+    for how in ways:
+        measured(lambda: once(how))
 
 
 LATENCY = {"RC": ["-a", "-R", "-I 200 -s 200"], "UC": ["-a", "-I 200 -s 200"], "UD": ["-a", "-R", "-I 200 -s 200"]}
@@ -83,7 +103,7 @@ BANDWIDTH = {"RC": ["-a", "-R", "-e", "-b", "-q 16", "-b -q 16 -R", "-I 64 -s 64
 LACKS = {"ib_write_bw": ["-e"], "ib_read_lat": ["-I 200 -s 200"], "ib_atomic_lat": ["-a", "-I 200 -s 200"],
          "ib_read_bw": ["-I 64 -s 64"], "ib_atomic_bw": ["-a", "-I 64 -s 64"]}
 MORE = {"ib_send_lat": ["-e", "--use-srq"], "ib_read_lat": ["-e"], "ib_atomic_lat": ["-e", "-A CMP_AND_SWAP"],
-        "ib_send_bw": ["--use-srq", "--use-srq -q 16"], "ib_atomic_bw": ["-A CMP_AND_SWAP"]}
+        "ib_send_bw": ["--use-srq", "--use-srq -q 16 -r 1024"], "ib_atomic_bw": ["-A CMP_AND_SWAP"]}
 VERBS = (("send", "messages", ("RC", "UC", "UD")), ("write", "writes", ("RC", "UC")), ("read", "reads", ("RC",)), ("atomic", "atomics", ("RC",)))
 
 for verb, what, transports in VERBS:
@@ -96,14 +116,19 @@ for verb, what, transports in VERBS:
 
 
 def with_kernel(row, direction, program, ways):
-    for how in ways:
+    asks = direction is kernel_asks
+
+    def once(how):
         argv, sizes, total = options(program, "RC", how, 10)
-        port = PORT if "-R" in argv else None
-        where = lambda g, us: g.ip if direction is kernel_serves else us.ip
-        argvs = lambda ours: lambda g, us: [*argv, "-d", us.device if ours else "rxe0"]
-        asks = direction is kernel_asks
-        server, client = direction(row, argvs(asks), lambda g, us: [*argvs(not asks)(g, us), where(g, us)], port)
-        judge(row, how, program, sizes, total, client, server)
+        ours = lambda g, us: [*argv, "-d", us.device]
+        guest = lambda g, us: [*argv, "-d", "rxe0"]
+        to = lambda g, us: us.ip if asks else g.ip
+        server, client = direction(row, ours if asks else guest, lambda g, us: [*(guest if asks else ours)(g, us), to(g, us)],
+                                   PORT if "-R" in argv else None)
+        return judge(row, how, program, sizes, total, client, server)
+
+    for how in ways:
+        measured(lambda: once(how))
 
 
 for group, direction in ((IN, kernel_serves), (OUT, kernel_asks)):

@@ -12,7 +12,7 @@ use wire::roce::{Packet, SendTail};
 
 use crate::PostError;
 use crate::engine::Engine;
-use crate::qp::{BATCH, Inner};
+use crate::qp::{Inner, with_batch};
 use crate::{Qp, QpType};
 
 /// Bytes of a UDP header (RFC 768).
@@ -50,7 +50,7 @@ impl Qp {
 impl Inner {
     /// Sends what the engine has, address by address.
     pub(crate) fn transmit_datagrams(&mut self, qp: &Qp, now: Instant) {
-        BATCH.with_borrow_mut(|batch| {
+        with_batch(|batch| {
             loop {
                 batch.clear();
                 let (Engine::Ud(ud), mut stand) = self.split(qp) else { break };

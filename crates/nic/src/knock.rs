@@ -9,7 +9,7 @@ use wire::bth::Bth;
 use wire::roce::{Header, Op, Service};
 use wire::{Pkey, Qpn};
 
-use crate::qp::BATCH;
+use crate::qp::with_batch;
 use crate::{Path, Qp};
 
 /// More than make a flow's owner open a socket for it.
@@ -25,7 +25,7 @@ impl Qp {
         if device.port().gids.index_of(path.dest).is_none() {
             return;
         }
-        BATCH.with_borrow_mut(|batch| {
+        with_batch(|batch| {
             batch.clear();
             for _ in 0..KNOCKS {
                 push(batch, path.dest_qpn);

@@ -23,7 +23,21 @@ use crate::{Error, Path, Pd, PostError, Srq, limits};
 
 thread_local! {
     /// Packets are built here and leave before the queue pair is unlocked; reused, so sending allocates nothing.
-    pub(crate) static BATCH: RefCell<TxBatch> = RefCell::new(TxBatch::new());
+    static BATCH: RefCell<TxBatch> = RefCell::new(TxBatch::new());
+}
+
+/// Lends the thread's batch. A thread that ends has none any more, but may still send: in `exit`, what `atexit` registered runs
+/// after the destructors of the thread's variables.
+pub(crate) fn with_batch(build: impl FnOnce(&mut TxBatch)) {
+    let mut build = Some(build);
+    let mut with = |batch: &mut TxBatch| {
+        if let Some(build) = build.take() {
+            build(batch);
+        }
+    };
+    if BATCH.try_with(|batch| with(&mut batch.borrow_mut())).is_err() {
+        with(&mut TxBatch::new());
+    }
 }
 
 /// Sizes of a queue pair's queues (`struct ibv_qp_cap`).
@@ -498,7 +512,7 @@ impl Inner {
     /// An ACK held back leaves, nothing else.
     fn last_words(&mut self, qp: &Qp) {
         let Some(path) = self.path else { return };
-        BATCH.with_borrow_mut(|batch| {
+        with_batch(|batch| {
             batch.clear();
             let (engine, mut stand) = self.split(qp);
             engine.last_words(batch, &mut stand);
@@ -521,7 +535,7 @@ impl Inner {
             path.detour = path.detour.wrapping_add(1);
             self.path = Some(path);
         }
-        BATCH.with_borrow_mut(|batch| {
+        with_batch(|batch| {
             loop {
                 batch.clear();
                 let (engine, mut stand) = self.split(qp);
@@ -560,5 +574,36 @@ impl QpAttr {
             PATH_MIG_STATE: path_mig_state;
             DEST_QPN: dest_qpn;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    struct Late(Sender<bool>);
+
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let mut built = false;
+            with_batch(|batch| built = batch.is_empty());
+            let _ = self.0.send(built && BATCH.try_with(|_| ()).is_err());
+        }
+    }
+
+    #[test]
+    fn a_thread_that_ends_builds_packets_after_its_batch_is_gone() {
+        thread_local!(static LATE: RefCell<Option<Late>> = const { RefCell::new(None) });
+        let (sender, receiver) = channel();
+        #[allow(clippy::disallowed_methods)] // The end of a thread is what is tested.
+        let thread = std::thread::spawn(|| {
+            // Variables go in the order opposite to that of their first use.
+            LATE.set(Some(Late(sender)));
+            with_batch(TxBatch::clear);
+        });
+        thread.join().expect("it does not panic");
+        assert_eq!(receiver.recv(), Ok(true));
     }
 }
