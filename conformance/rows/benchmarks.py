@@ -10,23 +10,22 @@ QPERF = ("rc_lat rc_bw rc_bi_bw rc_rdma_read_lat rc_rdma_read_bw rc_rdma_write_l
 
 
 def qperf(row, tests, *more):
-    """Each test's name, indented lines of its results below."""
+    """Each test by itself: exit 0, and results above zero, which verifications give too."""
     ns = row.namespace()
     server = row.run("qperf", ns=ns)
     row.tcp_listening(server, 19765)
-    client = row.run("qperf", "-t", "1", *more, "127.0.0.1", *tests, ns=ns)
-    rc = client.wait(len(tests) * 8 + 10)
-    row.check(rc == 0, f"client exit {rc}", client, server)
-    found, at = {}, None
-    for line in client.out.lines + client.err.lines:
-        if m := re.match(r"(\w+):$", line):
-            at = m.group(1)
-        elif m := re.match(r"\s+(\w+)\s+=\s+([\d.]+)", line):
-            found.setdefault(at, {})[m.group(1)] = float(m.group(2))
     for test in tests:
-        # Verifications have nothing to say but that they counted; some tests tell what was sent and what came.
-        values = found.get(test, {})
-        row.check(values and all(v > 0 for v in values.values()), f"{test}: no numbers", client, server)
+        for _ in range(5):
+            client = row.run("qperf", "-t", "1", *more, "127.0.0.1", test, ns=ns)
+            rc = client.wait(15)
+            lines = client.out.lines + client.err.lines
+            # Its two ends meet over TCP, then one connects as the other begins to listen: once in a while it comes too early.
+            if not any("Event rejected" in line for line in lines):
+                break
+        row.check(rc == 0, f"{test}: client exit {rc}", client, server)
+        values = [float(m.group(1)) for line in lines if (m := re.match(r"\s+\w+\s+=\s+([\d.]+)", line))]
+        row.check(values and all(v > 0 for v in values), f"{test}: no numbers", client, server)
+    row.check(not server.err.lines, "the server complained", server)
 
 
 row(HERE, "qperf over RC", "qperf -cm 1 " + QPERF, limit=200)(lambda r: qperf(r, QPERF.split(), "-cm", "1"))
