@@ -100,4 +100,5 @@ for group, direction in ((IN, kernel_serves), (OUT, kernel_asks)):
     add("queue pairs without a connection manager, polling", "ibv_rc_pingpong -g 1", pingpong, "rc", 4096)
     add("queue pairs without a connection manager, events", "ibv_rc_pingpong -g 1 -e", pingpong, "rc", 4096, "-e")
     add("unreliable connections", "ibv_uc_pingpong -g 1 -s 16384", pingpong, "uc", 16384)
+    add("sixteen queue pairs and a shared receive queue", "ibv_srq_pingpong -g 1 -s 1024", pingpong, "srq", 1024)
     add("datagrams", "ibv_ud_pingpong -g 1 -s 1024", pingpong, "ud", 1024)

@@ -132,7 +132,7 @@ def pingpong_events(row):
     pingpong(row, None, "127.0.0.1", ns, ns, "-e")
 
 
-def unreliable(row, service, size, *more):
+def machine_pingpong(row, service, size, *more):
     ns = row.namespace()
     pingpong(row, None, "127.0.0.1", ns, ns, *more, service=service, size=size)
 
@@ -141,10 +141,15 @@ for service, what, sizes in (("uc", "unreliable connections", (64, 65536)), ("ud
     for size in sizes:
         for how, more in (("polling", []), ("events", ["-e"])):
             row(HERE, f"{what} of {size} bytes, {how}", " ".join([f"ibv_{service}_pingpong -g 1 -s {size}", *more]))(
-                lambda r, service=service, size=size, more=more: unreliable(r, service, size, *more))
-for mtu in (256, 1024, 2048, 4096):
+                lambda r, service=service, size=size, more=more: machine_pingpong(r, service, size, *more))
+for how, more in (("polling", []), ("events", ["-e"])):
+    row(HERE, f"queue pairs without a connection manager, 1 MiB, {how}", " ".join(["ibv_rc_pingpong -g 1 -s 1048576", *more]))(
+        lambda r, more=more: machine_pingpong(r, "rc", 1 << 20, *more))
+for mtu in (256, 512, 1024, 2048, 4096):
+    row(HERE, f"queue pairs without a connection manager, MTU {mtu}", f"ibv_rc_pingpong -g 1 -s 65536 -m {mtu}")(
+        lambda r, mtu=mtu: machine_pingpong(r, "rc", 65536, "-m", str(mtu)))
     row(HERE, f"unreliable connections, MTU {mtu}", f"ibv_uc_pingpong -g 1 -s 65536 -m {mtu}")(
-        lambda r, mtu=mtu: unreliable(r, "uc", 65536, "-m", str(mtu)))
+        lambda r, mtu=mtu: machine_pingpong(r, "uc", 65536, "-m", str(mtu)))
 
 
 @row(HERE, "datagrams over IPv6", "ibv_ud_pingpong -g 2")

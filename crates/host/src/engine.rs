@@ -100,12 +100,13 @@ impl<G: Guest> Engine<G> {
         let now = self.world.clock.now();
         let interest = &self.world.interest;
         let mut next: Option<u64> = None;
-        self.leased.retain(|socket| match socket.lease_end(now) {
+        self.leased.retain(|socket| match socket.lease.ends_at(now) {
             Some(end) => {
                 next = Some(next.map_or(end, |next| next.min(end)));
                 true
             }
             None => {
+                socket.lease.taken_back(now);
                 socket.arm(interest);
                 false
             }
@@ -155,17 +156,23 @@ impl<G: Guest> Engine<G> {
     fn packets(&mut self, events: u32, socket: &Arc<ReceiveSocket>) {
         let world = self.world.clone();
         let readable = events & libc::EPOLLIN as u32 != 0;
-        if readable && socket.lease_end(world.clock.now()).is_some() {
+        let shared = socket.lease.is_shared();
+        if readable && !shared && socket.lease.ends_at(world.clock.now()).is_some() {
             return self.leave_to_poller(socket);
         }
+        let polled_at = world.ports.polled_at();
         let mut drained = Drained::Empty;
         self.guarded(|guest| {
             let to = Delivery { guest, clock: &world.clock, counters: &world.counters };
-            drained = socket.drain(READS_PER_EVENT, None, &to);
+            drained = match shared {
+                true => socket.drain_in_turn(READS_PER_EVENT, &to),
+                false => socket.drain(READS_PER_EVENT, None, &to),
+            };
         });
         match drained {
             Drained::Some { bulk } => {
                 let now = world.clock.now();
+                socket.lease.engine_found(now, polled_at);
                 world.ports.delivered_by_engine(socket, now);
                 if bulk {
                     self.awake_until = now + BULK_PAUSE.as_nanos() as u64;
@@ -178,7 +185,7 @@ impl<G: Guest> Engine<G> {
     }
 
     fn leave_to_poller(&mut self, socket: &Arc<ReceiveSocket>) {
-        socket.lease(self.world.clock.now().max(1));
+        socket.lease.renew(self.world.clock.now().max(1));
         socket.disarm(&self.world.interest);
         if !self.leased.iter().any(|leased| leased.token == socket.token) {
             self.leased.push(socket.clone());

@@ -24,6 +24,7 @@ mod fork;
 mod identity;
 mod interest;
 mod interfaces;
+mod lease;
 mod link;
 mod neighbours;
 mod netlink;
@@ -87,7 +88,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             segmentation: true,
-            receive_buffer_bytes: 4 << 20,
+            receive_buffer_bytes: 16 << 20,
             send_buffer_bytes: 4 << 20,
             promote_after: 4,
             on_panic: || {},

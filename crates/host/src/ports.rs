@@ -22,7 +22,8 @@ use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::interest::{IN, Interest, Source};
 use crate::interfaces::Known;
-use crate::receive::{Delivery, Drained, LEASE_NANOS, ReceiveSocket};
+use crate::lease::LEASE_NANOS;
+use crate::receive::{Delivery, Drained, ReceiveSocket};
 use crate::sockets::{self, ROCE_PORT, endpoint};
 use crate::sys;
 
@@ -271,13 +272,14 @@ impl Ports {
         };
         let socket = &sockets[index];
         if index < *hot {
-            socket.lease(now);
+            socket.lease.renew(now);
         }
         match socket.drain(READS_PER_POLL, Some(instant), to) {
             Drained::Some { .. } => {
                 if index >= *hot {
                     self.heat(socket, now);
                 }
+                socket.lease.poll_found();
                 true
             }
             Drained::Empty | Drained::Busy => {
@@ -302,11 +304,16 @@ impl Ports {
         }
     }
 
+    /// When a thread last polled, in nanoseconds of the clock.
+    pub(crate) fn polled_at(&self) -> u64 {
+        self.polled_at.load(Ordering::Relaxed)
+    }
+
     /// Hands all sockets back to the engine at once: the calling thread stops polling.
     pub(crate) fn rest(&self, interest: &Interest) {
         let lineup = self.lineup.load();
         for socket in &lineup.sockets[..lineup.hot] {
-            socket.end_lease();
+            socket.lease.end();
             socket.arm(interest);
         }
     }

@@ -17,10 +17,8 @@ use crate::clock::Clock;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::interest::{IN, Interest};
+use crate::lease::Lease;
 use crate::sys::{self, ControlBuffer};
-
-/// For how long after a poll the polling thread alone serves the sockets it polls.
-pub(crate) const LEASE_NANOS: u64 = 200_000;
 
 /// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders wait for them.
 const READS_PER_ACK: usize = 4;
@@ -39,8 +37,8 @@ pub(crate) struct ReceiveSocket {
     /// The one flow it is connected to, if it is.
     pub(crate) peer: Option<SocketAddr>,
     receiver: Mutex<Receiver>,
-    /// When a polling thread last tried it.
-    polled_at: AtomicU64,
+    /// Whether polling threads serve it, the engine, or both.
+    pub(crate) lease: Lease,
     /// When it last brought something.
     delivered_at: AtomicU64,
     /// Whether the engine is told of packets. Held while the engine's interest follows: were the two to part, nobody would
@@ -89,7 +87,7 @@ impl ReceiveSocket {
             peer,
             // The longest UDP datagram, and so the longest that segments are put together to.
             receiver: Mutex::new(Receiver { bytes: vec![0; 1 << 16].into_boxed_slice(), dropped: 0 }),
-            polled_at: AtomicU64::new(0),
+            lease: Lease::default(),
             delivered_at: AtomicU64::new(0),
             armed: Mutex::new(true),
         }
@@ -103,15 +101,34 @@ impl ReceiveSocket {
         polled: Option<Instant>,
         to: &Delivery<'_, G>,
     ) -> Drained {
-        let mut receiver = match self.receiver.try_lock() {
-            Ok(receiver) => receiver,
+        match self.receiver.try_lock() {
+            Ok(mut receiver) => self.drain_with(&mut receiver, limit, polled, to),
             // A guest that panicked left no half-done work in here.
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Drained::Busy,
-        };
+            Err(TryLockError::Poisoned(poisoned)) => {
+                self.drain_with(&mut poisoned.into_inner(), limit, polled, to)
+            }
+            Err(TryLockError::WouldBlock) => Drained::Busy,
+        }
+    }
+
+    /// For the engine, holding no lock: waits until it has the token, then reads at most `limit` times and dispatches. Where it
+    /// runs on the processor of the very thread that holds it, trying again would only keep that thread from going on.
+    pub(crate) fn drain_in_turn<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
+        let mut receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        self.drain_with(&mut receiver, limit, None, to)
+    }
+
+    #[inline]
+    fn drain_with<G: Guest>(
+        &self,
+        receiver: &mut Receiver,
+        limit: usize,
+        polled: Option<Instant>,
+        to: &Delivery<'_, G>,
+    ) -> Drained {
         let mut drained = Drained::Empty;
         for n in 1..=limit {
-            match self.read(&mut receiver, polled, to) {
+            match self.read(receiver, polled, to) {
                 Ok(bytes) => {
                     let before = drained == Drained::Some { bulk: true };
                     drained = Drained::Some { bulk: before || bytes >= BULK };
@@ -175,25 +192,6 @@ impl ReceiveSocket {
             to.guest.input(now, Input::Datagram(datagram));
         }
         Ok(received.len)
-    }
-
-    /// Starts or renews the lease: a thread polls this socket.
-    #[inline]
-    pub(crate) fn lease(&self, now: u64) {
-        self.polled_at.store(now, Ordering::Relaxed);
-    }
-
-    /// When the lease ends, where one runs.
-    pub(crate) fn lease_end(&self, now: u64) -> Option<u64> {
-        match self.polled_at.load(Ordering::Relaxed) {
-            0 => None,
-            polled_at => Some(polled_at.saturating_add(LEASE_NANOS)).filter(|&end| end > now),
-        }
-    }
-
-    /// Ends the lease: nobody polls any more.
-    pub(crate) fn end_lease(&self) {
-        self.polled_at.store(0, Ordering::Relaxed);
     }
 
     /// When it last brought something, in nanoseconds of the clock.

@@ -68,7 +68,7 @@ pub(crate) enum Takes {
 ///
 /// A receiver with a thread of its own keeps up with that, and its socket buffer (208 KiB where nobody changed the
 /// system's default, of which the kernel lets twice as much be used) holds such a burst while that thread is being woken; the
-/// 4 MiB that Verbena asks for hold what comes while a thread waits for its turn on a busy machine. Beyond that nothing is
+/// 16 MiB that Verbena asks for hold what comes while a thread waits for several turns of others on a busy machine. Beyond that nothing is
 /// promised: the services are unreliable.
 #[derive(Debug, Default)]
 pub struct Pace {

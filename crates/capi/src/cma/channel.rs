@@ -99,9 +99,12 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
         return -1;
     }
     let fd = border::or_minus_one(|| {
-        if !find(channel)?.instance.is_ours() {
+        let ours = find(channel)?;
+        if !ours.instance.is_ours() {
             return Err(Errno(libc::ENODEV));
         }
+        // A peer may wait for the ACK of what this thread has polled.
+        ours.instance.host.rest();
         // SAFETY: it is in the table.
         Ok(unsafe { (*channel).fd })
     });

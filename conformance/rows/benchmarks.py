@@ -1,0 +1,68 @@
+"""Other benchmarks than perftest: qperf, whose server takes one test after the other, and fio's rdma engine."""
+import re
+
+from .harness import row
+
+HERE = "benchmarks"
+
+QPERF = ("rc_lat rc_bw rc_bi_bw rc_rdma_read_lat rc_rdma_read_bw rc_rdma_write_lat rc_rdma_write_bw rc_rdma_write_poll_lat "
+         "rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap ver_rc_fetch_add")
+
+
+def qperf(row, tests, *more):
+    """Each test by itself: exit 0, and results above zero, which verifications give too."""
+    ns = row.namespace()
+    server = row.run("qperf", ns=ns)
+    row.tcp_listening(server, 19765)
+    for test in tests:
+        for _ in range(5):
+            client = row.run("qperf", "-t", "1", *more, "127.0.0.1", test, ns=ns)
+            rc = client.wait(15)
+            lines = client.out.lines + client.err.lines
+            # Its two ends meet over TCP, then one connects as the other begins to listen: once in a while it comes too early.
+            if not any("Event rejected" in line for line in lines):
+                break
+        row.check(rc == 0, f"{test}: client exit {rc}", client, server)
+        values = [float(m.group(1)) for line in lines if (m := re.match(r"\s+\w+\s+=\s+([\d.]+)", line))]
+        row.check(values and all(v > 0 for v in values), f"{test}: no numbers", client, server)
+    row.check(not server.err.lines, "the server complained", server)
+
+
+row(HERE, "qperf over RC", "qperf -cm 1 " + QPERF, limit=200)(lambda r: qperf(r, QPERF.split(), "-cm", "1"))
+
+
+@row(HERE, "qperf over UC and UD is refused as the kernel refuses it", "qperf uc_lat, ud_lat")
+def qperf_without_gids(row):
+    """For these qperf 0.4.11 has LIDs only, and asks for an address without a GRH, which RoCE does not have: EINVAL
+    (drivers/infiniband/core/verbs.c, rdma_check_ah_attr)."""
+    ns = row.namespace()
+    server = row.run("qperf", ns=ns)
+    row.tcp_listening(server, 19765)
+    for test, what in (("uc_lat", "modify QP to RTR"), ("ud_lat", "create address handle")):
+        client = row.run("qperf", "127.0.0.1", test, ns=ns)
+        row.check(client.wait() == 1, f"{test}: exit {client.rc}", client, server)
+        row.check(any(f"failed to {what}: Invalid argument" in line for line in client.err.lines + client.out.lines), f"{test}: another error", client)
+
+
+def fio(row, verb):
+    """The side that reads listens. What is sent bears a checksum for each block, which the receiver verifies; with the other verbs
+    the far side takes no part, and fio has nothing to verify."""
+    ns = row.namespace()
+    common = ["--ioengine=rdma", "--port=7771", "--bs=16k", "--size=4m", "--iodepth=8", "--output-format=terse"]
+    verified = ["--verify=crc32c"] if verb == "send" else []
+    server = row.run("fio", "--name=server", *common, "--rw=read", *verified, ns=ns)
+    row.listening(server, 7771)
+    client = row.run("fio", "--name=client", *common, "--rw=write", "--hostname=127.0.0.1", f"--verb={verb}", *verified,
+                     *(["--do_verify=0"] if verified else []), ns=ns)
+    # fio's terse format 3: the error is field 5, KiB read field 6, KiB written field 47.
+    for side, p, field in (("client", client, 46), ("server", server, 5)):
+        rc = p.wait(40)
+        row.check(rc == 0, f"{side} exit {rc}", client, server)
+        fields = next((line for line in p.out.lines if line.startswith("3;fio")), "").split(";")
+        row.check(len(fields) > 46 and fields[4] == "0", f"{side} error", client, server)
+        if p is client or verb == "send":
+            row.check(int(fields[field]) == 4096, f"{side}: not all bytes", client, server)
+
+
+for verb, what in (("write", "writes"), ("read", "reads"), ("send", "messages, verified")):
+    row(HERE, f"fio's rdma engine, {what}", f"fio --ioengine=rdma --verb={verb}", limit=60)(lambda r, v=verb: fio(r, v))

@@ -1,0 +1,150 @@
+//! Who serves a socket: the program's threads that poll, the engine, or both.
+//!
+//! A poll takes the socket out of the engine's hands for a while, which makes polling cheaper. A program that polls, then
+//! watches its memory for what a peer writes would wait until that while is over, each time. So where packets are found to
+//! have waited for it, both serve the socket, for as long as the engine finds packets that no poll came for.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// For how long after a poll the polling thread alone serves the sockets it polls.
+pub(crate) const LEASE_NANOS: u64 = 200_000;
+/// What the engine finds so soon after a lease has ended was waiting for that.
+const WAITED_NANOS: u64 = 50_000;
+/// A thread that has not polled for so long does something else: polls in a row are less than 1 us apart.
+const AWAY_NANOS: u64 = 3_000;
+/// So many polls that bring packets, with none left to the engine between them, make the socket theirs again.
+const PATIENCE: u32 = 32;
+/// What one packet that the engine was needed for weighs in polls.
+const NEEDED: u32 = 4;
+
+/// One socket's lease. Its numbers are hints: that two threads change them at once does no harm.
+#[derive(Default)]
+pub(crate) struct Lease {
+    /// When a polling thread last tried the socket; 0 where none does.
+    polled_at: AtomicU64,
+    /// When the engine took the socket back at the end of a lease.
+    taken_back_at: AtomicU64,
+    /// Polls until the socket is the polling threads' alone; 0 where it is.
+    shared: AtomicU32,
+}
+
+impl Lease {
+    /// Starts or renews it: a thread polls.
+    #[inline]
+    pub(crate) fn renew(&self, now: u64) {
+        self.polled_at.store(now, Ordering::Relaxed);
+    }
+
+    /// When it ends, where one runs.
+    pub(crate) fn ends_at(&self, now: u64) -> Option<u64> {
+        match self.polled_at.load(Ordering::Relaxed) {
+            0 => None,
+            polled_at => Some(polled_at.saturating_add(LEASE_NANOS)).filter(|&end| end > now),
+        }
+    }
+
+    /// Nobody polls any more.
+    pub(crate) fn end(&self) {
+        self.polled_at.store(0, Ordering::Relaxed);
+    }
+
+    /// It has ended by itself, and the engine is told of packets from now on.
+    pub(crate) fn taken_back(&self, now: u64) {
+        self.taken_back_at.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether the engine serves the socket in spite of the lease.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed) > 0
+    }
+
+    /// The engine found packets, and the program had last polled any socket at `polled_at`.
+    pub(crate) fn engine_found(&self, now: u64, polled_at: u64) {
+        let shared = self.shared.load(Ordering::Relaxed);
+        let waited = now.saturating_sub(self.taken_back_at.swap(0, Ordering::Relaxed)) < WAITED_NANOS;
+        if waited {
+            self.shared.store(PATIENCE, Ordering::Relaxed);
+        } else if shared > 0 && now.saturating_sub(polled_at) > AWAY_NANOS {
+            self.shared.store((shared + NEEDED).min(PATIENCE), Ordering::Relaxed);
+        }
+    }
+
+    /// A poll brought packets.
+    #[inline]
+    pub(crate) fn poll_found(&self) {
+        let shared = self.shared.load(Ordering::Relaxed);
+        if shared > 0 {
+            self.shared.store(shared - 1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 1_000_000_000;
+
+    /// A lease at whose end a packet was found to have waited.
+    fn shared() -> Lease {
+        let lease = Lease::default();
+        lease.renew(START - LEASE_NANOS);
+        lease.taken_back(START);
+        lease.engine_found(START + 5_000, START - LEASE_NANOS);
+        lease
+    }
+
+    #[test]
+    fn a_lease_runs_for_200_us_after_the_last_poll() {
+        let lease = Lease::default();
+        assert_eq!(lease.ends_at(START), None);
+        lease.renew(START);
+        lease.renew(START + 50_000);
+        assert_eq!(lease.ends_at(START + 50_000), Some(START + 250_000));
+        assert_eq!(lease.ends_at(START + 250_000), None);
+        lease.renew(START + 300_000);
+        lease.end();
+        assert_eq!(lease.ends_at(START + 300_000), None);
+    }
+
+    #[test]
+    fn packets_that_waited_for_the_end_of_a_lease_make_the_socket_shared() {
+        assert!(shared().is_shared());
+    }
+
+    #[test]
+    fn packets_that_come_after_a_lease_has_ended_change_nothing() {
+        let lease = Lease::default();
+        lease.renew(START - LEASE_NANOS);
+        lease.taken_back(START);
+        lease.engine_found(START + WAITED_NANOS, START - LEASE_NANOS);
+        lease.engine_found(START + WAITED_NANOS, START - LEASE_NANOS);
+        assert!(!lease.is_shared());
+    }
+
+    #[test]
+    fn a_program_that_polls_and_then_watches_its_memory_keeps_the_socket_shared() {
+        let (lease, mut now) = (shared(), START);
+        for _ in 0..1000 {
+            // The ACK of its own message comes to a poll, the peer's message does not.
+            now += 20_000;
+            lease.renew(now);
+            lease.poll_found();
+            lease.engine_found(now + 5_000, now);
+            assert!(lease.is_shared());
+        }
+    }
+
+    #[test]
+    fn polls_that_bring_all_packets_have_the_socket_to_themselves_again() {
+        let lease = shared();
+        for _ in 0..PATIENCE {
+            assert!(lease.is_shared());
+            // Once in a while the engine is faster than a thread that polls all the same.
+            lease.engine_found(START + 10_000, START + 9_500);
+            lease.poll_found();
+        }
+        assert!(!lease.is_shared());
+    }
+}
