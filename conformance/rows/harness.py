@@ -120,6 +120,10 @@ class Program:
         seen = [0] * len(streams)
         while True:
             ended = not self.running()
+            if ended:
+                # Its last words may not have been read yet.
+                for s in streams:
+                    s.join(1)
             for i, s in enumerate(streams):
                 while seen[i] < len(s.times):
                     if re.search(wanted, s.lines[seen[i]]):
