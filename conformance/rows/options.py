@@ -1,6 +1,7 @@
 """The connection manager's programs with every option of their manual pages, on one machine and over a veth."""
 from .datagrams import here, here6, wire
 from .harness import row
+from .kernel import IN, OUT, kernel_asks, kernel_serves
 from .loopback import HERE
 from .wires import WIRE
 
@@ -70,3 +71,17 @@ def dual_stack(row):
     client = row.run("ucmatose", "-s", "127.0.0.1", "-c", "1", ns=ns)
     for side, p in (("client", client), ("server", server)):
         row.check(p.wait(20) == 0, f"{side} exit {p.rc}", *row.programs)
+
+
+def kernel_services(row, direction):
+    """RDMA_PS_IB by IP addresses, with the kernel at the other end."""
+    args = ["-P", "ib", "-c", "3", "-C", "5"]
+    server, client = direction(row, lambda g, us: ["ucmatose", *args],
+                               lambda g, us: ["ucmatose", "-s", g.ip if direction is kernel_serves else us.ip, *args], 7471)
+    for side, p in (("client", client), ("server", server)):
+        row.check(p.wait(20) == 0, f"{side} exit {p.rc}", *row.programs)
+
+
+for group, direction in ((IN, kernel_serves), (OUT, kernel_asks)):
+    row(group, "the port space of all services", "ucmatose -P ib -c 3", limit=120, kernel=True)(
+        lambda r, direction=direction: kernel_services(r, direction))
