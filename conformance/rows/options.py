@@ -85,3 +85,16 @@ def kernel_services(row, direction):
 for group, direction in ((IN, kernel_serves), (OUT, kernel_asks)):
     row(group, "the port space of all services", "ucmatose -P ib -c 3", limit=120, kernel=True)(
         lambda r, direction=direction: kernel_services(r, direction))
+
+
+def refused(row, want, *argv):
+    """What the kernel's rdma_rxe says to the same."""
+    p = row.run(*argv, ns=row.namespace())
+    p.wait(10)
+    row.check(any(want in line for line in p.out.lines + p.err.lines), f"not '{want}'", p)
+
+
+add(HERE, "the port space of IPoIB: ADDR_ERROR -22", "udaddy -p 2 -s", refused, "udaddy: event: RDMA_CM_EVENT_ADDR_ERROR, error: -22", "udaddy", "-p", "2", "-s", "127.0.0.1")
+add(HERE, "the port space of IPoIB, bound: EINVAL", "udaddy -p 2 -b", refused, "bind address failed: Invalid argument", "udaddy", "-p", "2", "-b", "127.0.0.1")
+add(HERE, "a GID to connect to: ENODEV", "ucmatose -f gid -P ib -s", refused, "No such device", "ucmatose", "-f", "gid", "-P", "ib", "-s", "::ffff:127.0.0.1")
+add(HERE, "a GID to listen on: ENODEV", "ucmatose -f gid -P ib -b", refused, "bind address failed: No such device", "ucmatose", "-f", "gid", "-P", "ib", "-b", "::ffff:127.0.0.1")
