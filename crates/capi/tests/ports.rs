@@ -378,6 +378,15 @@ fn ipv4_and_ipv6_alone_listen_on_one_port_side_by_side_and_across_processes() {
 }
 
 #[test]
+fn an_address_that_no_device_bears_is_not_resolved_though_it_is_this_host_s() {
+    let ch = channel();
+    let made = id(ch, RDMA_PS_TCP);
+    works(resolve(made, &at([127, 9, 9, 9], 7)));
+    assert_eq!(expect(ch, RDMA_CM_EVENT_ADDR_ERROR).status, -libc::ENODEV);
+    destroy(made);
+}
+
+#[test]
 fn the_source_of_a_connection_is_chosen_by_the_routing_table_or_by_the_program() {
     let ch = channel();
     let one = id(ch, RDMA_PS_TCP);

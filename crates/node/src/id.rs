@@ -287,7 +287,9 @@ impl<W: World> Node<W> {
             Some(source) => self.group_route(source, &dest)?,
             None => self.world.route(query).map_err(Error::System)?,
         };
-        let device = self.device_on(route.interface);
+        // A source that is in no GID table (127.0.0.2, say) can not be sent from.
+        let bears = |d: &Arc<Device>| d.port().gids.index_of(route.source).is_some();
+        let device = self.device_on(route.interface).filter(bears);
         {
             let mut inner = id.lock();
             if !matches!(inner.progress, Progress::Idle | Progress::Bound) {
