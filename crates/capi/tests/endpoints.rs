@@ -341,12 +341,28 @@ fn a_port_space_of_either_kind_of_queue_pair_serves_connections_and_datagrams() 
 fn ports_of_different_port_spaces_have_nothing_to_do_with_each_other() {
     let ch = channel();
     let (tcp, port) = listener(ch, RDMA_PS_TCP, 1);
-    for ps in [RDMA_PS_UDP, RDMA_PS_IB, RDMA_PS_IPOIB] {
+    for ps in [RDMA_PS_UDP, RDMA_PS_IB] {
         let other = id(ch, ps);
         works(bind(other, &loopback(port)));
         destroy(other);
     }
     destroy(tcp);
+}
+
+#[test]
+fn the_port_space_of_ipoib_has_no_device_here_as_with_the_kernel_on_roce() {
+    let ch = channel();
+    let made = id(ch, RDMA_PS_IPOIB);
+    fails(bind(made, &loopback(0)), libc::EINVAL);
+    works(resolve(made, &loopback(7)));
+    assert_eq!(expect(ch, RDMA_CM_EVENT_ADDR_ERROR).status, -libc::EINVAL);
+    let listener = id(ch, RDMA_PS_IPOIB);
+    works(bind(listener, &at([0; 4], 0)));
+    works(unsafe { connect::rdma_listen(listener, 1) });
+    [made, listener].into_iter().for_each(destroy);
+    let sync = id(null_mut(), RDMA_PS_IPOIB);
+    fails(resolve(sync, &loopback(7)), libc::EINVAL);
+    destroy(sync);
 }
 
 /// A service id of a port space, on no GID.

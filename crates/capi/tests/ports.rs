@@ -38,39 +38,77 @@ impl To {
             }
         }
     }
+}
 
-    /// What TCP says of a second socket bound here while the first is bound there.
-    fn tcp(self, first: To) -> c_int {
-        let socket = |to: To| unsafe {
+/// Two that want one port.
+#[derive(Debug)]
+struct Pair {
+    first: To,
+    second: To,
+    reuse: [bool; 2],
+    first_listens: bool,
+}
+
+impl Pair {
+    /// What TCP says to the second when it binds, and when it listens, if it comes to that.
+    fn tcp(&self) -> [c_int; 2] {
+        let check = |done: c_int| if done == 0 { 0 } else { errno() };
+        let socket = |to: To, reuse: bool| unsafe {
             let family = if matches!(to, To::V4(_)) { libc::AF_INET } else { libc::AF_INET6 };
             let fd = libc::socket(family, libc::SOCK_STREAM, 0);
             assert!(fd >= 0);
-            let only = c_int::from(matches!(to, To::Only(_)));
-            if family == libc::AF_INET6 {
+            let set = |level, name, value: bool| {
+                let value = c_int::from(value);
                 let size = size_of::<c_int>() as u32;
-                let value = (&raw const only).cast();
-                assert_eq!(libc::setsockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, value, size), 0);
+                assert_eq!(libc::setsockopt(fd, level, name, (&raw const value).cast(), size), 0);
+            };
+            set(libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
+            if family == libc::AF_INET6 {
+                set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, matches!(to, To::Only(_)));
             }
             fd
         };
         let bind = |fd, to: To, port| unsafe {
-            let done = match to {
+            check(match to {
                 To::V4(ip) => libc::bind(fd, std::ptr::from_ref(&at(ip, port)).cast(), 16),
                 To::V6(ip) | To::Only(ip) => libc::bind(fd, std::ptr::from_ref(&at6(ip, port)).cast(), 28),
-            };
-            if done == 0 { 0 } else { errno() }
+            })
         };
         unsafe {
-            let (one, two) = (socket(first), socket(self));
-            assert_eq!(bind(one, first, 0), 0, "{first:?}");
+            let (one, two) = (socket(self.first, self.reuse[0]), socket(self.second, self.reuse[1]));
+            assert_eq!(bind(one, self.first, 0), 0, "{self:?}");
             let mut a: libc::sockaddr_in6 = std::mem::zeroed();
             let mut len = 28;
             assert_eq!(libc::getsockname(one, (&raw mut a).cast(), &raw mut len), 0);
-            let done = bind(two, self, u16::from_be(a.sin6_port));
+            if self.first_listens {
+                assert_eq!(libc::listen(one, 1), 0);
+            }
+            let mut said = [bind(two, self.second, u16::from_be(a.sin6_port)), 0];
+            if said[0] == 0 {
+                said[1] = check(libc::listen(two, 1));
+            }
             libc::close(one);
             libc::close(two);
-            done
+            said
         }
+    }
+
+    /// What Verbena says.
+    fn ours(&self) -> [c_int; 2] {
+        let check = |done: c_int| if done == 0 { 0 } else { errno() };
+        let (one, two) = (new(), new());
+        works(share(one, self.reuse[0].into()));
+        works(share(two, self.reuse[1].into()));
+        works(self.first.bind(one, 0));
+        if self.first_listens {
+            works(unsafe { connect::rdma_listen(one, 1) });
+        }
+        let mut said = [check(self.second.bind(two, port_of(one))), 0];
+        if said[0] == 0 {
+            said[1] = check(unsafe { connect::rdma_listen(two, 1) });
+        }
+        [one, two].into_iter().for_each(destroy);
+        said
     }
 }
 
@@ -116,22 +154,32 @@ fn has_v6() -> bool {
     std::net::TcpListener::bind("[::1]:0").is_ok()
 }
 
-#[test]
-fn who_is_in_whose_way_is_as_with_tcp() {
+/// Every pair of places is treated as TCP's, with and without a listener.
+fn as_with_tcp(reuse: [bool; 2]) {
     let v6 = has_v6();
     for first in places() {
         for second in places() {
             if !v6 && !matches!((first, second), (To::V4(_), To::V4(_))) {
                 continue;
             }
-            let (one, two) = (new(), new());
-            works(first.bind(one, 0));
-            let done = second.bind(two, port_of(one));
-            let got = if done == 0 { 0 } else { errno() };
-            assert_eq!(got, second.tcp(first), "{second:?} after {first:?}");
-            [one, two].into_iter().for_each(destroy);
+            for first_listens in [false, true] {
+                let pair = Pair { first, second, reuse, first_listens };
+                assert_eq!(pair.ours(), pair.tcp(), "{pair:?}");
+            }
         }
     }
+}
+
+#[test]
+fn who_is_in_whose_way_is_as_with_tcp() {
+    as_with_tcp([false; 2]);
+}
+
+#[test]
+fn who_may_share_with_whom_is_as_with_tcp() {
+    as_with_tcp([true; 2]);
+    as_with_tcp([true, false]);
+    as_with_tcp([false, true]);
 }
 
 #[test]
@@ -327,6 +375,15 @@ fn ipv4_and_ipv6_alone_listen_on_one_port_side_by_side_and_across_processes() {
     assert!(!comes(theirs, 0));
     [client, four].into_iter().for_each(destroy);
     unsafe { channel::rdma_destroy_event_channel(theirs) };
+}
+
+#[test]
+fn an_address_that_no_device_bears_is_not_resolved_though_it_is_this_host_s() {
+    let ch = channel();
+    let made = id(ch, RDMA_PS_TCP);
+    works(resolve(made, &at([127, 9, 9, 9], 7)));
+    assert_eq!(expect(ch, RDMA_CM_EVENT_ADDR_ERROR).status, -libc::ENODEV);
+    destroy(made);
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl Id {
     }
 
     /// The Q_Key of its queue pair and its groups. ENODEV in RDMA_PS_IPOIB: there it is the IPoIB broadcast group's, and no
-    /// device here has an IPoIB interface; the kernel says so too for RoCE.
+    /// device here has an IPoIB interface.
     pub(crate) fn qkey(&self) -> Result<Qkey, Error> {
         match self.space {
             PortSpace::Udp | PortSpace::Ib => Ok(UDP_QKEY),

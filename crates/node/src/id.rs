@@ -184,6 +184,9 @@ impl Id {
     }
 }
 
+/// RDMA_PS_IPOIB is for devices with an IPoIB interface, of which there is none; the kernel says the same of RoCE.
+const NO_IPOIB: Error = Error::Invalid("no device here has an IPoIB interface");
+
 impl Inner {
     /// The key of its listener, where it is one.
     pub(crate) fn listens_at(&self) -> Option<ListenKey> {
@@ -214,7 +217,8 @@ impl<W: World> Node<W> {
     }
 
     /// `rdma_bind_addr`: takes an address and a port (0: any free one). EADDRNOTAVAIL where no device bears the address,
-    /// EADDRINUSE where the port is taken, EINVAL for a link-local address that does not say on which link.
+    /// EADDRINUSE where the port is taken, EINVAL for a link-local address that does not say on which link, and for any in
+    /// RDMA_PS_IPOIB but the wildcards.
     pub fn bind(&self, id: &Arc<Id>, address: SocketAddr) -> Result<(), Error> {
         let mut inner = id.lock();
         if inner.progress != Progress::Idle {
@@ -222,6 +226,7 @@ impl<W: World> Node<W> {
         }
         let (ip, device) = match normal(address.ip()) {
             ip if ip.is_unspecified() => (ip, None),
+            _ if id.space == PortSpace::Ipoib => return Err(NO_IPOIB),
             _ => self.own_address(&address).map(|(ip, device)| (ip, Some(device)))?,
         };
         let both_families = ip.is_unspecified() && ip.is_ipv6() && !inner.v6_only;
@@ -294,7 +299,9 @@ impl<W: World> Node<W> {
             Some(source) => self.group_route(source, &dest)?,
             None => self.world.route(query).map_err(Error::System)?,
         };
-        let device = self.device_on(route.interface);
+        // A source that is in no GID table (127.0.0.2, say) can not be sent from.
+        let bears = |d: &Arc<Device>| d.port().gids.index_of(route.source).is_some();
+        let device = self.device_on(route.interface).filter(bears);
         {
             let mut inner = id.lock();
             if !matches!(inner.progress, Progress::Idle | Progress::Bound) {
@@ -309,6 +316,7 @@ impl<W: World> Node<W> {
         }
         match device {
             None => self.finish_resolve(id, Err(libc_errno::ENODEV)),
+            Some(_) if id.space == PortSpace::Ipoib => self.finish_resolve(id, Err(NO_IPOIB.errno())),
             Some(device) => {
                 if let Err(e) = self.attach(&device) {
                     let mut inner = id.lock();

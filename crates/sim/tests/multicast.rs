@@ -171,7 +171,8 @@ fn what_is_no_group_or_no_datagram_identifier_is_invalid() {
     a.node.bind(&unbound, any).unwrap();
     invalid(a.node.join_multicast(&unbound, group(), false, 0));
     let ipoib = a.node.create_id(&a.channel, PortSpace::Ipoib);
-    a.node.bind(&ipoib, here).unwrap();
+    invalid(a.node.bind(&ipoib, here));
+    a.node.bind(&ipoib, any).unwrap();
     assert_eq!(a.node.join_multicast(&ipoib, group(), false, 0), Err(node::Error::System(19)));
 }
 

@@ -55,6 +55,13 @@ impl Qp {
     }
 }
 
+/// Inline bytes of a queue pair: as many as its elements take room in a request, if more were not asked for. Programs count on it, because
+/// adapters and the kernel's rxe give that much unasked (rdma_xclient).
+fn granted_inline(cap: &ibv_qp_cap) -> u32 {
+    let room = cap.max_send_sge.saturating_mul(size_of::<abi::verbs::ibv_sge>() as u32);
+    cap.max_inline_data.max(room.min(nic::limits::MAX_INLINE))
+}
+
 /// Makes a queue pair; its packets need the device's UDP port, which is opened here.
 ///
 /// # Safety
@@ -100,7 +107,7 @@ pub(crate) unsafe fn create_with(
         max_recv_wr: init.cap.max_recv_wr,
         max_send_sge: init.cap.max_send_sge,
         max_recv_sge: init.cap.max_recv_sge,
-        max_inline_data: init.cap.max_inline_data,
+        max_inline_data: granted_inline(&init.cap),
     };
     let nic = nic::Qp::create(
         &domain.nic,
@@ -114,6 +121,7 @@ pub(crate) unsafe fn create_with(
             events: context.events.clone(),
         },
     )?;
+    init.cap.max_inline_data = cap.max_inline_data;
     // SAFETY: integers, pointers, nullable functions, a mutex and a condition of zeroes.
     let mut ex: ibv_qp_ex = unsafe { std::mem::zeroed() };
     if builder.is_some() {

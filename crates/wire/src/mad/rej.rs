@@ -125,6 +125,6 @@ pub mod reason {
     pub const INVALID_FLOW_LABEL: u16 = 32;
     /// The alternate flow label is rejected.
     pub const INVALID_ALT_FLOW_LABEL: u16 = 33;
-    /// The options of [`Ece`](super::Ece) are not supported.
+    /// The options of [`Ece`](crate::mad::Ece) are not supported.
     pub const VENDOR_OPTION_NOT_SUPPORTED: u16 = 35;
 }
