@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-use transport::op::{Completion, Context, Fault, QpEvent, RecvWr, Side, Status};
+use transport::op::{Completion, Context, Fault, Place, QpEvent, RecvWr, Side, Status};
 use transport::rc::Hold;
 use transport::{Memory, Window};
 use wire::Qpn;
@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::memory::View;
 use crate::scratch::with_batch;
+use crate::tm::Rendezvous;
 use crate::wq::Spread;
 use crate::{Error, Path, Pd, PostError, Srq, Xrcd, limits};
 
@@ -92,6 +93,8 @@ pub(crate) struct Inner {
     listed: bool,
     /// FLUSHes begun that take long, and resets: tells the latest from those before.
     pub(crate) flushes: u32,
+    /// A rendezvous that was matched just now.
+    pub(crate) fetch: Option<Box<Rendezvous>>,
 }
 
 /// What the engine stands on during one call.
@@ -107,6 +110,7 @@ pub(crate) struct Stand<'a> {
     receives: &'a mut VecDeque<RecvWr>,
     window: &'a Window,
     notes: &'a mut Vec<Note>,
+    fetch: &'a mut Option<Box<Rendezvous>>,
 }
 
 impl Context for Stand<'_> {
@@ -122,7 +126,16 @@ impl Context for Stand<'_> {
             None => self.receives.pop_front(),
         }
     }
+    fn place(&mut self, first: &[u8], whole: bool) -> Option<Place> {
+        if let Some((srq, tags)) = self.qp.init.tags() {
+            return tags.place(srq, first, whole, self.fetch, self.notes);
+        }
+        Some(Place { receive: self.take_receive()?, part: 0..first.len(), tagged: None })
+    }
     fn complete(&mut self, side: Side, completion: Completion) {
+        if let Some((_, tags)) = self.qp.init.tags() {
+            return tags.complete(side, completion, self.notes);
+        }
         let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
         let cq = match (side, chosen) {
             (Side::Send, _) => &self.qp.init.send_cq,
@@ -160,6 +173,7 @@ impl Inner {
             receives: &mut self.receives,
             window: &self.window,
             notes: &mut self.notes,
+            fetch: &mut self.fetch,
         };
         (&mut self.engine, stand)
     }
@@ -176,7 +190,10 @@ impl Qp {
             _ if init.srq.as_ref().is_some_and(|srq| srq.xrc().is_some()) => {
                 Err(Error::Invalid("the shared receive queue is for XRC"))
             }
-            _ => Qp::make(pd, init, None),
+            _ => {
+                init.check_tags(pd)?;
+                Qp::make(pd, init, None)
+            }
         }
     }
 
@@ -220,6 +237,7 @@ impl Qp {
                 destroyed: false,
                 listed: false,
                 flushes: 0,
+                fetch: None,
             }),
             spread: OnceLock::new(),
             cookie: AtomicU64::new(0),
@@ -358,6 +376,7 @@ impl Qp {
         counters.received.fetch_add(1, Ordering::Relaxed);
         let (engine, mut stand) = inner.split(self);
         engine.receive(now, packet, hold, &mut stand);
+        inner.begin_rendezvous(self);
         if inner.engine.held() != Hold::No && !std::mem::replace(&mut inner.listed, true) {
             self.pd.device.held.add(self.me.clone());
         }
