@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use transport::op::{
     Completed, Completion, Data, Place, RecvWr, SendOp, SendWr, Sge, SgeList, Side, Status, TagInfo, Tagged,
 };
+use wire::Qpn;
 use wire::bth::Reth;
 use wire::roce::SendTail;
 use wire::tm::{RENDEZVOUS_LEN, TMH_LEN, TmMessage, Tmh};
-use wire::Qpn;
 
 use crate::cq::Note;
 use crate::qp::Inner;

@@ -304,7 +304,8 @@ impl Responder {
         } else if payload.is_empty() {
             None
         } else {
-            let copied = cx.receive_memory().scatter(receive.sges.as_slice(), *before, payload, tail_of(tail));
+            let copied =
+                cx.receive_memory().scatter(receive.sges.as_slice(), *before, payload, tail_of(tail));
             // The responder's own fault, not the requester's.
             copied.err().map(|_| (Status::LocalProtection, NakCode::RemoteOperational))
         };
