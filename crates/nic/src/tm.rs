@@ -314,3 +314,79 @@ impl Srq {
         Ok(handle)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(unexpected: u32, handled: u32) -> TagList {
+        TagList { max_tags: 3, unexpected, handled, ..TagList::default() }
+    }
+
+    fn buffer(wr_id: u64) -> RecvWr {
+        RecvWr { wr_id, sges: [].into_iter().collect() }
+    }
+
+    fn take(list: &mut TagList, tag: u64) -> Option<u64> {
+        list.take(tag).map(|r| r.wr_id)
+    }
+
+    #[test]
+    fn the_oldest_tag_of_those_that_match_is_taken() {
+        let mut list = list(0, 0);
+        for (id, tag, mask) in [(1, 0x10, 0xf0), (2, 0x12, 0xff), (3, 0, 0)] {
+            assert!(list.add(buffer(id), tag, mask).is_some());
+        }
+        assert_eq!(list.add(buffer(4), 0, 0), None, "full");
+        assert_eq!(
+            [0x12, 0x12, 0x12, 0x12].map(|tag| take(&mut list, tag)),
+            [Some(1), Some(2), Some(3), None]
+        );
+    }
+
+    #[test]
+    fn a_tag_with_bits_outside_its_mask_matches_nothing() {
+        let mut list = list(0, 0);
+        list.add(buffer(1), 0x100, 0xff);
+        assert_eq!([0, 0x100, 0x1ff].map(|tag| take(&mut list, tag)), [None; 3]);
+    }
+
+    #[test]
+    fn tags_of_the_past_match_while_new_ones_wait_in_their_place() {
+        let mut list = list(0, 0);
+        list.add(buffer(1), 5, u64::MAX);
+        list.unexpected += 1;
+        list.add(buffer(2), 6, u64::MAX);
+        list.add(buffer(3), 6, u64::MAX);
+        assert_eq!([take(&mut list, 5), take(&mut list, 6)], [Some(1), None]);
+        list.synchronize(1);
+        assert_eq!([take(&mut list, 6), take(&mut list, 6)], [Some(2), Some(3)]);
+    }
+
+    #[test]
+    fn counts_agree_across_the_end_of_their_numbers() {
+        let mut list = list(u32::MAX, u32::MAX);
+        assert!(list.in_step());
+        list.unexpected = list.unexpected.wrapping_add(1);
+        assert!(!list.in_step());
+        list.synchronize(0);
+        assert!(list.in_step());
+    }
+
+    #[test]
+    fn a_handle_deletes_its_tag_once_and_leaves_the_order() {
+        let mut list = list(0, 0);
+        let handles: Vec<_> = (0..3).filter_map(|id| list.add(buffer(id), 0, 0)).collect();
+        assert!(list.delete(handles[1]) && !list.delete(handles[1]) && !list.delete(99));
+        assert_eq!([take(&mut list, 7), take(&mut list, 7), take(&mut list, 7)], [Some(0), Some(2), None]);
+    }
+
+    #[test]
+    fn a_list_is_shortened_to_the_bytes_that_come() {
+        let sge = |length| Sge { addr: 0, length, lkey: wire::Rkey(1) };
+        let list: SgeList = [sge(10), sge(0), sge(20), sge(30)].into_iter().collect();
+        let lengths = |len| shortened(&list, len).as_slice().iter().map(|s| s.length).collect::<Vec<_>>();
+        assert_eq!([lengths(0), lengths(10), lengths(11)], [vec![], vec![10], vec![10, 1]]);
+        assert_eq!([lengths(60), lengths(45)], [vec![10, 20, 30], vec![10, 20, 15]]);
+    }
+}

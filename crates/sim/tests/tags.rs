@@ -202,6 +202,21 @@ fn every_kind_of_message_arrives_once_over_a_bad_network() {
 }
 
 #[test]
+fn a_sender_learns_that_its_data_were_fetched_not_before_they_are_there() {
+    for seed in 0..SEEDS {
+        let mut s = scene(seed, Faults { loss: 0.1, ..Faults::lossy() });
+        s.add(1, 4, u64::MAX, 0, 60_000);
+        s.await_fin();
+        s.rendezvous(4, 0, 60_000);
+        let (fins, sim) = (&s.sender.receives, &mut s.sim);
+        assert!(sim.run_until(Duration::from_secs(9), |_| !fins.is_empty()), "seed {seed}");
+        assert!(s.arrived(0, 0, 60_000), "seed {seed}");
+        let last = s.told()[1];
+        assert_eq!(last, (1, Completed::TmReceive, 60_000, false, true), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_rendezvous_that_its_buffer_can_not_hold_is_left_to_the_program() {
     let mut s = scene(1, Faults::none());
     s.add(1, 4, u64::MAX, 0, 999);
