@@ -130,7 +130,7 @@ impl Context for Stand<'_> {
         if let Some((srq, tags)) = self.qp.init.tags() {
             return tags.place(srq, first, whole, self.fetch, self.notes);
         }
-        Some(Place { receive: self.take_receive()?, part: 0..first.len(), tagged: None })
+        Some(Place::ordinary(self.take_receive()?, first))
     }
     fn complete(&mut self, side: Side, completion: Completion) {
         if let Some((_, tags)) = self.qp.init.tags() {

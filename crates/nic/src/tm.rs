@@ -6,6 +6,9 @@
 //! once the program has said that it has handled as many unexpected messages as there were: until the two counts agree, new
 //! tags wait in the list, in their place.
 //!
+//! Completions are those of Mellanox's adapters, which rdma-core's tests expect: an unexpected message has the opcode of a
+//! match without its flags (the document says IBV_WC_RECV), and a message without a tag, FIN included, is not unexpected.
+//!
 //! A rendezvous that matches is a READ, then a FIN, on the send queue of the queue pair that it came to. That queue
 //! belongs to the shared queue: programs can not post to it.
 //!
@@ -167,7 +170,7 @@ impl TagMatching {
             list.unexpected = list.unexpected.wrapping_add(1);
         }
         let tagged = Tagged { opcode, status: Status::Success, info: TagInfo::default() };
-        Some(Place { receive, part: 0..first.len(), tagged: Some(tagged) })
+        Some(Place { tagged: Some(tagged), ..Place::ordinary(receive, first) })
     }
 
     /// A completion of a queue pair of ours: what it received, or had to send for a rendezvous.

@@ -438,6 +438,13 @@ pub struct Place {
     pub tagged: Option<Tagged>,
 }
 
+impl Place {
+    /// The whole message, whose first packet bears `first`, in an ordinary receive.
+    pub fn ordinary(receive: RecvWr, first: &[u8]) -> Place {
+        Place { receive, part: 0..first.len(), tagged: None }
+    }
+}
+
 /// How a message completes that a tag-matching queue placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tagged {
@@ -484,7 +491,7 @@ pub trait Context {
     /// Takes the receive for a SEND, whose first packet bears `first`; `whole`: it is the only one. At a tag-matching queue
     /// that decides where it goes.
     fn place(&mut self, first: &[u8], _whole: bool) -> Option<Place> {
-        Some(Place { receive: self.take_receive()?, part: 0..first.len(), tagged: None })
+        Some(Place::ordinary(self.take_receive()?, first))
     }
     /// Adds a completion to the send or receive CQ, in order.
     fn complete(&mut self, side: Side, completion: Completion);
