@@ -111,6 +111,8 @@ pub(crate) struct Stand<'a> {
     window: &'a Window,
     notes: &'a mut Vec<Note>,
     fetch: &'a mut Option<Box<Rendezvous>>,
+    /// What completes in the queue pair's own queues is to be forgotten anyway: it neither fills them nor takes an event.
+    mute: bool,
 }
 
 impl Context for Stand<'_> {
@@ -138,8 +140,9 @@ impl Context for Stand<'_> {
         }
         let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
         let cq = match (side, chosen) {
-            (Side::Send, _) => &self.qp.init.send_cq,
             (Side::Receive, Some((_, cq))) => cq,
+            _ if self.mute => return,
+            (Side::Send, _) => &self.qp.init.send_cq,
             (Side::Receive, None) => &self.qp.init.recv_cq,
         };
         cq.push(completion, self.notes);
@@ -174,6 +177,7 @@ impl Inner {
             window: &self.window,
             notes: &mut self.notes,
             fetch: &mut self.fetch,
+            mute: false,
         };
         (&mut self.engine, stand)
     }
@@ -276,9 +280,11 @@ impl Qp {
             inner.destroyed = true;
             // Leaves the window it may have packets in; nobody fetches these completions.
             let (engine, mut stand) = inner.split(self);
+            stand.mute = true;
             engine.fail(&mut stand);
             inner.receives.clear();
-            inner.notes.clear();
+            // What a shared receive queue completes in its own queue.
+            self.unlock(inner);
         }
         self.leave_groups();
         self.pd.device.remove_qp(self.qpn);
@@ -487,11 +493,11 @@ impl Inner {
 
     fn reset(&mut self, qp: &Qp) {
         let (engine, mut stand) = self.split(qp);
+        stand.mute = true;
         engine.fail(&mut stand);
         self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
         self.flushes = self.flushes.wrapping_add(1);
         self.receives.clear();
-        self.notes.clear();
         self.attr = QpAttr::default();
         self.path = None;
         qp.init.send_cq.forget_qp(qp.qpn);
