@@ -122,7 +122,7 @@ fn what_a_queue_can_not_report_is_refused() {
     let l = Loop::open();
     for (attr, why) in [
         (cq_init(IBV_WC_EX_WITH_CVLAN), libc::EOPNOTSUPP),
-        (cq_init(IBV_WC_EX_WITH_TM_INFO), libc::EOPNOTSUPP),
+        (cq_init(IBV_WC_EX_WITH_FLOW_TAG), libc::EOPNOTSUPP),
         (cq_init(1 << 20), libc::EOPNOTSUPP),
         (ibv_cq_init_attr_ex { comp_mask: 1 << 7, ..cq_init(0) }, libc::EINVAL),
         (ibv_cq_init_attr_ex { comp_mask: IBV_CQ_INIT_ATTR_MASK_PD, ..cq_init(0) }, libc::EINVAL),

@@ -366,6 +366,7 @@ mod tests {
             source_qp: Qpn::new(0),
             solicited: status != Status::Success,
             grh: false,
+            tm: Default::default(),
         }
     }
 

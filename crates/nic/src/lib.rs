@@ -31,6 +31,7 @@ pub mod raw;
 mod scratch;
 pub mod srq;
 mod timers;
+mod tm;
 pub mod wq;
 mod xrc;
 
@@ -48,6 +49,7 @@ pub use outlet::{Outlet, Path, Signal};
 pub use post::{PostError, Request};
 pub use qp::{Qp, QpCap, QpInit};
 pub use srq::{Srq, SrqAttr};
+pub use tm::{TagOp, TagWr};
 pub use wq::{Spread, Wq, WqState};
 pub use xrc::{Inode, Xrcd};
 

@@ -10,6 +10,7 @@
 //! | protection domains of a device and process | 65,536 |
 //! | address handles of a protection domain | none but memory; 2^20 are promised |
 //! | work requests of a send, receive or shared receive queue | 32,768 |
+//! | tags of a tag-matching queue | 4,096 |
 //! | completions of a CQ | 4,194,303 |
 //! | scatter/gather elements of a request | 32 |
 //! | inline bytes of a request | 1,024 |
@@ -35,6 +36,12 @@ pub const MAX_SRQ: u32 = 65_536;
 pub const MAX_SRQ_WR: u32 = 32_768;
 /// Memory regions; a slot of the table each, slot 0 is not used.
 pub const MAX_MR: u32 = 65_535;
+/// Tags of a tag-matching queue.
+pub const MAX_TAGS: u32 = 4_096;
+/// Operations on a list of tags that may be under way; each is done when it is posted.
+pub const MAX_TAG_OPS: u32 = 32_768;
+/// Bytes of a rendezvous request that is matched; a packet of any path MTU holds it.
+pub const MAX_RENDEZVOUS_HEADER: usize = 64;
 /// Protection domains.
 pub const MAX_PD: u32 = 65_536;
 /// Address handles that a device promises; they are a few words of memory each.

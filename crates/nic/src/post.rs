@@ -110,6 +110,9 @@ impl Qp {
             _ => return Err(PostError::Invalid("queue pair is not ready to send")),
         }
         self.init().kind.check_operation(&wr.op)?;
+        if self.init().tags().is_some() {
+            return Err(PostError::Invalid("the send queue belongs to the tag-matching queue"));
+        }
         check_send(wr, &self.init().cap)
     }
 }

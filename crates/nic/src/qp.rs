@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-use transport::op::{Completion, Context, Fault, QpEvent, RecvWr, Side, Status};
+use transport::op::{Completion, Context, Fault, Place, QpEvent, RecvWr, Side, Status};
 use transport::rc::Hold;
 use transport::{Memory, Window};
 use wire::Qpn;
@@ -19,6 +19,7 @@ use crate::engine::Engine;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::memory::View;
 use crate::scratch::with_batch;
+use crate::tm::Rendezvous;
 use crate::wq::Spread;
 use crate::{Error, Path, Pd, PostError, Srq, Xrcd, limits};
 
@@ -95,6 +96,8 @@ pub(crate) struct Inner {
     listed: bool,
     /// FLUSHes begun that take long, and resets: tells the latest from those before.
     pub(crate) flushes: u32,
+    /// A rendezvous that was matched just now.
+    pub(crate) fetch: Option<Box<Rendezvous>>,
 }
 
 /// What the engine stands on during one call.
@@ -111,6 +114,9 @@ pub(crate) struct Stand<'a> {
     window: &'a Window,
     notes: &'a mut Vec<Note>,
     counted: Option<&'a mut Counted>,
+    fetch: &'a mut Option<Box<Rendezvous>>,
+    /// What completes in the queue pair's own queues is to be forgotten anyway: it neither fills them nor takes an event.
+    mute: bool,
 }
 
 impl Context for Stand<'_> {
@@ -126,7 +132,16 @@ impl Context for Stand<'_> {
             None => self.receives.pop_front(),
         }
     }
+    fn place(&mut self, first: &[u8], whole: bool) -> Option<Place> {
+        if let Some((srq, tags)) = self.qp.init.tags() {
+            return tags.place(srq, first, whole, self.fetch, self.notes);
+        }
+        Some(Place::ordinary(self.take_receive()?, first))
+    }
     fn complete(&mut self, side: Side, completion: Completion) {
+        if let Some((_, tags)) = self.qp.init.tags() {
+            return tags.complete(side, completion, self.notes);
+        }
         if let Some(counted) = &mut self.counted
             && !counted.completed(side, &completion)
         {
@@ -134,8 +149,9 @@ impl Context for Stand<'_> {
         }
         let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
         let cq = match (side, chosen) {
-            (Side::Send, _) => &self.qp.init.send_cq,
             (Side::Receive, Some((_, cq))) => cq,
+            _ if self.mute => return,
+            (Side::Send, _) => &self.qp.init.send_cq,
             (Side::Receive, None) => &self.qp.init.recv_cq,
         };
         cq.push(completion, self.notes);
@@ -170,6 +186,8 @@ impl Inner {
             window: &self.window,
             notes: &mut self.notes,
             counted: self.counted.as_deref_mut(),
+            fetch: &mut self.fetch,
+            mute: false,
         };
         (&mut self.engine, stand)
     }
@@ -186,7 +204,10 @@ impl Qp {
             _ if init.srq.as_ref().is_some_and(|srq| srq.xrc().is_some()) => {
                 Err(Error::Invalid("the shared receive queue is for XRC"))
             }
-            _ => Qp::make(pd, init, None),
+            _ => {
+                init.check_tags(pd)?;
+                Qp::make(pd, init, None)
+            }
         }
     }
 
@@ -231,6 +252,7 @@ impl Qp {
                 destroyed: false,
                 listed: false,
                 flushes: 0,
+                fetch: None,
             }),
             spread: OnceLock::new(),
             cookie: AtomicU64::new(0),
@@ -269,10 +291,12 @@ impl Qp {
             inner.destroyed = true;
             // Leaves the window it may have packets in; nobody fetches these completions.
             let (engine, mut stand) = inner.split(self);
+            stand.mute = true;
             engine.fail(&mut stand);
             inner.receives.clear();
-            inner.notes.clear();
             inner.counted = None;
+            // What a shared receive queue completes in its own queue.
+            self.unlock(inner);
         }
         self.leave_groups();
         self.pd.device.remove_qp(self.qpn);
@@ -392,6 +416,7 @@ impl Qp {
         counters.received.fetch_add(1, Ordering::Relaxed);
         let (engine, mut stand) = inner.split(self);
         engine.receive(now, packet, hold, &mut stand);
+        inner.begin_rendezvous(self);
         if inner.engine.held() != Hold::No && !std::mem::replace(&mut inner.listed, true) {
             self.pd.device.held.add(self.me.clone());
         }
@@ -502,11 +527,11 @@ impl Inner {
 
     fn reset(&mut self, qp: &Qp) {
         let (engine, mut stand) = self.split(qp);
+        stand.mute = true;
         engine.fail(&mut stand);
         self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
         self.flushes = self.flushes.wrapping_add(1);
         self.receives.clear();
-        self.notes.clear();
         self.attr = QpAttr::default();
         self.path = None;
         qp.init.send_cq.forget_qp(qp.qpn);

@@ -10,6 +10,7 @@ use transport::op::RecvWr;
 
 use crate::cq::Note;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
+use crate::tm::TagMatching;
 use crate::{Cq, Error, Pd, PostError, Xrcd, limits};
 
 /// Sizes and limit of a shared receive queue (`struct ibv_srq_attr`).
@@ -31,6 +32,8 @@ pub struct Srq {
     pd: Arc<Pd>,
     /// Of one for XRC: its domain, and where its receives complete.
     xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
+    /// Of one that matches tags.
+    pub(crate) tags: Option<TagMatching>,
     max_sge: u32,
     inner: Mutex<Inner>,
     events: Arc<EventQueue>,
@@ -49,7 +52,7 @@ impl Srq {
     /// An empty queue; its receives name memory of `pd`, whatever the domains of the queue pairs. `attr.limit` means
     /// nothing yet.
     pub fn create(pd: &Arc<Pd>, attr: SrqAttr, events: Arc<EventQueue>) -> Result<Arc<Srq>, Error> {
-        Srq::make(pd, attr, events, None)
+        Srq::make(pd, attr, events, None, None)
     }
 
     /// The same for XRC: requests to targets of `xrcd` name it by its number, and find memory of `pd`; its receives
@@ -64,7 +67,19 @@ impl Srq {
         if !Arc::ptr_eq(&pd.device, xrcd.device()) {
             return Err(Error::Invalid("the XRC domain is of another device"));
         }
-        Srq::make(pd, attr, events, Some((xrcd, cq)))
+        Srq::make(pd, attr, events, Some((xrcd, cq)), None)
+    }
+
+    /// The same for tag matching with up to `max_tags` tags, 1 to [`limits::MAX_TAGS`]: its receives, ordinary and tagged,
+    /// complete in `cq`. Queue pairs that use it must be RC and of `pd`, and their send queues are its.
+    pub fn create_tm(
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+        events: Arc<EventQueue>,
+        max_tags: u32,
+        cq: Arc<Cq>,
+    ) -> Result<Arc<Srq>, Error> {
+        Srq::make(pd, attr, events, None, Some(TagMatching::new(max_tags, cq)?))
     }
 
     fn make(
@@ -72,6 +87,7 @@ impl Srq {
         attr: SrqAttr,
         events: Arc<EventQueue>,
         xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
+        tags: Option<TagMatching>,
     ) -> Result<Arc<Srq>, Error> {
         if attr.max_wr == 0 || attr.max_wr > limits::MAX_SRQ_WR {
             return Err(Error::Invalid("max_wr is 0 or above max_srq_wr"));
@@ -85,6 +101,7 @@ impl Srq {
                 number,
                 pd: pd.clone(),
                 xrc,
+                tags,
                 max_sge: attr.max_sge,
                 inner: Mutex::new(Inner { receives: VecDeque::new(), max_wr: attr.max_wr, limit: 0 }),
                 events,

@@ -1,6 +1,7 @@
 //! The operation: what a work request asks, what memory allows, how it completes. Shared by every way an operation
 //! travels, so that checks, receive consumption and completion order exist once.
 
+use std::ops::Range;
 use std::task::Poll;
 
 use arrayvec::ArrayVec;
@@ -341,6 +342,8 @@ pub enum Status {
     Fatal = 19,
     ResponseTimeout = 20,
     General = 21,
+    Tm = 22,
+    TmRendezvousIncomplete = 23,
 }
 
 /// What completed: `enum ibv_wc_opcode`, same numbers.
@@ -359,6 +362,26 @@ pub enum Completed {
     AtomicWrite = 9,
     Receive = 128,
     ReceiveWriteImmediate = 129,
+    TmAdd = 130,
+    TmDelete = 131,
+    TmSync = 132,
+    TmReceive = 133,
+    TmNoTag = 134,
+}
+
+/// What a tag-matching queue says of a completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TagInfo {
+    /// The message's tag, where it was matched just now.
+    pub tag: u64,
+    /// The sender's own data, likewise.
+    pub app_ctx: u32,
+    /// A message was matched (IBV_WC_TM_MATCH).
+    pub matched: bool,
+    /// All data of a matched message have arrived (IBV_WC_TM_DATA_VALID).
+    pub data_valid: bool,
+    /// New tags are not matched before the program has synchronized (IBV_WC_TM_SYNC_REQ).
+    pub sync_required: bool,
 }
 
 /// A work completion.
@@ -382,6 +405,8 @@ pub struct Completion {
     pub grh: bool,
     /// The sender asked for a solicited event, or the completion is an error: next-solicited arming fires.
     pub solicited: bool,
+    /// Of a tag-matching queue.
+    pub tm: TagInfo,
 }
 
 impl Completion {
@@ -397,8 +422,38 @@ impl Completion {
             source_qp: Qpn::default(),
             grh: false,
             solicited: status != Status::Success,
+            tm: TagInfo::default(),
         }
     }
+}
+
+/// Where a SEND goes.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The receive that takes it.
+    pub receive: RecvWr,
+    /// What of the first packet's payload is delivered; of the others all is.
+    pub part: Range<usize>,
+    /// How it completes, where a tag-matching queue placed it.
+    pub tagged: Option<Tagged>,
+}
+
+impl Place {
+    /// The whole message, whose first packet bears `first`, in an ordinary receive.
+    pub fn ordinary(receive: RecvWr, first: &[u8]) -> Place {
+        Place { receive, part: 0..first.len(), tagged: None }
+    }
+}
+
+/// How a message completes that a tag-matching queue placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tagged {
+    /// Its completions' opcode.
+    pub opcode: Completed,
+    /// Status of the last of them, if all goes well.
+    pub status: Status,
+    /// What they say of the tag. A match is told of when the first packet has come, the rest with the last.
+    pub info: TagInfo,
 }
 
 /// Which queue a completion belongs to.
@@ -433,6 +488,11 @@ pub trait Context {
     }
     /// Takes the next posted receive, from the queue pair's own queue or its SRQ.
     fn take_receive(&mut self) -> Option<RecvWr>;
+    /// Takes the receive for a SEND, whose first packet bears `first`; `whole`: it is the only one. At a tag-matching queue
+    /// that decides where it goes.
+    fn place(&mut self, first: &[u8], _whole: bool) -> Option<Place> {
+        Some(Place::ordinary(self.take_receive()?, first))
+    }
     /// Adds a completion to the send or receive CQ, in order.
     fn complete(&mut self, side: Side, completion: Completion);
     /// Raises an asynchronous event.

@@ -13,6 +13,7 @@ pub mod id;
 pub mod mad;
 mod opcode;
 pub mod roce;
+pub mod tm;
 
 pub use id::{CommId, Gid, Guid, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, ServiceId};
 

@@ -11,6 +11,7 @@ use wire::mad::{
     SidrRep, SidrReq,
 };
 use wire::roce::{Header, Op, Packet, ReadAt, SendAt, SendTail, Service, WriteAt, pad};
+use wire::tm::{TmMessage, Tmh};
 use wire::{CommId, Gid, Guid, Malformed, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, ServiceId};
 
 fn u24() -> impl Strategy<Value = u32> {
@@ -439,7 +440,16 @@ proptest! {
         let _ = Mad::parse(&bytes);
         let _ = IpCm::parse(&bytes);
         let _ = Grh::parse(&bytes);
+        let _ = TmMessage::parse(&bytes);
         let _ = icrc::open(&flow, &bytes);
+    }
+
+    #[test]
+    fn every_tag_matching_header_survives_emit_and_parse(app_ctx: u32, tag: u64, rvh in reth()) {
+        let tmh = Tmh { app_ctx, tag };
+        for message in [TmMessage::Eager(tmh), TmMessage::Rendezvous(tmh, rvh), TmMessage::Fin(tmh, rvh)] {
+            prop_assert_eq!(TmMessage::parse(&message.emit()), message);
+        }
     }
 
     #[test]

@@ -96,6 +96,7 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.context.ops.post_srq_recv = Some(srq::post_srq_recv);
     c.create_srq_ex = Some(srq::create_srq_ex);
     c.get_srq_num = Some(srq::get_srq_num);
+    c.post_srq_ops = Some(srq::post_srq_ops);
     c.ibv_create_flow = Some(flow::create_flow);
     c.ibv_destroy_flow = Some(flow::destroy_flow);
     flow_counter::enter(&mut c);

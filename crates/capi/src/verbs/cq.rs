@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use abi::verbs::{
-    IBV_CQ_ATTR_MODERATE, IBV_WC_GRH, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel, ibv_context,
-    ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_pd, ibv_wc, ibv_wc_imm,
+    IBV_CQ_ATTR_MODERATE, IBV_WC_GRH, IBV_WC_TM_DATA_VALID, IBV_WC_TM_MATCH, IBV_WC_TM_SYNC_REQ,
+    IBV_WC_WITH_IMM, IBV_WC_WITH_INV, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr,
+    ibv_pd, ibv_wc, ibv_wc_imm,
 };
 use nic::device::CqSlot;
 use nic::{Arm, Clock, CqExtras, Moderation, Stamp};
@@ -288,12 +289,19 @@ pub(crate) fn convert(c: &Completion) -> ibv_wc {
         imm,
         qp_num: c.qpn.get(),
         src_qp: c.source_qp.get(),
-        wc_flags: wc_flags | if c.grh { IBV_WC_GRH } else { 0 },
+        wc_flags: wc_flags | if c.grh { IBV_WC_GRH } else { 0 } | tm_flags(c),
         pkey_index: 0,
         slid: 0,
         sl: 0,
         dlid_path_bits: 0,
     }
+}
+
+fn tm_flags(c: &Completion) -> u32 {
+    let flag = |set, bit| if set { bit } else { 0 };
+    flag(c.tm.matched, IBV_WC_TM_MATCH)
+        | flag(c.tm.data_valid, IBV_WC_TM_DATA_VALID)
+        | flag(c.tm.sync_required, IBV_WC_TM_SYNC_REQ)
 }
 
 /// `ibv_req_notify_cq`, through the context's table.

@@ -9,14 +9,16 @@ use abi::verbs::{
     self as v, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc_tm_info,
 };
 use nic::Stamp;
+use transport::op::TagInfo;
 
 use crate::border::{self, Errno};
 use crate::verbs::cq::{self, Cq, CqInit};
 
-/// The fields that a queue may be asked to report. There are no VLAN tags, flow tags or matched tags here.
+/// The fields that a queue may be asked to report. There are no VLAN tags or flow tags here.
 const KNOWN_FIELDS: u64 = (v::IBV_WC_STANDARD_FLAGS
     | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
-    | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) as u64;
+    | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
+    | v::IBV_WC_EX_WITH_TM_INFO) as u64;
 const STAMPS: u64 =
     (v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) as u64;
 
@@ -28,6 +30,7 @@ pub(crate) struct Reader {
     polling: AtomicBool,
     current: Cell<ibv_wc>,
     stamp: Cell<Stamp>,
+    tm: Cell<ibv_wc_tm_info>,
 }
 
 // SAFETY: the cells are used by one thread at a time, see above.
@@ -47,12 +50,13 @@ impl Reader {
             // SAFETY: integers only.
             current: Cell::new(unsafe { std::mem::zeroed() }),
             stamp: Cell::default(),
+            tm: Cell::default(),
         }
     }
 }
 
 /// `ibv_create_cq_ex`, through the context's table. errno: EINVAL for `cqe` or `comp_vector` out of range or masks that
-/// are not known; EOPNOTSUPP for `wc_flags` beyond the standard ones and the two timestamps; ENOMEM at the limit.
+/// are not known; EOPNOTSUPP for `wc_flags` beyond the standard ones, the two timestamps and the tag; ENOMEM at the limit.
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
@@ -131,6 +135,8 @@ unsafe fn advance(current: *mut ibv_cq_ex, ours: &Cq) -> Result<(), Errno> {
     }
     ours.reader.current.set(cq::convert(&completion));
     ours.reader.stamp.set(stamp);
+    let TagInfo { tag, app_ctx, .. } = completion.tm;
+    ours.reader.tm.set(ibv_wc_tm_info { tag, priv_: app_ctx });
     Ok(())
 }
 
@@ -256,8 +262,8 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     unsafe { current(cq) }.stamp.get().wall_ns
 }
 
-/// `ibv_wc_read_tm_info`: no tags are matched here.
-unsafe extern "C" fn read_tm_info(_cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
-    // SAFETY: the caller's structure.
-    unsafe { *info = ibv_wc_tm_info::default() };
+/// `ibv_wc_read_tm_info`: of a match; zeroes of any other completion.
+unsafe extern "C" fn read_tm_info(cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
+    // SAFETY: a queue of ours, taken by this thread, and the caller's structure, by the man page's contract.
+    unsafe { *info = current(cq).tm.get() };
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use abi::verbs::{
     _compat_ibv_port_attr, IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_cq_moderation_caps, ibv_device_attr,
     ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input,
-    ibv_rss_caps, ibv_values_ex,
+    ibv_rss_caps, ibv_tm_caps, ibv_values_ex,
 };
 use nic::{limits, port};
 
@@ -104,6 +104,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         a.rss_caps = receive_side_scaling();
         a.max_wq_type_rq = limits::MAX_WQ;
         a.xrc_odp_caps = a.odp_caps.per_transport_caps.rc_odp_caps;
+        a.tm_caps = tag_matching();
         a.completion_timestamp_mask = u64::MAX;
         a.hca_core_clock = CLOCK_KHZ;
         a.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
@@ -115,6 +116,17 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         }
         Ok(())
     })
+}
+
+/// Tag matching.
+fn tag_matching() -> ibv_tm_caps {
+    ibv_tm_caps {
+        max_rndv_hdr_size: limits::MAX_RENDEZVOUS_HEADER as u32,
+        max_num_tags: limits::MAX_TAGS,
+        flags: abi::verbs::IBV_TM_CAP_RC,
+        max_ops: limits::MAX_TAG_OPS,
+        max_sge: limits::MAX_SGE,
+    }
 }
 
 /// How raw packet queue pairs spread their frames.

@@ -1,4 +1,4 @@
-//! Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3), ibv_query_srq(3), ibv_post_srq_recv(3)).
+//! Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3), ibv_query_srq(3), ibv_post_srq_recv(3), ibv_post_srq_ops(3)).
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use abi::verbs::{
-    self as v, ibv_context, ibv_cq, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
-    ibv_srq_init_attr_ex, ibv_xrcd,
+    self as v, ibv_context, ibv_cq, ibv_ops_wr, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr,
+    ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_xrcd,
 };
-use nic::SrqAttr;
+use nic::{SrqAttr, TagOp, TagWr, limits};
 use transport::op::RecvWr;
 
 use crate::border::{self, Errno};
@@ -29,16 +29,46 @@ pub(crate) struct Srq {
     pub async_events: Unacked,
     /// Queue pairs that take receives from it.
     pub users: AtomicU32,
-    /// Of one for XRC: its domain, and where its receives complete.
-    xrc: Option<Xrc>,
+    kind: Kind,
     instance: Arc<Instance>,
 }
 
-/// What a queue for XRC uses: objects of ours that live as long as it, by their EBUSY.
+/// What kind of queue it is, and what it uses: objects of ours that live as long as it, by their EBUSY.
 #[derive(Clone, Copy)]
-struct Xrc {
-    xrcd: *mut ibv_xrcd,
-    cq: *mut ibv_cq,
+enum Kind {
+    Basic,
+    /// For XRC: its domain, and where its receives complete.
+    Xrc {
+        xrcd: *mut ibv_xrcd,
+        cq: *mut ibv_cq,
+    },
+    /// For tag matching: where all completes.
+    Tm {
+        cq: *mut ibv_cq,
+        max_tags: u32,
+    },
+}
+
+impl Kind {
+    /// Says of all it uses whether it uses it.
+    ///
+    /// # Safety
+    ///
+    /// They live.
+    unsafe fn uses(self, count: impl Fn(&AtomicU32)) {
+        let (xrcd, cq) = match self {
+            Kind::Basic => return,
+            Kind::Xrc { xrcd, cq } => (Some(xrcd), cq),
+            Kind::Tm { cq, .. } => (None, cq),
+        };
+        // SAFETY: as the caller says.
+        unsafe {
+            if let Some(xrcd) = xrcd {
+                count(&Xrcd::of(xrcd).users);
+            }
+            count(&Cq::of(cq).users);
+        }
+    }
 }
 
 impl Srq {
@@ -72,10 +102,10 @@ impl Srq {
 /// Objects of ours that live, as ibv_create_srq(3) asks.
 pub(crate) unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: as the caller says.
-    unsafe { create_with(pd, init, None) }
+    unsafe { create_with(pd, init, Kind::Basic) }
 }
 
-/// The same, for XRC where it has what that uses.
+/// The same of another kind.
 ///
 /// # Safety
 ///
@@ -83,7 +113,7 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Re
 unsafe fn create_with(
     pd: *mut ibv_pd,
     init: &mut ibv_srq_init_attr,
-    xrc: Option<Xrc>,
+    kind: Kind,
 ) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: as the caller says.
     let (context, domain) = unsafe { ((*pd).context, Pd::of(pd)) };
@@ -91,17 +121,21 @@ unsafe fn create_with(
     let ours = unsafe { Context::usable(context)? };
     let attr = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, limit: 0 };
     let events = ours.events.clone();
-    let nic = match xrc {
-        None => nic::Srq::create(&domain.nic, attr, events)?,
-        Some(Xrc { xrcd, cq }) => {
+    let nic = match kind {
+        Kind::Basic => nic::Srq::create(&domain.nic, attr, events)?,
+        Kind::Xrc { xrcd, cq } => {
             // SAFETY: as above.
             let (xrcd, cq) = unsafe { (Xrcd::usable(xrcd)?, Cq::of(cq)) };
-            let nic = nic::Srq::create_xrc(&domain.nic, attr, events, xrcd.nic.clone(), cq.nic.clone())?;
-            xrcd.users.fetch_add(1, Ordering::AcqRel);
-            cq.users.fetch_add(1, Ordering::AcqRel);
-            nic
+            nic::Srq::create_xrc(&domain.nic, attr, events, xrcd.nic.clone(), cq.nic.clone())?
+        }
+        Kind::Tm { cq, max_tags } => {
+            // SAFETY: as above.
+            let cq = unsafe { Cq::of(cq) };
+            nic::Srq::create_tm(&domain.nic, attr, events, max_tags, cq.nic.clone())?
         }
     };
+    // SAFETY: as above.
+    unsafe { kind.uses(|n| _ = n.fetch_add(1, Ordering::AcqRel)) };
     // SAFETY: integers, pointers, a mutex and a condition of zeroes.
     let mut c: ibv_srq = unsafe { std::mem::zeroed() };
     c.context = context;
@@ -114,7 +148,7 @@ unsafe fn create_with(
         nic: nic.clone(),
         async_events: Unacked::default(),
         users: AtomicU32::new(0),
-        xrc,
+        kind,
         instance: ours.instance.clone(),
     }));
     nic.cookie.store(srq.expose_provenance() as u64, Ordering::Release);
@@ -128,8 +162,8 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init
 }
 
 /// `ibv_create_srq_ex`, through the context's table; the header takes plain queues to [`ibv_create_srq`] itself. errno: as
-/// there; EINVAL for a mask that is not known, no protection domain, or for XRC no XRC domain or completion queue; EOPNOTSUPP
-/// for tag matching.
+/// there; EINVAL for a mask that is not known, no protection domain, for XRC no XRC domain or completion queue, for tag
+/// matching no completion queue, no tags or more tags or operations than the device has; EOPNOTSUPP for other types.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
@@ -142,14 +176,22 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             return Err(Errno(libc::EINVAL));
         }
         let kind = if given(v::IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { v::IBV_SRQT_BASIC };
-        let xrc = match kind {
-            v::IBV_SRQT_BASIC => None,
+        let kind = match kind {
+            v::IBV_SRQT_BASIC => Kind::Basic,
             v::IBV_SRQT_XRC => {
                 let both = v::IBV_SRQ_INIT_ATTR_XRCD | v::IBV_SRQ_INIT_ATTR_CQ;
                 if init.comp_mask & both != both || init.xrcd.is_null() || init.cq.is_null() {
                     return Err(Errno(libc::EINVAL));
                 }
-                Some(Xrc { xrcd: init.xrcd, cq: init.cq })
+                Kind::Xrc { xrcd: init.xrcd, cq: init.cq }
+            }
+            v::IBV_SRQT_TM => {
+                let both = v::IBV_SRQ_INIT_ATTR_TM | v::IBV_SRQ_INIT_ATTR_CQ;
+                let few = init.tm_cap.max_ops <= limits::MAX_TAG_OPS;
+                if init.comp_mask & both != both || init.cq.is_null() || !few {
+                    return Err(Errno(libc::EINVAL));
+                }
+                Kind::Tm { cq: init.cq, max_tags: init.tm_cap.max_num_tags }
             }
             _ => return Err(Errno(libc::EOPNOTSUPP)),
         };
@@ -157,7 +199,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: the plain attributes are the first part of the extended ones; a domain of ours, as above.
-        unsafe { create_with(init.pd, &mut *attr.cast::<ibv_srq_init_attr>(), xrc) }
+        unsafe { create_with(init.pd, &mut *attr.cast::<ibv_srq_init_attr>(), kind) }
     })
 }
 
@@ -182,10 +224,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         // SAFETY: as above; made by `Box::into_raw` in `create`, and used by nobody.
         unsafe {
             Pd::of(pd).users.fetch_sub(1, Ordering::AcqRel);
-            if let Some(xrc) = ours.xrc {
-                Xrcd::of(xrc.xrcd).users.fetch_sub(1, Ordering::AcqRel);
-                Cq::of(xrc.cq).users.fetch_sub(1, Ordering::AcqRel);
-            }
+            ours.kind.uses(|n| _ = n.fetch_sub(1, Ordering::AcqRel));
             drop(Box::from_raw(srq.cast::<Srq>()));
         }
         Ok(())
@@ -249,5 +288,62 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
             unsafe { *bad_wr = at };
             e
         })
+    })
+}
+
+/// An operation on the list of tags.
+///
+/// # Safety
+///
+/// As ibv_post_srq_ops(3) describes it.
+unsafe fn tag_wr(wr: &ibv_ops_wr) -> Result<TagWr, Errno> {
+    let flags = wr.flags.cast_unsigned();
+    if flags & !(v::IBV_OPS_SIGNALED | v::IBV_OPS_TM_SYNC) != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let op = match wr.opcode {
+        v::IBV_WR_TAG_ADD => {
+            let add = &wr.tm.add;
+            // SAFETY: as the caller says.
+            let sges = post::list(unsafe { post::elements(add.sg_list, add.num_sge)? });
+            let receive = RecvWr { wr_id: add.recv_wr_id, sges };
+            TagOp::Add { receive, tag: add.tag, mask: add.mask }
+        }
+        v::IBV_WR_TAG_DEL => TagOp::Delete(wr.tm.handle),
+        v::IBV_WR_TAG_SYNC => TagOp::Sync,
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    let handled = (flags & v::IBV_OPS_TM_SYNC != 0).then_some(wr.tm.unexpected_cnt);
+    Ok(TagWr { wr_id: wr.wr_id, op, handled, signaled: flags & v::IBV_OPS_SIGNALED != 0 })
+}
+
+/// `ibv_post_srq_ops`, through the context's table: takes the list in order, each operation is done at once; where one is
+/// refused, `bad_wr` names it and those before it are done. EINVAL for a queue without tags, an opcode or flag that is not
+/// known, too many elements; ENOMEM for a full list; ENODEV for a parent's queue in a forked child.
+pub(crate) unsafe extern "C" fn post_srq_ops(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_ops_wr,
+    bad_wr: *mut *mut ibv_ops_wr,
+) -> c_int {
+    border::or_errno(|| {
+        let mut at = wr;
+        while !at.is_null() {
+            // SAFETY: a queue of ours and a list of requests, by the man page's contract.
+            let posted = unsafe {
+                Srq::usable(srq).and_then(|ours| Ok(ours.nic.post_tag_op(tag_wr(&*at)?)?)).map(|handle| {
+                    if let Some(handle) = handle {
+                        (*at).tm.handle = handle;
+                    }
+                })
+            };
+            if let Err(e) = posted {
+                // SAFETY: the caller's variable.
+                unsafe { *bad_wr = at };
+                return Err(e);
+            }
+            // SAFETY: as above.
+            at = unsafe { (*at).next };
+        }
+        Ok(())
     })
 }

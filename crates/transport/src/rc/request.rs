@@ -6,7 +6,8 @@ use wire::roce::{Header, Op, SendAt, SendTail, WriteAt};
 
 use super::{MAX_MESSAGE, Path};
 use crate::op::{
-    AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, Memory, SendOp, SendWr, Status, Tail,
+    AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, Memory, SendOp, SendWr, Status, TagInfo,
+    Tail,
 };
 
 /// Fewest response packets that a READ is split into parts of.
@@ -249,6 +250,7 @@ impl Request {
             source_qp: path.dest,
             grh: false,
             solicited: !good,
+            tm: TagInfo::default(),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{MAX_MESSAGE, Path, RtrAttr};
 use crate::TxBatch;
 use crate::op::{
     Access, AtomicOp, Completed, Completion, Context, Fault, Flush, Memory, QpEvent, RecvWr, Remote, Side,
-    Status, Tail,
+    Status, TagInfo, Tagged, Tail,
 };
 
 /// Repeated READs and atomics answered at once beyond `max_dest_rd_atomic`; more are dropped, their requester asks again.
@@ -47,6 +47,7 @@ enum Message {
     Send {
         receive: RecvWr,
         received: u64,
+        tagged: Option<Tagged>,
     },
     Write {
         to: Remote,
@@ -150,14 +151,16 @@ impl Responder {
     /// A receive half filled completes as flushed.
     pub fn flush(&mut self, path: &Path, cx: &mut impl Context) {
         self.flushing = None;
-        if let Message::Send { receive, .. } = std::mem::take(&mut self.message) {
+        if let Message::Send { receive, tagged, .. } = std::mem::take(&mut self.message) {
             if let Some(srq) = self.srq
                 && cx.choose_srq(srq).is_err()
             {
                 // The queue is gone, and its receives with it.
                 return;
             }
-            cx.complete(Side::Receive, received(&receive, Status::WrFlush, path));
+            let mut completion = received(&receive, Status::WrFlush, path);
+            completion.opcode = tagged.map_or(Completed::Receive, |t| t.opcode);
+            cx.complete(Side::Receive, completion);
         }
     }
 
@@ -270,15 +273,21 @@ impl Responder {
             SendAt::Only(tail) => (true, Some(tail)),
         };
         check_len(path, packet.payload, first, tail.is_some())?;
+        let mut payload = packet.payload;
         match (&self.message, first) {
             (Message::None, true) => {
-                let receive = cx.take_receive().ok_or(Refusal::NotReady)?;
-                self.message = Message::Send { receive, received: 0 };
+                let place = cx.place(payload, tail.is_some()).ok_or(Refusal::NotReady)?;
+                payload = payload.get(place.part).unwrap_or_default();
+                let tagged = match place.tagged {
+                    Some(t) if tail.is_none() => Some(tell_match(t, &place.receive, path, cx)),
+                    other => other,
+                };
+                self.message = Message::Send { receive: place.receive, received: 0, tagged };
             }
             (Message::Send { .. }, false) => {}
             _ => return Err(INVALID),
         }
-        self.append(path, packet, tail, cx)?;
+        self.append(path, payload, tail, packet.header.bth.solicited, cx)?;
         Ok(tail.is_some())
     }
 
@@ -286,20 +295,21 @@ impl Responder {
     fn append(
         &mut self,
         path: &Path,
-        packet: &Packet<'_>,
+        payload: &[u8],
         tail: Option<SendTail>,
+        solicited: bool,
         cx: &mut impl Context,
     ) -> Result<(), Refusal> {
-        let Message::Send { receive, received: before } = &mut self.message else { return Err(INVALID) };
-        let after = *before + packet.payload.len() as u64;
+        let Message::Send { receive, received: before, .. } = &mut self.message else { return Err(INVALID) };
+        let after = *before + payload.len() as u64;
         let failure = if after > receive.sges.len_bytes().min(MAX_MESSAGE) {
             // IBA 1.4 §9.7.4: the message is too long for the receive.
             Some((Status::LocalLength, NakCode::InvalidRequest))
-        } else if packet.payload.is_empty() {
+        } else if payload.is_empty() {
             None
         } else {
             let copied =
-                cx.receive_memory().scatter(receive.sges.as_slice(), *before, packet.payload, tail_of(tail));
+                cx.receive_memory().scatter(receive.sges.as_slice(), *before, payload, tail_of(tail));
             // The responder's own fault, not the requester's.
             copied.err().map(|_| (Status::LocalProtection, NakCode::RemoteOperational))
         };
@@ -317,12 +327,18 @@ impl Responder {
             (None, Some(_)) => Status::Success,
             (None, None) => return Ok(()),
         };
-        if let Message::Send { receive, .. } = std::mem::take(&mut self.message) {
+        if let Message::Send { receive, tagged, .. } = std::mem::take(&mut self.message) {
             let mut completion = received(&receive, status, path);
+            if let Some(tagged) = tagged {
+                completion.opcode = tagged.opcode;
+            }
             if let (Status::Success, Some(tail)) = (status, tail) {
                 completion.byte_len = after as u32;
                 completion.tail = tail;
-                completion.solicited = packet.header.bth.solicited;
+                completion.solicited = solicited;
+                if let Some(tagged) = tagged {
+                    (completion.status, completion.tm) = (tagged.status, tagged.info);
+                }
             }
             cx.complete(Side::Receive, completion);
         }
@@ -571,6 +587,17 @@ fn tail_of(end: Option<SendTail>) -> Tail {
 
 fn remote(reth: Reth) -> Remote {
     Remote { addr: reth.addr, length: reth.length.into(), rkey: reth.rkey }
+}
+
+/// The first packet of several to a tag-matching queue: a match is told of now, the arrival of the data later.
+fn tell_match(tagged: Tagged, receive: &RecvWr, path: &Path, cx: &mut impl Context) -> Tagged {
+    if !tagged.info.matched {
+        return tagged;
+    }
+    let completion = received(receive, Status::Success, path);
+    let tm = TagInfo { data_valid: false, ..tagged.info };
+    cx.complete(Side::Receive, Completion { opcode: tagged.opcode, tm, ..completion });
+    Tagged { info: TagInfo { data_valid: true, ..TagInfo::default() }, ..tagged }
 }
 
 /// The completion of a receive, as far as its status alone says.

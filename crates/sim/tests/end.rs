@@ -1,0 +1,58 @@
+//! What the end of a queue pair leaves to those that share its completion queue.
+
+mod kit;
+
+use std::net::IpAddr;
+
+use kit::{DEPTH, Endpoint, Wiring, send, wire_up};
+use nic::{Arm, Channel, Cq, Qp, QpAttr, QpCap, QpInit, QpState, QpType, mask};
+use sim::{Faults, Mark, Sim};
+use transport::op::{RecvWr, Status};
+use wire::{Mtu, Psn};
+
+const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+#[test]
+fn a_queue_pair_that_ends_with_requests_under_way_takes_no_event_from_others() {
+    for destroy in [true, false] {
+        let mut sim = Sim::new(1, Faults::none());
+        let [here, there] = [HERE, THERE].map(|address| {
+            let host = sim.add_host(&[address], 1500);
+            let process = sim.start(host, &node::Config::default());
+            sim.node(process).unwrap()
+        });
+        let (plain, peer) = (Endpoint::new(&here), Endpoint::new(&there));
+        let channel = Channel::new(Box::new(Mark::default()));
+        // Room for one completion: what nobody will fetch must not fill it either.
+        let cq = Cq::new(1, Some(channel.clone()), plain.events.clone()).unwrap();
+        let cap = QpCap { max_send_wr: DEPTH, max_recv_wr: 1, max_inline_data: 64, ..QpCap::default() };
+        let [ends, stays] = [0, 1].map(|_| {
+            let (send_cq, recv_cq, events) = (cq.clone(), cq.clone(), plain.events.clone());
+            let init =
+                QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: false, events };
+            let qp = Qp::create(&plain.pd, init).unwrap();
+            let end = Endpoint { qp, pd: plain.pd.clone(), sends: cq.clone(), ..Endpoint::new(&here) };
+            let wiring =
+                Wiring { mtu: Mtu::M1024, timeout: 10, rnr_retry: 7, min_rnr_timer: 1, max_rd_atomic: 4 };
+            wire_up(&here, &end, &peer, THERE, &wiring, (Psn::new(1), Psn::new(1)));
+            end.qp
+        });
+        let now = node::World::now(&**here.world());
+        cq.arm(Arm::Next);
+        for id in 0..3 {
+            ends.sender(now).post(send(id, b"never answered")).unwrap();
+        }
+        if destroy {
+            ends.destroy();
+        } else {
+            ends.modify(now, &QpAttr::default().with_state(QpState::Reset), mask::STATE).unwrap();
+        }
+        assert!(cq.is_empty() && !cq.is_overrun() && channel.pop().is_none());
+        stays.fail(now);
+        stays.post_receive(RecvWr { wr_id: 9, sges: [].into_iter().collect() }).unwrap();
+        assert!(channel.pop().is_some(), "the event that was asked for");
+        let got: Vec<_> = Endpoint::poll(&cq).iter().map(|c| (c.wr_id, c.status)).collect();
+        assert_eq!(got, [(9, Status::WrFlush)]);
+    }
+}
