@@ -17,8 +17,8 @@ class Side:
         self.ip, self.ip6 = (self.other.ip, self.other.ip6) if self.other else ("10.77.0.1", "fd77::1")
         self.device = "rxe0" if self.other else "rxe_br0"
 
-    def start(self, *argv):
-        return self.row.guest(self.other, *argv) if self.other else self.row.run(*argv, ns=self.guest.ns)
+    def start(self, *argv, lines=False):
+        return self.row.guest(self.other, *argv) if self.other else self.row.run(*argv, ns=self.guest.ns, lines=lines)
 
     def listening(self, server, port):
         if self.other:

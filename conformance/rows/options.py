@@ -1,8 +1,6 @@
 """Every documented option of librdmacm's programs (rdmacm-utils, release 44): a table a program, run on one machine, over a veth and with
 the kernel on either side. One row runs a whole table and names the options that fail."""
-import time
-
-from .harness import Fail, Guest, golden, row
+from .harness import Fail, Guest, Job, golden, row
 from .kernel import IN, OUT, Side, guest_listening
 from .loopback import HERE
 from .programs import RPING_NOISE, pings
@@ -44,10 +42,10 @@ class WithKernel(Place):
         self.names = {"to": to, "to6": to6, "frm": frm, "frm6": frm6}
 
     def serve(self, argv):
-        return self.row.guest(self.guest, *argv) if self.serves else self.us.start(*argv)
+        return self.row.guest(self.guest, *argv) if self.serves else self.us.start(*argv, lines=True)
 
     def ask(self, argv):
-        return self.us.start(*argv) if self.serves else self.row.guest(self.guest, *argv)
+        return self.us.start(*argv, lines=True) if self.serves else self.row.guest(self.guest, *argv)
 
     def ready(self, server, port):
         guest_listening(self.guest) if self.serves else self.us.listening(server, port)
@@ -71,7 +69,7 @@ def wire(row):
 class Options:
     """A line of a table: the options of server and client ({to}, {frm}: their addresses; 6: IPv6), and how the programs are judged."""
 
-    def __init__(self, server, client, judge, port=None, clients=1, stays=False, times=1):
+    def __init__(self, server, client, judge, port=None, clients=1, stays=False):
         self.server, self.client, self.judge, self.port = server, client, judge, port
         self.clients, self.stays = clients, stays
 
@@ -116,7 +114,9 @@ def rping_judge(count, size, client_v=True, server_v=True, clients=1, stays=Fals
         data = lambda p, label: [line.removeprefix(label) for line in lines(p.out) if line.startswith(label)]
         want = pings(count, size)
         check(data(client, "ping data: ") == (want if client_v else []), "client data differs", server, client)
-        check(sorted(data(server, "server ping data: ")) == sorted(want * clients if server_v else []), "server data differs", server, client)
+        # What a guest's program that was ended wrote last is lost.
+        if server_v and not (stays and isinstance(server, Job)):
+            check(sorted(data(server, "server ping data: ")) == sorted(want * clients), "server data differs", server, client)
         noise = [line for line in lines(client.err) if not RPING_NOISE.match(line)]
         check(not noise, "client complained", server, client)
     return judge
@@ -242,7 +242,7 @@ def cmtime_judge(bound):
         check(found == want, "client's steps differ", server, client)
         for p in (server, client):
             check(not any("error" in line or "fail" in line for line in lines(p.out)), f"{p.name} failed", server, client)
-            bad = [line for line in lines(p.err) if "rdma_get_cm_event" not in line]
+            bad = [line for line in lines(p.err) if "rdma_get_cm_event" not in line and line != "Killed"]
             check(not bad, f"{p.name} complained", server, client)
     return judge
 
