@@ -372,6 +372,7 @@ impl<W: World> Node<W> {
                 traffic_class: path.traffic_class,
                 hop_limit: path.hop_limit,
                 detour: attempt,
+                quiet: false,
             };
             self.world.send(&way, &mut batch);
         }
