@@ -24,6 +24,9 @@ class Place:
     def ready(self, server, port):
         self.row.listening(server, port)
 
+    def joined(self, member, group):
+        member.until("mckey: joined dgid")
+
     def stop(self, server):
         server.end()
 
@@ -50,6 +53,14 @@ class WithKernel(Place):
     def ready(self, server, port):
         guest_listening(self.guest) if self.serves else self.us.listening(server, port)
 
+    def joined(self, member, group):
+        if self.serves:
+            # The address as the table of IGMP has it: in the host's byte order.
+            number = "".join(f"{int(part):02X}" for part in reversed(group.split(".")))
+            self.guest.until(f"grep -qi {number} /proc/net/igmp", "the guest does not join")
+        else:
+            member.until("mckey: joined dgid")
+
     def stop(self, server):
         server.end()
         if self.serves:
@@ -69,9 +80,10 @@ def wire(row):
 class Options:
     """A line of a table: the options of server and client ({to}, {frm}: their addresses; 6: IPv6), and how the programs are judged."""
 
-    def __init__(self, server, client, judge, port=None, clients=1, stays=False):
+    # With `local` another line, or row, says the same of the kernel, where each takes seconds.
+    def __init__(self, server, client, judge, port=None, clients=1, stays=False, local=False):
         self.server, self.client, self.judge, self.port = server, client, judge, port
-        self.clients, self.stays = clients, stays
+        self.clients, self.stays, self.local = clients, stays, local
 
     def run(self, place, name, port):
         program = lambda side, options: [name[side], *options.format(**place.names).split()]
@@ -122,27 +134,35 @@ def rping_judge(count, size, client_v=True, server_v=True, clients=1, stays=Fals
     return judge
 
 
-def rping_options(server, client, port=None, count=3, size=64, clients=1, stays=False, verbose=(True, True)):
+def rping_options(server, client, port=None, count=3, size=64, clients=1, stays=False, verbose=(True, True), local=False):
     judge = rping_judge(count, size, *reversed(verbose), clients, stays)
     both = f"-C {count} -S {size}"
     v = lambda side: "-v" if verbose[side] else ""
-    return Options(f"-s {v(0)} {both} {server}", f"-c {v(1)} {both} {client}", judge, port, clients, stays)
+    return Options(f"-s {v(0)} {both} {server}", f"-c {v(1)} {both} {client}", judge, port, clients, stays, local)
 
 
 RPING = [
-    rping_options("-a {to}", "-a {to}"),
+    rping_options("-a {to}", "-a {to}", local=True),
     rping_options("", "-a {to} -I {frm}"),
     rping_options("-a ::0", "-a {to6}"),
     rping_options("-a {to6}", "-a {to6} -I {frm6}"),
     rping_options("-p 7199", "-a {to} -p 7199", port=7199),
-    rping_options("-V", "-V -a {to}", size=65535),
+    rping_options("-V", "-V -a {to}", size=65535, local=True),
     rping_options("-V", "-V -a {to}", verbose=(False, False)),
     rping_options("-d", "-d -a {to}"),
     rping_options("-q", "-a {to} -q"),
-    rping_options("", "-a {to} -q"),
+    rping_options("", "-a {to} -q", local=True),
     rping_options("-P", "-a {to}", clients=3, stays=True),
     rping_options("-P -q", "-a {to} -q", clients=2, stays=True),
 ]
+
+
+def refused(text):
+    """What RoCE has not: the client says so as on the kernel, and the server waits on."""
+    def judge(server, client):
+        check(client.rc == 255, f"client exit {client.rc}", server, client)
+        check(any(text in line for line in lines(client.err)), f"client did not say {text}", server, client)
+    return judge
 
 
 # -- ucmatose, udaddy -------------------------------------------------------------------------------------------------------
@@ -164,18 +184,18 @@ def recorded(record, extra=None, data=True):
     return judge
 
 
-def ucmatose_options(server, client, port=None, judge=None):
-    return Options(f"-C 3 {server}", f"-C 3 -s {client}", judge or recorded("rxe-ucmatose.txt"), port)
+def ucmatose_options(server, client, port=None, judge=None, local=False):
+    return Options(f"-C 3 {server}", f"-C 3 -s {client}", judge or recorded("rxe-ucmatose.txt"), port, local=local)
 
 
 UCMATOSE = [
-    ucmatose_options("", "{to}"),
+    ucmatose_options("", "{to}", local=True),
     ucmatose_options("-b {to}", "{to} -b {frm}"),
-    ucmatose_options("-b ::0", "{to6}"),
+    ucmatose_options("-b ::0", "{to6}", local=True),
     ucmatose_options("-b {to6} -f ipv6", "{to6} -b {frm6} -f ipv6"),
     ucmatose_options("-b {to} -f ip", "{to} -f ip"),
     ucmatose_options("-f name", "{to} -f name"),
-    ucmatose_options("-P tcp", "{to} -P tcp"),
+    ucmatose_options("-P tcp", "{to} -P tcp", local=True),
     ucmatose_options("-P ib", "{to} -P ib"),
     ucmatose_options("-p 7222", "{to} -p 7222", 7222),
     ucmatose_options("-c 3 -S 4096", "{to} -c 3 -S 4096"),
@@ -183,24 +203,27 @@ UCMATOSE = [
     ucmatose_options("-a 14", "{to} -a 14"),
     ucmatose_options("-c 2 -m", "{to} -c 2 -m", judge=recorded("rxe-ucmatose.txt", extra="migrating to new event channel")),
     Options("-C 0", "-C 0 -s {to}", recorded("rxe-ucmatose.txt", data=False)),
+    Options("-f gid", "-f gid -s {to6}", refused("cmatose: failure getting addr: No such device"), stays=True),
 ]
 
 
-def udaddy_options(server, client, judge=None):
-    return Options(f"-C 3 {server}", f"-C 3 -s {client}", judge or recorded("rxe-udaddy.txt"))
+def udaddy_options(server, client, local=False):
+    return Options(f"-C 3 {server}", f"-C 3 -s {client}", recorded("rxe-udaddy.txt"), local=local)
 
 
 UDADDY = [
-    udaddy_options("", "{to}"),
+    udaddy_options("", "{to}", local=True),
     udaddy_options("-b {to}", "{to} -b {frm}"),
-    udaddy_options("-b ::0", "{to6}"),
+    udaddy_options("-b ::0", "{to6}", local=True),
     udaddy_options("-b {to6} -f ipv6", "{to6} -b {frm6} -f ipv6"),
     udaddy_options("-b {to} -f ip", "{to} -f ip"),
     udaddy_options("-c 3 -S 1024", "{to} -c 3 -S 1024"),
     udaddy_options("", "{to} -t 32"),
     udaddy_options("-p 0x0111", "{to} -p 0x0111"),
-    udaddy_options("-P udp", "{to} -P udp"),
+    udaddy_options("-P udp", "{to} -P udp", local=True),
     Options("-C 0", "-C 0 -s {to}", recorded("rxe-udaddy.txt", data=False)),
+    Options("-f gid", "-f gid -s {to6}", refused("udaddy: failure getting addr: No such device"), stays=True),
+    Options("-P ipoib", "-p 0x0002 -s {to}", refused("udaddy: unable to create QP: No such device"), stays=True),
 ]
 
 
@@ -254,6 +277,70 @@ CMTIME = [
 ]
 
 
+# -- mckey ------------------------------------------------------------------------------------------------------------------
+
+# (options of the receiver, options of the sender); each pair has a group of its own, and all run at once: mckey waits 3 s.
+MCKEY = [
+    ("-C 3 -S 64", "-C 3 -S 64"),
+    ("-c 3 -C 3", "-c 3 -C 3"),
+    ("-C 3 -S 1024", "-C 3 -S 1024 -o"),
+    ("-C 3 -p 0x0111", "-C 3 -p 0x0111"),
+]
+# A group by its GID. The kernel takes the bytes of a GID for an IPv4 address, and joins 0.0.0.0.
+MCKEY_GID = [("-C 3 -M ::ffff:{group}", "-C 3 -M ::ffff:{group}"), ("-C 3 -M ::ffff:{group}", "-C 3")]
+# Not heard on the sender's own host: see `quiet`. rdma_rxe has no such queue pairs.
+MCKEY_QUIET = [("-C 3", "-C 3 -l")]
+
+
+def mckey_judge(group, connections, side, p):
+    """The recorded lines, with the group and one "joined" for each connection."""
+    check(p.rc == 0, f"exit {p.rc}", p)
+    want = []
+    for line in golden("rxe-mckey.txt")[f"{side} stdout"]:
+        want += [line.replace("239.1.2.3", group)] * (connections if "joined" in line else 1)
+    check(lines(p.out) == want, "output differs", p)
+    check(not lines(p.err), "complained", p)
+
+
+def mckey(row, place, table):
+    """A sender on the client's side, receivers on the server's."""
+    started = []
+    for i, (receiver, sender) in enumerate(table):
+        group = f"239.1.3.{i + 1}"
+        named = lambda options: options.format(group=group, **place.names).split()
+        argv = lambda side, options: ["mckey", *([] if "-M" in options else ["-m", group]), "-b", place.names[side], *named(options)]
+        server = place.serve(argv("to", receiver))
+        place.joined(server, group)
+        started.append((group, receiver, sender, server, argv("frm", f"-s {sender}")))
+    started = [(*rest, place.ask(argv)) for *rest, argv in started]
+    failed = []
+    for group, receiver, sender, server, client in started:
+        connections = 3 if "-c 3" in receiver else 1
+        try:
+            for side, p in (("client", client), ("server", server)):
+                p.wait(20)
+                mckey_judge(group, connections, side, p)
+        except Fail as e:
+            failed.append((f"[{receiver}] [{sender}]: {e}", "\n".join(p.tail() for p in (server, client))))
+    if failed:
+        raise Fail("; ".join(why for why, _ in failed), "\n".join(detail for _, detail in failed))
+
+
+@row(WIRE, "a sender whom the group's members on its own host do not hear", "mckey -l")
+def quiet(row):
+    place = wire(row)
+    argv = lambda side, *more: ["mckey", "-m", "239.1.3.99", "-b", place.names[side], "-C", "3", *more]
+    near, far = place.ask(argv("frm")), place.serve(argv("to"))
+    for member in (near, far):
+        place.joined(member, None)
+    client = place.ask(argv("frm", "-s", "-l"))
+    for side, p in (("client", client), ("server", far)):
+        p.wait(20)
+        mckey_judge("239.1.3.99", 1, side, p)
+    near.until("receiving data transfers")
+    check(near.running(), "a member on the sender's host heard it", near)
+
+
 # -- the rows ---------------------------------------------------------------------------------------------------------------
 
 def run_table(row, place, name, port, table):
@@ -286,5 +373,13 @@ for group, place, kernel in PLACES:
     for what, name, port, table, options in TABLES:
         if name[1] == "rdma_xclient" and not kernel:
             table = table + RDMA_XCLIENT_XRC
+        if kernel:
+            table = [options for options in table if not options.local]
         row(group, f"options of {what}", f"{name[1]} {options}", limit=120, kernel=kernel)(
             lambda r, place=place, name=name, port=port, table=table: run_table(r, place(r), name, port, table))
+    # The kernel's sender destroys its queue pair before more than the first message has left.
+    leaves = kernel and group == OUT
+    pairs = [tuple(o.replace("-C 3", "-C 1") for o in pair) for pair in MCKEY if "-c" not in pair[0].split()] if leaves else MCKEY
+    pairs = pairs + (MCKEY_QUIET if group in (WIRE, IN) else []) + ([] if kernel else MCKEY_GID)
+    row(group, "options of mckey", f"mckey -m{'' if kernel else ' -M'} -s -b -c -C -S -o -p{' -l' if group in (WIRE, IN) else ''}", limit=120, kernel=kernel)(
+        lambda r, place=place, pairs=pairs: mckey(r, place(r), pairs))
