@@ -71,7 +71,7 @@ if [ ! -e "$D/initrd-$key" ]; then
 	libs $progs $extra
 	cp /etc/libibverbs.d/rxe.driver "$R/etc/libibverbs.d/"
 	cp "$here/guest/agent" "$R/bin/"; cp "$here/guest/init" "$R/init"; chmod +x "$R/init" "$R/bin/agent"
-	mods="virtio_pci virtio_net crc32_generic crc32_pclmul crc32c_generic libcrc32c ib_uverbs ib_umad rdma_ucm rdma_rxe sch_netem"
+	mods="virtio_pci virtio_net crc32_generic crc32_pclmul crc32c_generic libcrc32c ib_uverbs ib_umad rdma_ucm rdma_rxe sch_netem 8021q"
 	for m in $mods; do modprobe -d "$D/kern" -S "$V" --show-depends "$m"; done | awk '/^insmod/ && !seen[$2]++ {print $2}' |
 	while read -r f; do
 		b=$(basename "$f"); k=${b%.ko*}.ko

@@ -158,6 +158,8 @@ class Job:
     def __init__(self, row, guest, argv):
         self.row, self.guest, self.argv, self.name = row, guest, argv, argv[0]
         self.rc = None
+        # Its outputs, once it has ended.
+        self._ended = {}
         self.job = guest.k("exec", "-d", guest.name, "--", *argv).strip()
         row.programs.append(self)
 
@@ -178,11 +180,19 @@ class Job:
 
     @property
     def out(self):
-        return Text(self.guest.k("out", self.guest.name, self.job, check=False))
+        return self._text("out")
 
     @property
     def err(self):
-        return Text(self.guest.k("err", self.guest.name, self.job, check=False))
+        return self._text("err")
+
+    def _text(self, stream):
+        if stream in self._ended:
+            return self._ended[stream]
+        text = Text(self.guest.k(stream, self.guest.name, self.job, check=False))
+        if self.rc is not None:
+            self._ended[stream] = text
+        return text
 
     def tail(self, lines=15):
         text = [f"$ guest: {' '.join(self.argv)}   (exit {self.rc})"]

@@ -2,7 +2,7 @@
 
 `ours` runs a program on Verbena on the host's end of the bridge; with --reference it is a second guest, so that the harness can
 be tried without Verbena."""
-from .harness import Guest, row
+from .harness import Fail, Guest, LeftOut, golden, row, sh
 from .programs import judge_client, judge_golden, judge_pingpong, judge_server
 
 IN, OUT = "kernel as server", "kernel as client"
@@ -16,9 +16,17 @@ class Side:
         self.other = Guest.get("B") if row.harness.reference else None
         self.ip, self.ip6 = (self.other.ip, self.other.ip6) if self.other else ("10.77.0.1", "fd77::1")
         self.device = "rxe0" if self.other else "rxe_br0"
+        # Host part of its addresses, and the interface that bears them.
+        self.number, self.interface = (3, "eth0") if self.other else (1, "br0")
 
-    def start(self, *argv):
-        return self.row.guest(self.other, *argv) if self.other else self.row.run(*argv, ns=self.guest.ns)
+    def start(self, *argv, lines=False):
+        return self.row.guest(self.other, *argv) if self.other else self.row.run(*argv, ns=self.guest.ns, lines=lines)
+
+    def shell(self, script, check=True):
+        if self.other:
+            self.other.k("exec", self.other.name, "--", script, check=check)
+        else:
+            sh("ip", "netns", "exec", self.guest.ns, "sh", "-c", script, check=check)
 
     def listening(self, server, port):
         if self.other:
@@ -88,6 +96,60 @@ def rdma_client(row, direction):
     judge_golden(row, "rxe-rdma_client.txt", s, c)
 
 
+def rejected(row, direction):
+    """A server that can not make a queue pair for so many messages refuses. (One that has enough connections ends at once, and its
+    first connection with it: its client may hear of that first.)"""
+    recorded = golden("rxe-ucmatose-rejected.txt")
+    where = lambda g, us: g.ip if direction is kernel_serves else us.ip
+    s, c = direction(row, lambda g, us: ["ucmatose", "-C", "1000000"], lambda g, us: ["ucmatose", "-s", where(g, us), "-C", "1"], 7471)
+    row.check(c.wait() == 28, f"client exit {c.rc}", s, c)
+    refusal = "cmatose: event: RDMA_CM_EVENT_REJECTED, error: 28"
+    row.check(refusal in recorded["client stdout"] and refusal in c.out.lines, "not rejected with 28", s, c)
+
+
+def disconnected(row, direction):
+    """ucmatose's server disconnects, rping's client does; the other side hears of it and ends."""
+    where = lambda g, us: g.ip if direction is kernel_serves else us.ip
+    s, c = direction(row, lambda g, us: ["ucmatose", "-C", "1"], lambda g, us: ["ucmatose", "-s", where(g, us), "-C", "1"], 7471)
+    judge_golden(row, "rxe-ucmatose.txt", s, c)
+    rping(row, direction, 1, 64, ["-v"])
+
+
+# Set-up, clean-up and the network of what {dev} gets beside its first address.
+SECOND = ("ip addr add 10.78.0.{n}/24 dev {dev}", "ip addr del 10.78.0.{n}/24 dev {dev}", "10.78.0")
+VLAN = ("ip link add link {dev} name {dev}.7 type vlan id 7 && ip addr add 10.79.0.{n}/24 dev {dev}.7 && ip link set {dev}.7 up",
+        "ip link del {dev}.7", "10.79.0")
+
+
+def elsewhere(row, direction, up, down, net):
+    """Connections between addresses that are not the interfaces' first."""
+    g = Guest.get("A")
+    us = Side(row, g)
+    ends = ((us.shell, {"dev": us.interface, "n": us.number}),
+            (lambda script, check=True: g.k("exec", g.name, "--", script, check=check), {"dev": "eth0", "n": 2}))
+    to, frm = f"{net}.2", f"{net}.{us.number}"
+    if direction is kernel_asks:
+        to, frm = frm, to
+    try:
+        for shell, names in ends:
+            shell(up.format(**names))
+        s, c = direction(row, lambda g, us: ["rping", "-s", "-a", to, "-C", "3", "-v"],
+                         lambda g, us: ["rping", "-c", "-a", to, "-I", frm, "-C", "3", "-v"], 7174)
+        judge_client(row, c, 3, 64)
+        judge_server(row, s, 3, 64)
+        s, c = direction(row, lambda g, us: ["ucmatose", "-b", to, "-C", "3"], lambda g, us: ["ucmatose", "-s", to, "-C", "3"], 7471)
+        judge_golden(row, "rxe-ucmatose.txt", s, c)
+    except Fail as e:
+        if "Unknown device type" in e.detail:
+            raise LeftOut("this machine's kernel has no VLANs") from None
+        raise
+    finally:
+        for p in row.programs:
+            p.end()
+        for shell, names in ends:
+            shell(down.format(**names), check=False)
+
+
 for group, direction in ((IN, kernel_serves), (OUT, kernel_asks)):
     def add(what, program, run, *args):
         row(group, what, program, limit=120, kernel=True)(lambda r, run=run, direction=direction, args=args: run(r, direction, *args))
@@ -97,6 +159,10 @@ for group, direction in ((IN, kernel_serves), (OUT, kernel_asks)):
     add("IPv6", "rping -C 100 -S 64 -v", rping, 100, 64, ["-v"], True)
     add("ten connections", "ucmatose -c 10 -C 100", ucmatose)
     add("endpoints and synchronous calls", "rdma_server, rdma_client", rdma_client)
+    add("a connection refused by the server", "ucmatose -C 1000000, -C 1", rejected)
+    add("disconnect from either side", "ucmatose, rping", disconnected)
+    add("a second address of the interfaces", "rping -I, ucmatose -b", elsewhere, *SECOND)
+    add("a VLAN", "rping -I, ucmatose -b", elsewhere, *VLAN)
     add("queue pairs without a connection manager, polling", "ibv_rc_pingpong -g 1", pingpong, "rc", 4096)
     add("queue pairs without a connection manager, events", "ibv_rc_pingpong -g 1 -e", pingpong, "rc", 4096, "-e")
     add("unreliable connections", "ibv_uc_pingpong -g 1 -s 16384", pingpong, "uc", 16384)

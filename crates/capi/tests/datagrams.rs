@@ -251,6 +251,38 @@ fn everyone_attached_to_a_group_gets_its_datagrams_the_sender_too() {
 }
 
 #[test]
+fn a_queue_pair_that_blocks_its_multicast_loopback_is_not_heard_on_its_own_host() {
+    let l = open(IBV_QPT_UD);
+    start(l.qp);
+    let mut init: ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
+    (init.qp_type, init.send_cq, init.recv_cq, init.pd) = (IBV_QPT_UD, l.cq, l.cq, l.pd);
+    (init.cap.max_send_wr, init.cap.max_recv_wr, init.cap.max_send_sge, init.cap.max_recv_sge) = (4, 4, 1, 1);
+    init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+    let make = |init: &mut ibv_qp_init_attr_ex| unsafe {
+        let table: &verbs_context = &*l.context.byte_sub(std::mem::offset_of!(verbs_context, context)).cast();
+        table.create_qp_ex.expect("built")(l.context, init)
+    };
+    init.create_flags = IBV_QP_CREATE_SOURCE_QPN;
+    assert_eq!((make(&mut init).is_null(), errno()), (true, libc::EOPNOTSUPP));
+    init.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+    let quiet = make(&mut init);
+    start(quiet);
+    assert_eq!(unsafe { mcast::ibv_attach_mcast(l.qp, &GROUP, 0) }, 0);
+    post_recv(&l, l.qp, 1, HALF, 100);
+    let ah = handle(&l, GROUP);
+    let mut sge = [l.sge(0, 5)];
+    let mut wr = datagram(&mut sge, 2, ah, 0xff_ffff, QKEY);
+    let mut bad = null_mut();
+    assert_eq!(unsafe { (*l.context).ops.post_send.expect("built")(quiet, &raw mut wr, &raw mut bad) }, 0);
+    assert_eq!(l.completions(1)[0].wr_id, 2);
+    silence(&l);
+    assert_eq!(unsafe { mcast::ibv_detach_mcast(l.qp, &GROUP, 0) }, 0);
+    destroy_ah(ah);
+    assert_eq!(unsafe { qp::ibv_destroy_qp(quiet) }, 0);
+    l.close();
+}
+
+#[test]
 fn an_unreliable_connection_sends_and_writes() {
     let mut l = open(IBV_QPT_UC);
     let mut a: ibv_qp_attr = unsafe { std::mem::zeroed() };

@@ -158,6 +158,18 @@ fn a_synchronous_join_leaves_its_event_with_the_group_and_the_context() {
         assert_eq!(multicast::rdma_leave_multicast(member, (&raw mut a).cast()), 0);
         assert_eq!(multicast::rdma_leave_multicast(member, (&raw mut a).cast()), -1);
         assert_eq!(errno(), libc::EADDRNOTAVAIL);
+        // A group by its GID, which is its address.
+        let mut by_gid: sockaddr_ib = std::mem::zeroed();
+        by_gid.sib_family = AF_IB as u16;
+        by_gid.sib_addr.raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 9, 9, 3];
+        assert_eq!(
+            multicast::rdma_join_multicast(member, (&raw mut by_gid).cast(), null_mut()),
+            0,
+            "{}",
+            errno()
+        );
+        assert_eq!((*(*member).event).param.ud.ah_attr.grh.dgid.raw, by_gid.sib_addr.raw);
+        assert_eq!(multicast::rdma_leave_multicast(member, (&raw mut by_gid).cast()), 0);
         // Its queue pair takes the other group with it.
         endpoint::rdma_destroy_ep(member);
     }

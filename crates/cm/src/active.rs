@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use wire::mad::{Lap, Mad, Message, Mra, Rep, Req, ReqPath, apr_status, reason};
-use wire::{CommId, Gid};
+use wire::{CommId, Gid, Qpn};
 
 use crate::connection::{REJECTS_OTHER, REJECTS_REP, State, apr, rej};
-use crate::params::{ConnId, Connect, Error, Event, Origin};
+use crate::params::{ConnId, Connect, Error, Event, Origin, TransportService};
 use crate::table::Cm;
 use crate::timing::{Retry, local_ack_timeout, timeout};
 
@@ -22,6 +22,7 @@ impl Cm {
         let (guid, ack_delay) = (self.config.guid, self.config.ack_delay);
         let conn = self.insert(State::ReqSent, connect.path)?;
         conn.active = true;
+        conn.xrc = connect.transport_service == TransportService::Xrc;
         conn.local_qpn = connect.qpn;
         conn.holds_qpn = true;
         conn.rq_psn = connect.starting_psn;
@@ -166,7 +167,9 @@ impl Cm {
 
     /// The first REP.
     fn reply(&mut self, now: Instant, from: Origin, id: ConnId, transaction_id: u64, rep: &Rep) {
-        let stale = self.find_qpn(rep.local_ca_guid, from.source, rep.local_qpn).map(|old| old.id);
+        let xrc = self.connections.get(&id).is_some_and(|conn| conn.xrc);
+        let theirs = answering_qpn(rep, xrc);
+        let stale = self.find_qpn(rep.local_ca_guid, from.source, theirs).map(|old| old.id);
         if let Some(old) = stale {
             // §12.9.8.3.1: the peer's queue pair cannot be connected twice.
             self.reject_rep(from, transaction_id, rep, reason::STALE_CONNECTION);
@@ -180,7 +183,7 @@ impl Cm {
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.remote = Some(rep.local_comm_id);
         conn.remote_guid = rep.local_ca_guid;
-        conn.remote_qpn = rep.local_qpn;
+        conn.remote_qpn = theirs;
         conn.sq_psn = rep.starting_psn;
         conn.rnr_retry_count = rep.rnr_retry_count;
         conn.initiator_depth = conn.initiator_depth.min(rep.responder_resources);
@@ -198,6 +201,11 @@ impl Cm {
         let message = rej(rep.remote_comm_id, rep.local_comm_id, REJECTS_REP, why, &[], [0; 148]);
         self.answer_stateless(from, Mad { transaction_id, message });
     }
+}
+
+/// The queue pair that a REP names: of an XRC target the number stands where that of an EE context would (annex A14).
+pub fn answering_qpn(rep: &Rep, xrc: bool) -> Qpn {
+    if xrc { Qpn::new(rep.local_eecn) } else { rep.local_qpn }
 }
 
 fn check(connect: &Connect) -> Result<(), Error> {

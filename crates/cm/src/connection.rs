@@ -111,6 +111,8 @@ pub(crate) struct Connection {
     pub rnr_retry_count: u8,
     /// Whether REQ came from here.
     pub active: bool,
+    /// Of an extended reliable connection.
+    pub xrc: bool,
     /// Stands in the table of those whose peer is probed.
     pub probed: bool,
     /// A queue pair number is held and its release must be told.
@@ -144,6 +146,7 @@ impl Connection {
             retry_count: 7,
             rnr_retry_count: 7,
             active: false,
+            xrc: false,
             probed: false,
             holds_qpn: false,
         }

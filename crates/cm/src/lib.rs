@@ -44,6 +44,7 @@ mod table;
 mod teardown;
 pub mod timing;
 
+pub use active::answering_qpn;
 pub use params::{
     Accept, Config, ConnId, Connect, ETIMEDOUT, Error, Event, Origin, Output, Path, QpAttributes, Request,
     TransportService,

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use wire::CommId;
 use wire::mad::{Mad, Message, Rep, Req, reason};
+use wire::{CommId, Qpn};
 
 use crate::connection::{REJECTS_REQ, ReqMark, State, rej};
 use crate::params::{Accept, ConnId, Error, Event, Origin, Path, Request, TransportService};
@@ -30,13 +30,15 @@ impl Cm {
         conn.rq_psn = accept.starting_psn;
         conn.responder_resources = accept.responder_resources;
         conn.initiator_depth = conn.initiator_depth.min(accept.initiator_depth);
+        // Where it stands in the REP: see `answering_qpn`.
+        let (qpn, eecn) = if conn.xrc { (Qpn::default(), accept.qpn.get()) } else { (accept.qpn, 0) };
         let message = Message::Rep(Rep {
             local_comm_id: conn.local,
             remote_comm_id: conn.remote.unwrap_or_default(),
             ece: accept.ece,
             local_qkey: accept.qkey,
-            local_qpn: accept.qpn,
-            local_eecn: 0,
+            local_qpn: qpn,
+            local_eecn: eecn,
             starting_psn: accept.starting_psn,
             responder_resources: conn.responder_resources,
             initiator_depth: conn.initiator_depth,
@@ -44,7 +46,7 @@ impl Cm {
             failover: 0,
             flow_control: accept.flow_control,
             rnr_retry_count: accept.rnr_retry_count,
-            srq: accept.srq,
+            srq: accept.srq || conn.xrc,
             local_ca_guid: guid,
             private_data: accept.private_data,
         });
@@ -128,9 +130,10 @@ impl Cm {
             }
             self.remove(id);
         }
-        if TransportService::from_codes(req.transport_service, req.extended_transport).is_none() {
+        let Some(service) = TransportService::from_codes(req.transport_service, req.extended_transport)
+        else {
             return self.refuse_req(from, transaction_id, req, reason::INVALID_TRANSPORT_SERVICE);
-        }
+        };
         if let Some(old) = self.find_qpn(req.local_ca_guid, from.source, req.local_qpn).map(|old| old.id) {
             // §12.9.8.3.1: the peer has forgotten the old connection, and must hear of it before a new one.
             self.refuse_req(from, transaction_id, req, reason::STALE_CONNECTION);
@@ -146,6 +149,7 @@ impl Cm {
         conn.remote = Some(req.local_comm_id);
         conn.remote_guid = req.local_ca_guid;
         conn.remote_qpn = req.local_qpn;
+        conn.xrc = service == TransportService::Xrc;
         conn.transaction_id = transaction_id;
         conn.req_mark = Some(mark);
         conn.sq_psn = req.starting_psn;

@@ -378,3 +378,25 @@ fn fields_wider_than_the_wire_are_refused() {
     assert!(w.hosts[0].cm.connect(w.now, &wide).is_err());
     assert!(w.hosts[0].cm.is_empty());
 }
+
+#[test]
+fn the_number_of_an_xrc_target_stands_in_the_rep_where_a_context_s_would() {
+    let mut w = World::new(&[2, 3]);
+    let connect = cm::Connect { transport_service: cm::TransportService::Xrc, ..w.connect_params(0, 1) };
+    let active = w.hosts[0].cm.connect(w.now, &connect).unwrap();
+    w.pump();
+    w.run_for(10 * MS);
+    let passive = w.request(1);
+    let rep = w
+        .sent
+        .iter()
+        .find_map(|s| if let Message::Rep(rep) = &s.mad.message { Some(rep.clone()) } else { None });
+    let rep = rep.unwrap();
+    assert_eq!((rep.local_qpn, rep.local_eecn, rep.srq), (Qpn::new(0), 0x2_0001, true));
+    let (a, p) = (w.hosts[0].cm.qp_attr(active).unwrap(), w.hosts[1].cm.qp_attr(passive).unwrap());
+    assert_eq!((a.dest_qpn, p.dest_qpn), (Qpn::new(0x2_0001), Qpn::new(0x1_0001)));
+    w.hosts[0].cm.disconnect(w.now, active, [0; 220]).unwrap();
+    w.pump();
+    w.run_for(10 * MS);
+    assert!(w.saw(1, passive, |e| matches!(e, Event::Disconnected { .. })), "{:?}", w.hosts[1].events);
+}

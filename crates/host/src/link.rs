@@ -52,6 +52,7 @@ struct Key {
     traffic_class: u8,
     hop_limit: u8,
     detour: u32,
+    quiet: bool,
 }
 
 impl From<&Path> for Key {
@@ -64,6 +65,7 @@ impl From<&Path> for Key {
             traffic_class: path.traffic_class,
             hop_limit: path.hop_limit,
             detour: path.detour,
+            quiet: path.quiet,
         }
     }
 }
@@ -91,7 +93,9 @@ pub(crate) struct Sender<'a> {
 impl Link {
     /// Seals and sends a batch; what can not be sent is counted.
     pub(crate) fn send(&self, path: &Path, batch: &mut TxBatch, with: &Sender<'_>) {
-        if batch.is_empty() {
+        // On lo the wire itself is this host: IP_MULTICAST_LOOP keeps nothing off it.
+        let heard_by_nobody = path.quiet && path.dest.is_multicast() && path.source.is_loopback();
+        if batch.is_empty() || heard_by_nobody {
             return;
         }
         let key = Key::from(path);
@@ -118,13 +122,15 @@ impl Link {
     }
 
     fn open(&self, key: Key, with: &Sender<'_>) -> io::Result<Arc<SendSocket>> {
-        let Key { source, dest, interface, traffic_class, hop_limit, .. } = key;
+        let Key { source, dest, interface, traffic_class, hop_limit, quiet, .. } = key;
         let mut sockets = self.sockets.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(socket) = sockets.get(&key) {
             return Ok(socket.clone());
         }
-        let (fd, source) =
-            sockets::sender(&Sending { source, dest, interface, traffic_class, hop_limit }, with.config)?;
+        let (fd, source) = sockets::sender(
+            &Sending { source, dest, interface, traffic_class, hop_limit, quiet },
+            with.config,
+        )?;
         let dest = endpoint(dest, ROCE_PORT, interface);
         let socket = Arc::new(SendSocket {
             fd,

@@ -69,6 +69,7 @@ impl Pd {
             traffic_class: av.traffic_class,
             hop_limit: av.hop_limit,
             detour: 0,
+            quiet: false,
         })
     }
 }

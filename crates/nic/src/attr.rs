@@ -28,6 +28,15 @@ impl QpType {
         use QpType::*;
         [Rc, Uc, Ud, RawPacket, XrcSend, XrcRecv].into_iter().find(|t| *t as u32 == code)
     }
+
+    /// The attributes of [`mask`] that a reliable connection has and this half of one has not.
+    pub fn lacks(self) -> u32 {
+        match self {
+            QpType::XrcSend => ANSWERING,
+            QpType::XrcRecv => ASKING,
+            _ => 0,
+        }
+    }
 }
 
 /// State of a queue pair: `enum ibv_qp_state`, same numbers.
@@ -291,8 +300,7 @@ pub fn check(kind: QpType, current: QpState, attr: &QpAttr, bits: u32) -> Result
         QpType::Uc => uc_masks(current, to),
         QpType::Ud => ud_masks(current, to),
         QpType::RawPacket => raw_masks(current, to),
-        QpType::XrcSend => rc_masks(current, to).map(|m| without(m, ANSWERING)),
-        QpType::XrcRecv => rc_masks(current, to).map(|m| without(m, ASKING)),
+        QpType::XrcSend | QpType::XrcRecv => rc_masks(current, to).map(|m| without(m, kind.lacks())),
     };
     let (required, optional) = masks.ok_or(Error::Invalid("no transition between these states"))?;
     let given = bits & !(mask::STATE | mask::CUR_STATE);

@@ -2,6 +2,7 @@
 //! came from.
 
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use transport::op::SendOp;
@@ -14,7 +15,7 @@ use crate::PostError;
 use crate::engine::Engine;
 use crate::qp::Inner;
 use crate::scratch::with_batch;
-use crate::{Qp, QpType};
+use crate::{Path, Qp, QpType};
 
 /// Bytes of a UDP header (RFC 768).
 const UDP_LEN: usize = 8;
@@ -57,6 +58,7 @@ impl Inner {
                 batch.clear();
                 let (Engine::Ud(ud), mut stand) = self.split(qp) else { break };
                 let Some(path) = ud.fill(now, batch, &mut stand) else { break };
+                let path = Path { quiet: qp.quiet.load(Ordering::Relaxed), ..path };
                 qp.pd().device.outlet.send(&path, batch);
             }
         });

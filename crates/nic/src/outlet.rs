@@ -27,6 +27,8 @@ pub struct Path {
     /// Counts up when the flow is suspected to end at a process that is stopped: each value leaves from another
     /// source port.
     pub detour: u32,
+    /// What goes to a multicast group does not come back to this host.
+    pub quiet: bool,
 }
 
 /// The way out of an adapter: shared by all its queue pairs, called with their lock held, so it must not wait.

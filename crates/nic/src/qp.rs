@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
@@ -69,6 +69,8 @@ pub struct Qp {
     inner: Mutex<Inner>,
     /// Work queues in place of its receive queue.
     pub(crate) spread: OnceLock<Arc<Spread>>,
+    /// What it sends to multicast groups does not come back to this host (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB).
+    pub quiet: AtomicBool,
     /// The owner's mark, such as the address of its C structure.
     pub cookie: AtomicU64,
     /// How many handles the owner has given out; whoever takes the last back destroys it.
@@ -255,6 +257,7 @@ impl Qp {
                 fetch: None,
             }),
             spread: OnceLock::new(),
+            quiet: AtomicBool::new(false),
             cookie: AtomicU64::new(0),
             handles: AtomicU32::new(1),
         });

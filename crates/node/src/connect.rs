@@ -139,7 +139,7 @@ impl<W: World> Node<W> {
                 retry_count: param.retry_count.min(7),
                 rnr_retry_count: param.rnr_retry_count.min(7),
                 srq: inner.qp.as_ref().map_or(param.srq, |qp| qp.init().srq.is_some()),
-                transport_service: cm::TransportService::Rc,
+                transport_service: id.transport_service(),
                 qkey: Qkey(0),
                 ece: inner.local_ece,
             };
@@ -394,8 +394,8 @@ impl<W: World> Node<W> {
         }
         let bits = match state {
             QpState::Init => INIT_MASK,
-            QpState::Rtr if wants.is_some() => RTR_MASK,
-            QpState::Rts if wants.is_some() => RTS_MASK,
+            QpState::Rtr if wants.is_some() => RTR_MASK & !id.kind.lacks(),
+            QpState::Rts if wants.is_some() => RTS_MASK & !id.kind.lacks(),
             _ => return Err(WRONG_STATE),
         };
         Ok((attr.with_state(state), bits))
@@ -414,8 +414,12 @@ impl<W: World> Node<W> {
         let Some(listen) = core.listener(space, ours, port) else {
             return refuse(core, reason::INVALID_SERVICE_ID);
         };
-        let datagrams = core.listeners.get(&listen).is_some_and(|l| l.id.is_datagram());
-        if datagrams || cm::TransportService::from_codes(req.transport_service, 0).is_none() {
+        let service = cm::TransportService::from_codes(req.transport_service, req.extended_transport);
+        let asked_for_xrc = service == Some(cm::TransportService::Xrc);
+        let fits = |l: &Id| {
+            !l.is_datagram() && asked_for_xrc == (l.transport_service() == cm::TransportService::Xrc)
+        };
+        if service.is_none() || core.listeners.get(&listen).is_some_and(|l| !fits(&l.id)) {
             return refuse(core, reason::INVALID_TRANSPORT_SERVICE);
         }
         if self.device_on(key.0).is_some_and(|device| req.path_mtu > device.port().mtu) {
@@ -468,7 +472,7 @@ impl<W: World> Node<W> {
             let inner = listener.lock();
             (inner.channel.clone(), inner.ib)
         };
-        let id = Id::of_kind(listener.space, listener.is_datagram(), channel);
+        let id = Id::of_kind(listener.space, listener.kind, channel);
         self.manager.everyone.add(&id);
         let (ours, theirs) = (path.local_gid.ip(), path.remote_gid.ip());
         let query = RouteQuery { dest: theirs, scope: key.0, source: Some(ours) };

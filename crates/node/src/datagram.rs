@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use nic::{AddressVector, Qp, QpAttr, QpState, mask};
+use nic::{AddressVector, Qp, QpAttr, QpState, QpType, mask};
 use wire::mad::{IpCm, PortSpace, SidrReq, sidr_status};
 use wire::{Qkey, Qpn, ServiceId};
 
@@ -34,7 +34,7 @@ const HOP_LIMIT: u8 = 64;
 impl Id {
     /// Whether its queue pairs send datagrams.
     pub fn is_datagram(&self) -> bool {
-        self.datagrams
+        self.kind == QpType::Ud
     }
 
     /// The Q_Key of its queue pair and its groups. ENODEV in RDMA_PS_IPOIB: there it is the IPoIB broadcast group's, and no

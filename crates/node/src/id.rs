@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nic::{Device, Error, Qp};
+use nic::{Device, Error, Qp, QpType};
 use wire::mad::{Ece, PortSpace};
 use wire::{Gid, Mtu, Psn};
 
@@ -51,8 +51,8 @@ pub enum Progress {
 pub struct Id {
     /// Port space.
     pub space: PortSpace,
-    /// Its queue pairs send datagrams.
-    pub(crate) datagrams: bool,
+    /// The type of its queue pair.
+    pub kind: QpType,
     /// The owner's mark, such as the address of its C structure; 0 for a new one that came with a request.
     pub cookie: AtomicU64,
     inner: Mutex<Inner>,
@@ -139,14 +139,15 @@ impl std::fmt::Debug for Claimed {
 
 impl Id {
     pub(crate) fn new(space: PortSpace, channel: Arc<EventChannel>) -> Arc<Id> {
-        Id::of_kind(space, matches!(space, PortSpace::Udp | PortSpace::Ipoib), channel)
+        let datagrams = matches!(space, PortSpace::Udp | PortSpace::Ipoib);
+        Id::of_kind(space, if datagrams { QpType::Ud } else { QpType::Rc }, channel)
     }
 
-    /// A new one for datagrams or connections, whatever its port space.
-    pub(crate) fn of_kind(space: PortSpace, datagrams: bool, channel: Arc<EventChannel>) -> Arc<Id> {
+    /// A new one for queue pairs of a type, whatever its port space.
+    pub(crate) fn of_kind(space: PortSpace, kind: QpType, channel: Arc<EventChannel>) -> Arc<Id> {
         Arc::new(Id {
             space,
-            datagrams,
+            kind,
             cookie: AtomicU64::new(0),
             inner: Mutex::new(Inner {
                 progress: Progress::Idle,
@@ -178,6 +179,14 @@ impl Id {
         })
     }
 
+    /// What a request asks for, or is answered for.
+    pub(crate) fn transport_service(&self) -> cm::TransportService {
+        match self.kind {
+            QpType::XrcSend | QpType::XrcRecv => cm::TransportService::Xrc,
+            _ => cm::TransportService::Rc,
+        }
+    }
+
     /// What it holds. Keep the guard short, and call nothing of the node while it lives.
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -206,10 +215,10 @@ impl<W: World> Node<W> {
         id
     }
 
-    /// The same for RDMA_PS_IB, which has queue pairs of either kind.
-    pub fn create_id_for(&self, channel: &Arc<EventChannel>, space: PortSpace, datagrams: bool) -> Arc<Id> {
+    /// The same for RDMA_PS_IB, which has queue pairs of any type.
+    pub fn create_id_for(&self, channel: &Arc<EventChannel>, space: PortSpace, kind: QpType) -> Arc<Id> {
         let id = match space {
-            PortSpace::Ib => Id::of_kind(space, datagrams, channel.clone()),
+            PortSpace::Ib => Id::of_kind(space, kind, channel.clone()),
             _ => Id::new(space, channel.clone()),
         };
         self.manager.everyone.add(&id);

@@ -372,6 +372,7 @@ impl<W: World> Node<W> {
                 traffic_class: path.traffic_class,
                 hop_limit: path.hop_limit,
                 detour: attempt,
+                quiet: false,
             };
             self.world.send(&way, &mut batch);
         }
@@ -432,6 +433,7 @@ impl<W: World> Node<W> {
 
     /// The peer accepted: the queue pair goes to RTS, then the peer is told.
     fn on_reply(&self, core: &mut Core, now: Instant, key: ConnKey, id: &Arc<Id>, rep: &wire::mad::Rep) {
+        let xrc = id.transport_service() == cm::TransportService::Xrc;
         let param = ConnParam {
             responder_resources: rep.initiator_depth,
             initiator_depth: rep.responder_resources,
@@ -439,7 +441,7 @@ impl<W: World> Node<W> {
             retry_count: 0,
             rnr_retry_count: rep.rnr_retry_count,
             srq: rep.srq,
-            qp_num: rep.local_qpn.get(),
+            qp_num: cm::answering_qpn(rep, xrc).get(),
         };
         id.lock().remote_ece = rep.ece;
         let lives = self.watch_peer(id, rep.local_comm_id);
@@ -493,9 +495,10 @@ impl<W: World> Node<W> {
             (inner.qp.clone().ok_or(missing)?, inner.device.clone().ok_or(missing)?)
         };
         let attr = self.rtr_attributes(id, &device, &wants)?;
+        let lacks = qp.init().kind.lacks();
         qp.modify(now, &attr.with_state(QpState::Init), INIT_MASK)?;
-        qp.modify(now, &attr.with_state(QpState::Rtr), RTR_MASK)?;
-        qp.modify(now, &attr.with_state(QpState::Rts), RTS_MASK)
+        qp.modify(now, &attr.with_state(QpState::Rtr), RTR_MASK & !lacks)?;
+        qp.modify(now, &attr.with_state(QpState::Rts), RTS_MASK & !lacks)
     }
 
     /// The attributes of all steps to RTS.

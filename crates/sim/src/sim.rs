@@ -384,7 +384,7 @@ impl Sim {
                 continue;
             }
             match action {
-                Action::Send { flow, bytes } => self.send(process, flow, bytes),
+                Action::Send { flow, bytes, quiet } => self.send(process, flow, bytes, quiet),
                 Action::Reach { ticket, route } => {
                     let found = self.shared.host_of(route.next_hop).is_some();
                     let (after, result) =
@@ -399,14 +399,15 @@ impl Sim {
         }
     }
 
-    fn send(&mut self, from: ProcessId, flow: Flow, bytes: Vec<u8>) {
+    fn send(&mut self, from: ProcessId, flow: Flow, bytes: Vec<u8>, quiet: bool) {
         self.counters.sent += 1;
         let dests = self.shared.hosts_of(flow.dest.ip());
         let Some(source) = self.shared.host_of(flow.source.ip()).filter(|_| !dests.is_empty()) else {
             self.counters.refused += 1;
             return self.note_packet("nowhere", &flow, &bytes);
         };
-        for dest in dests {
+        let stays_away = |dest: HostId| quiet && flow.dest.ip().is_multicast() && dest == source;
+        for dest in dests.into_iter().filter(|&dest| !stays_away(dest)) {
             self.launch(from, source, dest, flow, &bytes);
         }
     }

@@ -55,9 +55,21 @@ pub(crate) struct Host {
 /// What a node did that takes effect when its call is over.
 #[derive(Debug)]
 pub(crate) enum Action {
-    Send { flow: Flow, bytes: Vec<u8> },
-    Reach { ticket: u64, route: Route },
-    Forward { to: ProcessId, flow: Flow, bytes: Vec<u8> },
+    /// With `quiet` this host gets nothing of what goes to a group.
+    Send {
+        flow: Flow,
+        bytes: Vec<u8>,
+        quiet: bool,
+    },
+    Reach {
+        ticket: u64,
+        route: Route,
+    },
+    Forward {
+        to: ProcessId,
+        flow: Flow,
+        bytes: Vec<u8>,
+    },
 }
 
 /// What all worlds of a simulation share.
@@ -139,7 +151,7 @@ impl Outlet for SimWorld {
         for (ip_id, packet) in (0..).zip(batch.iter()) {
             let mut bytes = packet.to_vec();
             icrc::seal(&flow, ip_id, &mut bytes);
-            self.act(Action::Send { flow, bytes });
+            self.act(Action::Send { flow, bytes, quiet: path.quiet });
         }
     }
 

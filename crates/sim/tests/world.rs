@@ -44,6 +44,7 @@ fn send(sim: &Sim, from: ProcessId, to: IpAddr, packets: usize) {
         traffic_class: 0,
         hop_limit: 64,
         detour: 0,
+        quiet: false,
     };
     let bth = Bth { dest_qp: path.dest_qpn, ..Bth::default() };
     let header = Header { bth, service: Service::Rc, op: Op::Send(SendAt::Middle) };

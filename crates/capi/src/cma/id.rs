@@ -8,7 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abi::cma::{self, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 use abi::sa::ibv_sa_path_rec;
-use abi::verbs::{ibv_context, ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_qp_type};
+use abi::verbs::{
+    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_gid, ibv_pd, ibv_qp_init_attr,
+    ibv_qp_type, ibv_xrcd, ibv_xrcd_init_attr,
+};
+
+use nic::QpType;
 use node::id::Progress;
 use node::{IbService, Id};
 use wire::Gid;
@@ -22,7 +27,7 @@ use crate::instance::{self, Instance};
 use crate::per_process::PerProcess;
 use crate::verbs::event::Unacked;
 use crate::verbs::qp::Qp;
-use crate::verbs::{context, device, memory};
+use crate::verbs::{context, device, memory, xrc};
 
 /// Subnet prefix and rate code of RoCE path records as the kernel makes them (IB_RATE_PORT_CURRENT's neighbour, 10 Gb/s).
 const RATE_10_GBPS: u8 = 3;
@@ -107,7 +112,7 @@ impl CmId {
         c.channel = channel;
         c.context = user;
         c.ps = ps;
-        c.qp_type = if node.is_datagram() { abi::verbs::IBV_QPT_UD } else { abi::verbs::IBV_QPT_RC };
+        c.qp_type = node.kind as ibv_qp_type;
         let id = Box::into_raw(Box::new(CmId {
             c,
             path,
@@ -228,10 +233,11 @@ impl CmId {
 }
 
 /// A device's context, opened once a process and shared by all identifiers, as librdmacm does; its default protection
-/// domain likewise.
+/// domain and XRC domain likewise.
 struct Opened {
     context: usize,
     pd: Option<usize>,
+    xrcd: Option<usize>,
 }
 
 static OPENED: PerProcess<Mutex<BTreeMap<usize, Opened>>> = PerProcess::new();
@@ -247,7 +253,7 @@ pub(crate) fn context_of(nic: &Arc<nic::Device>) -> Result<*mut ibv_context, Err
         // SAFETY: a device of our list.
         if Arc::ptr_eq(&unsafe { device::Device::of(d) }.nic, nic) {
             let context = context::open(d)?;
-            opened.insert(key, Opened { context: context.expose_provenance(), pd: None });
+            opened.insert(key, Opened { context: context.expose_provenance(), pd: None, xrcd: None });
             return Ok(context);
         }
     }
@@ -269,6 +275,31 @@ fn default_pd(nic: &Arc<nic::Device>) -> Result<*mut ibv_pd, Errno> {
     }
     entry.pd = Some(pd.expose_provenance());
     Ok(pd)
+}
+
+/// The default XRC domain of an identifier's device; ENODEV without a device.
+///
+/// # Safety
+///
+/// An identifier of ours.
+pub(crate) unsafe fn default_xrcd(id: *mut rdma_cm_id) -> Result<*mut ibv_xrcd, Errno> {
+    // SAFETY: as the caller says.
+    let device = unsafe { CmId::of(id) }.node.lock().device.clone().ok_or(Errno(libc::ENODEV))?;
+    let context = context_of(&device)?;
+    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let entry = opened.get_mut(&(Arc::as_ptr(&device) as usize)).ok_or(Errno(libc::ENODEV))?;
+    if let Some(xrcd) = entry.xrcd {
+        return Ok(std::ptr::with_exposed_provenance_mut(xrcd));
+    }
+    let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    let mut attr = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
+    // SAFETY: a context just opened, or kept since.
+    let xrcd = unsafe { xrc::open_xrcd(context, &raw mut attr) };
+    if xrcd.is_null() {
+        return Err(Errno::last());
+    }
+    entry.xrcd = Some(xrcd.expose_provenance());
+    Ok(xrcd)
 }
 
 /// The domain for an object of an identifier: the one given, else the identifier's, else its device's default. EINVAL for an
@@ -342,8 +373,8 @@ pub(crate) unsafe fn create(
     let instance = instance::get()?;
     let synchronous = channel.is_null();
     let channel = if synchronous { channel::create(&instance)? } else { channel };
-    let datagrams = kind == abi::verbs::IBV_QPT_UD;
-    let node = instance.node().create_id_for(&channel::find(channel)?.node, space, datagrams);
+    let kind = QpType::from_code(kind).unwrap_or(QpType::Rc);
+    let node = instance.node().create_id_for(&channel::find(channel)?.node, space, kind);
     Ok(CmId::make(node, instance, channel, user, ps, synchronous))
 }
 

@@ -1,12 +1,26 @@
 //! Multicast groups (rdma_join_multicast(3), rdma_join_multicast_ex(3), rdma_leave_multicast(3)).
 
 use std::ffi::{c_int, c_void};
+use std::net::IpAddr;
 
 use abi::cma::{self, rdma_cm_id, rdma_cm_join_mc_attr_ex};
 
 use crate::border::{self, Errno};
 use crate::cma::id::{CmId, complete};
-use crate::cma::sockaddr;
+use crate::cma::sockaddr::{self, Address};
+
+/// The group of an address; of one of the family `AF_IB` that of its GID, as a RoCE v2 group's GID is its address.
+///
+/// # Safety
+///
+/// An address or NULL.
+unsafe fn group_at(addr: *const libc::sockaddr) -> Result<IpAddr, Errno> {
+    // SAFETY: as the caller says.
+    Ok(match unsafe { sockaddr::read(addr)? } {
+        Address::Ip(addr) => addr.ip(),
+        Address::Ib(gid, _) => gid.ip(),
+    })
+}
 
 /// # Safety
 ///
@@ -18,9 +32,9 @@ unsafe fn join(
     context: *mut c_void,
 ) -> Result<c_int, Errno> {
     // SAFETY: as the caller says.
-    let (ours, group) = unsafe { (CmId::checked(id)?, sockaddr::read_ip(addr)?) };
+    let (ours, group) = unsafe { (CmId::checked(id)?, group_at(addr)?) };
     let context = context.expose_provenance() as u64;
-    ours.instance.node().join_multicast(&ours.node, group.ip(), send_only, context)?;
+    ours.instance.node().join_multicast(&ours.node, group, send_only, context)?;
     Ok(0)
 }
 
@@ -72,8 +86,8 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
 pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     border::or_minus_one(|| {
         // SAFETY: an identifier of ours or NULL, and an address or NULL, by the man page's contract.
-        let (ours, group) = unsafe { (CmId::checked(id)?, sockaddr::read_ip(addr)?) };
-        ours.instance.node().leave_multicast(&ours.node, group.ip())?;
+        let (ours, group) = unsafe { (CmId::checked(id)?, group_at(addr)?) };
+        ours.instance.node().leave_multicast(&ours.node, group)?;
         Ok(0)
     })
 }

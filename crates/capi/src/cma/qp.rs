@@ -4,11 +4,12 @@ use std::ffi::c_int;
 
 use abi::cma::rdma_cm_id;
 use abi::verbs::{
-    IBV_QP_INIT_ATTR_PD, ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_comp_channel, ibv_cq,
+    ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_xrcd,
 };
 
 use crate::border::{self, Errno};
-use crate::cma::id::{CmId, domain};
+use crate::cma::id::{CmId, default_xrcd, domain};
 use crate::verbs::{channel, cq, qp, qp_ex};
 
 /// Makes an identifier's queue pair and takes it to INIT; without a domain in the device's default one, without completion
@@ -23,7 +24,27 @@ pub(crate) unsafe fn create(
     attr: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
     // SAFETY: as the caller says.
-    unsafe { create_by(id, pd, attr, |pd| qp::create(pd, attr)) }
+    unsafe {
+        if !attr.is_null() && (*attr).qp_type == IBV_QPT_XRC_RECV {
+            return create_by(id, pd, attr, |_| target(id, attr, default_xrcd(id)?));
+        }
+        create_by(id, pd, attr, |pd| qp::create(pd, attr))
+    }
+}
+
+/// An XRC target in a domain: it has nothing else.
+unsafe fn target(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_init_attr,
+    xrcd: *mut ibv_xrcd,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: as for `create`; integers and pointers.
+    unsafe {
+        let mut init: ibv_qp_init_attr_ex = std::mem::zeroed();
+        (init.qp_type, init.qp_context) = (IBV_QPT_XRC_RECV, (*attr).qp_context);
+        (init.comp_mask, init.xrcd) = (IBV_QP_INIT_ATTR_XRCD, xrcd);
+        qp_ex::create((*id).verbs, &raw mut init)
+    }
 }
 
 /// The same, where `make` makes the queue pair from `attr` in a domain.
@@ -45,7 +66,7 @@ unsafe fn create_by(
         }
         let pd = domain(id, pd)?;
         own_queues(id, attr)?;
-        if (*attr).srq.is_null() {
+        if (*attr).srq.is_null() && (*attr).qp_type != IBV_QPT_XRC_RECV {
             (*attr).srq = (*id).srq;
         }
         let made = make(pd).inspect_err(|_| release_queues(id))?;
@@ -67,13 +88,17 @@ unsafe fn own_queues(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr) -> Result
     // SAFETY: as for `create`.
     unsafe {
         let cap = (*attr).cap;
+        if (*attr).qp_type == IBV_QPT_XRC_RECV {
+            // It completes nothing: its receives do so to their queue's.
+            return Ok(());
+        }
         if (*attr).send_cq.is_null() {
             let (ch, q) = queue(id, cap.max_send_wr)?;
             ((*id).send_cq_channel, (*id).send_cq) = (ch, q);
             CmId::whole(id).owns_cqs = true;
             (*attr).send_cq = q;
         }
-        if (*attr).recv_cq.is_null() {
+        if (*attr).recv_cq.is_null() && (*attr).qp_type != IBV_QPT_XRC_SEND {
             let (ch, q) = queue(id, cap.max_recv_wr).inspect_err(|_| release_queues(id))?;
             ((*id).recv_cq_channel, (*id).recv_cq) = (ch, q);
             CmId::whole(id).owns_cqs = true;
@@ -100,7 +125,28 @@ unsafe fn queue(id: *mut rdma_cm_id, size: u32) -> Result<(*mut ibv_comp_channel
     }
 }
 
-unsafe fn release_queues(id: *mut rdma_cm_id) {
+/// The completion queue of a shared receive queue for XRC, where `rdma_get_recv_comp` finds it.
+///
+/// # Safety
+///
+/// An identifier of ours with a device.
+pub(crate) unsafe fn receive_queue(id: *mut rdma_cm_id, size: u32) -> Result<*mut ibv_cq, Errno> {
+    // SAFETY: as the caller says.
+    unsafe {
+        if (*id).recv_cq.is_null() {
+            ((*id).recv_cq_channel, (*id).recv_cq) = queue(id, size)?;
+            CmId::whole(id).owns_cqs = true;
+        }
+        Ok((*id).recv_cq)
+    }
+}
+
+/// Destroys the completion queues that were made for the identifier.
+///
+/// # Safety
+///
+/// An identifier of ours; nothing of it uses them any more.
+pub(crate) unsafe fn release_queues(id: *mut rdma_cm_id) {
     // SAFETY: as for `create`; the queues are this identifier's own.
     unsafe {
         if !std::mem::take(&mut CmId::whole(id).owns_cqs) {
@@ -142,6 +188,11 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_q
             let given = (*attr).comp_mask & IBV_QP_INIT_ATTR_PD != 0;
             let pd = if given { (*attr).pd } else { std::ptr::null_mut() };
             create_by(id, pd, attr.cast(), |pd| {
+                if (*attr).qp_type == IBV_QPT_XRC_RECV {
+                    let given = (*attr).comp_mask & IBV_QP_INIT_ATTR_XRCD != 0 && !(*attr).xrcd.is_null();
+                    let xrcd = if given { (*attr).xrcd } else { default_xrcd(id)? };
+                    return target(id, attr.cast(), xrcd);
+                }
                 (*attr).pd = pd;
                 (*attr).comp_mask |= IBV_QP_INIT_ATTR_PD;
                 qp_ex::create((*id).verbs, attr)
@@ -161,6 +212,9 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
         if !made.is_null() {
             qp::ibv_destroy_qp(made);
         }
-        release_queues(id);
+        // A queue for XRC goes on completing there.
+        if (*id).qp_type != IBV_QPT_XRC_RECV || (*id).srq.is_null() {
+            release_queues(id);
+        }
     });
 }

@@ -28,4 +28,4 @@ pub mod srq;
 pub mod strings;
 mod window;
 mod wq;
-mod xrc;
+pub(crate) mod xrc;

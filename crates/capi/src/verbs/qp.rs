@@ -64,6 +64,9 @@ fn granted_inline(cap: &ibv_qp_cap) -> u32 {
 
 /// Makes a queue pair; its packets need the device's UDP port, which is opened here.
 ///
+/// Of a scatter/gather element in an adapter's queue entry.
+const SGE_BYTES: u32 = 16;
+
 /// # Safety
 ///
 /// Objects of ours that live, as ibv_create_qp(3) asks.
@@ -102,6 +105,9 @@ pub(crate) unsafe fn create_with(
     if kind != QpType::RawPacket {
         context.instance.attach(&context.nic)?;
     }
+    // As adapters whose queue entries hold elements or bytes; rdma_xclient sends 16 bytes inline and asked for none.
+    init.cap.max_inline_data =
+        init.cap.max_inline_data.max(init.cap.max_send_sge.min(nic::limits::MAX_SGE) * SGE_BYTES);
     let cap = QpCap {
         max_send_wr: init.cap.max_send_wr,
         max_recv_wr: init.cap.max_recv_wr,

@@ -101,7 +101,9 @@ pub(crate) unsafe fn create(
     if init.comp_mask & !KNOWN_MASK != 0 || !given(v::IBV_QP_INIT_ATTR_PD) || init.pd.is_null() {
         return Err(Errno(libc::EINVAL));
     }
-    if given(v::IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0 {
+    let flags = if given(v::IBV_QP_INIT_ATTR_CREATE_FLAGS) { init.create_flags } else { 0 };
+    let quiet = flags == v::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB && init.qp_type == v::IBV_QPT_UD;
+    if flags != 0 && !quiet {
         return Err(Errno(libc::EOPNOTSUPP));
     }
     if given(v::IBV_QP_INIT_ATTR_IND_TABLE) != given(v::IBV_QP_INIT_ATTR_RX_HASH) {
@@ -120,7 +122,11 @@ pub(crate) unsafe fn create(
         None
     };
     // SAFETY: the plain attributes are the first part of the extended ones; objects of ours, as the caller says.
-    unsafe { qp::create_with(init.pd, attr.cast::<ibv_qp_init_attr>(), builder) }
+    unsafe {
+        let made = qp::create_with(init.pd, attr.cast::<ibv_qp_init_attr>(), builder)?;
+        Qp::of(made).nic.quiet.store(quiet, Ordering::Relaxed);
+        Ok(made)
+    }
 }
 
 /// `ibv_create_qp_ex`, through the context's table. errno: as `ibv_create_qp`; EINVAL for a mask that is not known or

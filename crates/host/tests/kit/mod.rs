@@ -232,6 +232,7 @@ pub fn path(address: IpAddr) -> Path {
         traffic_class: 0,
         hop_limit: 0,
         detour: 0,
+        quiet: false,
     }
 }
 
