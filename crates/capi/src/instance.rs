@@ -92,7 +92,7 @@ pub(crate) fn try_get() -> Option<Arc<Instance>> {
 extern "C" fn at_exit() {
     border::nothing(|| {
         if let Some(instance) = try_get() {
-            instance.node().last_words();
+            instance.node().last_words(Instant::now());
             counters::write(&instance);
         }
     });

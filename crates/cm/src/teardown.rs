@@ -55,6 +55,12 @@ impl Cm {
         }
     }
 
+    /// The process ends: every connection as by [`Cm::destroy`], which is what a kernel says for those that end. Nothing is repeated.
+    pub fn leave(&mut self, now: Instant) {
+        let all: Vec<ConnId> = self.connections.keys().copied().collect();
+        all.into_iter().for_each(|id| self.destroy(now, id));
+    }
+
     /// An ICMP error says that nothing at `peer` takes our packets. Of the connections to it only those that have no
     /// answer yet are concerned (`Unreachable`), and those that were ending end; established ones are the queue pair's
     /// affair. `comm_id` is our communication id in the packet that came back, where known: then only that connection.

@@ -285,3 +285,22 @@ fn timeout_of_a_hostile_req_does_not_hold_time_wait_for_hours() {
     w.run_for(4001 * MS);
     assert!(w.hosts[1].cm.is_empty());
 }
+
+#[test]
+fn peers_of_a_process_that_ends_hear_what_its_kernel_would_say() {
+    let mut w = World::new(&[2, 3]);
+    let (_, passive) = w.connected();
+    w.hosts[1].willing = false;
+    let asking = w.connect(0, 1);
+    w.run_for(MS);
+    w.hosts[1].cm.leave(w.now);
+    w.run_for(10 * MS);
+    assert_eq!((w.sent_by(1, "DREQ").len(), w.sent_by(1, "REJ").len()), (1, 1));
+    assert!(
+        w.hosts[1].events.iter().all(|(id, event)| *id != passive || !disconnected(event)),
+        "nobody is told here"
+    );
+    assert!(w.hosts[0].events.iter().any(|(_, event)| disconnected(event)));
+    let rejected = |event: &Event| matches!(event, Event::Rejected { reason: reason::CONSUMER_DEFINED, .. });
+    assert!(w.saw(0, asking, rejected));
+}

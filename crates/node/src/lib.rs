@@ -99,11 +99,13 @@ impl<W: World> Node<W> {
         self.world.attach(device.config.interface).map_err(Error::System)
     }
 
-    /// The process ends, see [`Device::last_words`].
-    pub fn last_words(&self) {
+    /// The process ends, while other threads go on and may hold any lock; none is waited for. ACKs held back leave
+    /// ([`Device::last_words`]), and peers hear that connections end.
+    pub fn last_words(&self, now: Instant) {
         if let Ok(devices) = self.devices.try_read() {
             devices.iter().for_each(|d| d.last_words());
         }
+        self.leave_connections(now);
     }
 
     /// The device over an interface.

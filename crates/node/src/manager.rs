@@ -274,6 +274,19 @@ impl<W: World> Node<W> {
         }
     }
 
+    /// The process ends: what a kernel would say to its peers is said, once. Nobody here is left to be told of anything.
+    pub(crate) fn leave_connections(&self, now: Instant) {
+        let Ok(mut core) = self.manager.core.try_lock() else { return };
+        for cm in core.cms.values_mut() {
+            cm.leave(now);
+            while let Some(output) = cm.poll() {
+                if let Output::Transmit { path, mad, attempt, .. } = output {
+                    self.send_mad(&path, &mad, attempt);
+                }
+            }
+        }
+    }
+
     pub(crate) fn manager_input(&self, now: Instant, d: &Datagram<'_>, mad: &Mad) {
         self.counters.mads.fetch_add(1, Ordering::Relaxed);
         let origin = Origin { source: d.source.ip().into(), dest: d.dest.ip().into(), link: d.interface };
