@@ -18,6 +18,7 @@
 
 #define PORT 7555
 #define DEPTH 128
+#define RECEIVES 512            /* more than are outstanding: what has been acknowledged may not have been polled yet */
 #define MAX_QPS 64
 #define ROUNDS 9
 #define PINGS 20000
@@ -74,9 +75,9 @@ static struct rdma_cm_id *next(enum rdma_cm_event_type wanted, struct target *re
 static void make_qp(struct rdma_cm_id *id, struct ibv_cq *cq)
 {
 	struct ibv_qp_init_attr a = { .qp_type = IBV_QPT_RC,
-				      .cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 } };
+				      .cap = { .max_send_wr = DEPTH, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1 } };
 
-	MUST(a.send_cq = a.recv_cq = cq ? cq : ibv_create_cq(id->verbs, 4 * DEPTH, NULL, NULL, 0));
+	MUST(a.send_cq = a.recv_cq = cq ? cq : ibv_create_cq(id->verbs, DEPTH + RECEIVES, NULL, NULL, 0));
 	MUST(!rdma_create_qp(id, NULL, &a));
 }
 
@@ -255,9 +256,9 @@ static int takes_receives(const char *what)
 
 static void make_ready(struct rdma_cm_id *id, const char *what)
 {
-	make_buffer(id, takes_receives(what) ? size * (1 + DEPTH) : size);
+	make_buffer(id, takes_receives(what) ? size * (1 + RECEIVES) : size);
 	if (takes_receives(what))
-		for (unsigned i = 0; i < DEPTH; i++)
+		for (unsigned i = 0; i < RECEIVES; i++)
 			post_recv(id, i);
 }
 

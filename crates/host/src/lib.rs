@@ -40,7 +40,7 @@ pub mod view;
 mod world;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -105,7 +105,12 @@ pub struct Host<G: Guest> {
     guest: Arc<G>,
     stop: Arc<AtomicBool>,
     engine: Mutex<Option<JoinHandle<()>>>,
+    /// Polls in a row that brought packets and let no ACK go.
+    found: AtomicU32,
 }
+
+/// After so many polls in a row that bring packets their ACKs leave: a sender's window is wider.
+const POLLS_PER_ACK: u32 = 16;
 
 impl<G: Guest> Host<G> {
     /// Opens the world, makes the guest on it, tells it the interfaces ([`Input::Interfaces`]) and starts the engine
@@ -127,7 +132,7 @@ impl<G: Guest> Host<G> {
             let thread = std::thread::Builder::new().name("verbena".to_owned());
             sys::with_signals_blocked(|| thread.spawn(move || engine::run(world, guest, &stop)))?
         };
-        Ok(Arc::new(Host { world, guest, stop, engine: Mutex::new(Some(engine)) }))
+        Ok(Arc::new(Host { world, guest, stop, engine: Mutex::new(Some(engine)), found: AtomicU32::new(0) }))
     }
 
     /// The guest.
@@ -157,8 +162,14 @@ impl<G: Guest> Host<G> {
             return false;
         }
         let RealWorld { clock, counters, ports, .. } = &*self.world;
-        self.guest.release(true);
-        ports.poll(&Delivery { guest: &*self.guest, clock, counters })
+        let found = ports.poll(&Delivery { guest: &*self.guest, clock, counters });
+        // One ACK for what is there and for what was there before, as long as the sender need not wait for it.
+        let row = if found { self.found.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
+        if row == 0 || row >= POLLS_PER_ACK {
+            self.found.store(0, Ordering::Relaxed);
+            self.guest.release(true);
+        }
+        found
     }
 
     /// For a thread whose process may end at once, after its last message: what it has sent to another process of this host may

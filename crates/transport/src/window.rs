@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Smallest window in packets.
 pub const MIN_PACKETS: u32 = 2;
 /// Largest window in packets.
-pub const MAX_PACKETS: u32 = 4096;
+pub const MAX_PACKETS: u32 = 512;
 /// Window of a new destination in packets.
 pub const INITIAL_PACKETS: u32 = 64;
 
