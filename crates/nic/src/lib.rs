@@ -30,6 +30,7 @@ pub mod qp;
 pub mod raw;
 mod scratch;
 pub mod srq;
+mod stand;
 mod timers;
 mod tm;
 pub mod wq;

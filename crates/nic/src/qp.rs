@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-use transport::op::{Completion, Context, Fault, Place, QpEvent, RecvWr, Side, Status};
+use transport::Window;
+use transport::op::{RecvWr, Side, Status};
 use transport::rc::Hold;
-use transport::{Memory, Window};
 use wire::Qpn;
 use wire::roce::Packet;
 
@@ -17,7 +17,6 @@ use crate::counter::{CompletionCounter, Counted};
 use crate::cq::{Cq, Note};
 use crate::engine::Engine;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
-use crate::memory::View;
 use crate::scratch::with_batch;
 use crate::tm::Rendezvous;
 use crate::wq::Spread;
@@ -63,7 +62,7 @@ pub struct Qp {
     pub(crate) me: Weak<Qp>,
     qpn: Qpn,
     pd: Arc<Pd>,
-    init: QpInit,
+    pub(crate) init: QpInit,
     /// Of an XRC target.
     pub(crate) xrcd: Option<Arc<Xrcd>>,
     inner: Mutex<Inner>,
@@ -80,11 +79,11 @@ pub struct Qp {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) engine: Engine,
-    receives: VecDeque<RecvWr>,
+    pub(crate) receives: VecDeque<RecvWr>,
     state: QpState,
-    attr: QpAttr,
+    pub(crate) attr: QpAttr,
     path: Option<Path>,
-    window: Arc<Window>,
+    pub(crate) window: Arc<Window>,
     /// The program waits for IBV_EVENT_SQ_DRAINED.
     drain_awaited: bool,
     /// What the device's timers hold for this queue pair.
@@ -100,99 +99,6 @@ pub(crate) struct Inner {
     pub(crate) flushes: u32,
     /// A rendezvous that was matched just now.
     pub(crate) fetch: Option<Box<Rendezvous>>,
-}
-
-/// What the engine stands on during one call.
-pub(crate) struct Stand<'a> {
-    pub(crate) qp: &'a Qp,
-    pub(crate) view: View<'a>,
-    /// What peers may do.
-    pub(crate) access: u32,
-    /// The receives of a shared queue name memory of its domain.
-    pub(crate) srq_view: Option<View<'a>>,
-    /// At an XRC target, what the request in hand is for.
-    pub(crate) chosen: Option<Arc<Srq>>,
-    receives: &'a mut VecDeque<RecvWr>,
-    window: &'a Window,
-    notes: &'a mut Vec<Note>,
-    counted: Option<&'a mut Counted>,
-    fetch: &'a mut Option<Box<Rendezvous>>,
-    /// What completes in the queue pair's own queues is to be forgotten anyway: it neither fills them nor takes an event.
-    mute: bool,
-}
-
-impl Context for Stand<'_> {
-    fn memory(&self) -> &impl Memory {
-        &self.view
-    }
-    fn receive_memory(&self) -> &impl Memory {
-        self.srq_view.as_ref().unwrap_or(&self.view)
-    }
-    fn take_receive(&mut self) -> Option<RecvWr> {
-        match self.chosen.as_ref().or(self.qp.init.srq.as_ref()) {
-            Some(srq) => srq.take(self.notes),
-            None => self.receives.pop_front(),
-        }
-    }
-    fn place(&mut self, first: &[u8], whole: bool) -> Option<Place> {
-        if let Some((srq, tags)) = self.qp.init.tags() {
-            return tags.place(srq, first, whole, self.fetch, self.notes);
-        }
-        Some(Place::ordinary(self.take_receive()?, first))
-    }
-    fn complete(&mut self, side: Side, completion: Completion) {
-        if let Some((_, tags)) = self.qp.init.tags() {
-            return tags.complete(side, completion, self.notes);
-        }
-        if let Some(counted) = &mut self.counted
-            && !counted.completed(side, &completion)
-        {
-            return;
-        }
-        let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
-        let cq = match (side, chosen) {
-            (Side::Receive, Some((_, cq))) => cq,
-            _ if self.mute => return,
-            (Side::Send, _) => &self.qp.init.send_cq,
-            (Side::Receive, None) => &self.qp.init.recv_cq,
-        };
-        cq.push(completion, self.notes);
-    }
-    fn event(&mut self, event: QpEvent) {
-        let kind = match event {
-            QpEvent::CommunicationEstablished => EventKind::CommunicationEstablished,
-            QpEvent::RequestError => EventKind::QpRequestError,
-            QpEvent::AccessError => EventKind::QpAccessError,
-            QpEvent::Fatal => EventKind::QpFatal,
-        };
-        self.notes.extend(self.qp.note(kind));
-    }
-    fn choose_srq(&mut self, number: u32) -> Result<(), Fault> {
-        self.choose(number)
-    }
-    fn window(&self) -> &Window {
-        self.window
-    }
-}
-
-impl Inner {
-    /// The engine and what it stands on.
-    pub(crate) fn split<'a>(&'a mut self, qp: &'a Qp) -> (&'a mut Engine, Stand<'a>) {
-        let stand = Stand {
-            qp,
-            view: qp.pd.device.memory.view(qp.pd.id, self.attr.access).on(qp.qpn),
-            access: self.attr.access,
-            chosen: None,
-            srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),
-            receives: &mut self.receives,
-            window: &self.window,
-            notes: &mut self.notes,
-            counted: self.counted.as_deref_mut(),
-            fetch: &mut self.fetch,
-            mute: false,
-        };
-        (&mut self.engine, stand)
-    }
 }
 
 impl Qp {
@@ -502,7 +408,7 @@ impl Qp {
     }
 
     /// An asynchronous event of this queue pair, to be told when it is unlocked.
-    fn note(&self, kind: EventKind) -> Option<Note> {
+    pub(crate) fn note(&self, kind: EventKind) -> Option<Note> {
         let event = AsyncEvent { kind, element: Element::Qp(self.me.upgrade()?) };
         Some(Note::Async(self.init.events.clone(), event))
     }

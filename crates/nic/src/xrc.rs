@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use transport::op::Fault;
 
 use crate::events::EventQueue;
-use crate::qp::Stand;
+use crate::stand::Stand;
 use crate::{Cq, Device, Error, Pd, Qp, QpCap, QpInit, QpType, Srq};
 
 /// What names a domain that several open: device and number of a file's inode.
