@@ -224,7 +224,7 @@ UDADDY = [
     udaddy_options("-P udp", "{to} -P udp", local=True),
     Options("-C 0", "-C 0 -s {to}", recorded("rxe-udaddy.txt", data=False)),
     Options("", "-f gid -s {to6}", refused("failure getting addr: No such device", "resolve route failed: No such device"), stays=True),
-    Options("", "-p 0x0002 -s {to}", refused("unable to create QP: No such device", "RDMA_CM_EVENT_ADDR_ERROR, error: -22"), stays=True),
+    Options("", "-p 0x0002 -s {to}", refused("RDMA_CM_EVENT_ADDR_ERROR, error: -22", "RDMA_CM_EVENT_ADDR_ERROR, error: -22"), stays=True),
 ]
 
 
