@@ -182,7 +182,7 @@ impl Pd {
     }
     /// A window that is not bound.
     pub fn alloc_window(&self, kind: WindowType) -> Result<Mw, Error> {
-        self.device.memory.alloc_window(self.id, kind)
+        self.device.memory.alloc_window(self.id, kind, self.device.random())
     }
     /// Gives a window back.
     pub fn free_window(&self, mw: Mw) -> Result<(), Error> {

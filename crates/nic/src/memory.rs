@@ -8,7 +8,7 @@
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 0..4 | key: slot number in the upper 16 bits, random lower 16; 0 while the slot is free |
+//! | 0..4 | key: slot number, itself random, in the upper 16 bits, random lower 16; 0 while the slot is free |
 //! | 4..8 | protection domain |
 //! | 8..12 | access flags |
 //! | 12..16 | accesses in flight |
@@ -28,21 +28,22 @@
 mod guard;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::task::Poll;
 
 use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
 use wire::Rkey;
 
 use crate::{Error, limits};
+use free::Free;
 use guard::Change;
 
 mod change;
 mod dm;
 mod flush;
+mod free;
 mod window;
 
 pub use change::Advice;
@@ -127,15 +128,8 @@ enum Who {
 /// The regions of one device in this process.
 pub struct Table {
     slots: NonNull<Slot>,
-    free: Mutex<Free>,
+    free: Free,
     binding: Mutex<()>,
-}
-
-struct Free {
-    /// First slot never used; slot 0 stays free, so that no key is 0.
-    fresh: u32,
-    /// Slots given back, the oldest first, so that a key's slot is reused late.
-    used: VecDeque<u32>,
 }
 
 // SAFETY: the slots are atomics that live until the table is dropped; the rest is a mutex.
@@ -162,7 +156,7 @@ impl Table {
         // SAFETY: the layout is not empty; all-zero bytes are valid atomics.
         let block = unsafe { alloc_zeroed(Self::layout()) };
         let Some(slots) = NonNull::new(block.cast::<Slot>()) else { handle_alloc_error(Self::layout()) };
-        Table { slots, free: Mutex::new(Free { fresh: 1, used: VecDeque::new() }), binding: Mutex::default() }
+        Table { slots, free: Free::default(), binding: Mutex::default() }
     }
 
     fn layout() -> Layout {
@@ -180,7 +174,7 @@ impl Table {
     }
 
     /// Registers `len` bytes at `addr` for a protection domain, to be named by addresses from `iova` on. `random` makes
-    /// the key unpredictable.
+    /// the key unpredictable, its slot with it.
     ///
     /// The pages must be mapped with the rights that `access` needs (`Fault` otherwise), as with an adapter they are
     /// brought in now; those of a region with `ON_DEMAND` when they are used.
@@ -194,7 +188,7 @@ impl Table {
         random: u32,
     ) -> Result<Mr, Error> {
         check_region(addr, len, iova, access)?;
-        let index = self.take_slot()?;
+        let index = self.free.take(random)?;
         let slot = self.slot(index);
         slot.describe(pd, addr, len, iova, access);
         slot.kind.store(kind::REGION, Ordering::Relaxed);
@@ -205,7 +199,7 @@ impl Table {
 
     /// A region of all addresses that holds nothing: reads give zeros, what is written is lost. Local use only.
     pub fn register_null(&self, pd: u32, random: u32) -> Result<Mr, Error> {
-        let index = self.take_slot()?;
+        let index = self.free.take(random)?;
         let slot = self.slot(index);
         slot.describe(pd, 0, u64::MAX, 0, Access::LOCAL_WRITE);
         slot.kind.store(kind::NULL, Ordering::Relaxed);
@@ -226,20 +220,6 @@ impl Table {
         found.then(|| (Mr { key: Rkey(key) }, slot.len.load(Ordering::Relaxed)))
     }
 
-    fn take_slot(&self) -> Result<u32, Error> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if (free.fresh as usize) < SLOTS {
-            free.fresh += 1;
-            Ok(free.fresh - 1)
-        } else {
-            free.used.pop_front().ok_or(Error::Limit("memory regions and windows"))
-        }
-    }
-
-    fn give_slot(&self, index: u32) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).used.push_back(index);
-    }
-
     /// Takes the key back and waits until no copy uses the region any more. `Busy` while windows are bound to it.
     pub fn deregister(&self, mr: Mr) -> Result<(), Error> {
         let index = mr.key.0 >> 16;
@@ -255,7 +235,7 @@ impl Table {
             slot.key.store(0, Ordering::SeqCst);
         }
         slot.wait();
-        self.give_slot(index);
+        self.free.give(index);
         Ok(())
     }
 

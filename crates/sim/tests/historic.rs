@@ -77,6 +77,8 @@ fn numbers_of_queue_pairs_and_keys_cannot_be_foreseen() {
     let buffers: Vec<_> = (0..64).map(|_| Buffer::new(&endpoint.pd, 8, 0, kit::RIGHTS).unwrap()).collect();
     let keys: Vec<u32> = buffers.iter().map(|b| b.key().0 & 0xffff).collect();
     assert!(scattered(&keys), "{keys:x?}");
+    let slots: Vec<u32> = buffers.iter().map(|b| b.key().0 >> 16).collect();
+    assert!(scattered(&slots), "{slots:x?}");
 }
 
 /// An identifier that is to resolve an address; its channel.

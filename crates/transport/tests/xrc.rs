@@ -255,6 +255,9 @@ fn a_read_finds_the_memory_of_its_queue_when_its_answer_leaves() {
     // Asked for again.
     t.hear(0, service, op, &[]);
     assert_eq!(t.answers().len(), 2);
+    // For another queue it is another request, and was never there.
+    t.hear(0, to(6), op, &[]);
+    assert_eq!(t.answers().len(), 0);
     t.hear(3, service, op, &[]);
     t.cx.queues.remove(&5);
     assert_eq!(t.answers(), [nak(NakCode::RemoteAccess, 3)]);

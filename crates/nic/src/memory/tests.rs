@@ -38,7 +38,7 @@ fn keys_stay_in_their_slot_after_65536_registrations() {
     let mut last = None;
     for i in 0..70_000_u32 {
         let addr = bytes.as_mut_ptr() as u64;
-        let mr = table.register(1, addr, 8, addr, 0, i.wrapping_mul(0x9e37)).unwrap();
+        let mr = table.register(1, addr, 8, addr, 0, i.wrapping_mul(0x9e37_79b9)).unwrap();
         assert_ne!(mr.key.0 >> 16, 0);
         assert_ne!(Some(mr), last);
         table.deregister(mr).unwrap();
@@ -151,7 +151,7 @@ fn bind(mw: Mw, low: u32, mr: Mr, addr: u64, length: u64) -> op::Bind {
 fn a_window_grants_its_part_of_the_region_and_no_more() {
     let (table, mut bytes) = (Table::new(), vec![0_u8; 64]);
     let (mr, addr) = bindable(&table, &mut bytes);
-    let mw = table.alloc_window(1, WindowType::One).unwrap();
+    let mw = table.alloc_window(1, WindowType::One, 0x7777_0000).unwrap();
     let view = table.view(1, RIGHTS);
     view.bind(&bind(mw, 7, mr, addr + 8, 16)).unwrap();
     let range = |at, length| Remote { addr: addr + at, length, rkey: mw.key(7) };
@@ -178,7 +178,7 @@ fn a_window_grants_its_part_of_the_region_and_no_more() {
 fn a_window_is_not_bound_across_protection_domains() {
     let (table, mut bytes) = (Table::new(), vec![0_u8; 64]);
     let (mr, addr) = bindable(&table, &mut bytes);
-    let theirs = table.alloc_window(2, WindowType::Two).unwrap();
+    let theirs = table.alloc_window(2, WindowType::Two, 0x7777_0000).unwrap();
     assert_eq!(table.view(1, RIGHTS).bind(&bind(theirs, 1, mr, addr, 8)), Err(Fault::Key));
     assert_eq!(table.view(2, RIGHTS).bind(&bind(theirs, 1, mr, addr, 8)), Err(Fault::Key));
     table.free_window(theirs).unwrap();
@@ -188,7 +188,7 @@ fn a_window_is_not_bound_across_protection_domains() {
 #[test]
 fn a_window_is_bound_only_where_the_region_lets_it() {
     let (table, mut bytes) = (Table::new(), vec![0_u8; 64]);
-    let mw = table.alloc_window(1, WindowType::Two).unwrap();
+    let mw = table.alloc_window(1, WindowType::Two, 0x7777_0000).unwrap();
     let view = table.view(1, RIGHTS);
     for (access, why) in [(RIGHTS, "no MW_BIND"), (Access::MW_BIND, "write without local write")] {
         let (mr, addr) = region(&table, &mut bytes, access);
@@ -210,7 +210,7 @@ fn a_window_is_bound_only_where_the_region_lets_it() {
 fn a_window_of_type_2_is_good_on_the_queue_pair_that_bound_it_until_it_is_invalidated_there() {
     let (table, mut bytes) = (Table::new(), vec![0_u8; 64]);
     let (mr, addr) = bindable(&table, &mut bytes);
-    let mw = table.alloc_window(1, WindowType::Two).unwrap();
+    let mw = table.alloc_window(1, WindowType::Two, 0x7777_0000).unwrap();
     let (ours, other) =
         (table.view(1, RIGHTS).on(wire::Qpn::new(5)), table.view(1, RIGHTS).on(wire::Qpn::new(6)));
     let wish = bind(mw, 3, mr, addr, 8);

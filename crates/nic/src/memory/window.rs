@@ -47,9 +47,9 @@ impl Mw {
 const GRANTED: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
 
 impl Table {
-    /// A window that is not bound.
-    pub fn alloc_window(&self, pd: u32, kind: WindowType) -> Result<Mw, Error> {
-        let index = self.take_slot()?;
+    /// A window that is not bound; `random` makes its slot unpredictable.
+    pub fn alloc_window(&self, pd: u32, kind: WindowType, random: u32) -> Result<Mw, Error> {
+        let index = self.free.take(random)?;
         let slot = self.slot(index);
         let _binding = self.binding();
         // Tells this window from those that had the slot before.
@@ -71,7 +71,7 @@ impl Table {
             slot.kind.store(kind::REGION, Ordering::Relaxed);
             slot.serial.fetch_add(1, Ordering::Relaxed);
         }
-        self.give_slot(mw.slot);
+        self.free.give(mw.slot);
         Ok(())
     }
 

@@ -159,6 +159,11 @@ impl Answers {
                         continue;
                     }
                     Ok(false) => break,
+                    // Its memory went since it was executed: whoever asks again is not told more than before.
+                    Err(_) if read.repeated => {
+                        self.pop();
+                        continue;
+                    }
                     Err(fault) => {
                         let (psn, msn) = (read.psn.add(read.next), read.msn);
                         self.truncate(0);

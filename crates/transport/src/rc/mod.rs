@@ -2,7 +2,7 @@
 //!
 //! [`Rc`] holds the state and hands every packet to one of two halves that share nothing but the path: the requester
 //! (`requester`, its queue's entries in `request`) and the responder (`responder`, what it still has to say in
-//! `answers`). Either half may fail the queue pair; `Rc` then flushes both, in order.
+//! `answers`, what it may be asked for again in `resources`). Either half may fail the queue pair; `Rc` then flushes both, in order.
 //!
 //! XRC (IBA annex A14) is the same with the halves on two queue pairs: an initiator only asks, a target only answers. Each
 //! request names a shared receive queue in its XRCETH.
@@ -10,6 +10,7 @@
 mod answers;
 mod request;
 mod requester;
+mod resources;
 mod responder;
 mod timers;
 

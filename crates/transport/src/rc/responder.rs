@@ -1,14 +1,14 @@
 //! The responder (IBA 1.4 §9.7): executes requests in the order of their PSNs, each once, and queues the
 //! answers.
 
-use std::collections::VecDeque;
 use std::task::Poll;
 
-use wire::Psn;
 use wire::bth::{AtomicEth, Feth, NakCode, Reth};
 use wire::roce::{Op, Packet, SendAt, SendTail, WriteAt};
+use wire::{Psn, Rkey};
 
 use super::answers::{Answers, Read};
+use super::resources::{Executed, Resources};
 use super::{MAX_MESSAGE, Path, RtrAttr};
 use crate::TxBatch;
 use crate::op::{
@@ -32,8 +32,8 @@ pub(super) struct Responder {
     srq: Option<u32>,
     answers: Answers,
     flushing: Option<Box<Flushing>>,
-    /// Results of the last `max_rd_atomic` atomics, for those asked for again.
-    results: VecDeque<(Psn, u64)>,
+    /// What may be asked for again.
+    resources: Resources,
     /// The latest request that came again since a new one came.
     repeated: Option<Psn>,
     path_suspect: bool,
@@ -60,6 +60,7 @@ enum Message {
 #[derive(Debug)]
 struct Flushing {
     psn: Psn,
+    rkey: Rkey,
     task: Option<FlushTask>,
     /// A later request came and was dropped: it will be asked for.
     missed: bool,
@@ -104,7 +105,7 @@ impl Responder {
         self.min_rnr_timer = attr.min_rnr_timer;
         self.expected = attr.rq_psn;
     }
-    /// Fewer than before: what is being answered is, and results of atomics already kept stay.
+    /// Fewer than before: what is being answered is, and what is remembered stays until there is something new.
     pub fn set_resources(&mut self, max_dest_rd_atomic: u8) {
         self.max_rd_atomic = max_dest_rd_atomic.into();
     }
@@ -133,14 +134,13 @@ impl Responder {
     /// The FLUSH is done.
     pub fn flushed(&mut self, result: Result<(), Fault>, cx: &mut impl Context) -> Result<(), Broken> {
         let Some(flushing) = self.flushing.take() else { return Ok(()) };
-        let Flushing { psn, missed, .. } = *flushing;
+        let Flushing { psn, rkey, missed, .. } = *flushing;
         if result.is_err() {
             self.answers.nak(psn, self.msn, NakCode::RemoteAccess);
             cx.event(QpEvent::AccessError);
             return Err(Broken);
         }
-        self.take(1, true);
-        self.answers.read(nothing(psn, self.msn, true));
+        self.flush_done(psn, rkey);
         if missed {
             self.quiet = true;
             self.answers.nak(self.expected, self.msn, NakCode::PsnSequence);
@@ -182,9 +182,7 @@ impl Responder {
             return Ok(());
         }
         if ahead < 0 {
-            if srq.is_none_or(|srq| cx.choose_srq(srq).is_ok()) {
-                self.repeat(path, packet, srq, cx);
-            }
+            self.repeat(path, packet, srq);
             return Ok(());
         }
         if ahead > 0 {
@@ -418,6 +416,7 @@ impl Responder {
         let packets = path.packets(reth.length);
         self.take(packets, true);
         let (msn, srq) = (self.msn, self.srq);
+        self.resources.keep(Executed::Read { psn, packets, from, srq }, self.max_rd_atomic);
         self.answers.read(Read { psn, msn, from, srq, packets, next: 0, repeated: false });
         Ok(())
     }
@@ -442,10 +441,8 @@ impl Responder {
         }
         let original = cx.memory().atomic(Remote { addr: eth.addr, length: 8, rkey: eth.rkey }, op)?;
         self.take(1, true);
-        if self.results.len() >= self.max_rd_atomic {
-            self.results.pop_front();
-        }
-        self.results.push_back((psn, original));
+        let executed = Executed::Atomic { psn, addr: eth.addr, rkey: eth.rkey, original };
+        self.resources.keep(executed, self.max_rd_atomic);
         self.answers.atomic(psn, self.msn, original, false);
         Ok(())
     }
@@ -468,6 +465,7 @@ impl Responder {
         }
         cx.memory().atomic(remote(reth), AtomicOp::Write(u64::from_ne_bytes(value)))?;
         self.take(1, true);
+        self.resources.keep(Executed::AtomicWrite { psn, rkey: reth.rkey }, self.max_rd_atomic);
         self.answers.read(nothing(psn, self.msn, false));
         Ok(())
     }
@@ -493,51 +491,49 @@ impl Responder {
         match cx.memory().flush(remote(reth), how) {
             Poll::Ready(done) => {
                 done?;
-                self.take(1, true);
-                self.answers.read(nothing(psn, self.msn, true));
+                self.flush_done(psn, reth.rkey);
             }
             Poll::Pending => {
                 let task = FlushTask { range: remote(reth), how, srq: self.srq };
-                self.flushing = Some(Box::new(Flushing { psn, task: Some(task), missed: false }));
+                self.flushing =
+                    Some(Box::new(Flushing { psn, rkey: reth.rkey, task: Some(task), missed: false }));
             }
         }
         Ok(())
     }
 
+    fn flush_done(&mut self, psn: Psn, rkey: Rkey) {
+        self.take(1, true);
+        self.resources.keep_flush(psn, rkey);
+        self.answers.read(nothing(psn, self.msn, true));
+    }
+
     // ---- requests that came before ----
 
-    /// A PSN from before the one expected (IBA 1.4 §9.7.4): nothing is executed twice.
-    fn repeat(&mut self, path: &Path, packet: &Packet<'_>, srq: Option<u32>, cx: &mut impl Context) {
+    /// A PSN from before the one expected (IBA 1.4 §9.7.5.1.2): nothing is executed twice, and what bears an answer of its own
+    /// is answered as far as [`Resources`] remembers it. Memory is not asked before the answer leaves.
+    fn repeat(&mut self, path: &Path, packet: &Packet<'_>, srq: Option<u32>) {
         let psn = packet.header.bth.psn;
         // A peer that asks for the same again has not had our answers.
         if self.repeated.replace(psn).is_none_or(|last| !last.before(psn)) {
             self.path_suspect = true;
         }
-        let room = self.answers.repeated() < self.max_rd_atomic + EXTRA_REPEATED;
+        let no_payload = packet.payload.is_empty();
         match packet.header.op {
             Op::Send(_) | Op::Write(_) => self.answers.ack(self.expected.add(0xff_ffff), self.msn),
-            Op::ReadRequest(reth) if packet.payload.is_empty() => {
-                let read = Read {
-                    psn,
-                    msn: self.msn,
-                    from: remote(reth),
-                    srq,
-                    packets: path.packets(reth.length),
-                    next: 0,
-                    repeated: true,
-                };
-                self.repeat_read(read, room, cx);
+            Op::ReadRequest(reth) if no_payload && self.resources.has_read(path, psn, reth, srq) => {
+                let (msn, from, packets) = (self.msn, remote(reth), path.packets(reth.length));
+                self.read_again(Read { psn, msn, from, srq, packets, next: 0, repeated: true });
             }
-            Op::AtomicWrite(_) | Op::Flush(..) => {
-                let again = nothing(psn, self.msn, true);
-                if !self.answers.replace(&again) && room {
-                    self.answers.read(again);
-                }
+            Op::AtomicWrite(reth) if self.resources.has_atomic_write(psn, reth.rkey) => {
+                self.read_again(nothing(psn, self.msn, true));
             }
-            Op::CompareSwap(_) | Op::FetchAdd(_) => {
-                let saved = self.results.iter().rev().find(|(p, _)| *p == psn);
-                if let Some(&(_, original)) = saved
-                    && room
+            Op::Flush(_, reth) if self.resources.has_flush(psn, reth.rkey) => {
+                self.read_again(nothing(psn, self.msn, true));
+            }
+            Op::CompareSwap(eth) | Op::FetchAdd(eth) => {
+                if let Some(original) = self.resources.atomic(psn, eth)
+                    && self.has_room_for_repeated()
                     && !self.answers.holds_atomic(psn)
                 {
                     self.answers.atomic(psn, self.msn, original, true);
@@ -547,20 +543,14 @@ impl Responder {
         }
     }
 
-    /// A READ leaves no trace, so reading again gives what the requester asks for: the whole, or the rest of it. What
-    /// it names must be allowed now, and lie before the PSN expected; else it is no repetition, and is dropped.
-    fn repeat_read(&mut self, read: Read, room: bool, cx: &mut impl Context) {
-        let from = read.from;
-        let lies_before = read.packets as i64 <= -i64::from(read.psn.since(self.expected));
-        if from.length > MAX_MESSAGE
-            || !lies_before
-            || (from.length > 0 && cx.memory().check(from, Access::Read).is_err())
-        {
-            return;
-        }
-        if !self.answers.replace(&read) && room {
+    fn read_again(&mut self, read: Read) {
+        if !self.answers.replace(&read) && self.has_room_for_repeated() {
             self.answers.read(read);
         }
+    }
+
+    fn has_room_for_repeated(&self) -> bool {
+        self.answers.repeated() < self.max_rd_atomic + EXTRA_REPEATED
     }
 }
 

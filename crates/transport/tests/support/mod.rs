@@ -2,7 +2,7 @@
 //! connection to be fed packet by packet, and a pair of ends on virtual time with a network between them.
 #![allow(dead_code)]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -38,10 +38,13 @@ pub struct TestMemory {
     pub invalidated: RefCell<Vec<Rkey>>,
     /// Addresses of FLUSHes begun; those to persistence take long.
     pub flushed: RefCell<Vec<u64>>,
+    /// How often a key was looked up.
+    pub asked: Cell<u32>,
 }
 
 impl TestMemory {
     fn find(&self, key: Rkey, addr: u64, length: u64) -> Result<(&Region, usize), Fault> {
+        self.asked.set(self.asked.get() + 1);
         let index = key.0.checked_sub(KEY).ok_or(Fault::Key)? as usize;
         let region = self.regions.get(index).ok_or(Fault::Key)?;
         let start = addr.checked_sub(BASE * (1 + index as u64)).ok_or(Fault::Range)?;
