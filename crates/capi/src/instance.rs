@@ -88,11 +88,15 @@ pub(crate) fn try_get() -> Option<Arc<Instance>> {
     CURRENT.get().try_lock().ok()?.clone()
 }
 
+/// How long a process that ends takes at most to hand on what it has sent to others of its host.
+const LAST_SWEEP: Duration = Duration::from_millis(20);
+
 /// Runs in `exit`, while other threads go on and may hold any lock: it waits for none.
 extern "C" fn at_exit() {
     border::nothing(|| {
         if let Some(instance) = try_get() {
             instance.node().last_words(Instant::now());
+            instance.host.sweep_at_exit(LAST_SWEEP);
             counters::write(&instance);
         }
     });

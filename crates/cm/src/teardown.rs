@@ -115,6 +115,14 @@ impl Cm {
         }
     }
 
+    /// The connection that stands, and that this DREQ ends.
+    pub fn ended_by(&self, from: Origin, dreq: &Dreq) -> Option<ConnId> {
+        let conn = self.find(from, dreq.remote_comm_id)?;
+        let stands = matches!(conn.state, State::RepReceived | State::RepSent | State::Established);
+        let fits = conn.remote == Some(dreq.local_comm_id) && conn.local_qpn == dreq.remote_qpn;
+        (stands && fits).then_some(conn.id)
+    }
+
     pub(crate) fn on_dreq(&mut self, now: Instant, from: Origin, transaction_id: u64, dreq: &Dreq) {
         let answer = drep(transaction_id, dreq);
         let Some(conn) = self.find(from, dreq.remote_comm_id) else {
@@ -136,6 +144,10 @@ impl Cm {
         }
         match conn.state {
             State::RepReceived | State::RepSent | State::Established | State::DreqSent => {
+                if let Some(conn) = self.connections.get_mut(&id) {
+                    // The first of these answers; what was answered before were other messages.
+                    conn.answers = 0;
+                }
                 self.answer(id, answer);
                 self.disconnected(now, id);
             }

@@ -119,7 +119,16 @@ impl<G: Guest> Engine<G> {
         // Removed since the event: nothing to do.
         let Some(source) = world.interest.get(token) else { return };
         match source {
-            Source::Bell => world.alarm.bell.silence(),
+            Source::Bell => {
+                world.alarm.bell.silence();
+                if world.sweep_asked.load(Ordering::Acquire) {
+                    self.guarded(|guest| {
+                        let to = Delivery { guest, clock: &world.clock, counters: &world.counters };
+                        world.ports.sweep(&to);
+                    });
+                    world.sweep_asked.store(false, Ordering::Release);
+                }
+            }
             Source::Receive(socket) => self.packets(events, &socket),
             Source::Frames(socket) => {
                 self.guarded(|guest| socket.drain(READS_PER_EVENT, guest, &world.counters));

@@ -43,7 +43,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use node::world::Interface;
 use node::{Guest, Input};
@@ -112,6 +112,9 @@ pub struct Host<G: Guest> {
 /// After so many polls in a row that bring packets their ACKs leave: a sender's window is wider.
 const POLLS_PER_ACK: u32 = 16;
 
+/// How often a process that ends looks whether the engine has done what it was asked for.
+const EXIT_PAUSE: Duration = Duration::from_micros(20);
+
 impl<G: Guest> Host<G> {
     /// Opens the world, makes the guest on it, tells it the interfaces ([`Input::Interfaces`]) and starts the engine
     /// thread, named "verbena".
@@ -178,6 +181,21 @@ impl<G: Guest> Host<G> {
         if self.is_ours() {
             let RealWorld { clock, counters, ports, .. } = &*self.world;
             ports.sweep(&Delivery { guest: &*self.guest, clock, counters });
+        }
+    }
+
+    /// For the end of the process, where other threads may hold any lock: the engine sweeps, and the caller waits for it for `limit`
+    /// at most.
+    pub fn sweep_at_exit(&self, limit: Duration) {
+        let runs = self.engine.try_lock().is_ok_and(|engine| engine.is_some());
+        if !self.is_ours() || !runs || self.world.ports.is_empty() {
+            return;
+        }
+        let end = Instant::now() + limit;
+        self.world.sweep_asked.store(true, Ordering::Release);
+        self.world.alarm.bell.ring();
+        while self.world.sweep_asked.load(Ordering::Acquire) && Instant::now() < end {
+            std::thread::sleep(EXIT_PAUSE);
         }
     }
 

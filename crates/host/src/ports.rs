@@ -304,6 +304,11 @@ impl Ports {
         }
     }
 
+    /// Whether nothing is open.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lineup.load().sockets.is_empty()
+    }
+
     /// When a thread last polled, in nanoseconds of the clock.
     pub(crate) fn polled_at(&self) -> u64 {
         self.polled_at.load(Ordering::Relaxed)

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -44,6 +45,8 @@ pub struct RealWorld {
     pub(crate) link: Link,
     pub(crate) frames: Frames,
     pub(crate) registry: Registry,
+    /// The process ends: the engine sweeps, then clears this.
+    pub(crate) sweep_asked: AtomicBool,
 }
 
 impl RealWorld {
@@ -69,6 +72,7 @@ impl RealWorld {
             link: Link::default(),
             frames: Frames::default(),
             registry: Registry::default(),
+            sweep_asked: AtomicBool::new(false),
         })
     }
 

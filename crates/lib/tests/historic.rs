@@ -39,7 +39,7 @@ fn every_test_that_the_table_of_historic_bugs_names_exists() {
         numbers.push(number);
     }
     assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
-    assert!(numbers.starts_with(&(1..=19).collect::<Vec<_>>()), "{numbers:?}");
+    assert_eq!(numbers[..18], (1..=18).collect::<Vec<_>>());
 
     let mut lines = scenarios.lines();
     let files: Vec<String> = lines.next().into_iter().flat_map(quoted).map(read).collect();

@@ -166,6 +166,10 @@ impl Engine {
             Engine::Raw(e) => e.outstanding(),
         }
     }
+    /// Whether the peer has answers to give.
+    pub fn awaits_answers(&self) -> bool {
+        matches!(self, Engine::Rc(e) if e.outstanding() > 0)
+    }
     /// Queues a request; a datagram's needs a destination, which the caller has seen to; `srq` is for XRC.
     pub fn post(&mut self, wr: SendWr, to: Option<Destination<Path>>, srq: u32, cx: &mut impl Context) {
         match (self, to) {

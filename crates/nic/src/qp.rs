@@ -344,6 +344,21 @@ impl Qp {
         false
     }
 
+    /// An ACK held back leaves now; by which way. What is said next by the same way does not overtake it.
+    pub fn let_acks_go(&self, now: Instant) -> Option<Path> {
+        let mut inner = self.lock();
+        inner.engine.release();
+        inner.transmit(self, now);
+        let path = inner.path;
+        self.settle(inner, now);
+        path
+    }
+
+    /// Whether the peer has requests of this queue pair still to answer.
+    pub fn awaits_answers(&self) -> bool {
+        self.lock().engine.awaits_answers()
+    }
+
     /// A timer may have run out.
     pub(crate) fn expire(&self, now: Instant) {
         let mut inner = self.lock();
@@ -496,6 +511,7 @@ impl Inner {
                 }
             }
             (QpState::Rts, QpState::Sqd) => {
+                self.engine.release();
                 self.engine.drain();
                 self.drain_awaited = bits & mask::EN_SQD_ASYNC_NOTIFY == 0 || new.en_sqd_async_notify;
             }

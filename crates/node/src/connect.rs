@@ -334,6 +334,11 @@ impl<W: World> Node<W> {
             inner.listen_claim = None;
             (inner.conn.take(), inner.channel.clone(), inner.listens_at(), was)
         };
+        let qp = id.lock().qp.clone();
+        if let Some(qp) = qp {
+            // The queue pair may outlive it, and its peer hears no more after the end of the connection.
+            qp.let_acks_go(now);
+        }
         if let (Progress::Listening, Some(listened)) = (was, listened) {
             self.stop_listening(&mut core, now, &listened);
         }

@@ -10,6 +10,7 @@ pub mod connect;
 pub mod datagram;
 pub mod devices;
 pub mod event;
+mod farewell;
 pub mod id;
 mod input;
 pub mod listener;

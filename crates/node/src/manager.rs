@@ -8,15 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cm::{Cm, ConnId, Origin, Output};
-use nic::{Path, QpAttr, QpState, mask};
+use nic::{Path, Qp, QpAttr, QpState, mask};
 use transport::TxBatch;
 use wire::bth::{Bth, Deth};
 use wire::mad::{GSI_QKEY, MAD_LEN, Mad, PortSpace, reason};
 use wire::roce::{Header, Op, SendAt, SendTail, Service};
-use wire::{CommId, Psn, Qpn};
+use wire::{CommId, Pkey, Psn, Qpn};
 
 use crate::blocks::{COMM_BITS, comm_owner};
 use crate::event::{ConnParam, Event, EventChannel, EventKind};
+use crate::farewell::{self, Waiting};
 use crate::id::{Id, Progress};
 use crate::input::family_fits;
 use crate::listener::Listener;
@@ -37,19 +38,21 @@ pub(crate) struct Manager {
     host_id: u64,
     gsi_psn: AtomicU32,
     pub(crate) everyone: Everyone,
-    /// Length of [`Core::unheard`], to be read without the lock.
-    unheard: AtomicUsize,
+    /// Queue pairs in [`Core::unheard`] and [`Core::dreqs`], to be read without the lock.
+    awaited: AtomicUsize,
 }
 
 /// Everything under the connection manager's lock.
 pub(crate) struct Core {
     /// One connection manager a channel adapter, by interface: peers key their tables on its GUID.
-    cms: BTreeMap<u32, Cm>,
+    pub(crate) cms: BTreeMap<u32, Cm>,
     pub(crate) ids: BTreeMap<ConnKey, Arc<Id>>,
     /// Listeners; those on all addresses under the unspecified address of their family.
     pub(crate) listeners: BTreeMap<ListenKey, Listener>,
     /// Accepted connections whose RTU has not come, by queue pair: data says as much.
     unheard: BTreeMap<Qpn, ConnKey>,
+    /// DREQs that wait for ACKs, by the queue pair that these are for.
+    pub(crate) dreqs: BTreeMap<Qpn, Waiting>,
     resolving: BTreeMap<u64, (Arc<Id>, Instant)>,
     next_ticket: u64,
 }
@@ -62,6 +65,7 @@ impl Manager {
                 ids: BTreeMap::new(),
                 listeners: BTreeMap::new(),
                 unheard: BTreeMap::new(),
+                dreqs: BTreeMap::new(),
                 resolving: BTreeMap::new(),
                 next_ticket: 1,
             }),
@@ -69,7 +73,7 @@ impl Manager {
             host_id,
             gsi_psn: AtomicU32::new(0),
             everyone: Everyone::default(),
-            unheard: AtomicUsize::new(0),
+            awaited: AtomicUsize::new(0),
         }
     }
 
@@ -105,14 +109,19 @@ impl Manager {
     /// The first data on a queue pair establishes its connection.
     pub(crate) fn await_data(&self, core: &mut Core, qpn: Qpn, key: ConnKey) {
         core.unheard.insert(qpn, key);
-        self.unheard.store(core.unheard.len(), Ordering::Relaxed);
+        self.count_awaited(core);
+    }
+
+    /// Packets of so many queue pairs are waited for.
+    pub(crate) fn count_awaited(&self, core: &Core) {
+        self.awaited.store(core.unheard.len() + core.dreqs.len(), Ordering::Relaxed);
     }
 
     /// The connection has come further, or ended.
     fn await_no_data(&self, core: &mut Core, key: ConnKey) {
         if !core.unheard.is_empty() {
             core.unheard.retain(|_, waiting| *waiting != key);
-            self.unheard.store(core.unheard.len(), Ordering::Relaxed);
+            self.count_awaited(core);
         }
     }
 
@@ -136,7 +145,8 @@ impl Core {
     /// When something is due, resolutions apart.
     fn deadline(&self) -> Option<Instant> {
         let cms = self.cms.values().filter_map(Cm::deadline);
-        cms.chain(self.listeners.values().filter_map(Listener::deadline)).min()
+        let dreqs = self.dreqs.values().map(|waiting| waiting.until);
+        cms.chain(self.listeners.values().filter_map(Listener::deadline)).chain(dreqs).min()
     }
 
     /// Offers the listener's next request to the program if it is its turn.
@@ -183,6 +193,11 @@ impl Core {
     /// The connection manager of a connection's device; it exists as long as the node once it was made.
     pub fn cm(&mut self, key: ConnKey) -> Option<(&mut Cm, ConnId)> {
         Some((self.cms.get_mut(&key.0)?, key.1))
+    }
+
+    /// The queue pair of a connection, where its identifier has it.
+    pub(crate) fn qp(&self, key: ConnKey) -> Option<Arc<Qp>> {
+        self.ids.get(&key).and_then(|id| id.lock().qp.clone())
     }
 
     pub(crate) fn push(&mut self, event: Event) {
@@ -258,7 +273,10 @@ impl<W: World> Node<W> {
         for interface in interfaces {
             while let Some(output) = core.cms.get_mut(&interface).and_then(Cm::poll) {
                 match output {
-                    Output::Transmit { path, mad, attempt, .. } => self.send_mad(&path, &mad, attempt),
+                    Output::Transmit { conn, path, mad, attempt } => {
+                        let way = self.way(&core, now, (interface, conn), &path, &mad, attempt);
+                        self.send_mad(&way, path.pkey, &mad);
+                    }
                     Output::Event { conn, event } => self.on_event(&mut core, now, (interface, conn), event),
                     Output::Released { conn, .. } => {
                         self.manager.await_no_data(&mut core, (interface, conn));
@@ -281,7 +299,8 @@ impl<W: World> Node<W> {
             cm.leave(now);
             while let Some(output) = cm.poll() {
                 if let Output::Transmit { path, mad, attempt, .. } = output {
-                    self.send_mad(&path, &mad, attempt);
+                    // Whoever has a queue pair in hand may never let it go.
+                    self.send_mad(&farewell::way(&path, &mad, attempt, None), path.pkey, &mad);
                 }
             }
         }
@@ -291,12 +310,15 @@ impl<W: World> Node<W> {
         self.counters.mads.fetch_add(1, Ordering::Relaxed);
         let origin = Origin { source: d.source.ip().into(), dest: d.dest.ip().into(), link: d.interface };
         let mut core = self.manager.lock();
-        self.with_cm(&mut core, d.interface, |cm| cm.input(now, origin, mad));
+        if !self.must_wait(&mut core, now, origin, mad) {
+            self.with_cm(&mut core, d.interface, |cm| cm.input(now, origin, mad));
+        }
         self.settle(core, now);
     }
 
     pub(crate) fn expire_manager(&self, now: Instant) {
         let mut core = self.manager.lock();
+        self.end_waits(&mut core, now);
         core.cms.values_mut().for_each(|cm| cm.expire(now));
         let keys: Vec<ListenKey> = core.listeners.keys().copied().collect();
         for key in keys {
@@ -334,20 +356,25 @@ impl<W: World> Node<W> {
         self.settle(core, now);
     }
 
-    /// A packet came for a queue pair. The first that counts on one whose peer's RTU is missing establishes the connection.
+    /// A packet came for a queue pair. The first that counts on one whose peer's RTU is missing establishes the connection; the
+    /// last that one waits for lets its peer end it.
     pub(crate) fn manager_heard(&self, now: Instant, qpn: Qpn) {
-        if self.manager.unheard.load(Ordering::Relaxed) == 0 {
+        if self.manager.awaited.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut core = self.manager.lock();
-        let Some(&key) = core.unheard.get(&qpn) else { return };
-        let qp = core.ids.get(&key).and_then(|id| id.lock().qp.clone());
-        if qp.is_some_and(|qp| qp.qpn() == qpn && qp.heard()) {
+        let established = core.unheard.get(&qpn).copied().filter(|&key| {
+            let qp = core.qp(key);
+            qp.is_some_and(|qp| qp.qpn() == qpn && qp.heard())
+        });
+        if let Some(key) = established {
             if let Some((cm, conn)) = core.cm(key) {
                 // An error says that the connection has ended.
                 _ = cm.established(now, conn);
             }
             self.manager.await_no_data(&mut core, key);
+        }
+        if self.end_wait(&mut core, now, qpn) || established.is_some() {
             self.settle(core, now);
         }
     }
@@ -363,10 +390,10 @@ impl<W: World> Node<W> {
     }
 
     /// Sends a MAD from QP1 to QP1.
-    fn send_mad(&self, path: &cm::Path, mad: &Mad, attempt: u32) {
+    fn send_mad(&self, way: &Path, pkey: Pkey, mad: &Mad) {
         let psn = Psn::new(self.manager.gsi_psn.fetch_add(1, Ordering::Relaxed));
         let header = Header {
-            bth: Bth { dest_qp: Qpn::GSI, psn, pkey: path.pkey, ..Bth::default() },
+            bth: Bth { dest_qp: Qpn::GSI, psn, pkey, ..Bth::default() },
             service: Service::Ud(Deth { qkey: GSI_QKEY, source_qp: Qpn::GSI }),
             op: Op::Send(SendAt::Only(SendTail::None)),
         };
@@ -377,17 +404,7 @@ impl<W: World> Node<W> {
             Ok(())
         });
         if filled.is_ok() {
-            let way = Path {
-                source: path.local_gid.ip(),
-                dest: path.remote_gid.ip(),
-                interface: path.link,
-                dest_qpn: Qpn::GSI,
-                traffic_class: path.traffic_class,
-                hop_limit: path.hop_limit,
-                detour: attempt,
-                quiet: false,
-            };
-            self.world.send(&way, &mut batch);
+            self.world.send(way, &mut batch);
         }
     }
 

@@ -8,10 +8,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kit::connections::{MESSAGE_LEN, connected_with, end_connection};
 use kit::{Endpoint, SimNode, Wiring, send, wire_up};
 use node::{ConnParam, Event, EventChannel, EventKind, Id};
 use sim::{Buffer, Faults, HostId, Mark, Sim};
-use transport::op::{RecvWr, Status};
+use transport::op::{Data, RecvWr, SendWr, Status};
 use wire::mad::PortSpace;
 use wire::{Mtu, Psn};
 
@@ -58,6 +59,51 @@ fn a_strangers_packets_are_dropped_even_with_the_right_numbers() {
     let got: Vec<_> = Endpoint::poll(&at_b.receives).iter().map(|c| (c.wr_id, c.status)).collect();
     assert_eq!(got, [(0, Status::Success)]);
     assert!(inbox.holds(0, b"genuine"));
+}
+
+/// The server has a message and ends the connection at once; the client hears of the end and flushes what it has not heard of.
+/// How the client's message completes.
+fn last_message(seed: u64, faults: Faults, together: bool) -> Vec<Status> {
+    let (mut sim, client, server, ours, mut theirs) = connected_with(seed, together);
+    // Others share the addresses, and hand packets of this connection on.
+    for host in [client.host, server.host] {
+        let process = sim.start(host, &node::Config::default());
+        let other = sim.node(process).unwrap();
+        other.attach(&other.devices()[0]).unwrap();
+    }
+    sim.set_faults(faults);
+    let endpoint = ours.endpoint.as_ref().unwrap();
+    let sges = [ours.outbox.as_ref().unwrap().sge(0, MESSAGE_LEN)].into_iter().collect();
+    let wr = SendWr { data: Data::Sges(sges), ..send(1, b"") };
+    endpoint.qp.sender(node::World::now(&**client.node.world())).post(wr).unwrap();
+    let mut completed = Vec::new();
+    let ended = sim.run_until(Duration::from_secs(1), |_| {
+        theirs.poll();
+        if theirs.received == 1 && !theirs.ending {
+            end_connection(&mut theirs, &server.node);
+        }
+        let event = client.next();
+        if event.as_ref().is_some_and(|event| event.kind == EventKind::Disconnected) {
+            client.node.disconnect(ours.id.as_ref().unwrap()).unwrap();
+        }
+        completed.extend(Endpoint::poll(&endpoint.sends).iter().map(|c| c.status));
+        event.is_some()
+    });
+    assert!(ended, "nobody heard of the end");
+    completed
+}
+
+#[test]
+fn what_was_delivered_before_the_end_of_its_connection_completes_as_delivered() {
+    let faults = Faults {
+        reorder: 0.4,
+        reorder_delay: Duration::from_millis(5),
+        jitter: Duration::from_micros(300),
+        ..Faults::none()
+    };
+    sim::each_seed("historic", "what_was_delivered", 200, |seed| {
+        assert_eq!(last_message(seed, faults, seed % 2 == 0), [Status::Success]);
+    });
 }
 
 /// Whether numbers given one after the other are as scattered as chance makes them: hardly two alike, hardly ever neighbours.

@@ -277,6 +277,8 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: an identifier of ours or NULL, by the man page's contract.
         let ours = unsafe { CmId::checked(id)? };
         ours.instance.node().disconnect(&ours.node)?;
+        // The last ACKs and the DREQ: its queue pair repeats neither, and the program may end now.
+        ours.instance.host.sweep();
         // SAFETY: as above.
         unsafe { ours.refresh() };
         Ok(0)

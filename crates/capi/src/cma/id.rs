@@ -411,6 +411,8 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
                 ours.instance.node().destroy(&ours.node);
                 ours.node.cookie.store(0, Ordering::Release);
             }
+            // Its last message may be the process's last.
+            ours.instance.host.sweep();
             ours.unacked.wait();
         }
         // SAFETY: made by `Box::into_raw`; the node forgot it.

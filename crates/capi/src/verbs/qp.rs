@@ -309,10 +309,8 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
                 return Err(Errno(libc::EBUSY));
             }
             release(ours, context);
-            if matches!(ours.nic.init().kind, QpType::Uc | QpType::Ud | QpType::RawPacket) {
-                // Its last messages were acknowledged by nobody, and the program may end now.
-                ours.instance.host.sweep();
-            }
+            // Its last messages, or ACKs, are repeated by nobody, and the program may end now.
+            ours.instance.host.sweep();
         }
         // SAFETY: as above.
         unsafe {

@@ -547,7 +547,12 @@ pub fn bad(dice: &mut Dice) -> Faults {
 
 /// One connection on a perfect network, established and quiet.
 pub fn connected(together: bool) -> (Sim, Party, Party, Side, Side) {
-    let mut sim = Sim::new(1, Faults::none());
+    connected_with(1, together)
+}
+
+/// The same with a seed.
+pub fn connected_with(seed: u64, together: bool) -> (Sim, Party, Party, Side, Side) {
+    let mut sim = Sim::new(seed, Faults::none());
     let address = |n| IpAddr::from([10, 0, 0, n]);
     let here = sim.add_host(&[address(1)], 1500);
     let (there, n) = if together { (here, 1) } else { (sim.add_host(&[address(2)], 1500), 2) };
