@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
 /// The lists of exported symbols, and the chain of nodes of each library, oldest first.
-const LIBRARIES: [&str; 3] = ["ibverbs", "rdmacm", "rpma"];
+const LIBRARIES: [&str; 2] = ["ibverbs", "rdmacm"];
 
 fn main() {
     println!("cargo::rerun-if-changed=symbols");

@@ -1,4 +1,4 @@
-//! The C functions of libibverbs, librdmacm and librpma: they convert, call, and set errno.
+//! The C functions of libibverbs and librdmacm: they convert, call, and set errno.
 //!
 //! Each is a `pub unsafe extern "C" fn` without `no_mangle`: the shared object of `verbena-lib` gives them their names
 //! and versions through trampolines, and this crate stays linkable into programs that link rdma-core. What a function
@@ -15,6 +15,5 @@ mod counters;
 mod fds;
 mod instance;
 mod per_process;
-pub mod rpma;
 pub mod unbuilt;
 pub mod verbs;

@@ -39,6 +39,4 @@ answers! {
     zero -> isize = 0, None;
     /// Nothing: what frees or acknowledges what nothing made.
     nothing -> () = (), None;
-    /// `RPMA_E_NOSUPP`.
-    rpma_nosupp -> isize = crate::rpma::RPMA_E_NOSUPP as isize, None;
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod demo;
+mod dev;
 mod devices;
 mod object;
 mod rdma;

@@ -11,7 +11,10 @@ use std::path::{Path, PathBuf};
 const OBJECT: &str = "libverbena_rdma.so";
 
 /// The names by which programs know the libraries that the object is.
-const NAMES: [&str; 3] = ["libibverbs.so.1", "librdmacm.so.1", "librpma.so.0"];
+const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+/// A name that earlier commands linked too: librpma is not built, and the system's runs on the other two.
+const FORMER: &str = "librpma.so.0";
 
 /// Where the object may be, given by the user.
 const VARIABLE: &str = "VERBENA_LIBRARY";
@@ -67,7 +70,7 @@ fn newest(dirs: &[PathBuf]) -> Option<PathBuf> {
     dated.max().map(|(_, object)| object)
 }
 
-/// A directory, private to this user, in which the names of the three libraries are links to `object`. It is the same
+/// A directory, private to this user, in which the names of the two libraries are links to `object`. It is the same
 /// one every time, so that nothing is left behind by each run.
 ///
 /// # Errors
@@ -84,7 +87,8 @@ pub fn links(object: &Path) -> Result<PathBuf, String> {
                 continue;
             }
         };
-        let linked = NAMES.iter().try_for_each(|name| link(&dir, name, object));
+        let linked = unlink(&dir.join(FORMER))
+            .and_then(|()| NAMES.iter().try_for_each(|name| link(&dir, name, object)));
         return linked
             .map(|()| dir.clone())
             .map_err(|e| format!("cannot make links in {}: {e}", dir.display()));
@@ -147,11 +151,17 @@ fn link(dir: &Path, name: &str, object: &Path) -> io::Result<()> {
         return Ok(());
     }
     let new = dir.join(format!(".{name}.{}", std::process::id()));
-    match fs::remove_file(&new) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => symlink(object, &new)?,
-    }
+    unlink(&new)?;
+    symlink(object, &new)?;
     fs::rename(&new, &path)
+}
+
+/// Removes a file that need not be there.
+fn unlink(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
 }
 
 /// The effective user id: the second number of the line `Uid:` (proc_pid_status(5)).
@@ -197,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_object_gets_the_same_directory_with_0700_and_three_links() {
+    fn the_same_object_gets_the_same_directory_with_0700_and_two_links() {
         let (base, uid) = (scratch("same"), effective_uid().unwrap());
         let object = base.join(OBJECT);
         let dir = private_dir(&base, uid, &object).unwrap();
@@ -210,7 +220,7 @@ mod tests {
             link(&dir, name, &object).unwrap();
             assert_eq!(fs::read_link(dir.join(name)).unwrap(), object);
         }
-        assert_eq!(fs::read_dir(&dir).unwrap().count(), 3);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2);
         fs::remove_dir_all(base).unwrap();
     }
 

@@ -14,13 +14,13 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Run a program on Verbena
 ///
-/// The program and all that it starts load libibverbs.so.1, librdmacm.so.1 and librpma.so.0 from Verbena, through
-/// LD_LIBRARY_PATH. The loader ignores that for set-user-ID programs, and it means nothing to statically linked ones.
-/// Where the kernel allows it, /sys/class/infiniband and /sys/class/infiniband_verbs show the devices as they are when
-/// the program starts, to it alone; `rdma link show` and `rdma dev show` tell of them everywhere.
+/// The program and all that it starts load libibverbs.so.1 and librdmacm.so.1 from Verbena, through LD_LIBRARY_PATH. The
+/// loader ignores that for set-user-ID programs, and it means nothing to statically linked ones.
+/// Where the kernel allows it, /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband show the devices as
+/// they are when the program starts, to it alone; `rdma link show` and `rdma dev show` tell of them everywhere.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Leave /sys as it is, and the program in the namespaces of its caller
+    /// Leave /sys and /dev as they are, and the program in the namespaces of its caller
     #[arg(long)]
     no_sysfs: bool,
     /// Write what was counted (packets sent, received, dropped and why) to FILE when the program ends; %p in it is the

@@ -24,8 +24,9 @@ use nic::device::Port;
 use nic::port::{FIRMWARE, PhysState, PortState};
 use nic::{DeviceConfig, limits, port};
 
-use crate::devices;
+use crate::{dev, devices};
 
+const DEV: &str = "/dev";
 const CLASS: &str = "/sys/class";
 const INFINIBAND: &str = "infiniband";
 const VERBS: &str = "infiniband_verbs";
@@ -60,7 +61,11 @@ pub fn guid(guid: wire::Guid) -> String {
 /// What the kernel refused, or a message for what VERBENA_DEVICES says; nothing has changed then.
 pub fn present() -> io::Result<()> {
     let devices = devices::survey().map_err(io::Error::other)?;
-    view::enter(|view| build(view, Path::new(CLASS), &devices))
+    view::enter(|view| {
+        // Only some programs look into /dev: the others have what they need without.
+        let _ = view.attempt(|view| dev::build(view, Path::new(DEV), devices.len()));
+        build(view, Path::new(CLASS), &devices)
+    })
 }
 
 /// Covers the two directories, or where the kernel has none, makes the directory of classes one to which they can be added.

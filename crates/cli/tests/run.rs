@@ -1,6 +1,7 @@
 //! Programs nobody here wrote, started by `verbena run`: the loader must find every symbol and version they and their
 //! libraries want, in one object. A program that is not installed is left out with one line.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -47,9 +48,8 @@ fn programs_of_others_find_every_symbol_they_want() {
 #[test]
 fn pyverbs_and_its_providers_load_one_object_under_all_names() {
     let script = "import pyverbs.device, pyverbs.cmid, pyverbs.providers.mlx5.mlx5dv, pyverbs.providers.efa.efadv, ctypes\n\
-                  ctypes.CDLL('librpma.so.0')\n\
                   for line in open('/proc/self/maps'):\n  \
-                  if 'r-xp' in line and any(n in line for n in ('verbs', 'rdma', 'rpma')): print(line.split()[-1])\n";
+                  if 'r-xp' in line and any(n in line for n in ('verbs', 'rdma')): print(line.split()[-1])\n";
     let Some(probe) = verbena_run("/usr/bin/python3", &["-c", "import pyverbs"], &[]) else { return };
     if !probe.status.success() {
         println!("left out: pyverbs is not installed");
@@ -63,6 +63,23 @@ fn pyverbs_and_its_providers_load_one_object_under_all_names() {
     assert!(objects[0].ends_with("libverbena_rdma.so"), "{text}");
 }
 
+/// The object names nothing of librpma's, as it could come before the library where both are loaded.
+#[test]
+fn a_librpma_of_the_system_stays_visible_and_runs_on_the_object() {
+    let script = "import ctypes\n\
+                  assert not hasattr(ctypes.CDLL('libibverbs.so.1'), 'rpma_conn_req_new')\n\
+                  try: rpma = ctypes.CDLL('librpma.so.0')\n\
+                  except OSError: print('left out: librpma is not installed'); exit()\n\
+                  context = ctypes.c_void_p()\n\
+                  assert rpma.rpma_utils_get_ibv_context(b'127.0.0.1', 1, ctypes.byref(context)) == 0\n\
+                  print(any('librpma' in line for line in open('/proc/self/maps')))\n";
+    let Some(out) = verbena_run("/usr/bin/python3", &["-c", script], &[]) else { return };
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(text.starts_with("True") || text.starts_with("left out"), "{text}");
+    print!("{text}");
+}
+
 #[test]
 fn the_private_directory_stands_before_the_library_path_of_the_caller() {
     let env = [("LD_LIBRARY_PATH", "/nowhere/else")];
@@ -70,7 +87,7 @@ fn the_private_directory_stands_before_the_library_path_of_the_caller() {
     let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
     let (dir, rest) = text.split_once(':').expect("two entries");
     assert_eq!(rest, "/nowhere/else");
-    for name in ["libibverbs.so.1", "librdmacm.so.1", "librpma.so.0"] {
+    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
         let target = std::fs::canonicalize(Path::new(dir).join(name)).expect("a link to the object");
         assert!(target.ends_with("libverbena_rdma.so"));
     }
@@ -188,6 +205,58 @@ fn what_else_stands_in_sysfs_stays_there() {
     let list = "ls -L /sys/class/net; ls /sys/class | grep -v infiniband; cat /sys/class/net/lo/mtu";
     let plain = Command::new("/bin/sh").args(["-c", list]).output().expect("a shell");
     assert_eq!(shell(list), String::from_utf8_lossy(&plain.stdout));
+}
+
+#[test]
+fn each_device_has_a_character_device_that_may_be_read_and_written() {
+    if !sysfs_is_presented() {
+        return;
+    }
+    let wanted = shell("ls /sys/class/infiniband_verbs | grep uverbs");
+    let shown = shell("cd /dev/infiniband; for d in *; do test -c $d -a -r $d -a -w $d && echo $d; done");
+    assert_eq!(shown, wanted);
+    assert!(wanted.starts_with("uverbs0\n"), "{wanted}");
+    // Nobody answers behind them, and a program that asks is told so.
+    shell("! (echo x > /dev/infiniband/uverbs0) 2> /dev/null");
+}
+
+#[test]
+fn what_else_stands_in_dev_stays_there() {
+    if !sysfs_is_presented() {
+        return;
+    }
+    let list = "ls -l /dev | awk '$NF != \"infiniband\" && !/ptmx/ { print $1, $5, $NF }' | grep -v ^total; ls /dev/shm; echo x > /dev/null";
+    let plain = Command::new("/bin/sh").args(["-c", list]).output().expect("a shell");
+    assert_eq!(shell(list), String::from_utf8_lossy(&plain.stdout));
+}
+
+/// The kernel looks for terminals beside the place where /dev/ptmx was opened. Only root may open the one in /dev/pts, on most hosts.
+#[test]
+fn root_and_ordinary_users_open_terminals_and_see_the_devices() {
+    let open = "import os\nmaster, slave = os.openpty()\nos.write(master, b'x\\n')\nassert os.read(slave, 2) == b'x\\n'\n\
+                assert os.path.exists(os.ttyname(slave))\nprint(os.access('/dev/infiniband/uverbs0', os.R_OK | os.W_OK))\n";
+    if !Path::new("/usr/bin/python3").exists() || !sysfs_is_presented() {
+        println!("left out: /usr/bin/python3 is not installed, or nothing is presented");
+        return;
+    }
+    let run = |uid: Option<u32>| {
+        let mut verbena = Command::new(env!("CARGO_BIN_EXE_verbena"));
+        verbena.args(["run", "--", "/usr/bin/python3", "-c", open]);
+        uid.map(|uid| verbena.uid(uid).gid(uid));
+        let out = verbena.output();
+        out.map(|out| {
+            (
+                String::from_utf8_lossy(&out.stdout).into_owned(),
+                String::from_utf8_lossy(&out.stderr).into_owned(),
+            )
+        })
+    };
+    assert_eq!(run(None).expect("the command"), ("True\n".to_owned(), String::new()));
+    // Where this is not root, that was an ordinary user; where the build tree is root's alone, another user has no command.
+    match run(Some(54321)) {
+        Ok(said) => assert_eq!(said, ("True\n".to_owned(), String::new())),
+        Err(error) => println!("left out: another user cannot run the command: {error}"),
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::sys;
@@ -57,15 +57,27 @@ fn as_user(build: impl Fn(&mut View) -> io::Result<()>) -> io::Result<()> {
 }
 
 fn furnish(build: impl Fn(&mut View) -> io::Result<()>) -> io::Result<()> {
-    let mut view = View::default();
-    let built = build(&mut view);
-    if built.is_err() {
-        view.undo();
-    }
-    built
+    View::default().attempt(build)
 }
 
 impl View {
+    /// Takes a step that leaves nothing behind where it fails.
+    ///
+    /// # Errors
+    ///
+    /// Those of the step.
+    pub fn attempt(&mut self, step: impl FnOnce(&mut View) -> io::Result<()>) -> io::Result<()> {
+        let before = self.mounted.len();
+        let done = step(self);
+        if done.is_err() {
+            for at in self.mounted.drain(before..).rev() {
+                // One that does not go stays in a namespace that only this process sees.
+                let _ = c_path(&at).and_then(|at| sys::unmount(&at));
+            }
+        }
+        done
+    }
+
     /// Covers a directory with an empty one.
     ///
     /// # Errors
@@ -96,16 +108,44 @@ impl View {
             let kind = entry.file_type()?;
             if kind.is_symlink() {
                 symlink(fs::read_link(&from)?, &to)?;
-                continue;
-            }
-            if kind.is_dir() {
-                DirBuilder::new().mode(0o755).create(&to)
+            } else if kind.is_char_device() && entry.file_name() == "ptmx" {
+                symlink(self.keep(&hidden, dir)?.join("ptmx"), &to)?;
+            } else if kind.is_dir() {
+                DirBuilder::new().mode(0o755).create(&to)?;
+                self.bind(&from, &to)?;
             } else {
-                File::create(&to).map(drop)
-            }?;
-            sys::mount(&c_path(&from)?, &c_path(&to)?, None, libc::MS_BIND | libc::MS_REC, None)?;
-            self.mounted.push(to);
+                self.show(&from, &to)?;
+            }
         }
+        Ok(())
+    }
+
+    /// Shows a covered directory as it was in a directory inside, whose name it returns. Whoever opens /dev/ptmx needs that: the
+    /// kernel looks for `pts` beside it, in the mount through which it was opened (pts(4)), and a file that is bound alone has
+    /// nothing beside it.
+    fn keep(&mut self, hidden: &Path, dir: &Path) -> io::Result<&'static Path> {
+        let name = Path::new(".before");
+        let at = dir.join(name);
+        DirBuilder::new().mode(0o755).create(&at)?;
+        self.bind(hidden, &at)?;
+        // What covers the directory is mounted in it, and was bound with it.
+        sys::unmount(&c_path(&at)?)?;
+        Ok(name)
+    }
+
+    /// Shows a file of another place as `at`, which must not be there yet, in a directory that is covered.
+    ///
+    /// # Errors
+    ///
+    /// Those of mount(2) and creat(2).
+    pub fn show(&mut self, file: &Path, at: &Path) -> io::Result<()> {
+        File::create_new(at)?;
+        self.bind(file, at)
+    }
+
+    fn bind(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        sys::mount(&c_path(from)?, &c_path(to)?, None, libc::MS_BIND | libc::MS_REC, None)?;
+        self.mounted.push(to.to_owned());
         Ok(())
     }
 
@@ -117,13 +157,6 @@ impl View {
     pub fn seal(&self, dir: &Path) -> io::Result<()> {
         let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_REMOUNT | libc::MS_RDONLY;
         sys::mount(c"verbena", &c_path(dir)?, None, flags, None)
-    }
-
-    fn undo(&mut self) {
-        for at in self.mounted.drain(..).rev() {
-            // One that does not go stays in a namespace that only this process sees.
-            let _ = c_path(&at).and_then(|at| sys::unmount(&at));
-        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The shared object that programs load as libibverbs.so.1, librdmacm.so.1 and librpma.so.0, three links to one file:
-//! every symbol of the three with its version node, each a jump into `capi`, and nothing else.
+//! The shared object that programs load as libibverbs.so.1 and librdmacm.so.1, two links to one file:
+//! every symbol of the two with its version node, each a jump into `capi`, and nothing else.
 //!
 //! What is exported stands in `symbols/`; `build.rs` makes of it the trampolines below and the version script.
 //! A `.symver` must stand in the codegen unit of the symbol it names, hence one `global_asm!` for all.
