@@ -158,7 +158,9 @@ fn age(node: &str) -> (String, Vec<u32>) {
     (name.to_owned(), version.split('.').filter_map(|n| n.parse().ok()).collect())
 }
 
-/// The nodes, each after its older one.
+/// The nodes, each after its older one; then one without symbols, which says that nothing else is exported. So does rustc's own
+/// script, but a linker that takes one script only (zig's) takes this one, the last. Of a node with symbols lld would make those
+/// local that have a newer version elsewhere.
 fn version_script(exports: &[(String, String)]) -> String {
     let nodes: BTreeSet<_> = exports.iter().map(|(_, node)| (age(node), node)).collect();
     let mut script = String::new();
@@ -171,7 +173,7 @@ fn version_script(exports: &[(String, String)]) -> String {
         let _ = writeln!(script, "{node} {{ }}{space}{parent};");
         older = Some((library, node));
     }
-    script
+    script + "VERBENA { local: *; };\n"
 }
 
 /// Links an empty shared object the way the real one will be: a linker that does not take a second version script

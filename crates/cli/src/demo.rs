@@ -10,6 +10,7 @@ use transport::op::SendOp;
 use wire::Rkey;
 use wire::roce::SendTail;
 
+use crate::object;
 use crate::side::{BUFFER, Side};
 
 /// Show Verbena at work
@@ -84,7 +85,7 @@ fn show() -> Result<ExitCode, String> {
 }
 
 fn start_server() -> Result<(Server, u16), String> {
-    let exe = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+    let exe = object::own_path().ok_or("cannot find this program's own file: is /proc mounted?")?;
     let mut child = Command::new(exe)
         .args(["demo", "--server"])
         .stdout(Stdio::piped())

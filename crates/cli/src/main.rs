@@ -9,6 +9,7 @@ mod rdma;
 mod run;
 mod side;
 mod sysfs;
+mod unpack;
 
 use std::path::Path;
 use std::process::ExitCode;

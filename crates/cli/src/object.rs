@@ -2,13 +2,16 @@
 
 use std::env;
 use std::fs::{self, DirBuilder, Metadata};
-use std::hash::Hasher;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
+use std::iter;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
+use crate::unpack;
+
 /// The file's name.
-const OBJECT: &str = "libverbena_rdma.so";
+pub const OBJECT: &str = "libverbena_rdma.so";
 
 /// The names by which programs know the libraries that the object is.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
@@ -23,7 +26,7 @@ const VARIABLE: &str = "VERBENA_LIBRARY";
 const TRIES: u32 = 16;
 
 /// The object: what VERBENA_LIBRARY names; or the newest in the build tree the command stands in; or in
-/// `../lib/verbena` beside the command's directory; or in the tree that built the command.
+/// `../lib/verbena` beside the command's directory; or the one inside the command, see `unpack`.
 ///
 /// # Errors
 /// A message that names the places and says what to do.
@@ -32,41 +35,52 @@ pub fn find() -> Result<PathBuf, String> {
         return fs::canonicalize(&given)
             .map_err(|e| format!("{VARIABLE} names {}, which cannot be read: {e}", given.display()));
     }
-    let places = places();
+    let exe = own_path();
+    let places = places(exe.as_deref());
+    let owner = exe.and_then(|exe| fs::metadata(exe).ok()).map_or(host::user(), |m| m.uid());
     // A build tree holds it twice, and either may be the older: a place is a list of equals.
-    let found = places.iter().find_map(|equals| newest(equals));
-    found.and_then(|path| fs::canonicalize(path).ok()).ok_or_else(|| {
-        let looked: Vec<_> = places.iter().flatten().map(|d| format!("  {}", d.join(OBJECT).display())).collect();
-        format!(
-            "{OBJECT} is not found. Looked for it at\n{}\nBuild it with `cargo build --release -p verbena-lib`, copy \
-             it beside this command or to ../lib/verbena from there, or name it in {VARIABLE}.",
-            looked.join("\n")
-        )
+    let found = places.iter().find_map(|equals| newest(equals, owner));
+    if let Some(object) = found.and_then(|path| fs::canonicalize(path).ok()) {
+        return Ok(object);
+    }
+    unpack::unpack(host::user()).map_err(|message| {
+        let looked: Vec<_> =
+            places.iter().flatten().map(|d| format!("  {}", d.join(OBJECT).display())).collect();
+        format!("{OBJECT} is not found. Looked for it at\n{}\n{message}", looked.join("\n"))
     })
 }
 
+/// The command's own file: without /proc, what it was called by.
+pub fn own_path() -> Option<PathBuf> {
+    let called = || {
+        let name = PathBuf::from(env::args_os().next()?);
+        if name.components().count() > 1 {
+            return Some(name);
+        }
+        let path = env::var_os("PATH")?;
+        env::split_paths(&path).map(|dir| dir.join(&name)).find(|file| file.is_file())
+    };
+    env::current_exe().ok().or_else(called).and_then(|exe| fs::canonicalize(exe).ok())
+}
+
 /// Directories to look in, best first; those of one list are equals.
-fn places() -> Vec<Vec<PathBuf>> {
+fn places(exe: Option<&Path>) -> Vec<Vec<PathBuf>> {
     let mut places = Vec::new();
-    let exe = env::current_exe().ok().and_then(|exe| fs::canonicalize(exe).ok());
-    if let Some(dir) = exe.as_deref().and_then(Path::parent) {
+    if let Some(dir) = exe.and_then(Path::parent) {
         places.push(vec![dir.to_owned(), dir.join("deps")]);
         if let Some(prefix) = dir.parent() {
             places.push(vec![prefix.join("lib/verbena")]);
         }
     }
-    let tree = Path::new(env!("VERBENA_BUILD_TREE"));
-    if tree.is_absolute() {
-        places.push(vec![tree.to_owned(), tree.join("deps")]);
-    }
     places
 }
 
-/// The newest object in these directories.
-fn newest(dirs: &[PathBuf]) -> Option<PathBuf> {
+/// The newest object in these directories. One that belongs to a stranger, neither the owner of the command nor this user nor root,
+/// is not looked at: what stands beside the command may be anyone's, as in /tmp.
+fn newest(dirs: &[PathBuf], owner: u32) -> Option<PathBuf> {
+    let trusted = |m: &Metadata| m.is_file() && [0, owner, host::user()].contains(&m.uid());
     let objects = dirs.iter().map(|d| d.join(OBJECT));
-    let dated =
-        objects.filter_map(|o| Some((fs::metadata(&o).ok().filter(Metadata::is_file)?.modified().ok()?, o)));
+    let dated = objects.filter_map(|o| Some((fs::metadata(&o).ok().filter(&trusted)?.modified().ok()?, o)));
     dated.max().map(|(_, object)| object)
 }
 
@@ -76,10 +90,9 @@ fn newest(dirs: &[PathBuf]) -> Option<PathBuf> {
 /// # Errors
 /// A message, where no such directory can be made.
 pub fn links(object: &Path) -> Result<PathBuf, String> {
-    let uid =
-        effective_uid().map_err(|e| format!("cannot tell the user's id from /proc/self/status: {e}"))?;
+    let uid = host::user();
     let mut last = String::from("no directory for temporary files is known");
-    for base in bases(uid) {
+    for base in bases(uid).into_iter().chain(iter::once_with(|| unpack::cache(uid)).flatten()) {
         let dir = match private_dir(&base, uid, object) {
             Ok(dir) => dir,
             Err(e) => {
@@ -99,7 +112,7 @@ pub fn links(object: &Path) -> Result<PathBuf, String> {
 /// A directory, beside the links, of commands that stand before the system's: `rdma`, which is this command. `None` where it
 /// cannot be made; programs then find the system's.
 pub fn commands(links: &Path) -> Option<PathBuf> {
-    let exe = env::current_exe().ok().and_then(|exe| fs::canonicalize(exe).ok())?;
+    let exe = own_path()?;
     let dir = links.join("bin");
     match DirBuilder::new().mode(0o700).create(&dir) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return None,
@@ -108,24 +121,37 @@ pub fn commands(links: &Path) -> Option<PathBuf> {
     Some(dir)
 }
 
-/// Where the directory may be: the user's runtime directory (0700 by the XDG specification), or that of temporary
-/// files. A path with a colon or a semicolon cannot stand in LD_LIBRARY_PATH.
-fn bases(uid: u32) -> Vec<PathBuf> {
-    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let runtime = runtime.filter(|d| d.is_absolute() && fs::metadata(d).is_ok_and(|m| is_private(&m, uid)));
-    let fits = |d: &PathBuf| !d.as_os_str().as_encoded_bytes().iter().any(|b| matches!(b, b':' | b';'));
-    runtime.into_iter().chain([env::temp_dir(), PathBuf::from("/tmp")]).filter(fits).collect()
+/// Whether a path can stand in LD_LIBRARY_PATH, which a colon or a semicolon would split.
+pub fn fits(dir: &Path) -> bool {
+    !dir.as_os_str().as_encoded_bytes().iter().any(|b| matches!(b, b':' | b';'))
 }
 
-/// Makes `verbena-<uid>-<hash of the object's path>` in `base`, or takes the one that is there if it is ours. Where a
-/// stranger has taken the name, as anyone may in /tmp, the next name is tried.
+/// Where the directory may be: the user's runtime directory (0700 by the XDG specification), or one for temporary
+/// files.
+pub fn bases(uid: u32) -> Vec<PathBuf> {
+    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime = runtime.filter(|d| d.is_absolute() && fs::metadata(d).is_ok_and(|m| is_private(&m, uid)));
+    runtime
+        .into_iter()
+        .chain([env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from("/var/tmp")])
+        .filter(|d| fits(d))
+        .collect()
+}
+
+/// The private directory in `base` for an object, named after a hash of its path.
 fn private_dir(base: &Path, uid: u32, object: &Path) -> io::Result<PathBuf> {
     let mut hash = Fnv::default();
     hash.write(object.as_os_str().as_encoded_bytes());
+    private_dir_of(base, uid, hash.finish())
+}
+
+/// Makes `verbena-<uid>-<hash>` in `base`, or takes the one that is there if it is ours. Where a stranger has taken the name,
+/// as anyone may in /tmp, the next name is tried.
+pub fn private_dir_of(base: &Path, uid: u32, hash: u64) -> io::Result<PathBuf> {
     let mut refused = io::Error::from(io::ErrorKind::AlreadyExists);
     for number in 0..TRIES {
         let number = if number == 0 { String::new() } else { format!("-{number}") };
-        let dir = base.join(format!("verbena-{uid}-{:016x}{number}", hash.finish()));
+        let dir = base.join(format!("verbena-{uid}-{hash:016x}{number}"));
         match DirBuilder::new().mode(0o700).create(&dir) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
             // symlink_metadata: a link that a stranger has put there is not followed.
@@ -140,7 +166,7 @@ fn private_dir(base: &Path, uid: u32, object: &Path) -> io::Result<PathBuf> {
 }
 
 /// Whether this is a directory of the user's own into which nobody else can put anything.
-fn is_private(m: &Metadata, uid: u32) -> bool {
+pub fn is_private(m: &Metadata, uid: u32) -> bool {
     m.is_dir() && m.uid() == uid && m.mode() & 0o077 == 0
 }
 
@@ -150,8 +176,7 @@ fn link(dir: &Path, name: &str, object: &Path) -> io::Result<()> {
     if fs::read_link(&path).is_ok_and(|there| there == object) {
         return Ok(());
     }
-    let new = dir.join(format!(".{name}.{}", std::process::id()));
-    unlink(&new)?;
+    let new = dir.join(format!(".{name}.{:x}", random()));
     symlink(object, &new)?;
     fs::rename(&new, &path)
 }
@@ -164,12 +189,9 @@ fn unlink(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The effective user id: the second number of the line `Uid:` (proc_pid_status(5)).
-fn effective_uid() -> io::Result<u32> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let ids = status.lines().find_map(|l| l.strip_prefix("Uid:"));
-    let id = ids.and_then(|ids| ids.split_whitespace().nth(1)).and_then(|id| id.parse().ok());
-    id.ok_or_else(|| io::Error::other("no line `Uid:`"))
+/// A number for a name that nobody else chooses. A process's number is not: containers that share a directory each have their own 1.
+pub fn random() -> u64 {
+    RandomState::new().hash_one(0)
 }
 
 /// FNV-1a, 64 bits: a hash that is the same in every build of the command.
@@ -208,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_same_object_gets_the_same_directory_with_0700_and_two_links() {
-        let (base, uid) = (scratch("same"), effective_uid().unwrap());
+        let (base, uid) = (scratch("same"), host::user());
         let object = base.join(OBJECT);
         let dir = private_dir(&base, uid, &object).unwrap();
         assert_eq!(private_dir(&base, uid, &object).unwrap(), dir);
@@ -226,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_name_taken_by_a_link_or_by_a_directory_open_to_others_is_not_used() {
-        let (base, uid) = (scratch("taken"), effective_uid().unwrap());
+        let (base, uid) = (scratch("taken"), host::user());
         let object = Path::new("/object");
         let first = private_dir(&base, uid, object).unwrap();
         fs::set_permissions(&first, Permissions::from_mode(0o777)).unwrap();
@@ -247,9 +269,9 @@ mod tests {
             let file = fs::File::create(dir.join(OBJECT)).unwrap();
             file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age_s)).unwrap();
         }
-        assert_eq!(newest(&[old.clone(), new.clone()]), Some(new.join(OBJECT)));
-        assert_eq!(newest(&[new.clone(), old]), Some(new.join(OBJECT)));
-        assert_eq!(newest(std::slice::from_ref(&base)), None);
+        assert_eq!(newest(&[old.clone(), new.clone()], 0), Some(new.join(OBJECT)));
+        assert_eq!(newest(&[new.clone(), old], 0), Some(new.join(OBJECT)));
+        assert_eq!(newest(std::slice::from_ref(&base), 0), None);
         fs::remove_dir_all(base).unwrap();
     }
 }

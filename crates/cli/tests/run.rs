@@ -279,3 +279,75 @@ fn rdma_link_show_tells_of_the_devices_and_other_questions_go_to_the_system() {
     let out = verbena_run("/bin/sh", &["-c", "rdma -V; true"], &[]).expect("a shell");
     assert!(out.status.success());
 }
+
+/// A directory of a test's own, which goes with it.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("verbena-run-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        Scratch(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The file that a program loads as libibverbs.so.1 where the command alone lies in `dir`, and what the command said.
+fn loaded_from(dir: &Path, env: &[(&str, &Path)]) -> (String, String) {
+    let alone = dir.join("bin/verbena");
+    if !alone.exists() {
+        std::fs::create_dir_all(dir.join("bin")).expect("a directory");
+        std::fs::copy(env!("CARGO_BIN_EXE_verbena"), &alone).expect("a copy of the command");
+    }
+    let mut verbena = Command::new(alone);
+    let script = "readlink -f ${LD_LIBRARY_PATH%%:*}/libibverbs.so.1";
+    verbena.args(["run", "--no-sysfs", "--", "/bin/sh", "-c", script]).envs(env.iter().copied());
+    let out = verbena.env_remove("VERBENA_LIBRARY").output().expect("the command");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).trim().to_owned();
+    (text(out.stdout), text(out.stderr))
+}
+
+#[test]
+fn a_command_that_stands_alone_unpacks_the_object_inside_it() {
+    let dir = Scratch::new("alone");
+    let cache = dir.0.join("cache");
+    let (object, _) = loaded_from(&dir.0, &[("XDG_CACHE_HOME", &cache)]);
+    assert!(Path::new(&object).starts_with(cache.join("verbena")), "{object}");
+    let of_the_tree = shell("readlink -f ${LD_LIBRARY_PATH%%:*}/libibverbs.so.1");
+    let [inside, built] = [&object, of_the_tree.trim()].map(|path| std::fs::read(path).expect("an object"));
+    assert!(inside == built, "the object inside is not the one that was built with the command");
+    let inode = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&object).expect("the object"));
+    let first = inode();
+    assert_eq!(loaded_from(&dir.0, &[("XDG_CACHE_HOME", &cache)]).0, object);
+    assert_eq!(inode(), first, "it was written twice");
+}
+
+#[test]
+fn an_installed_object_comes_before_the_one_inside() {
+    let dir = Scratch::new("installed");
+    let lib = dir.0.join("lib/verbena");
+    std::fs::create_dir_all(&lib).expect("a directory");
+    let installed = lib.join("libverbena_rdma.so");
+    std::fs::write(&installed, "").expect("a file");
+    let (object, _) = loaded_from(&dir.0, &[("XDG_CACHE_HOME", &dir.0.join("cache"))]);
+    assert_eq!(Path::new(&object), installed.canonicalize().expect("the object"));
+    assert!(!dir.0.join("cache").exists());
+}
+
+#[test]
+fn a_home_that_cannot_be_written_is_no_obstacle() {
+    let dir = Scratch::new("readonly");
+    let runtime = dir.0.join("runtime");
+    std::fs::create_dir(&runtime).expect("a directory");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&runtime, private).expect("a directory of ours");
+    // /proc takes no directories, not even root's.
+    let env = [("XDG_CACHE_HOME", Path::new("/proc/nowhere")), ("XDG_RUNTIME_DIR", &runtime)];
+    let (object, said) = loaded_from(&dir.0, &env);
+    assert!(Path::new(&object).starts_with(&runtime), "{object} {said}");
+}

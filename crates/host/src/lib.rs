@@ -69,6 +69,20 @@ pub fn host_id() -> u64 {
     identity::host_id()
 }
 
+/// The effective user of this process.
+pub fn user() -> u32 {
+    sys::own_uid()
+}
+
+/// Whether a shared object in this directory can be loaded: not where the file system is mounted with `noexec`.
+///
+/// # Errors
+///
+/// What statvfs(3) says.
+pub fn may_load_from(dir: &std::path::Path) -> io::Result<bool> {
+    Ok(!sys::refuses_execution(&view::c_path(dir)?)?)
+}
+
 /// What can be chosen about a host.
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -55,6 +55,18 @@ pub(crate) fn own_gid() -> u32 {
     unsafe { libc::getegid() }
 }
 
+/// Whether nothing that lies in this directory may be executed: it is on a file system mounted with `noexec` (statvfs(3)).
+pub(crate) fn refuses_execution(dir: &CStr) -> io::Result<bool> {
+    let mut system = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: the string lives across the call; the C library writes one `statvfs`, for which all zero is valid.
+    let system = unsafe {
+        check(libc::statvfs(dir.as_ptr(), system.as_mut_ptr()))?;
+        system.assume_init()
+    };
+    // MS_NOEXEC of mount(2), 8: the libc crate has ST_NOEXEC of the same value for other systems only.
+    Ok(system.f_flag & libc::MS_NOEXEC != 0)
+}
+
 /// Moves the process into new namespaces (unshare(2)).
 pub(crate) fn unshare(namespaces: c_int) -> io::Result<()> {
     // SAFETY: no pointers.
