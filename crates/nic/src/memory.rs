@@ -29,8 +29,8 @@ mod guard;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::task::Poll;
 
 use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
