@@ -7,7 +7,7 @@ use wire::{CommId, Gid, Qpn};
 
 use crate::connection::{REJECTS_OTHER, REJECTS_REP, State, apr, rej};
 use crate::params::{ConnId, Connect, Error, Event, Origin, TransportService};
-use crate::table::Cm;
+use crate::table::{Addressee, Cm};
 use crate::timing::{Retry, local_ack_timeout, timeout};
 
 impl Cm {
@@ -20,7 +20,7 @@ impl Cm {
         check(connect)?;
         let timing = self.config.timing;
         let (guid, ack_delay) = (self.config.guid, self.config.ack_delay);
-        let conn = self.insert(State::ReqSent, connect.path)?;
+        let conn = self.insert(State::ReqSent, connect.path, None)?;
         conn.active = true;
         conn.xrc = connect.transport_service == TransportService::Xrc;
         conn.local_qpn = connect.qpn;
@@ -94,13 +94,13 @@ impl Cm {
     }
 
     pub(crate) fn on_rep(&mut self, now: Instant, from: Origin, transaction_id: u64, rep: &Rep) {
-        let Some(conn) = self.find(from, rep.remote_comm_id) else {
-            if !self.knows(rep.remote_comm_id) {
-                self.reject_rep(from, transaction_id, rep, reason::INVALID_COMM_ID);
-            }
-            return;
+        let id = match self.addressee(from, Some(transaction_id), rep.remote_comm_id) {
+            Addressee::Is(id) => id,
+            Addressee::Nobody => return self.reject_rep(from, transaction_id, rep, reason::INVALID_COMM_ID),
+            Addressee::Other => return,
         };
-        let id = conn.id;
+        self.heard(now, id);
+        let Some(conn) = self.connections.get(&id) else { return };
         if conn.active && conn.state == State::ReqSent {
             return self.reply(now, from, id, transaction_id, rep);
         }
@@ -129,15 +129,17 @@ impl Cm {
 
     pub(crate) fn on_mra(&mut self, now: Instant, from: Origin, transaction_id: u64, mra: &Mra) {
         let max = self.config.timing.max_cm_retries;
-        let Some(conn) = self.find(from, mra.remote_comm_id) else {
-            if !self.knows(mra.remote_comm_id) {
+        let id = match self.addressee(from, Some(transaction_id), mra.remote_comm_id) {
+            Addressee::Is(id) => id,
+            Addressee::Nobody => {
                 let (ours, theirs) = (mra.remote_comm_id, mra.local_comm_id);
                 let message = rej(ours, theirs, REJECTS_OTHER, reason::INVALID_COMM_ID, &[], [0; 148]);
-                self.answer_stateless(from, Mad { transaction_id, message });
+                return self.answer_stateless(from, Mad { transaction_id, message });
             }
-            return;
+            Addressee::Other => return,
         };
-        let id = conn.id;
+        self.heard(now, id);
+        let Some(conn) = self.connections.get(&id) else { return };
         let fits = match conn.state {
             State::ReqSent => mra.message == 0,
             State::RepSent => mra.message == REJECTS_REP && conn.remote == Some(mra.local_comm_id),
@@ -157,23 +159,29 @@ impl Cm {
     }
 
     /// RoCE has no alternate paths (annex A16); the standard wants an answer all the same (§12.9.7.2).
-    pub(crate) fn on_lap(&mut self, from: Origin, transaction_id: u64, lap: &Lap) {
-        let known = self.find_pair(from, lap.remote_comm_id, lap.local_comm_id).is_some();
-        if known || !self.knows(lap.remote_comm_id) {
-            let status = if known { apr_status::UNSUPPORTED } else { apr_status::INVALID_COMM_ID };
-            self.answer_stateless(from, apr(transaction_id, lap, status));
-        }
+    pub(crate) fn on_lap(&mut self, now: Instant, from: Origin, transaction_id: u64, lap: &Lap) {
+        let (ours, theirs) = (lap.remote_comm_id, lap.local_comm_id);
+        let status = match self.addressee_of(from, None, ours, theirs) {
+            Addressee::Is(id) if self.knows_transaction(id, transaction_id) => {
+                self.heard(now, id);
+                apr_status::UNSUPPORTED
+            }
+            Addressee::Nobody => apr_status::INVALID_COMM_ID,
+            Addressee::Is(_) => return self.count_unmatched(),
+            Addressee::Other => return,
+        };
+        self.answer_stateless(from, apr(transaction_id, lap, status));
     }
 
     /// The first REP.
     fn reply(&mut self, now: Instant, from: Origin, id: ConnId, transaction_id: u64, rep: &Rep) {
         let xrc = self.connections.get(&id).is_some_and(|conn| conn.xrc);
         let theirs = answering_qpn(rep, xrc);
-        let stale = self.find_qpn(rep.local_ca_guid, from.source, theirs).map(|old| old.id);
+        let stale = self.find_connected(rep.local_ca_guid, from.source, rep.local_comm_id, theirs);
         if let Some(old) = stale {
-            // §12.9.8.3.1: the peer's queue pair cannot be connected twice.
+            // §12.9.8.3.1: the peer's queue pair cannot be connected twice. A REP can name anybody's, though.
             self.reject_rep(from, transaction_id, rep, reason::STALE_CONNECTION);
-            self.stale(now, old);
+            self.doubt(now, old);
             let rejected =
                 Event::Rejected { reason: reason::STALE_CONNECTION, info: [0; 72], private_data: [0; 148] };
             self.event(id, rejected);
@@ -192,6 +200,7 @@ impl Cm {
         conn.retry = None;
         conn.message = None;
         self.index_remote(id);
+        self.claim(now, id);
         self.probe_from(now, id);
         self.rearm(id);
         self.event(id, Event::Reply(Box::new(rep.clone())));

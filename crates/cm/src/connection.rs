@@ -5,6 +5,7 @@ use std::time::Instant;
 use wire::mad::{Apr, Drep, Dreq, Lap, Mad, Message, Mra, Rej, ReqPath, Rtu, reason};
 use wire::{CommId, Gid, Guid, Psn, Qpn};
 
+use crate::doubt::Doubt;
 use crate::params::{ConnId, Path, QpAttributes};
 use crate::timing::Retry;
 
@@ -19,7 +20,7 @@ const PERMISSIVE_LID: u16 = 0xffff;
 /// | `RepReceived` | `established` (RTU), REJ, DREQ |
 /// | `ReqReceived` | `accept`, `reject`, REJ |
 /// | `RepSent` | RTU, `established` (data), REJ, DREQ, time out |
-/// | `Established` | `disconnect`, DREQ, REJ, stale |
+/// | `Established` | `disconnect`, DREQ, REJ, a peer that does not know it |
 /// | `DreqSent` | DREP, DREQ, REJ, time out |
 /// | `TimeWait` | time |
 /// | `Refused` | time: answers duplicates of a REQ that was rejected |
@@ -57,14 +58,6 @@ impl State {
             State::SidrSent | State::SidrReceived | State::SidrAnswered => "a SIDR exchange",
         }
     }
-
-    /// Whether queue pairs are, or are about to be, connected: a second claim on the peer's queue pair is stale.
-    pub fn live(self) -> bool {
-        matches!(
-            self,
-            State::RepReceived | State::ReqReceived | State::RepSent | State::Established | State::DreqSent
-        )
-    }
 }
 
 /// What the REQ said that its duplicate must say too, or the communication id means another connection.
@@ -89,13 +82,17 @@ pub(crate) struct Connection {
     /// The id in the peer's MRA, before any REP: only to notice that its process is gone.
     pub remote_hint: Option<CommId>,
     pub remote_guid: Guid,
-    /// Transaction id of the handshake.
+    /// Transaction id of the connection: random where it is ours, else the REQ's.
     pub transaction_id: u64,
     /// Passive side: the REQ's mark.
     pub req_mark: Option<ReqMark>,
     /// What is repeated until answered: REQ, REP, DREQ, SIDR_REQ; or the remembered answer to a refused REQ or a SIDR_REQ.
     pub message: Option<Box<Mad>>,
     pub retry: Option<Retry>,
+    /// The peer is being asked whether it knows the connection.
+    pub doubt: Option<Doubt>,
+    /// How often the REQ lets its REP be repeated.
+    pub max_cm_retries: u8,
     /// When the state ends by itself: time wait, refusal.
     pub until: Option<Instant>,
     /// Answers sent so far: they too take another source port each time.
@@ -120,7 +117,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub fn new(id: ConnId, state: State, path: Path, local: CommId) -> Connection {
+    pub fn new(id: ConnId, state: State, path: Path, local: CommId, transaction_id: u64) -> Connection {
         Connection {
             id,
             state,
@@ -130,10 +127,12 @@ impl Connection {
             remote: None,
             remote_hint: None,
             remote_guid: Guid::default(),
-            transaction_id: u64::from(local.0),
+            transaction_id,
             req_mark: None,
             message: None,
             retry: None,
+            doubt: None,
+            max_cm_retries: 0,
             until: None,
             answers: 0,
             local_qpn: Qpn::default(),
@@ -154,14 +153,15 @@ impl Connection {
 
     /// When time alone changes something.
     pub fn deadline(&self) -> Option<Instant> {
-        match (self.retry, self.until) {
-            (Some(retry), _) => Some(retry.due()),
-            (None, until) => until,
+        match (self.doubt, self.retry, self.until) {
+            (Some(doubt), _, _) => Some(doubt.retry.due()),
+            (None, Some(retry), _) => Some(retry.due()),
+            (None, None, until) => until,
         }
     }
 
-    /// Key of the table of the peer's communication ids. The GID is part of it, so that only who can send from the
-    /// peer's address can touch the connection.
+    /// The peer's communication id as tables name it. The GID is part of it, so that only who can send from the peer's
+    /// address can touch the connection.
     pub fn remote_key(&self) -> Option<(Guid, Gid, CommId)> {
         self.remote.map(|id| (self.remote_guid, self.path.remote_gid, id))
     }
@@ -214,15 +214,12 @@ impl Connection {
     }
 
     pub fn dreq(&self, private_data: [u8; 220]) -> Mad {
-        Mad {
-            transaction_id: u64::from(self.local.0),
-            message: Message::Dreq(Dreq {
-                local_comm_id: self.local,
-                remote_comm_id: self.remote_or_zero(),
-                remote_qpn: self.remote_qpn,
-                private_data,
-            }),
-        }
+        self.mad(Message::Dreq(Dreq {
+            local_comm_id: self.local,
+            remote_comm_id: self.remote_or_zero(),
+            remote_qpn: self.remote_qpn,
+            private_data,
+        }))
     }
 
     /// `message`: 0 a REQ, 1 a REP, 2 a LAP is acknowledged.
@@ -256,17 +253,14 @@ impl Connection {
 
     /// A LAP that changes nothing: its alternate path is the primary one.
     pub fn lap(&self, remote_cm_response_timeout: u8) -> Mad {
-        Mad {
-            transaction_id: u64::from(self.local.0),
-            message: Message::Lap(Lap {
-                local_comm_id: self.local,
-                remote_comm_id: self.remote_or_zero(),
-                remote_qpn: self.remote_qpn,
-                remote_cm_response_timeout,
-                alternate: self.primary_path(),
-                private_data: [0; 168],
-            }),
-        }
+        self.mad(Message::Lap(Lap {
+            local_comm_id: self.local,
+            remote_comm_id: self.remote_or_zero(),
+            remote_qpn: self.remote_qpn,
+            remote_cm_response_timeout,
+            alternate: self.primary_path(),
+            private_data: [0; 168],
+        }))
     }
 
     /// A REJ of what the state calls for: the REQ, the REP, or neither. One for a time out names the sender's GUID, since

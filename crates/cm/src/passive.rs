@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use wire::mad::{Mad, Message, Rep, Req, reason};
+use wire::mad::{Mad, Message, Rep, Req, Rtu, reason};
 use wire::{CommId, Qpn};
 
 use crate::connection::{REJECTS_REQ, ReqMark, State, rej};
 use crate::params::{Accept, ConnId, Error, Event, Origin, Path, Request, TransportService};
-use crate::table::Cm;
+use crate::table::{Addressee, Cm};
 use crate::timing::Retry;
 
 impl Cm {
@@ -51,7 +51,7 @@ impl Cm {
             private_data: accept.private_data,
         });
         conn.message = Some(Box::new(Mad { transaction_id: conn.transaction_id, message }));
-        conn.retry = Some(Retry::new(now, self.config.timing.reply));
+        conn.retry = Some(Retry::new(now, self.config.timing.reply).at_most(conn.max_cm_retries));
         self.retransmit(id);
         self.rearm(id);
         Ok(())
@@ -117,16 +117,16 @@ impl Cm {
             qpn: req.local_qpn,
             psn: req.starting_psn,
         };
-        if let Some(conn) = self.find_remote(req.local_ca_guid, from.source, req.local_comm_id) {
+        let (guid, gid, remote) = (req.local_ca_guid, from.source, req.local_comm_id);
+        if let Some(conn) = self.find_remote(guid, gid, remote, transaction_id) {
             let (id, state) = (conn.id, conn.state);
             if conn.req_mark == Some(mark) {
-                return self.duplicate_req(from, id, transaction_id, req);
+                return self.duplicate_req(now, from, id, transaction_id, req);
             }
             if state != State::Refused {
-                // Whoever uses an id anew has forgotten what it meant before, by a restart: as stale as its queue pair
-                // would be.
+                // Who numbers transactions in turn has forgotten this one, by a restart.
                 self.refuse_req(from, transaction_id, req, reason::STALE_CONNECTION);
-                return self.stale(now, id);
+                return self.doubt(now, id);
             }
             self.remove(id);
         }
@@ -134,23 +134,24 @@ impl Cm {
         else {
             return self.refuse_req(from, transaction_id, req, reason::INVALID_TRANSPORT_SERVICE);
         };
-        if let Some(old) = self.find_qpn(req.local_ca_guid, from.source, req.local_qpn).map(|old| old.id) {
-            // §12.9.8.3.1: the peer has forgotten the old connection, and must hear of it before a new one.
+        if let Some(old) = self.find_connected(guid, gid, remote, req.local_qpn) {
+            // §12.9.8.3.1: the peer has forgotten the old connection, if this is the peer. An id used anew is as stale as its
+            // queue pair would be.
             self.refuse_req(from, transaction_id, req, reason::STALE_CONNECTION);
-            return self.stale(now, old);
+            return self.doubt(now, old);
         }
         if self.pending >= self.config.max_pending_requests {
             return self.refuse_req(from, transaction_id, req, reason::NO_RESOURCES);
         }
         let path = path_of(from, req);
-        let Ok(conn) = self.insert(State::ReqReceived, path) else {
+        let Ok(conn) = self.insert(State::ReqReceived, path, Some(transaction_id)) else {
             return self.refuse_req(from, transaction_id, req, reason::NO_RESOURCES);
         };
         conn.remote = Some(req.local_comm_id);
         conn.remote_guid = req.local_ca_guid;
         conn.remote_qpn = req.local_qpn;
         conn.xrc = service == TransportService::Xrc;
-        conn.transaction_id = transaction_id;
+        conn.max_cm_retries = req.max_cm_retries;
         conn.req_mark = Some(mark);
         conn.sq_psn = req.starting_psn;
         conn.responder_resources = req.initiator_depth;
@@ -160,6 +161,7 @@ impl Cm {
         conn.rnr_retry_count = req.rnr_retry_count;
         let id = conn.id;
         self.pending += 1;
+        self.addresses.asked(gid);
         self.index_remote(id);
         self.probe_from(now, id);
         let request = Request {
@@ -171,11 +173,11 @@ impl Cm {
         self.event(id, Event::Request(Box::new(request)));
     }
 
-    pub(crate) fn on_rtu(&mut self, now: Instant, from: Origin, theirs: CommId, ours: CommId) {
-        if let Some(conn) = self.find_pair(from, ours, theirs)
-            && conn.state == State::RepSent
-        {
-            let id = conn.id;
+    pub(crate) fn on_rtu(&mut self, now: Instant, from: Origin, transaction_id: u64, rtu: &Rtu) {
+        let (ours, theirs) = (rtu.remote_comm_id, rtu.local_comm_id);
+        let Addressee::Is(id) = self.addressee_of(from, Some(transaction_id), ours, theirs) else { return };
+        self.heard(now, id);
+        if self.connections.get(&id).is_some_and(|conn| conn.state == State::RepSent) {
             self.passive_established(now, id);
         }
     }
@@ -186,7 +188,10 @@ impl Cm {
         if let Some(conn) = self.connections.get_mut(&id) {
             conn.retry = None;
             conn.message = None;
+            let gid = conn.path.remote_gid;
+            self.addresses.confirm(gid);
         }
+        self.claim(now, id);
         self.probe_from(now, id);
         self.rearm(id);
         self.event(id, Event::Established);
@@ -202,11 +207,14 @@ impl Cm {
     }
 
     /// A REQ that has been seen gets what it got the first time (§12.9.8.3.2).
-    fn duplicate_req(&mut self, from: Origin, id: ConnId, transaction_id: u64, req: &Req) {
+    fn duplicate_req(&mut self, now: Instant, from: Origin, id: ConnId, transaction_id: u64, req: &Req) {
+        self.addresses.asked(from.source);
+        self.heard(now, id);
         let Some(conn) = self.connections.get(&id) else { return };
         match conn.state {
             State::ReqReceived => {
                 let mra = conn.mra(0, self.config.timing.mra_service_timeout);
+                self.probe_from(now, id);
                 self.answer(id, mra);
             }
             State::RepSent | State::Refused => self.repeat(id),

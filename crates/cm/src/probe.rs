@@ -7,6 +7,8 @@
 //! id), or its kernel that nobody has the port (ICMP). Both ends probe, but whoever has heard a probe waits with its own:
 //! one packet in [`Timing::probe_after`] for each pair of processes, however many their connections.
 //!
+//! A request whose sender has not shown that it hears us is probed only as far as `address` lets it.
+//!
 //! Silence proves nothing, the process may be stopped or the network cut: it ends no connection. One ICMP error proves
 //! nothing either, an address may be set anew just then: from the first to the second the probes are LAPs, which whoever
 //! lives answers.
@@ -17,12 +19,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use wire::mad::{Apr, Mad, Message, apr_status};
+use wire::mad::{Apr, apr_status};
 use wire::{CommId, Gid};
 
 use crate::connection::{REJECTS_OTHER, REJECTS_REP, REJECTS_REQ, State};
 use crate::params::{ConnId, Origin};
-use crate::table::Cm;
+use crate::table::{Addressee, Cm};
 
 /// A refusal says that one connection is gone; were it the process, so would be the others. They are asked so many at a time.
 const BURST: usize = 32;
@@ -119,24 +121,13 @@ impl Cm {
         }
     }
 
-    /// A message of a process has come: it lives.
-    pub(crate) fn heard(&mut self, now: Instant, from: Origin, mad: &Mad) {
+    /// A message about a connection has come from its peer's process: it lives. Not so REJ and DREP: whoever does not know a
+    /// connection answers in another's name.
+    pub(crate) fn heard(&mut self, now: Instant, id: ConnId) {
         if self.probes.peers.is_empty() {
             return;
         }
-        let sender = match &mad.message {
-            Message::Req(m) => m.local_comm_id,
-            Message::Mra(m) => m.local_comm_id,
-            Message::Rep(m) => m.local_comm_id,
-            Message::Rtu(m) => m.local_comm_id,
-            Message::Dreq(m) => m.local_comm_id,
-            Message::Lap(m) => m.local_comm_id,
-            Message::Apr(m) if m.status != apr_status::INVALID_COMM_ID => m.local_comm_id,
-            // Whoever does not know a connection answers in another's name.
-            Message::Rej(_) | Message::Drep(_) | Message::Apr(_) => return,
-            Message::SidrReq(_) | Message::SidrRep(_) => return,
-        };
-        let key = (from.source, (self.config.process_of)(sender));
+        let Some(key) = self.probe_key(id) else { return };
         let Some(peer) = self.probes.peers.get_mut(&key) else { return };
         peer.unreachable_at = None;
         // Whoever was asked to connect waits a little longer, so that not both ends ask at the same time for ever.
@@ -192,13 +183,12 @@ impl Cm {
     }
 
     /// The answer to a LAP of ours.
-    pub(crate) fn on_apr(&mut self, now: Instant, from: Origin, apr: &Apr) {
-        if apr.status != apr_status::INVALID_COMM_ID {
-            return;
-        }
-        if let Some(conn) = self.find_pair(from, apr.remote_comm_id, apr.local_comm_id) {
-            let id = conn.id;
-            self.unknown_to_peer(now, id);
+    pub(crate) fn on_apr(&mut self, now: Instant, from: Origin, transaction_id: u64, apr: &Apr) {
+        let (ours, theirs) = (apr.remote_comm_id, apr.local_comm_id);
+        let Addressee::Is(id) = self.addressee_of(from, Some(transaction_id), ours, theirs) else { return };
+        match apr.status {
+            apr_status::INVALID_COMM_ID => self.unknown_to_peer(now, id),
+            _ => self.heard(now, id),
         }
     }
 
@@ -209,6 +199,9 @@ impl Cm {
     }
 
     fn send_probe(&mut self, id: ConnId, port: u32, in_doubt: bool) {
+        if !self.may_send_unasked(id) {
+            return self.unprobe(id);
+        }
         let Some(conn) = self.connections.get(&id) else { return };
         if in_doubt {
             let mad = conn.lap(self.config.timing.cm_response_timeout);

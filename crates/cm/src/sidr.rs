@@ -8,7 +8,7 @@ use wire::{Guid, Psn, Qkey, Qpn, ServiceId};
 
 use crate::connection::{ReqMark, State};
 use crate::params::{ConnId, Error, Event, Origin, Path};
-use crate::table::Cm;
+use crate::table::{Addressee, Cm};
 use crate::timing::Retry;
 
 /// SIDR messages name no adapter: request ids are told apart by GID alone.
@@ -46,7 +46,7 @@ impl Cm {
     /// `Full`, `CommIds`: no room.
     pub fn sidr_request(&mut self, now: Instant, ask: &SidrAsk) -> Result<ConnId, Error> {
         let backoff = self.config.timing.request;
-        let conn = self.insert(State::SidrSent, ask.path)?;
+        let conn = self.insert(State::SidrSent, ask.path, None)?;
         let message = Message::SidrReq(SidrReq {
             request_id: conn.local,
             pkey: ask.path.pkey,
@@ -95,7 +95,7 @@ impl Cm {
             qpn: Qpn::default(),
             psn: Psn::default(),
         };
-        if let Some(conn) = self.find_remote(NO_GUID, from.source, req.request_id) {
+        if let Some(conn) = self.find_remote(NO_GUID, from.source, req.request_id, transaction_id) {
             let (id, state, same) = (conn.id, conn.state, conn.req_mark == Some(mark));
             match state {
                 State::SidrAnswered if same => {
@@ -112,10 +112,9 @@ impl Cm {
             return;
         }
         let path = Path { pkey: req.pkey, ..from.path() };
-        let Ok(conn) = self.insert(State::SidrReceived, path) else { return };
+        let Ok(conn) = self.insert(State::SidrReceived, path, Some(transaction_id)) else { return };
         conn.remote = Some(req.request_id);
         conn.remote_guid = NO_GUID;
-        conn.transaction_id = transaction_id;
         conn.req_mark = Some(mark);
         let id = conn.id;
         self.pending += 1;
@@ -131,12 +130,11 @@ impl Cm {
         self.rearm(id);
     }
 
-    pub(crate) fn on_sidr_rep(&mut self, from: Origin, rep: &SidrRep) {
-        let Some(conn) = self.find(from, rep.request_id) else { return };
-        if conn.state != State::SidrSent {
+    pub(crate) fn on_sidr_rep(&mut self, from: Origin, transaction_id: u64, rep: &SidrRep) {
+        let Addressee::Is(id) = self.addressee(from, Some(transaction_id), rep.request_id) else { return };
+        if self.connections.get(&id).is_none_or(|conn| conn.state != State::SidrSent) {
             return;
         }
-        let id = conn.id;
         let &SidrRep { status, qpn, qkey, private_data, .. } = rep;
         self.event(id, Event::SidrReply { status, qpn, qkey, private_data });
         self.close(id);

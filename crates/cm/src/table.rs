@@ -7,6 +7,7 @@ use std::time::Instant;
 use wire::mad::{Mad, Message};
 use wire::{CommId, Gid, Guid, Qpn};
 
+use crate::address::Addresses;
 use crate::connection::{Connection, State};
 use crate::params::{Config, ConnId, ETIMEDOUT, Error, Event, Origin, Output, Path, QpAttributes};
 use crate::probe::Probes;
@@ -20,11 +21,16 @@ const COMM_ID_DRAWS: usize = 128;
 pub struct Cm {
     pub(crate) config: Config,
     comm_ids: Box<dyn FnMut() -> CommId + Send>,
+    pub(crate) transaction_ids: Box<dyn FnMut() -> u64 + Send>,
     next: u64,
     pub(crate) connections: BTreeMap<ConnId, Connection>,
-    by_local: BTreeMap<CommId, ConnId>,
-    by_remote: BTreeMap<(Guid, Gid, CommId), ConnId>,
-    by_qpn: BTreeMap<(Guid, Gid, Qpn), ConnId>,
+    pub(crate) by_local: BTreeMap<CommId, ConnId>,
+    /// By the peer's communication id and the transaction id: anybody may write another's communication id into a REQ.
+    by_remote: BTreeMap<(Guid, Gid, CommId, u64), ConnId>,
+    /// Connected ones, by the peer's communication id and by its queue pair, of which a peer has one each.
+    connected_id: BTreeMap<(Guid, Gid, CommId), ConnId>,
+    connected_qpn: BTreeMap<(Guid, Gid, Qpn), ConnId>,
+    pub(crate) addresses: Addresses,
     timers: BTreeSet<(Instant, ConnId)>,
     /// Timer of each connection as it stands in `timers`.
     armed: BTreeMap<ConnId, Instant>,
@@ -34,22 +40,31 @@ pub struct Cm {
     answered: VecDeque<ConnId>,
     output: VecDeque<Output>,
     stateless_answers: u32,
+    unmatched: u64,
 }
 
 impl Cm {
     /// A connection manager without connections.
     ///
     /// `comm_ids` gives candidates for local communication ids: unpredictable, from the numbers that are this process's
-    /// own among those behind the same GUID. Candidates in use, and 0, are passed over.
-    pub fn new(config: Config, comm_ids: impl FnMut() -> CommId + Send + 'static) -> Cm {
+    /// own among those behind the same GUID. Candidates in use, and 0, are passed over. `transaction_ids` gives 64 random
+    /// bits each time: who does not see our packets must not guess them.
+    pub fn new(
+        config: Config,
+        comm_ids: impl FnMut() -> CommId + Send + 'static,
+        transaction_ids: impl FnMut() -> u64 + Send + 'static,
+    ) -> Cm {
         Cm {
             config,
             comm_ids: Box::new(comm_ids),
+            transaction_ids: Box::new(transaction_ids),
             next: 1,
             connections: BTreeMap::new(),
             by_local: BTreeMap::new(),
             by_remote: BTreeMap::new(),
-            by_qpn: BTreeMap::new(),
+            connected_id: BTreeMap::new(),
+            connected_qpn: BTreeMap::new(),
+            addresses: Addresses::default(),
             timers: BTreeSet::new(),
             armed: BTreeMap::new(),
             probes: Probes::default(),
@@ -57,28 +72,28 @@ impl Cm {
             answered: VecDeque::new(),
             output: VecDeque::new(),
             stateless_answers: 0,
+            unmatched: 0,
         }
     }
 
     /// A MAD that arrived at QP1.
     ///
-    /// Messages for a connection count only when they come from its peer's address. What names no connection is
-    /// answered where the standard asks for it and otherwise dropped.
+    /// Messages for a connection count only when they come from its peer's address and bear its transaction id. What names no
+    /// connection is answered where the standard asks for it and otherwise dropped.
     pub fn input(&mut self, now: Instant, from: Origin, mad: &Mad) {
         let tid = mad.transaction_id;
-        self.heard(now, from, mad);
         match &mad.message {
             Message::Req(req) => self.on_req(now, from, tid, req),
             Message::Mra(mra) => self.on_mra(now, from, tid, mra),
-            Message::Rej(rej) => self.on_rej(now, from, rej),
+            Message::Rej(rej) => self.on_rej(now, from, tid, rej),
             Message::Rep(rep) => self.on_rep(now, from, tid, rep),
-            Message::Rtu(rtu) => self.on_rtu(now, from, rtu.local_comm_id, rtu.remote_comm_id),
+            Message::Rtu(rtu) => self.on_rtu(now, from, tid, rtu),
             Message::Dreq(dreq) => self.on_dreq(now, from, tid, dreq),
-            Message::Drep(drep) => self.on_drep(now, from, drep.local_comm_id, drep.remote_comm_id),
+            Message::Drep(drep) => self.on_drep(now, from, tid, drep),
             Message::SidrReq(req) => self.on_sidr_req(now, from, tid, req),
-            Message::SidrRep(rep) => self.on_sidr_rep(from, rep),
-            Message::Lap(lap) => self.on_lap(from, tid, lap),
-            Message::Apr(apr) => self.on_apr(now, from, apr),
+            Message::SidrRep(rep) => self.on_sidr_rep(from, tid, rep),
+            Message::Lap(lap) => self.on_lap(now, from, tid, lap),
+            Message::Apr(apr) => self.on_apr(now, from, tid, apr),
         }
     }
 
@@ -125,7 +140,13 @@ impl Cm {
     /// Whether a MAD without a communication id of ours belongs here: one of ours has `(guid, comm id)` as its peer.
     /// (REJ for a time out, and duplicates of a REQ, name only the sender.)
     pub fn has_peer(&self, guid: Guid, gid: Gid, remote: CommId) -> bool {
-        self.by_remote.contains_key(&(guid, gid, remote))
+        self.by_remote.range((guid, gid, remote, 0)..=(guid, gid, remote, u64::MAX)).next().is_some()
+    }
+
+    /// Messages dropped so far because they name a connection of ours and bear another transaction id, come from another
+    /// address or name another peer.
+    pub fn unmatched(&self) -> u64 {
+        self.unmatched
     }
 
     /// Connections and SIDR exchanges held, time wait and remembered answers included.
@@ -140,11 +161,16 @@ impl Cm {
 
     fn expire_one(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
+        if conn.doubt.is_some() {
+            return self.expire_doubt(now, id);
+        }
         let Some(retry) = &mut conn.retry else {
             return self.time_is_up(id);
         };
         if retry.step(now) {
-            self.retransmit(id);
+            if self.may_send_unasked(id) {
+                self.retransmit(id);
+            }
             self.rearm(id);
             return;
         }
@@ -174,8 +200,13 @@ impl Cm {
 
     // What every part uses.
 
-    /// Draws a communication id and makes a connection with it.
-    pub(crate) fn insert(&mut self, state: State, path: Path) -> Result<&mut Connection, Error> {
+    /// Draws a communication id and makes a connection with it. One that the peer began has its `transaction_id`.
+    pub(crate) fn insert(
+        &mut self,
+        state: State,
+        path: Path,
+        transaction_id: Option<u64>,
+    ) -> Result<&mut Connection, Error> {
         if self.connections.len() >= self.config.max_connections {
             return Err(Error::Full(self.config.max_connections));
         }
@@ -185,55 +216,100 @@ impl Cm {
             if local.0 != 0 && !self.by_local.contains_key(&local) {
                 let id = ConnId(self.next);
                 self.next += 1;
+                let transaction_id = transaction_id.unwrap_or_else(|| (self.transaction_ids)());
                 self.by_local.insert(local, id);
-                return Ok(self.connections.entry(id).or_insert(Connection::new(id, state, path, local)));
+                self.addresses.enter(path.remote_gid);
+                let conn = Connection::new(id, state, path, local, transaction_id);
+                return Ok(self.connections.entry(id).or_insert(conn));
             }
         }
         Err(Error::CommIds(local))
     }
 
-    /// The connection that has `local`, if its peer's address is where the message comes from.
-    pub(crate) fn find(&self, from: Origin, local: CommId) -> Option<&Connection> {
-        let conn = self.connections.get(self.by_local.get(&local)?)?;
-        (conn.path.remote_gid == from.source).then_some(conn)
+    /// The connection that a message means whose receiver's communication id is `ours`. `transaction_id`: what it must bear.
+    /// A message that does not fit is counted here.
+    pub(crate) fn addressee(&mut self, from: Origin, transaction_id: Option<u64>, ours: CommId) -> Addressee {
+        let conn = self.by_local.get(&ours).and_then(|id| self.connections.get(id));
+        let Some(conn) = conn else { return Addressee::Nobody };
+        let id = conn.id;
+        if conn.path.remote_gid != from.source || transaction_id.is_some_and(|t| t != conn.transaction_id) {
+            self.count_unmatched();
+            return Addressee::Other;
+        }
+        self.addresses.confirm(from.source);
+        Addressee::Is(id)
     }
 
-    /// The connection that has both ids.
-    pub(crate) fn find_pair(&self, from: Origin, local: CommId, remote: CommId) -> Option<&Connection> {
-        self.find(from, local).filter(|conn| conn.remote == Some(remote))
+    /// The same for a message that names both ids.
+    pub(crate) fn addressee_of(
+        &mut self,
+        from: Origin,
+        transaction_id: Option<u64>,
+        ours: CommId,
+        theirs: CommId,
+    ) -> Addressee {
+        match self.addressee(from, transaction_id, ours) {
+            Addressee::Is(id) if self.connections.get(&id).is_none_or(|conn| conn.remote != Some(theirs)) => {
+                self.count_unmatched();
+                Addressee::Other
+            }
+            addressee => addressee,
+        }
     }
 
-    pub(crate) fn find_remote(&self, guid: Guid, gid: Gid, remote: CommId) -> Option<&Connection> {
-        self.connections.get(self.by_remote.get(&(guid, gid, remote))?)
+    /// A message that names a connection of ours does not fit it.
+    pub(crate) fn count_unmatched(&mut self) {
+        self.unmatched += 1;
     }
 
-    pub(crate) fn find_qpn(&self, guid: Guid, gid: Gid, qpn: Qpn) -> Option<&Connection> {
-        self.connections.get(self.by_qpn.get(&(guid, gid, qpn))?)
+    /// The connection that a peer began, or answered, under an id of its own.
+    pub(crate) fn find_remote(
+        &self,
+        guid: Guid,
+        gid: Gid,
+        remote: CommId,
+        transaction_id: u64,
+    ) -> Option<&Connection> {
+        self.connections.get(self.by_remote.get(&(guid, gid, remote, transaction_id))?)
     }
 
-    /// Whether some connection has `local`, whoever asks.
-    pub(crate) fn knows(&self, local: CommId) -> bool {
-        self.by_local.contains_key(&local)
+    /// The connected one that holds the peer's communication id, or its queue pair.
+    pub(crate) fn find_connected(&self, guid: Guid, gid: Gid, remote: CommId, qpn: Qpn) -> Option<ConnId> {
+        let by_id = self.connected_id.get(&(guid, gid, remote));
+        by_id.or_else(|| self.connected_qpn.get(&(guid, gid, qpn))).copied()
     }
 
-    /// Enters the peer's id, and its queue pair, into the tables.
+    /// Enters the peer's id into the tables.
     pub(crate) fn index_remote(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get(&id) else { return };
-        if let Some(key) = conn.remote_key() {
-            self.by_remote.insert(key, id);
+        if let Some((guid, gid, remote)) = conn.remote_key() {
+            self.by_remote.insert((guid, gid, remote, conn.transaction_id), id);
         }
-        if conn.state.live() {
-            self.by_qpn.insert(conn.qpn_key(), id);
-        }
+    }
+
+    /// The peer has shown that it is connected: its id and queue pair are this connection's. Another that has one of them
+    /// is in doubt.
+    pub(crate) fn claim(&mut self, now: Instant, id: ConnId) {
+        let Some(conn) = self.connections.get(&id) else { return };
+        let (remote, qpn) = (conn.remote_key(), conn.qpn_key());
+        let before =
+            [remote.and_then(|key| self.connected_id.insert(key, id)), self.connected_qpn.insert(qpn, id)];
+        before.into_iter().flatten().filter(|&old| old != id).for_each(|old| self.doubt(now, old));
     }
 
     /// The peer's queue pair is no longer ours to defend.
-    pub(crate) fn unindex_qpn(&mut self, id: ConnId) {
+    pub(crate) fn unclaim(&mut self, id: ConnId) {
         self.unprobe(id);
-        let Some(conn) = self.connections.get(&id) else { return };
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        conn.doubt = None;
+        if let Some(key) = conn.remote_key()
+            && self.connected_id.get(&key) == Some(&id)
+        {
+            self.connected_id.remove(&key);
+        }
         let key = conn.qpn_key();
-        if self.by_qpn.get(&key) == Some(&id) {
-            self.by_qpn.remove(&key);
+        if self.connected_qpn.get(&key) == Some(&id) {
+            self.connected_qpn.remove(&key);
         }
     }
 
@@ -316,7 +392,7 @@ impl Cm {
 
     /// Remembers the answer in `message` until `until`, and forgets the oldest where there are too many.
     pub(crate) fn remember_answer(&mut self, id: ConnId, state: State, until: Instant) {
-        self.unindex_qpn(id);
+        self.unclaim(id);
         self.set_state(id, state);
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.retry = None;
@@ -334,7 +410,7 @@ impl Cm {
 
     /// Ends everything the connection holds. What the consumer still owns stays as an empty shell until destroyed.
     pub(crate) fn close(&mut self, id: ConnId) {
-        self.unindex_qpn(id);
+        self.unclaim(id);
         self.set_state(id, State::Closed);
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.retry = None;
@@ -343,18 +419,19 @@ impl Cm {
         if self.by_local.get(&conn.local) == Some(&id) {
             self.by_local.remove(&conn.local);
         }
-        if let Some(key) = conn.remote_key()
-            && self.by_remote.get(&key) == Some(&id)
-        {
-            self.by_remote.remove(&key);
+        if let Some((guid, gid, remote)) = conn.remote_key() {
+            let key = (guid, gid, remote, conn.transaction_id);
+            if self.by_remote.get(&key) == Some(&id) {
+                self.by_remote.remove(&key);
+            }
         }
         if std::mem::take(&mut conn.holds_qpn) {
             self.output.push_back(Output::Released { conn: id, qpn: conn.local_qpn });
         }
-        let detached = conn.detached;
+        let (detached, gid) = (conn.detached, conn.path.remote_gid);
         self.rearm(id);
-        if detached {
-            self.connections.remove(&id);
+        if detached && self.connections.remove(&id).is_some() {
+            self.addresses.leave(gid);
         }
         if self.answered.front() == Some(&id) {
             self.answered.pop_front();
@@ -368,6 +445,17 @@ impl Cm {
             self.close(id);
         }
     }
+}
+
+/// Whom a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Addressee {
+    /// A connection, and it fits.
+    Is(ConnId),
+    /// It names a connection of ours and does not fit.
+    Other,
+    /// No connection has the id.
+    Nobody,
 }
 
 impl fmt::Debug for Cm {

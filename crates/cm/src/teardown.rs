@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use wire::mad::{Dreq, Rej, reason};
+use wire::mad::{Drep, Dreq, Rej, reason};
 use wire::{CommId, Gid, Guid};
 
 use crate::connection::{Connection, REJECTS_OTHER, REJECTS_REQ, State, drep};
 use crate::params::{ConnId, ETIMEDOUT, Error, Event, Origin};
-use crate::table::Cm;
+use crate::table::{Addressee, Cm};
 use crate::timing::{Retry, timeout};
 
 impl Cm {
@@ -116,31 +116,45 @@ impl Cm {
     }
 
     /// The connection that stands, and that this DREQ ends.
-    pub fn ended_by(&self, from: Origin, dreq: &Dreq) -> Option<ConnId> {
-        let conn = self.find(from, dreq.remote_comm_id)?;
+    pub fn ended_by(&self, from: Origin, transaction_id: u64, dreq: &Dreq) -> Option<ConnId> {
+        let conn = self.by_local.get(&dreq.remote_comm_id).and_then(|id| self.connections.get(id))?;
         let stands = matches!(conn.state, State::RepReceived | State::RepSent | State::Established);
-        let fits = conn.remote == Some(dreq.local_comm_id) && conn.local_qpn == dreq.remote_qpn;
+        let fits = conn.path.remote_gid == from.source
+            && conn.remote == Some(dreq.local_comm_id)
+            && conn.local_qpn == dreq.remote_qpn
+            && self.knows_transaction(conn.id, transaction_id);
         (stands && fits).then_some(conn.id)
     }
 
     pub(crate) fn on_dreq(&mut self, now: Instant, from: Origin, transaction_id: u64, dreq: &Dreq) {
         let answer = drep(transaction_id, dreq);
-        let Some(conn) = self.find(from, dreq.remote_comm_id) else {
+        let id = match self.addressee(from, None, dreq.remote_comm_id) {
+            Addressee::Is(id) => id,
             // §12.9.8.3: whoever asks to disconnect what we do not know is told that it is disconnected.
-            if !self.knows(dreq.remote_comm_id) {
-                self.answer_stateless(from, answer);
-            }
-            return;
+            Addressee::Nobody => return self.answer_stateless(from, answer),
+            Addressee::Other => return,
         };
-        let id = conn.id;
+        let is_ours = self.knows_transaction(id, transaction_id);
+        let Some(conn) = self.connections.get(&id) else { return };
         if conn.state == State::ReqSent {
-            // The peer accepted and thought better of it, and its REP is lost.
-            self.answer(id, answer);
-            self.rejected(id, reason::CONSUMER_DEFINED);
-            return self.close(id);
+            if transaction_id == conn.transaction_id {
+                // The peer accepted and thought better of it, and its REP is lost.
+                self.answer(id, answer);
+                self.rejected(id, reason::CONSUMER_DEFINED);
+                return self.close(id);
+            }
+            return self.count_unmatched();
         }
-        if conn.remote != Some(dreq.local_comm_id) || conn.local_qpn != dreq.remote_qpn {
+        if conn.remote != Some(dreq.local_comm_id) {
+            return self.count_unmatched();
+        }
+        if conn.local_qpn != dreq.remote_qpn {
+            // A question: see `doubt`.
             return;
+        }
+        if !is_ours {
+            self.count_unmatched();
+            return self.doubt(now, id);
         }
         match conn.state {
             State::RepReceived | State::RepSent | State::Established | State::DreqSent => {
@@ -156,18 +170,23 @@ impl Cm {
         }
     }
 
-    pub(crate) fn on_drep(&mut self, now: Instant, from: Origin, theirs: CommId, ours: CommId) {
-        if let Some(conn) = self.find_pair(from, ours, theirs)
-            && conn.state == State::DreqSent
-        {
-            let id = conn.id;
-            self.disconnected(now, id);
+    pub(crate) fn on_drep(&mut self, now: Instant, from: Origin, transaction_id: u64, drep: &Drep) {
+        let (ours, theirs) = (drep.remote_comm_id, drep.local_comm_id);
+        let Addressee::Is(id) = self.addressee_of(from, None, ours, theirs) else { return };
+        let Some(conn) = self.connections.get(&id) else { return };
+        if conn.doubt.is_some_and(|doubt| doubt.transaction_id == transaction_id) {
+            return self.unknown_to_peer(now, id);
+        }
+        match conn.state {
+            _ if conn.transaction_id != transaction_id => self.count_unmatched(),
+            State::DreqSent => self.disconnected(now, id),
+            _ => {}
         }
     }
 
-    pub(crate) fn on_rej(&mut self, now: Instant, from: Origin, rej: &Rej) {
-        let Some(conn) = self.rejected_connection(from, rej) else { return };
-        let (id, state) = (conn.id, conn.state);
+    pub(crate) fn on_rej(&mut self, now: Instant, from: Origin, transaction_id: u64, rej: &Rej) {
+        let Some(id) = self.rejected_connection(from, transaction_id, rej) else { return };
+        let Some(state) = self.connections.get(&id).map(|conn| conn.state) else { return };
         let event = Event::Rejected { reason: rej.reason, info: rej.info, private_data: rej.private_data };
         if rej.reason == reason::INVALID_COMM_ID && rej.message == REJECTS_OTHER {
             // Nobody there knows the connection: the answer to a probe.
@@ -187,20 +206,6 @@ impl Cm {
         }
     }
 
-    /// Another connection claims the peer's queue pair: this one is over, and the peer hears so.
-    pub(crate) fn stale(&mut self, now: Instant, id: ConnId) {
-        match self.connections.get(&id).map(|conn| conn.state) {
-            Some(State::RepReceived | State::RepSent | State::Established) => {
-                self.send_dreq(now, id, [0; 220]);
-            }
-            Some(State::ReqReceived) => {
-                self.rejected(id, reason::STALE_CONNECTION);
-                self.close(id);
-            }
-            _ => {}
-        }
-    }
-
     /// Time wait or a memory is over.
     pub(crate) fn time_is_up(&mut self, id: ConnId) {
         match self.connections.get(&id).map(|conn| conn.state) {
@@ -215,7 +220,7 @@ impl Cm {
 
     /// Packets of the connection may still be under way for as long as one can live on the path and back (§12.9.8.4).
     pub(crate) fn enter_timewait(&mut self, now: Instant, id: ConnId) {
-        self.unindex_qpn(id);
+        self.unclaim(id);
         self.set_state(id, State::TimeWait);
         let longest = self.config.timing.max_timewait;
         if let Some(conn) = self.connections.get_mut(&id) {
@@ -228,6 +233,9 @@ impl Cm {
 
     /// "Timed out" to the peer, which may be waiting for us: it finds the connection by our GUID and id.
     pub(crate) fn send_timeout_rej(&mut self, id: ConnId) {
+        if !self.may_send_unasked(id) {
+            return;
+        }
         let Some(conn) = self.connections.get(&id) else { return };
         let mad = conn.rej(self.config.guid, reason::TIMEOUT, &[], [0; 148]);
         self.answer(id, mad);
@@ -237,6 +245,7 @@ impl Cm {
         self.set_state(id, State::DreqSent);
         self.unprobe(id);
         let Some(conn) = self.connections.get_mut(&id) else { return };
+        conn.doubt = None;
         conn.message = Some(Box::new(conn.dreq(private_data)));
         conn.retry = Some(Retry::new(now, self.config.timing.disconnect));
         conn.answers = 0;
@@ -255,20 +264,38 @@ impl Cm {
 
     /// Which connection a REJ means. Until its REP has come the sender has no id we know, and it may not know ours: then a
     /// REJ for a time out names the sender by GUID and id.
-    fn rejected_connection(&self, from: Origin, rej: &Rej) -> Option<&Connection> {
-        if let Some(conn) = self.find(from, rej.remote_comm_id) {
-            let fits = match conn.state {
-                State::ReqSent => true,
-                // Of a duplicate REQ, too late.
-                _ if conn.active && rej.message == REJECTS_REQ => false,
-                _ => conn.remote == Some(rej.local_comm_id),
-            };
-            return fits.then_some(conn);
+    fn rejected_connection(&mut self, from: Origin, transaction_id: u64, rej: &Rej) -> Option<ConnId> {
+        let fits = match self.addressee(from, Some(transaction_id), rej.remote_comm_id) {
+            Addressee::Is(id) => {
+                let conn = self.connections.get(&id)?;
+                let fits = match conn.state {
+                    State::ReqSent => true,
+                    // Of a duplicate REQ, too late.
+                    _ if conn.active && rej.message == REJECTS_REQ => return None,
+                    _ => conn.remote == Some(rej.local_comm_id),
+                };
+                fits.then_some(id)
+            }
+            Addressee::Other => return None,
+            Addressee::Nobody if rej.reason != reason::TIMEOUT => return None,
+            Addressee::Nobody => {
+                let guid = Guid(u64::from_be_bytes(*rej.info.first_chunk()?));
+                let conn = self.find_remote(guid, from.source, rej.local_comm_id, transaction_id)?;
+                // Whoever is connected has our id.
+                matches!(conn.state, State::ReqReceived | State::RepSent).then_some(conn.id)
+            }
+        };
+        if fits.is_none() {
+            self.count_unmatched();
         }
-        if rej.reason != reason::TIMEOUT {
-            return None;
-        }
-        let guid = u64::from_be_bytes(*rej.info.first_chunk()?);
-        self.find_remote(Guid(guid), from.source, rej.local_comm_id)
+        fits
+    }
+
+    /// Whether the transaction id of a message that begins a transaction is good. Our kind begins none, and has the connection's;
+    /// of others Linux's ib_cm makes it from its communication id.
+    pub(crate) fn knows_transaction(&self, id: ConnId, transaction_id: u64) -> bool {
+        self.connections.get(&id).is_some_and(|conn| {
+            conn.transaction_id == transaction_id || !(self.config.is_kin)(conn.remote_guid)
+        })
     }
 }

@@ -22,9 +22,10 @@ pub struct Backoff {
 /// |---|---|---|
 /// | REQ: first repetition, ceiling, total | 250 ms, 1 s, 78 s | 4.6 s each, 16 times: 73.7 s; 4.86 s and 77.8 s measured, as its timers are coarse |
 /// | SIDR_REQ: the same | 250 ms, 1 s, 78 s | 4.1 s each, 16 times |
-/// | REP: first repetition, ceiling, total | 250 ms, 1 s, 66 s | 4.1 s each, 16 times |
+/// | REP: first repetition, ceiling, total | 250 ms, 4 s, 66 s; no more often than the REQ's max CM retries say | 4.1 s each, 16 times |
 /// | REQ, REP after an MRA | 1 s; the total begins anew after the service timeout, 15 times at most | after the service timeout |
 /// | DREQ: first repetition, ceiling, total | 50 ms, 400 ms, 2 s | 4.6 s (4.1 s where it was asked) each, 16 times; once for a destroyed id |
+/// | question about a stale connection: first repetition, ceiling, total | 250 ms, 4 s, 8 s | none: it ends at once |
 /// | silence of another host's process before a probe | 700 ms | no probes: a kernel outlives its processes |
 /// | time wait | the local ACK timeout, at most 4 s | the local ACK timeout (512 ms on rxe) |
 /// | refusal remembered | 10 s | not at all |
@@ -38,7 +39,7 @@ pub struct Backoff {
 pub struct Timing {
     /// Repetition of REQ and SIDR_REQ.
     pub request: Backoff,
-    /// Repetition of REP.
+    /// Repetition of REP, as often as the REQ allows.
     pub reply: Backoff,
     /// How long a process of our kind on another host may say nothing before it is sent a probe, see `probe`. Zero: no
     /// probes.
@@ -46,6 +47,8 @@ pub struct Timing {
     /// Repetition of DREQ. Far shorter than the kernel's: a peer that lives answers within milliseconds, and one that
     /// does not must not keep its partner for a minute.
     pub disconnect: Backoff,
+    /// Repetition of the question whether a peer still knows a connection.
+    pub doubt: Backoff,
     /// Longest time wait, whatever ACK timeout the peer's REQ names (code 31 is 2.4 hours).
     pub max_timewait: Duration,
     /// How long a refused request is remembered, so that its duplicates get the same answer; longer than two of the
@@ -64,9 +67,10 @@ impl Default for Timing {
         let ms = Duration::from_millis;
         Timing {
             request: Backoff { first: ms(250), ceiling: ms(1_000), total: ms(78_000) },
-            reply: Backoff { first: ms(250), ceiling: ms(1_000), total: ms(66_000) },
+            reply: Backoff { first: ms(250), ceiling: ms(4_000), total: ms(66_000) },
             probe_after: ms(700),
             disconnect: Backoff { first: ms(50), ceiling: ms(400), total: ms(2_000) },
+            doubt: Backoff { first: ms(250), ceiling: ms(4_000), total: ms(8_000) },
             max_timewait: ms(4_000),
             refusal: ms(10_000),
             cm_response_timeout: 20,
@@ -95,6 +99,8 @@ pub fn local_ack_timeout(packet_life_time: u8, ack_delay: u8) -> u8 {
 pub(crate) struct Retry {
     /// Times the message has been repeated.
     pub attempt: u32,
+    /// Repetitions left, those while the peer has asked for patience apart.
+    left: u32,
     interval: Duration,
     ceiling: Duration,
     next: Instant,
@@ -114,6 +120,7 @@ impl Retry {
         let give_up = now + backoff.total;
         Retry {
             attempt: 0,
+            left: u32::MAX,
             interval,
             ceiling: backoff.ceiling.max(interval),
             next: (now + interval).min(give_up),
@@ -121,6 +128,12 @@ impl Retry {
             patient_until: now,
             mras: 0,
         }
+    }
+
+    /// The same, but no more than `most` repetitions; after the last it waits out its time.
+    pub fn at_most(self, most: u8) -> Retry {
+        let next = if most == 0 { self.give_up } else { self.next };
+        Retry { left: most.into(), next, ..self }
     }
 
     /// When [`Retry::step`] has something to do.
@@ -134,18 +147,19 @@ impl Retry {
             return false;
         }
         self.attempt += 1;
-        let wait = if now < self.patient_until {
-            WHILE_PATIENT
-        } else {
-            self.interval = (self.interval * 2).min(self.ceiling);
-            self.interval
-        };
-        self.next = (now + wait).min(self.give_up);
+        if now < self.patient_until {
+            self.next = (now + WHILE_PATIENT).min(self.give_up);
+            return true;
+        }
+        self.left = self.left.saturating_sub(1);
+        self.interval = (self.interval * 2).min(self.ceiling);
+        self.next = if self.left == 0 { self.give_up } else { (now + self.interval).min(self.give_up) };
         true
     }
 
     /// The peer asks for patience (MRA): the time that is left begins anew after `wait`. At most `max` times, so that
-    /// nobody is held for ever; what comes before `wait` is over answers a repetition and does not count.
+    /// nobody is held for ever; what comes before `wait` is over answers a repetition and does not count. Repetitions while
+    /// it has patience ask whether the peer lives, and are not counted either.
     pub fn extend(&mut self, now: Instant, wait: Duration, max: u8) {
         if self.mras >= max || now < self.patient_until {
             return;
@@ -154,7 +168,7 @@ impl Retry {
         let left = self.give_up.saturating_duration_since(now);
         self.patient_until = now + wait;
         self.give_up = self.patient_until + left;
-        self.next = (now + WHILE_PATIENT).max(self.next);
+        self.next = now + WHILE_PATIENT;
     }
 }
 

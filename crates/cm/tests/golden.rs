@@ -39,11 +39,11 @@ fn rep() -> [u8; MAD_LEN] {
     captured(0x13, "0e75a67b c0996191 00000000 000011 00 000000 00 bd5bc6 00 01 01 78 e0 505400fffe770003")
 }
 
-/// The next MAD, with the transaction id of the capture: ours is another.
+/// The next MAD.
 fn next(cm: &mut Cm) -> [u8; MAD_LEN] {
     loop {
         if let Output::Transmit { mad, .. } = cm.poll().expect("a MAD") {
-            return Mad { transaction_id: TRANSACTION, ..*mad }.emit();
+            return mad.emit();
         }
     }
 }
@@ -56,7 +56,7 @@ fn input(w: &World, cm: &mut Cm, from: u8, to: u8, bytes: &[u8]) {
 #[test]
 fn the_client_says_what_the_kernel_says() {
     let w = World::new(&[2, 3]);
-    let mut cm = Cm::new(Config::new(Guid(0x5054_00ff_fe77_0002)), || CLIENT);
+    let mut cm = Cm::new(Config::new(Guid(0x5054_00ff_fe77_0002)), || CLIENT, || TRANSACTION);
     let ip = |last| std::net::IpAddr::from([10, 77, 0, last]);
     let header = IpCm { source: ip(2), source_port: 0xc983, dest: ip(3) };
     let mut private_data = [0; 92];
@@ -91,7 +91,7 @@ fn the_client_says_what_the_kernel_says() {
 #[test]
 fn the_server_says_what_the_kernel_says() {
     let w = World::new(&[2, 3]);
-    let mut cm = Cm::new(Config::new(Guid(0x5054_00ff_fe77_0003)), || SERVER);
+    let mut cm = Cm::new(Config::new(Guid(0x5054_00ff_fe77_0003)), || SERVER, || unreachable!());
     input(&w, &mut cm, 2, 3, &req());
     let Some(Output::Event { conn: id, .. }) = cm.poll() else { panic!("a request") };
     let accept = Accept {

@@ -54,7 +54,7 @@ fn rej_in_a_late_state_is_reported() {
     let rej_from = |w: &World, host: usize, id| {
         let (local_comm_id, remote) = w.hosts[host].cm.comm_ids(id).unwrap();
         Mad {
-            transaction_id: 1,
+            transaction_id: w.sent[0].mad.transaction_id,
             message: Message::Rej(Rej {
                 local_comm_id,
                 remote_comm_id: remote.unwrap(),

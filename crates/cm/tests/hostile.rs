@@ -71,7 +71,7 @@ fn full_table_refuses_calls_and_requests() {
 fn source_without_free_comm_ids_is_an_error_and_no_loop() {
     let mut w = World::new(&[2, 3]);
     let config = cm::Config::new(w.hosts[0].guid);
-    w.hosts[0].cm = cm::Cm::new(config, || CommId(0x0010_0001));
+    w.hosts[0].cm = cm::Cm::new(config, || CommId(0x0010_0001), || 0);
     w.lose(|_| true);
     w.connect(0, 1);
     let more = w.connect_params(0, 1);

@@ -46,7 +46,7 @@ impl<W: World> Node<W> {
     /// Whether the message is a DREQ that has to wait; if so it does.
     pub(crate) fn must_wait(&self, core: &mut Core, now: Instant, origin: Origin, mad: &Mad) -> bool {
         let Message::Dreq(dreq) = &mad.message else { return false };
-        let ended = core.cms.get(&origin.link).and_then(|cm| cm.ended_by(origin, dreq));
+        let ended = core.cms.get(&origin.link).and_then(|cm| cm.ended_by(origin, mad.transaction_id, dreq));
         let Some(key) = ended.map(|conn| (origin.link, conn)) else { return false };
         let Some(qp) = core.qp(key).filter(|qp| qp.awaits_answers()) else { return false };
         // One that is repeated changes nothing.
@@ -62,23 +62,21 @@ impl<W: World> Node<W> {
     pub(crate) fn end_wait(&self, core: &mut Core, now: Instant, qpn: Qpn) -> bool {
         let Some(waiting) = core.dreqs.get(&qpn) else { return false };
         let waits = core.qp(waiting.key).is_some_and(|qp| qp.qpn() == qpn && qp.awaits_answers());
-        !waits && self.hear(core, now, qpn)
+        !waits && self.hear_waiting(core, now, qpn)
     }
 
     /// DREQs that have waited for long enough are heard.
     pub(crate) fn end_waits(&self, core: &mut Core, now: Instant) {
         let due: Vec<Qpn> = core.dreqs.iter().filter(|(_, w)| w.until <= now).map(|(qpn, _)| *qpn).collect();
         for qpn in due {
-            self.hear(core, now, qpn);
+            self.hear_waiting(core, now, qpn);
         }
     }
 
-    fn hear(&self, core: &mut Core, now: Instant, qpn: Qpn) -> bool {
-        let Some(Waiting { key: (interface, _), origin, mad, .. }) = core.dreqs.remove(&qpn) else {
-            return false;
-        };
+    fn hear_waiting(&self, core: &mut Core, now: Instant, qpn: Qpn) -> bool {
+        let Some(Waiting { origin, mad, .. }) = core.dreqs.remove(&qpn) else { return false };
         self.manager.count_awaited(core);
-        self.with_cm(core, interface, |cm| cm.input(now, origin, &mad));
+        self.hear(core, now, origin, &mad);
         true
     }
 }

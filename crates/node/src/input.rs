@@ -36,11 +36,13 @@ pub struct Counters {
     pub no_resources: AtomicU64,
     /// Messages handed to the connection manager.
     pub mads: AtomicU64,
+    /// Dropped among them: about a connection whose transaction id, address or peer is another.
+    pub cm_unmatched: AtomicU64,
 }
 
 impl Counters {
     /// All of them with their names.
-    pub fn snapshot(&self) -> [(&'static str, u64); 8] {
+    pub fn snapshot(&self) -> [(&'static str, u64); 9] {
         [
             ("icrc", &self.icrc),
             ("malformed", &self.malformed),
@@ -50,6 +52,7 @@ impl Counters {
             ("bad_mad", &self.bad_mad),
             ("no_resources", &self.no_resources),
             ("mads", &self.mads),
+            ("cm_unmatched", &self.cm_unmatched),
         ]
         .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
     }

@@ -252,7 +252,7 @@ impl<W: World> Node<W> {
 
     /// Runs `f` on the connection manager of a device, made at its first use.
     pub(crate) fn with_cm<T>(&self, core: &mut Core, interface: u32, f: impl FnOnce(&mut Cm) -> T) -> T {
-        let blocks = self.blocks.clone();
+        let (blocks, world) = (self.blocks.clone(), self.world.clone());
         let cm = core.cms.entry(interface).or_insert_with(|| {
             let guid = crate::devices::guid(self.manager.host_id, interface);
             let config = cm::Config {
@@ -262,7 +262,13 @@ impl<W: World> Node<W> {
                 ..cm::Config::new(guid)
             };
             // Where the host has no block left, identifier 0 is refused by the table as taken.
-            Cm::new(config, move || blocks.comm_id().unwrap_or(CommId(0)))
+            let comm_ids = move || blocks.comm_id().unwrap_or(CommId(0));
+            let transaction_ids = move || {
+                let mut bytes = [0; 8];
+                world.fill_random(&mut bytes);
+                u64::from_ne_bytes(bytes)
+            };
+            Cm::new(config, comm_ids, transaction_ids)
         });
         f(cm)
     }
@@ -311,9 +317,19 @@ impl<W: World> Node<W> {
         let origin = Origin { source: d.source.ip().into(), dest: d.dest.ip().into(), link: d.interface };
         let mut core = self.manager.lock();
         if !self.must_wait(&mut core, now, origin, mad) {
-            self.with_cm(&mut core, d.interface, |cm| cm.input(now, origin, mad));
+            self.hear(&mut core, now, origin, mad);
         }
         self.settle(core, now);
+    }
+
+    /// A message comes to the connection manager of the device it came by.
+    pub(crate) fn hear(&self, core: &mut Core, now: Instant, origin: Origin, mad: &Mad) {
+        let unmatched = self.with_cm(core, origin.link, |cm| {
+            let before = cm.unmatched();
+            cm.input(now, origin, mad);
+            cm.unmatched() - before
+        });
+        self.counters.cm_unmatched.fetch_add(unmatched, Ordering::Relaxed);
     }
 
     pub(crate) fn expire_manager(&self, now: Instant) {

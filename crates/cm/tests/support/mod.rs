@@ -96,8 +96,10 @@ impl World {
             let block = i as u32 + 1;
             let mut rng = Rng(u64::from(block));
             let comm_ids = move || CommId(block << 20 | (rng.next() & 0xf_ffff) as u32);
+            let mut rng = Rng(!u64::from(block));
+            let transaction_ids = move || rng.next();
             Host {
-                cm: Cm::new(change(Config::new(guid)), comm_ids),
+                cm: Cm::new(change(Config::new(guid)), comm_ids, transaction_ids),
                 gid: gid(last),
                 guid,
                 block,

@@ -1,0 +1,73 @@
+//! Addresses that have not shown that they hear us. Anybody can write a REQ in another host's name: until a message comes
+//! back that names a communication id of ours, which only our packets have told, what leaves for that address is what it
+//! asks for, one answer for each message, and a few packets beside.
+
+use std::collections::BTreeMap;
+
+use wire::Gid;
+
+use crate::params::ConnId;
+use crate::table::Cm;
+
+/// Packets beyond one answer for each request that an unconfirmed address gets: repetitions of a REP, probes, the REJ of
+/// whoever gives up. Seven repetitions make a handshake up at one packet lost of five.
+const UNASKED: u64 = 7;
+
+/// What passed between us and an address, while there are connections with it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Address {
+    connections: usize,
+    requests: u64,
+    unasked: u64,
+    confirmed: bool,
+}
+
+/// The addresses of all connections.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses(BTreeMap<Gid, Address>);
+
+impl Addresses {
+    /// A connection with the address has been made.
+    pub fn enter(&mut self, gid: Gid) {
+        self.0.entry(gid).or_default().connections += 1;
+    }
+
+    /// One is forgotten, and with the last the address.
+    pub fn leave(&mut self, gid: Gid) {
+        let Some(address) = self.0.get_mut(&gid) else { return };
+        address.connections = address.connections.saturating_sub(1);
+        if address.connections == 0 {
+            self.0.remove(&gid);
+        }
+    }
+
+    /// A message from there named a communication id of ours.
+    pub fn confirm(&mut self, gid: Gid) {
+        if let Some(address) = self.0.get_mut(&gid) {
+            address.confirmed = true;
+        }
+    }
+
+    /// A request came from there: it earns its answer, and one packet more.
+    pub fn asked(&mut self, gid: Gid) {
+        if let Some(address) = self.0.get_mut(&gid) {
+            address.requests += 1;
+        }
+    }
+
+    /// Whether a packet that nothing asks for may leave for the address; counts it.
+    fn may_send(&mut self, gid: Gid) -> bool {
+        let Some(address) = self.0.get_mut(&gid) else { return false };
+        let may = address.confirmed || address.unasked < UNASKED + address.requests;
+        address.unasked += u64::from(may);
+        may
+    }
+}
+
+impl Cm {
+    /// Whether a connection may send what its peer has not just asked for.
+    pub(crate) fn may_send_unasked(&mut self, id: ConnId) -> bool {
+        let Some(conn) = self.connections.get(&id) else { return false };
+        conn.active || self.addresses.may_send(conn.path.remote_gid)
+    }
+}

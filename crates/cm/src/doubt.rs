@@ -1,0 +1,69 @@
+//! Connections in doubt: somebody claims the peer's queue pair, or its communication id, for another connection
+//! (IBA 1.4 §12.9.8.3.1, stale connections), or disconnects without knowing the transaction. A peer that restarted does so,
+//! and so does anybody who can send a packet. So the old peer is asked before anything ends.
+//!
+//! The question is a DREQ for a queue pair that no connection has. Whoever knows the connection takes no notice of it,
+//! because the number is not its queue pair's (Linux's ib_cm likewise); whoever does not says that it is disconnected
+//! (DREP, §12.9.8.3), and the random transaction id of the question proves that it answers this. Silence ends nothing.
+
+use std::time::Instant;
+
+use wire::Qpn;
+use wire::mad::{Dreq, Mad, Message};
+
+use crate::connection::{Connection, State};
+use crate::params::ConnId;
+use crate::table::Cm;
+use crate::timing::Retry;
+
+/// A question under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doubt {
+    pub transaction_id: u64,
+    pub retry: Retry,
+}
+
+impl Cm {
+    /// Asks the peer of a connection whether it still knows it; one question at a time.
+    pub(crate) fn doubt(&mut self, now: Instant, id: ConnId) {
+        let transaction_id = (self.transaction_ids)();
+        let retry = Retry::new(now, self.config.timing.doubt);
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        if !matches!(conn.state, State::RepReceived | State::Established) || conn.doubt.is_some() {
+            return;
+        }
+        conn.doubt = Some(Doubt { transaction_id, retry });
+        self.ask(id);
+        self.rearm(id);
+    }
+
+    /// The question is due again, or has had no answer.
+    pub(crate) fn expire_doubt(&mut self, now: Instant, id: ConnId) {
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        if conn.doubt.as_mut().is_some_and(|doubt| doubt.retry.step(now)) {
+            self.ask(id);
+        } else {
+            conn.doubt = None;
+        }
+        self.rearm(id);
+    }
+
+    fn ask(&mut self, id: ConnId) {
+        let Some(conn) = self.connections.get(&id) else { return };
+        let Some(doubt) = conn.doubt else { return };
+        let mad = conn.question(doubt.transaction_id);
+        self.transmit(id, mad, doubt.retry.attempt);
+    }
+}
+
+impl Connection {
+    fn question(&self, transaction_id: u64) -> Mad {
+        let message = Message::Dreq(Dreq {
+            local_comm_id: self.local,
+            remote_comm_id: self.remote.unwrap_or_default(),
+            remote_qpn: Qpn::MULTICAST,
+            private_data: [0; 220],
+        });
+        Mad { transaction_id, message }
+    }
+}
