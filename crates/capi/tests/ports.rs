@@ -38,6 +38,23 @@ impl To {
             }
         }
     }
+
+    /// What it is for TCP: here a loopback address stands for all of its family.
+    fn for_tcp(self) -> To {
+        match self {
+            To::V4(LOCAL) => To::V4(ANY),
+            To::V6(ip) if ip.is_loopback() => To::V6(Ipv6Addr::UNSPECIFIED),
+            To::Only(ip) if ip.is_loopback() => To::Only(Ipv6Addr::UNSPECIFIED),
+            other => other,
+        }
+    }
+
+    fn is_for_all(self) -> bool {
+        match self.for_tcp() {
+            To::V4(ip) => ip == ANY,
+            To::V6(ip) | To::Only(ip) => ip.is_unspecified(),
+        }
+    }
 }
 
 /// Two that want one port.
@@ -50,9 +67,15 @@ struct Pair {
 }
 
 impl Pair {
-    /// What TCP says to the second when it binds, and when it listens, if it comes to that.
+    /// What TCP says to the second when it binds, and when it listens, if it comes to that; with the errno of the kernel's rdma_cm.
     fn tcp(&self) -> [c_int; 2] {
-        let check = |done: c_int| if done == 0 { 0 } else { errno() };
+        let for_all = self.first.is_for_all() || self.second.is_for_all();
+        let check = |done: c_int| match done {
+            0 => 0,
+            _ if errno() == libc::EADDRINUSE && for_all => libc::EADDRNOTAVAIL,
+            _ => errno(),
+        };
+        let (first, second) = (self.first.for_tcp(), self.second.for_tcp());
         let socket = |to: To, reuse: bool| unsafe {
             let family = if matches!(to, To::V4(_)) { libc::AF_INET } else { libc::AF_INET6 };
             let fd = libc::socket(family, libc::SOCK_STREAM, 0);
@@ -75,15 +98,15 @@ impl Pair {
             })
         };
         unsafe {
-            let (one, two) = (socket(self.first, self.reuse[0]), socket(self.second, self.reuse[1]));
-            assert_eq!(bind(one, self.first, 0), 0, "{self:?}");
+            let (one, two) = (socket(first, self.reuse[0]), socket(second, self.reuse[1]));
+            assert_eq!(bind(one, first, 0), 0, "{self:?}");
             let mut a: libc::sockaddr_in6 = std::mem::zeroed();
             let mut len = 28;
             assert_eq!(libc::getsockname(one, (&raw mut a).cast(), &raw mut len), 0);
             if self.first_listens {
                 assert_eq!(libc::listen(one, 1), 0);
             }
-            let mut said = [bind(two, self.second, u16::from_be(a.sin6_port)), 0];
+            let mut said = [bind(two, second, u16::from_be(a.sin6_port)), 0];
             if said[0] == 0 {
                 said[1] = check(libc::listen(two, 1));
             }
@@ -188,13 +211,47 @@ fn a_port_that_another_process_has_is_in_use() {
     works(bind(one, &loopback(0)));
     let port = port_of(one);
     assert!(in_a_child(|| {
-        for to in [LOCAL, ANY] {
-            fails(bind(new(), &at(to, port)), libc::EADDRINUSE);
-        }
-        if let Some(other) = other() {
-            works(bind(new(), &at(other, port)));
+        for to in [LOCAL, ANY].into_iter().chain(other()) {
+            fails(bind(new(), &at(to, port)), libc::EADDRNOTAVAIL);
         }
     }));
+    destroy(one);
+}
+
+#[test]
+fn the_same_address_twice_is_in_use_and_beside_a_wildcard_it_is_not_available() {
+    let Some(address) = other() else { return eprintln!("skipped: no interface but lo") };
+    let (one, two) = (new(), new());
+    works(bind(one, &at(address, 0)));
+    let port = port_of(one);
+    fails(bind(two, &at(address, port)), libc::EADDRINUSE);
+    fails(bind(two, &at(ANY, port)), libc::EADDRNOTAVAIL);
+    fails(bind(two, &loopback(port)), libc::EADDRNOTAVAIL);
+    [one, two].into_iter().for_each(destroy);
+}
+
+#[test]
+fn a_listener_on_a_loopback_address_has_no_device_and_is_reached_by_every_address() {
+    let ours = channel();
+    let one = id(ours, RDMA_PS_TCP);
+    works(bind(one, &loopback(0)));
+    assert!(unsafe { (*one).verbs.is_null() });
+    works(unsafe { connect::rdma_listen(one, 1) });
+    for to in std::iter::once(LOCAL).chain(other()) {
+        let mine = channel();
+        let client = id(mine, RDMA_PS_TCP);
+        // As a source, too, it says nothing.
+        let (from, to) = (loopback(0), at(to, port_of(one)));
+        let [from, to] = [&raw const from, &raw const to].map(|a| a.cast_mut().cast());
+        works(unsafe { connect::rdma_resolve_addr(client, from, to, 2000) });
+        expect(mine, RDMA_CM_EVENT_ADDR_RESOLVED);
+        works(unsafe { connect::rdma_resolve_route(client, 2000) });
+        expect(mine, RDMA_CM_EVENT_ROUTE_RESOLVED);
+        with_qp(client);
+        works(unsafe { connect::rdma_connect(client, std::ptr::null_mut()) });
+        let asked = expect(ours, RDMA_CM_EVENT_CONNECT_REQUEST);
+        [client, asked.id].into_iter().for_each(destroy);
+    }
     destroy(one);
 }
 
@@ -228,7 +285,13 @@ fn an_identifier_is_bound_once_and_shows_its_address() {
     works(bind(one, &loopback(0)));
     let shown = unsafe { (*one).route.addr.src.sin };
     assert_eq!((shown.sin_addr.s_addr.to_ne_bytes(), u16::from_be(shown.sin_port)), (LOCAL, port_of(one)));
-    assert!(unsafe { !(*one).verbs.is_null() && (*one).port_num == 1 });
+    assert!(unsafe { (*one).verbs.is_null() });
+    if let Some(address) = other() {
+        let here = new();
+        works(bind(here, &at(address, 0)));
+        assert!(unsafe { !(*here).verbs.is_null() && (*here).port_num == 1 });
+        destroy(here);
+    }
     fails(bind(one, &loopback(0)), libc::EINVAL);
     let any = new();
     works(bind(any, &at(ANY, 0)));
@@ -257,17 +320,17 @@ fn a_port_is_shared_by_those_who_all_agree_until_one_listens() {
     works(share(one, 1));
     works(bind(one, &loopback(0)));
     let port = port_of(one);
-    fails(bind(four, &loopback(port)), libc::EADDRINUSE);
+    fails(bind(four, &loopback(port)), libc::EADDRNOTAVAIL);
     for (id, to) in [(two, LOCAL), (three, ANY)] {
         works(share(id, 1));
         works(bind(id, &at(to, port)));
     }
     works(unsafe { connect::rdma_listen(one, 1) });
     for id in [two, three] {
-        fails(unsafe { connect::rdma_listen(id, 1) }, libc::EADDRINUSE);
+        fails(unsafe { connect::rdma_listen(id, 1) }, libc::EADDRNOTAVAIL);
     }
     works(share(four, 1));
-    fails(bind(four, &loopback(port)), libc::EADDRINUSE);
+    fails(bind(four, &loopback(port)), libc::EADDRNOTAVAIL);
     // The place becomes free with the listener.
     destroy(one);
     works(unsafe { connect::rdma_listen(two, 1) });
@@ -307,7 +370,7 @@ fn sharing_can_be_agreed_to_after_binding_but_not_while_listening() {
     works(share(one, 1));
     works(share(two, 1));
     works(bind(two, &loopback(port_of(one))));
-    fails(share(two, 0), libc::EADDRINUSE);
+    fails(share(two, 0), libc::EADDRNOTAVAIL);
     works(unsafe { connect::rdma_listen(one, 1) });
     fails(share(one, 0), libc::EINVAL);
     [one, two].into_iter().for_each(destroy);

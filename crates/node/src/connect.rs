@@ -10,7 +10,7 @@ use wire::mad::{Ece, IpCm, reason};
 use wire::{CommId, Psn, Qkey, Qpn, ServiceId};
 
 use crate::event::{ConnParam, Event, EventKind};
-use crate::id::{Claimed, Id, Inner, Progress, WRONG_STATE, libc_errno, with_scope};
+use crate::id::{Claimed, Id, Inner, Progress, WRONG_STATE, everywhere, libc_errno, with_scope};
 use crate::listener::Listener;
 use crate::manager::{ConnKey, Core, INIT_MASK, ListenKey, plain};
 use crate::world::{Route, RouteQuery, World};
@@ -74,12 +74,12 @@ impl<W: World> Node<W> {
         let mut core = self.manager.lock();
         let mut inner = id.lock();
         inner.progress = Progress::Listening;
-        let key = (inner.place.map_or(id.space, |p| p.space), address.ip(), address.port());
+        let key = (inner.place.map_or(id.space, |p| p.space), everywhere(address.ip()), address.port());
         core.listeners.insert(key, Listener::new(id.clone(), backlog));
         Ok(())
     }
 
-    /// A port that others may share is the listener's alone from now on. EADDRINUSE where another of them listens.
+    /// A port that others may share is the listener's alone from now on. EADDRNOTAVAIL or EADDRINUSE where another of them listens.
     fn take_port_to_listen(&self, id: &Id, port: u16) -> Result<(), Error> {
         let mut inner = id.lock();
         if let Some(place) = inner.place.filter(|place| place.reuse) {

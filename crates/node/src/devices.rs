@@ -57,7 +57,8 @@ pub fn parse(text: &str) -> Result<Vec<DeviceSpec>, ConfigError> {
     Ok(specs)
 }
 
-/// The devices of a host: those configured, or by default one for each interface that is up and has an address.
+/// The devices of a host: those configured, in that order, or by default one for each interface that is up and has an address,
+/// loopback last: programs take the first, and that shall reach others.
 /// `host_id` makes the GUIDs, see [`guid`].
 pub fn choose(
     specs: Option<&[DeviceSpec]>,
@@ -79,11 +80,11 @@ pub fn choose(
             .iter()
             .filter_map(|s| Some(device(s.name.clone(), interfaces.iter().find(|i| i.name == s.interface)?)))
             .collect(),
-        None => interfaces
-            .iter()
-            .filter(|i| i.up && !i.addresses.is_empty())
-            .map(|i| device(format!("rxe_{}", i.name), i))
-            .collect(),
+        None => {
+            let mut usable: Vec<_> = interfaces.iter().filter(|i| i.up && !i.addresses.is_empty()).collect();
+            usable.sort_by_key(|i| i.loopback);
+            usable.into_iter().map(|i| device(format!("rxe_{}", i.name), i)).collect()
+        }
     }
 }
 
@@ -150,6 +151,22 @@ mod tests {
                 assert!(!guids[..n].contains(g));
             }
         }
+    }
+
+    fn interface(index: u32, name: &str, loopback: bool) -> Interface {
+        let addresses = vec![IpAddr::from([10, 0, 0, index as u8])];
+        let name = name.to_owned();
+        Interface { index, name, mac: [0; 6], mtu: 1500, up: true, loopback, speed_mbps: None, addresses }
+    }
+
+    #[test]
+    fn the_loopback_device_is_the_last_unless_an_order_is_asked_for() {
+        let interfaces = [interface(1, "lo", true), interface(3, "eth1", false), interface(2, "eth0", false)];
+        let names = |specs: Option<&[DeviceSpec]>| -> Vec<String> {
+            choose(specs, &interfaces, 7).into_iter().map(|(config, _)| config.name).collect()
+        };
+        assert_eq!(names(None), ["rxe_eth1", "rxe_eth0", "rxe_lo"]);
+        assert_eq!(names(Some(&parse("a=roce:lo,b=roce:eth0").unwrap())), ["a", "b"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! rdma_cm identifiers: what each holds, and the calls that need no message: create, bind, resolve, migrate, query.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -200,7 +200,7 @@ impl Inner {
     /// The key of its listener, where it is one.
     pub(crate) fn listens_at(&self) -> Option<ListenKey> {
         let (place, source) = self.place.zip(self.source)?;
-        Some((place.space, source.ip(), source.port()))
+        Some((place.space, everywhere(source.ip()), source.port()))
     }
 }
 
@@ -225,21 +225,23 @@ impl<W: World> Node<W> {
         id
     }
 
-    /// `rdma_bind_addr`: takes an address and a port (0: any free one). EADDRNOTAVAIL where no device bears the address,
-    /// EADDRINUSE where the port is taken, EINVAL for a link-local address that does not say on which link, and for any in
-    /// RDMA_PS_IPOIB but the wildcards.
+    /// `rdma_bind_addr`: takes an address and a port (0: any free one). A loopback address is shown as it is, and otherwise stands for
+    /// all of its family (the kernel's cma_any_addr). EADDRNOTAVAIL where no device bears the address, or where the port is taken and
+    /// either is for all addresses; EADDRINUSE where the same address has the port; EINVAL for a link-local address that does not
+    /// say on which link, and for any in RDMA_PS_IPOIB but the wildcards.
     pub fn bind(&self, id: &Arc<Id>, address: SocketAddr) -> Result<(), Error> {
         let mut inner = id.lock();
         if inner.progress != Progress::Idle {
             return Err(WRONG_STATE);
         }
         let (ip, device) = match normal(address.ip()) {
-            ip if ip.is_unspecified() => (ip, None),
+            ip if everywhere(ip).is_unspecified() => (ip, None),
             _ if id.space == PortSpace::Ipoib => return Err(NO_IPOIB),
             _ => self.own_address(&address).map(|(ip, device)| (ip, Some(device)))?,
         };
-        let both_families = ip.is_unspecified() && ip.is_ipv6() && !inner.v6_only;
-        let addr = (!both_families).then_some(ip);
+        let listens = everywhere(ip);
+        let both_families = listens.is_unspecified() && ip.is_ipv6() && !inner.v6_only;
+        let addr = (!both_families).then_some(listens);
         let place = Place { space: id.space, addr, reuse: inner.reuse };
         let (port, claim) = self.claim_port(place, address.port())?;
         let mut bound = address;
@@ -295,12 +297,15 @@ impl<W: World> Node<W> {
         if let (Progress::Idle, Some(source)) = (start, source) {
             if source.port() != 0 {
                 self.bind(id, source)?;
-            } else if !source.ip().is_unspecified() {
+            } else if group || !everywhere(source.ip()).is_unspecified() {
                 // Whoever connects needs no name for a port: nobody asks for it.
-                wanted = Some(self.own_address(&source)?.0);
+                wanted = Some(normal(source.ip())).filter(|ip| !ip.is_unspecified());
+                wanted.map(|_| self.own_address(&source)).transpose()?;
             }
         }
-        let bound = id.lock().source.map(|s| s.ip()).filter(|ip| !ip.is_unspecified()).or(wanted);
+        // A loopback address says no more than a wildcard, but to which interface's members a group's packets go.
+        let says = |ip: &IpAddr| !if group { *ip } else { everywhere(*ip) }.is_unspecified();
+        let bound = id.lock().source.map(|s| s.ip()).filter(says).or(wanted);
         let mut dest = dest;
         dest.set_ip(normal(dest.ip()));
         let query = RouteQuery { dest: dest.ip(), scope: scope_of(&dest), source: bound };
@@ -419,7 +424,7 @@ impl<W: World> Node<W> {
         self.take_route(id, Some(path))
     }
 
-    /// `rdma_set_option`, RDMA_OPTION_ID_REUSEADDR. EINVAL once it listens, EADDRINUSE where it shares its port already and shall not.
+    /// `rdma_set_option`, RDMA_OPTION_ID_REUSEADDR. EINVAL once it listens, EADDRNOTAVAIL (or EADDRINUSE) where it shares its port already and shall not.
     pub fn set_reuse(&self, id: &Id, reuse: bool) -> Result<(), Error> {
         let mut inner = id.lock();
         if inner.progress == Progress::Listening {
@@ -479,6 +484,15 @@ pub(crate) fn normal(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(ip, IpAddr::V4),
         IpAddr::V4(_) => ip,
+    }
+}
+
+/// A loopback address counts as the wildcard of its family, any other as itself.
+pub(crate) fn everywhere(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(v4) if v4.is_loopback() => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(v6) if v6.is_loopback() => Ipv6Addr::UNSPECIFIED.into(),
+        _ => ip,
     }
 }
 

@@ -1,11 +1,12 @@
 //! Ports of the port spaces: who may have which. The rules are those of TCP (socket(7), ip(7), ipv6(7)), and hold for all
-//! processes of the host, because a port is a [`Name`].
+//! processes of the host, because a port is a [`Name`]. Errors are the kernel's (cma_check_port): EADDRNOTAVAIL where either side
+//! is for all addresses, which loopback addresses are too, EADDRINUSE for the same address.
 //!
 //! | bound | name | in conflict with |
 //! |---|---|---|
 //! | to one address | the address | itself, the wildcards of its family |
-//! | to `0.0.0.0`, or to `::` for IPv6 only | the unspecified address | all of its family |
-//! | to `::`, or to an `AF_IB` service id | no address | all |
+//! | to `0.0.0.0` or 127.0.0.0/8, or to `::` or `::1` for IPv6 only | the unspecified address | all of its family |
+//! | to `::` or `::1`, or to an `AF_IB` service id | no address | all |
 //!
 //! With RDMA_OPTION_ID_REUSEADDR several may hold a port until one of them listens: each holds a [`Name::Shared`], which is in conflict
 //! only with those who do not share. Whoever listens claims the port itself too: that name is how requests find it.
@@ -34,7 +35,7 @@ pub(crate) struct Place {
 }
 
 impl<W: World> Node<W> {
-    /// Claims a port, with 0 any free one. EADDRINUSE where it is taken, EADDRNOTAVAIL where none is free.
+    /// Claims a port, with 0 any free one. EADDRINUSE or EADDRNOTAVAIL where it is taken, EADDRNOTAVAIL where none is free.
     pub(crate) fn claim_port(&self, place: Place, port: u16) -> Result<(u16, Box<dyn Claim>), Error> {
         if port != 0 {
             return Ok((port, self.claim_one(place, port)?));
@@ -43,7 +44,7 @@ impl<W: World> Node<W> {
             let port = self.ephemeral();
             // Nobody is given a port by chance that another shares.
             match self.claim_one(Place { reuse: false, ..place }, port) {
-                Err(Error::System(EADDRINUSE)) => {}
+                Err(Error::System(EADDRINUSE | EADDRNOTAVAIL)) => {}
                 Ok(claim) if place.reuse => {
                     drop(claim);
                     return Ok((port, self.claim_one(place, port)?));
@@ -61,32 +62,41 @@ impl<W: World> Node<W> {
             true => Name::Shared { space, addr, port, holder: self.random_psn().get() },
             false => Name::Port { space, addr, port },
         };
-        let claim = self.claim_name(mine)?;
-        let conflict = self.world.port_names(space, port).into_iter().any(|other| match other {
-            Name::Port { addr: theirs, .. } => other != mine && overlap(addr, theirs),
-            Name::Shared { addr: theirs, .. } => !reuse && overlap(addr, theirs),
-            Name::Block(_) => false,
-        });
-        if conflict { Err(Error::System(EADDRINUSE)) } else { Ok(claim) }
+        self.claim_beside(mine, addr, |other| match other {
+            Name::Port { addr: theirs, .. } => Some(theirs),
+            Name::Shared { addr: theirs, .. } => Some(theirs).filter(|_| !reuse),
+            Name::Block(_) => None,
+        })
     }
 
-    /// Whoever shares a port begins to listen. EADDRINUSE where another of them has.
+    /// Whoever shares a port begins to listen. The errors are those of a port that is taken, where another of them listens.
     pub(crate) fn claim_to_listen(&self, place: Place, port: u16) -> Result<Box<dyn Claim>, Error> {
         let Place { space, addr, .. } = place;
-        let mine = Name::Port { space, addr, port };
-        let claim = self.claim_name(mine)?;
-        let conflict = self.world.port_names(space, port).into_iter().any(|other| match other {
-            Name::Port { addr: theirs, .. } => other != mine && overlap(addr, theirs),
-            Name::Shared { .. } | Name::Block(_) => false,
-        });
-        if conflict { Err(Error::System(EADDRINUSE)) } else { Ok(claim) }
+        self.claim_beside(Name::Port { space, addr, port }, addr, |other| match other {
+            Name::Port { addr: theirs, .. } => Some(theirs),
+            Name::Shared { .. } | Name::Block(_) => None,
+        })
     }
 
-    fn claim_name(&self, name: Name) -> Result<Box<dyn Claim>, Error> {
-        self.world.claim(name).map_err(|e| match e {
-            ClaimError::InUse => Error::System(EADDRINUSE),
+    /// Claims a name unless one of those for the same port, at the address that `counts` tells, is in conflict.
+    fn claim_beside(
+        &self,
+        mine: Name,
+        addr: Option<IpAddr>,
+        counts: impl Fn(Name) -> Option<Option<IpAddr>>,
+    ) -> Result<Box<dyn Claim>, Error> {
+        let (Name::Port { space, port, .. } | Name::Shared { space, port, .. }) = mine else {
+            return Err(Error::System(EADDRNOTAVAIL));
+        };
+        let claim = self.world.claim(mine).map_err(|e| match e {
+            ClaimError::InUse => Error::System(taken(addr, addr)),
             ClaimError::System(errno) => Error::System(errno),
-        })
+        })?;
+        let others = self.world.port_names(space, port).into_iter().filter(|other| *other != mine);
+        match others.filter_map(counts).find(|theirs| overlap(addr, *theirs)) {
+            Some(theirs) => Err(Error::System(taken(addr, theirs))),
+            None => Ok(claim),
+        }
     }
 
     pub(crate) fn ephemeral(&self) -> u16 {
@@ -114,6 +124,12 @@ fn overlap(a: Option<IpAddr>, b: Option<IpAddr>) -> bool {
         }
         _ => true,
     }
+}
+
+/// The error of whoever wants a port that another has: two that overlap are the same address, or one is for all.
+fn taken(mine: Option<IpAddr>, theirs: Option<IpAddr>) -> i32 {
+    let everywhere = |addr: Option<IpAddr>| addr.is_none_or(|ip| ip.is_unspecified());
+    if everywhere(mine) || everywhere(theirs) { EADDRNOTAVAIL } else { EADDRINUSE }
 }
 
 #[cfg(test)]

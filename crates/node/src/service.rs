@@ -63,7 +63,7 @@ impl IbService {
 
 impl<W: World> Node<W> {
     /// `rdma_bind_addr` to an `AF_IB` address. EPROTONOSUPPORT where the service id is of a port space that the identifier's does not
-    /// include, ENODEV for a GID, EADDRINUSE where the port is taken.
+    /// include, ENODEV for a GID, EADDRNOTAVAIL where the port is taken.
     pub fn bind_service(&self, id: &Arc<Id>, gid: Gid, service: IbService) -> Result<(), Error> {
         let mut inner = id.lock();
         if inner.progress != Progress::Idle {

@@ -18,7 +18,7 @@ use crate::cma::qp;
 use crate::cma::sockaddr::{self, Address};
 
 /// `rdma_bind_addr`. errno: EINVAL for NULL or a bound identifier, another address family, a link-local address without its interface;
-/// EADDRINUSE, EADDRNOTAVAIL. Of `AF_IB` addresses only those without a GID: ENODEV for others, EPROTONOSUPPORT for a service id of
+/// EADDRINUSE where the same address has the port, EADDRNOTAVAIL where a wildcard or loopback address has or wants it. Of `AF_IB` addresses only those without a GID: ENODEV for others, EPROTONOSUPPORT for a service id of
 /// another port space.
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     border::or_minus_one(|| {
