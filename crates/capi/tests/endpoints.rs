@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use abi::cma::*;
 use abi::sa::*;
 use abi::verbs::*;
-use capi::cma::{addrinfo, channel, connect, ece, endpoint, id, qp, srq};
+use capi::cma::{addrinfo, channel, connect, devices, ece, endpoint, id, qp, srq};
 use capi::verbs as v;
 
 use cm::*;
@@ -89,13 +89,13 @@ fn request(listener: *mut rdma_cm_id) -> *mut rdma_cm_id {
 
 fn device_pd() -> *mut ibv_pd {
     unsafe {
-        let list = id::rdma_get_devices(null_mut());
+        let list = devices::rdma_get_devices(null_mut());
         let mut at = list;
         while std::ffi::CStr::from_ptr(v::device::ibv_get_device_name((**at).device)) != c"rxe_lo" {
             at = at.add(1);
         }
         let pd = v::memory::ibv_alloc_pd(*at);
-        id::rdma_free_devices(list);
+        devices::rdma_free_devices(list);
         pd
     }
 }

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 
 use abi::cma::*;
 use abi::verbs::*;
-use capi::cma::{channel, connect, id};
+use capi::cma::{channel, connect, devices, id};
 use capi::verbs::{device, qp, query};
 
 use cm::*;
@@ -347,9 +347,9 @@ fn a_service_nobody_offers_is_unreachable_for_datagrams_and_rejected_for_connect
 fn a_device_list_can_be_had_and_freed() {
     unsafe {
         let mut n = -1;
-        let list = id::rdma_get_devices(&raw mut n);
+        let list = devices::rdma_get_devices(&raw mut n);
         assert!(n > 0 && (*list.add(n as usize)).is_null(), "errno {}", errno());
         assert!(!device::ibv_get_device_name((**list).device).is_null());
-        id::rdma_free_devices(list);
+        devices::rdma_free_devices(list);
     }
 }

@@ -221,6 +221,9 @@ impl Qp {
     /// `ibv_modify_qp`: checks masks and ranges, then goes.
     pub fn modify(&self, now: Instant, new: &QpAttr, bits: u32) -> Result<(), Error> {
         let mut inner = self.lock();
+        if inner.destroyed {
+            return Err(Error::Invalid("the queue pair is destroyed"));
+        }
         let from = inner.current_state();
         let to = attr::check(self.init.kind, from, new, bits)?;
         match to {
@@ -383,7 +386,7 @@ impl Qp {
     /// To the error state, as `ibv_modify_qp` does, whatever the state is.
     pub fn fail(&self, now: Instant) {
         let mut inner = self.lock();
-        if inner.state != QpState::Reset {
+        if inner.state != QpState::Reset && !inner.destroyed {
             inner.fail(self);
         }
         self.settle(inner, now);

@@ -47,6 +47,34 @@ impl<W: World> Node<W> {
         begun.inspect_err(|_| id.lock().qp = None)
     }
 
+    /// The identifier's queue pair from now on, `None` for none: one that the program has made itself, in whatever state, or the one
+    /// that it has. Connecting announces it and moves it. EINVAL for another device's.
+    pub fn take_in_qp(&self, id: &Id, qp: Option<Arc<Qp>>) -> Result<(), Error> {
+        let mut inner = id.lock();
+        if let (Some(qp), Some(device)) = (&qp, &inner.device)
+            && !Arc::ptr_eq(&qp.pd().device, device)
+        {
+            return Err(Error::Invalid("the queue pair is another device's"));
+        }
+        inner.qp = qp;
+        Ok(())
+    }
+
+    /// The active side's identifier was given a queue pair after the peer accepted: it goes to RTS, then the peer is told.
+    /// Where it can not be moved the peer is refused.
+    pub fn finish_connect(&self, id: &Arc<Id>) -> Result<(), Error> {
+        let now = self.world.now();
+        let mut core = self.manager.lock();
+        let key = {
+            let inner = id.lock();
+            let waits = inner.progress == Progress::Answered && !inner.accepted;
+            inner.conn.filter(|_| waits).ok_or(WRONG_STATE)?
+        };
+        let joined = self.join(&mut core, now, key, id);
+        self.settle(core, now);
+        joined
+    }
+
     /// Takes the queue pair from the identifier, `rdma_destroy_qp`.
     pub fn take_qp(&self, id: &Arc<Id>) -> Option<Arc<Qp>> {
         self.detach_all(id);

@@ -493,17 +493,9 @@ impl<W: World> Node<W> {
         let lives = self.watch_peer(id, rep.local_comm_id);
         let has_qp = id.lock().qp.is_some();
         let kind = if has_qp {
-            if self.connect_qp(core, now, key, id).is_err() {
-                if let Some((cm, conn)) = core.cm(key) {
-                    _ = cm.reject(now, conn, reason::CONSUMER_DEFINED, &[], [0; 148]);
-                }
-                self.end(id, now, true);
+            if self.join(core, now, key, id).is_err() {
                 return core.push(plain(id, EventKind::ConnectError, -crate::id::libc_errno::EINVAL));
             }
-            if let Some((cm, conn)) = core.cm(key) {
-                _ = cm.established(now, conn);
-            }
-            id.lock().progress = Progress::Connected;
             EventKind::Established
         } else {
             id.lock().progress = Progress::Answered;
@@ -513,6 +505,28 @@ impl<W: World> Node<W> {
         if !lives && let Some((cm, _)) = core.cm(key) {
             cm.peer_gone(now, |remote, _| remote == Some(rep.local_comm_id));
         }
+    }
+
+    /// The active side's queue pair goes to RTS, then the peer is told; where it can not, the peer is refused.
+    pub(crate) fn join(
+        &self,
+        core: &mut Core,
+        now: Instant,
+        key: ConnKey,
+        id: &Arc<Id>,
+    ) -> Result<(), Error> {
+        if let Err(why) = self.connect_qp(core, now, key, id) {
+            if let Some((cm, conn)) = core.cm(key) {
+                _ = cm.reject(now, conn, reason::CONSUMER_DEFINED, &[], [0; 148]);
+            }
+            self.end(id, now, true);
+            return Err(why);
+        }
+        if let Some((cm, conn)) = core.cm(key) {
+            _ = cm.established(now, conn);
+        }
+        id.lock().progress = Progress::Connected;
+        Ok(())
     }
 
     /// Where a process of this host is at the other end: be told when it ends, because nobody sends a DREQ for one that was

@@ -17,7 +17,8 @@ use libc::{addrinfo, socklen_t};
 use node::{EventKind, IbService, Progress};
 
 use crate::border::{self, Errno};
-use crate::cma::id::{CmId, complete};
+use crate::cma::cm_id::CmId;
+use crate::cma::id::complete;
 use crate::cma::sockaddr::{self, Address};
 use crate::instance;
 
@@ -384,8 +385,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
     hints: *const rdma_addrinfo,
 ) -> c_int {
     let started = border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
         if matches!(*ours.resolution(), Resolution::Resolved(_)) {
             return Err(Errno(libc::EBUSY));
         }
@@ -405,7 +405,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
             Err(failure) => Err(failure.errno()),
         }
     });
-    // SAFETY: as above.
+    // SAFETY: an identifier of ours where that has succeeded; this frame has nothing to drop.
     unsafe { complete(id, started) }
 }
 
@@ -413,8 +413,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
 /// where there is none.
 pub unsafe extern "C" fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
         if info.is_null() {
             return Err(Errno(libc::EINVAL));
         }

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use abi::cma::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param};
+use abi::cma::{rdma_cm_event, rdma_conn_param, rdma_event_channel, rdma_ud_param};
 use node::{EventChannel, EventKind, UdParam};
 
 use crate::border::{self, Errno};
-use crate::cma::id::CmId;
+use crate::cma::cm_id::CmId;
 use crate::fds::{self, Counter};
 use crate::instance::{self, Instance};
+use crate::per_process::PerProcess;
 use crate::verbs::ah;
 use crate::verbs::event::HandingOut;
 
@@ -25,41 +25,47 @@ pub(crate) struct Channel {
 
 /// The channels there are, by the address of their C structure. Programs end (`rping` does) with one thread waiting in
 /// `rdma_get_cm_event` while another destroys the channel: what that thread does next must not touch what is gone.
-static CHANNELS: Mutex<BTreeMap<usize, Arc<Channel>>> = Mutex::new(BTreeMap::new());
+static CHANNELS: PerProcess<Mutex<BTreeMap<usize, Arc<Channel>>>> = PerProcess::new();
 
-fn channels() -> std::sync::MutexGuard<'static, BTreeMap<usize, Arc<Channel>>> {
-    CHANNELS.lock().unwrap_or_else(PoisonError::into_inner)
+fn channels() -> MutexGuard<'static, BTreeMap<usize, Arc<Channel>>> {
+    CHANNELS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The channel behind a C structure. EBADF where it was destroyed, or never one of ours.
+/// The channel behind a C structure. EBADF where it was destroyed, or never one of this process.
 pub(crate) fn find(channel: *mut rdma_event_channel) -> Result<Arc<Channel>, Errno> {
     channels().get(&channel.addr()).cloned().ok_or(Errno(libc::EBADF))
 }
 
 /// Makes a channel.
-pub(crate) fn create(instance: &Arc<Instance>) -> Result<*mut rdma_event_channel, Errno> {
+pub(crate) fn create(instance: &Arc<Instance>) -> Result<(*mut rdma_event_channel, Arc<Channel>), Errno> {
     let fd = Counter::new()?;
     let c = Box::into_raw(Box::new(rdma_event_channel { fd: fd.fd() }));
-    let channel = Channel {
+    let channel = Arc::new(Channel {
         node: EventChannel::new(Box::new(fd.clone())),
         handing_out: HandingOut::default(),
         instance: instance.clone(),
         _fd: fd,
-    };
-    channels().insert(c.expose_provenance(), Arc::new(channel));
-    Ok(c)
+    });
+    channels().insert(c.expose_provenance(), channel.clone());
+    Ok((c, channel))
 }
 
-/// Frees a channel.
-///
-/// # Safety
-///
-/// It came from [`create`].
-pub(crate) unsafe fn destroy(channel: *mut rdma_event_channel) {
-    if channels().remove(&channel.addr()).is_some() {
-        // SAFETY: made by `Box::into_raw` in `create`, and in the table until now.
-        drop(unsafe { Box::from_raw(channel) });
+/// Frees a channel, if it is one of this process's. Identifiers that are still on it end as they do in the kernel, which ends
+/// them when the file closes that their events came by: peers are told, and no event comes any more. They are destroyed by
+/// `rdma_destroy_id` as ever.
+fn destroy(channel: *mut rdma_event_channel) {
+    let Some(ours) = free(channel) else { return };
+    for id in CmId::all_on(&ours) {
+        id.instance.node().destroy(&id.node);
     }
+}
+
+/// Frees a channel that nobody is on any more, if it is one of this process's.
+pub(crate) fn free(channel: *mut rdma_event_channel) -> Option<Arc<Channel>> {
+    let ours = channels().remove(&channel.addr())?;
+    // SAFETY: made by `Box::into_raw` in `create`, and in the table until now.
+    drop(unsafe { Box::from_raw(channel) });
+    Some(ours)
 }
 
 /// `rdma_create_event_channel`. errno: ENODEV where there is no device, EMFILE, ENFILE, ENOMEM.
@@ -69,16 +75,13 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
         if instance.node().devices().is_empty() {
             return Err(Errno(libc::ENODEV));
         }
-        create(&instance)
+        Ok(create(&instance)?.0)
     })
 }
 
-/// `rdma_destroy_event_channel`: its identifiers must be destroyed before.
+/// `rdma_destroy_event_channel`: connections of identifiers that are still on it end.
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    if !channel.is_null() {
-        // SAFETY: the man page's contract.
-        border::nothing(|| unsafe { destroy(channel) });
-    }
+    border::nothing(|| destroy(channel));
 }
 
 /// An event as C sees it. Its private data lives as long as it does.
@@ -86,10 +89,12 @@ pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_cha
 struct Event {
     c: rdma_cm_event,
     private_data: Vec<u8>,
+    /// Whose destruction waits for it.
+    counted: Arc<CmId>,
 }
 
 /// `rdma_get_cm_event`: waits on the channel's descriptor unless that is non-blocking. errno: EINVAL for NULL, EAGAIN,
-/// EINTR, EBADF for a channel destroyed, ENODEV for a parent's channel in a forked child.
+/// EINTR, EBADF for a channel destroyed and for a parent's in a forked child.
 pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
@@ -100,9 +105,6 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     }
     let fd = border::or_minus_one(|| {
         let ours = find(channel)?;
-        if !ours.instance.is_ours() {
-            return Err(Errno(libc::ENODEV));
-        }
         // A peer may wait for the ACK of what this thread has polled.
         ours.instance.host.rest();
         // SAFETY: it is in the table.
@@ -132,28 +134,31 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
 /// The oldest event as a C object, `None` where there is none any more.
 fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
     let _handing_out = channel.handing_out.begin();
-    let Some(event) = channel.instance.node().next_event(&channel.node) else { return Ok(None) };
-    let pointer = |id: &node::Id| {
-        std::ptr::with_exposed_provenance_mut::<rdma_cm_id>(id.cookie.load(Ordering::Acquire) as usize)
+    let Some(mut event) = channel.instance.node().next_event(&channel.node) else { return Ok(None) };
+    let instance = &channel.instance;
+    let listener = event.listener.as_deref().map(CmId::of_node);
+    let id = match (&listener, event.kind) {
+        (Some(Some(listener)), EventKind::ConnectRequest) => Some(CmId::incoming(&event.id, listener)?),
+        // The listener is being destroyed: nobody will see its request.
+        (Some(None), _) => {
+            instance.node().destroy(&event.id);
+            None
+        }
+        _ => CmId::of_node(&event.id),
     };
-    let listener = event.listener.as_deref().map_or(std::ptr::null_mut(), pointer);
-    let id = match event.kind {
-        // SAFETY: a listener lives as long as events name it.
-        EventKind::ConnectRequest => unsafe { CmId::incoming(&event.id, listener)? },
-        _ => pointer(&event.id),
-    };
-    if id.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: identifiers live until their events are acknowledged, and none is withdrawn just now.
+    let Some(id) = id else { return Ok(None) };
+    let listener = listener.flatten();
+    // SAFETY: a program that calls on an identifier while its event is fetched in another thread finds either state.
     unsafe {
-        CmId::of(id).refresh();
-        // An event of a request counts with the listener, as the identifier may be destroyed before it is acknowledged.
-        CmId::of(if listener.is_null() { id } else { listener }).unacked.hand_out();
+        join(&id, &mut event);
+        id.refresh();
     }
+    // An event of a request counts with the listener, as the identifier may be destroyed before it is acknowledged.
+    let counted = listener.clone().unwrap_or_else(|| id.clone());
+    counted.unacked.hand_out();
     let mut c = rdma_cm_event {
-        id,
-        listen_id: listener,
+        id: id.c(),
+        listen_id: listener.map_or(std::ptr::null_mut(), |l| l.c()),
         event: event.kind as u32,
         status: event.status,
         // SAFETY: a union of integers and pointers.
@@ -161,12 +166,12 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
     };
     if event.kind == EventKind::User {
         c.param.arg = event.arg;
-        return Ok(Some(Box::into_raw(Box::new(Event { c, private_data: Vec::new() })).cast()));
+        return Ok(Some(Box::into_raw(Box::new(Event { c, private_data: Vec::new(), counted })).cast()));
     }
     let mut private_data = event.private_data;
     if let Some(ud) = &event.ud {
         c.param.ud = datagram(ud, &mut private_data);
-        return Ok(Some(Box::into_raw(Box::new(Event { c, private_data })).cast()));
+        return Ok(Some(Box::into_raw(Box::new(Event { c, private_data, counted })).cast()));
     }
     c.param.conn = rdma_conn_param {
         private_data: if private_data.is_empty() {
@@ -183,7 +188,27 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
         srq: event.param.srq.into(),
         qp_num: event.param.qp_num,
     };
-    Ok(Some(Box::into_raw(Box::new(Event { c, private_data })).cast()))
+    Ok(Some(Box::into_raw(Box::new(Event { c, private_data, counted })).cast()))
+}
+
+/// The peer has accepted, and the program has given the identifier a queue pair since it connected: that is moved now, and
+/// the event is Established, or ConnectError where it can not be moved.
+///
+/// # Safety
+///
+/// No other thread changes what C sees.
+unsafe fn join(id: &CmId, event: &mut node::Event) {
+    // SAFETY: as the caller says.
+    if event.kind != EventKind::ConnectResponse || unsafe { (*id.c()).qp.is_null() } {
+        return;
+    }
+    // SAFETY: as above.
+    let taken_in = unsafe { id.take_in_qp() };
+    let joined = taken_in.and_then(|()| Ok(id.instance.node().finish_connect(&id.node)?));
+    (event.kind, event.status) = match joined {
+        Ok(()) => (EventKind::Established, 0),
+        Err(why) => (EventKind::ConnectError, -why.0),
+    };
 }
 
 /// Parameters of a datagram service or a group; the private data of a group's event is what the program gave at its join.
@@ -210,9 +235,7 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
         // SAFETY: made by `Box::into_raw` in `next`, by the man page's contract.
         let event = unsafe { Box::from_raw(event.cast::<Event>()) };
         debug_assert!(event.private_data.len() <= usize::from(u8::MAX));
-        let counted = if event.c.listen_id.is_null() { event.c.id } else { event.c.listen_id };
-        // SAFETY: destruction waits for this acknowledgement.
-        unsafe { CmId::of(counted) }.unacked.ack(1);
+        event.counted.unacked.ack(1);
         Ok(0)
     })
 }

@@ -1,7 +1,7 @@
 //! From an address to a connection and its end (rdma_resolve_addr(3), rdma_listen(3), rdma_connect(3), rdma_accept(3), ...).
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use abi::cma::{self, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param};
@@ -13,7 +13,8 @@ use node::{ConnParam, EventKind, Id, Node};
 
 use crate::border::{self, Errno};
 use crate::cma::channel::rdma_get_cm_event;
-use crate::cma::id::{CmId, complete, rdma_destroy_id, release_event};
+use crate::cma::cm_id::CmId;
+use crate::cma::id::{complete, rdma_destroy_id, release_event};
 use crate::cma::qp;
 use crate::cma::sockaddr::{self, Address};
 
@@ -22,13 +23,14 @@ use crate::cma::sockaddr::{self, Address};
 /// another port space.
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, and an address, by the man page's contract.
-        let (ours, addr) = unsafe { (CmId::checked(id)?, sockaddr::read(addr)?) };
+        let ours = CmId::checked(id)?;
+        // SAFETY: an address, by the man page's contract.
+        let addr = unsafe { sockaddr::read(addr)? };
         match addr {
             Address::Ip(addr) => ours.instance.node().bind(&ours.node, addr)?,
             Address::Ib(gid, service) => ours.instance.node().bind_service(&ours.node, gid, service)?,
         }
-        // SAFETY: as above.
+        // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         unsafe { ours.refresh() };
         Ok(0)
     })
@@ -43,8 +45,9 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     timeout_ms: c_int,
 ) -> c_int {
     let started = border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, and addresses, by the man page's contract.
-        let (ours, dst) = unsafe { (CmId::checked(id)?, sockaddr::read(dst)?) };
+        let ours = CmId::checked(id)?;
+        // SAFETY: addresses, by the man page's contract.
+        let dst = unsafe { sockaddr::read(dst)? };
         // SAFETY: as above.
         let src = if src.is_null() { None } else { Some(unsafe { sockaddr::read(src)? }) };
         let (src, dst) = match (src, dst) {
@@ -54,35 +57,33 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
         };
         let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
         ours.instance.node().resolve_addr(&ours.node, src, dst, timeout)?;
-        // SAFETY: as above.
+        // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         unsafe { ours.refresh() };
         Ok(0)
     });
-    // SAFETY: as above.
+    // SAFETY: an identifier of ours where that has succeeded; this frame has nothing to drop.
     unsafe { complete(id, started) }
 }
 
 /// `rdma_resolve_route`: an event follows. errno: EINVAL for NULL or a wrong state.
 pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     let started = border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
         ours.instance.node().resolve_route(&ours.node)?;
-        // SAFETY: as above.
+        // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         unsafe { ours.refresh() };
         Ok(0)
     });
-    // SAFETY: as above.
+    // SAFETY: an identifier of ours where that has succeeded; this frame has nothing to drop.
     unsafe { complete(id, started) }
 }
 
 /// `rdma_listen`. errno: EINVAL for NULL or a wrong state, EADDRINUSE where the UDP port belongs to another.
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
         ours.instance.node().listen(&ours.node, u32::try_from(backlog).unwrap_or(0))?;
-        // SAFETY: as above.
+        // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         unsafe { ours.refresh() };
         Ok(0)
     })
@@ -147,16 +148,18 @@ const DEFAULT_PARAMETERS: ConnParam = ConnParam {
 /// depths beyond the device's. Retry counts above 7 are 7, as in the kernel.
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let started = border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
-        // SAFETY: as above.
-        let given = unsafe { parameters_for(id, param)? };
+        let ours = CmId::checked(id)?;
+        // SAFETY: a program calls on an identifier from one thread at a time; parameters, by the man page's contract.
+        let given = unsafe {
+            ours.take_in_qp()?;
+            parameters_for(id, param)?
+        };
         let (param, data) = given.unwrap_or((DEFAULT_PARAMETERS, &[]));
-        let data = [&ours.connect_data, data].concat();
+        let data = [&ours.connect_data.lock().unwrap_or_else(PoisonError::into_inner)[..], data].concat();
         ours.instance.node().connect(&ours.node, &param, &data)?;
         Ok(0)
     });
-    // SAFETY: as above.
+    // SAFETY: an identifier of ours where that has succeeded; this frame has nothing to drop.
     unsafe { complete(id, started) }
 }
 
@@ -165,13 +168,15 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
 /// datagrams), or depths beyond the device's.
 pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let started = border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
-        // SAFETY: as above.
-        let given = unsafe { parameters_for(id, param)? };
+        let ours = CmId::checked(id)?;
+        // SAFETY: as in `rdma_connect`.
+        let given = unsafe {
+            ours.take_in_qp()?;
+            parameters_for(id, param)?
+        };
         let (param, data) = given.map_or((None, &[][..]), |(p, d)| (Some(p), d));
         ours.instance.node().accept(&ours.node, param.as_ref(), data)?;
-        // SAFETY: as above.
+        // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         unsafe { ours.refresh() };
         if ours.node.is_datagram() {
             // As with a rejection.
@@ -179,15 +184,18 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
         }
         Ok(0)
     });
-    // SAFETY: as above.
-    if started == 0 && unsafe { CmId::of(id) }.node.is_datagram() {
+    if started == 0 && is_datagram(id) {
         // Nobody answers an answer: no event follows.
-        // SAFETY: as above.
+        // SAFETY: an identifier of ours.
         unsafe { release_event(id) };
         return 0;
     }
-    // SAFETY: as above.
+    // SAFETY: an identifier of ours where that has succeeded; this frame has nothing to drop.
     unsafe { complete(id, started) }
+}
+
+fn is_datagram(id: *mut rdma_cm_id) -> bool {
+    border::or(false, || Ok(CmId::checked(id)?.node.is_datagram()))
 }
 
 /// `rdma_reject`: the peer's event is REJECTED with status 28. errno: EINVAL for NULL or a wrong state, or more than 148 bytes of private
@@ -213,8 +221,7 @@ unsafe fn reject(
     by: impl FnOnce(&Node<RealWorld>, &Arc<Id>, &[u8]) -> Result<(), nic::Error>,
 ) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
         let data: &[u8] = if data.is_null() || len == 0 {
             &[]
         } else {
@@ -231,8 +238,9 @@ unsafe fn reject(
 /// `rdma_establish`: for queue pairs that the identifier does not own. errno: EINVAL for NULL or a wrong state.
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
+        // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
+        unsafe { ours.take_in_qp()? };
         ours.instance.node().establish(&ours.node)?;
         Ok(0)
     })
@@ -242,8 +250,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 /// EISCONN where that was known already; EINVAL for NULL, other events, and where nothing was accepted.
 pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
         if event != IBV_EVENT_COMM_EST {
             return Err(Errno(libc::EINVAL));
         }
@@ -261,8 +268,7 @@ pub unsafe extern "C" fn rdma_write_cm_event(
     arg: u64,
 ) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
         if event != cma::RDMA_CM_EVENT_USER {
             return Err(Errno(libc::EINVAL));
         }
@@ -274,16 +280,20 @@ pub unsafe extern "C" fn rdma_write_cm_event(
 /// `rdma_disconnect`. errno: EINVAL for NULL or an identifier that was never connected.
 pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     let started = border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
+        // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
+        if unsafe { ours.take_in_qp() }.is_err() {
+            // The program has destroyed it: there is nothing to take to the error state.
+            ours.instance.node().take_in_qp(&ours.node, None)?;
+        }
         ours.instance.node().disconnect(&ours.node)?;
         // The last ACKs and the DREQ: its queue pair repeats neither, and the program may end now.
         ours.instance.host.sweep();
-        // SAFETY: as above.
+        // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         unsafe { ours.refresh() };
         Ok(0)
     });
-    // SAFETY: as above.
+    // SAFETY: an identifier of ours where that has succeeded; this frame has nothing to drop.
     unsafe { complete(id, started) }
 }
 
@@ -291,12 +301,11 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
 /// for NULL or an identifier with a channel.
 pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     let ready = border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(listen)? };
-        if !ours.synchronous || id.is_null() {
+        let ours = CmId::checked(listen)?;
+        if !ours.is_synchronous() || id.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: as above.
+        // SAFETY: an identifier of ours.
         unsafe { release_event(listen) };
         Ok(0)
     });
@@ -322,7 +331,8 @@ pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
         }
         let new = (*event).id;
         (*new).event = event;
-        if let Some(saved) = &CmId::of(listen).saved {
+        let saved = *CmId::checked(listen)?.saved();
+        if let Some(saved) = saved {
             let mut init = saved.init;
             if let Err(why) = qp::create(new, saved.pd, &raw mut init) {
                 // Nobody else knows the request: the peer is refused.
@@ -342,8 +352,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
         if attr.is_null() || mask.is_null() {
             return Err(Errno(libc::EINVAL));
         }
@@ -361,8 +370,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
 /// `rdma_get_src_port`: in network byte order, 0 where there is none.
 pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     border::or(0, || {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
         Ok(ours.node.lock().source.map_or(0, |a| a.port().to_be()))
     })
 }
@@ -370,8 +378,7 @@ pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
 /// `rdma_get_dst_port`: in network byte order, 0 where there is none.
 pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     border::or(0, || {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
         Ok(ours.node.lock().dest.map_or(0, |a| a.port().to_be()))
     })
 }

@@ -2,24 +2,21 @@
 //! carried by requests and replies. Queue pairs here have no such options; those of other adapters may.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
 use abi::cma::rdma_cm_id;
 use abi::verbs::ibv_ece;
 use wire::mad::Ece;
 
 use crate::border::{self, Errno};
-use crate::cma::id::CmId;
+use crate::cma::cm_id::CmId;
 
 /// Vendors have 24 bits on the wire.
 const VENDOR_MASK: u32 = 0xff_ffff;
 
-/// # Safety
-///
-/// NULL, or an identifier of ours.
-unsafe fn without_qp<'a>(id: *mut rdma_cm_id, ece: *const ibv_ece) -> Result<&'a CmId, Errno> {
-    // SAFETY: as the caller says.
-    let ours = unsafe { CmId::checked(id)? };
-    // SAFETY: as above.
+fn without_qp(id: *mut rdma_cm_id, ece: *const ibv_ece) -> Result<Arc<CmId>, Errno> {
+    let ours = CmId::checked(id)?;
+    // SAFETY: the C structure lives as long as `ours`.
     if ece.is_null() || unsafe { !(*id).qp.is_null() } {
         return Err(Errno(libc::EINVAL));
     }
@@ -30,8 +27,7 @@ unsafe fn without_qp<'a>(id: *mut rdma_cm_id, ece: *const ibv_ece) -> Result<&'a
 /// NULL, an identifier with a queue pair of its own, no vendor or one of more than 24 bits, a `comp_mask`.
 pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { without_qp(id, ece)? };
+        let ours = without_qp(id, ece)?;
         // SAFETY: the caller's structure.
         let given = unsafe { *ece };
         if given.vendor_id == 0 || given.vendor_id & !VENDOR_MASK != 0 || given.comp_mask != 0 {
@@ -46,8 +42,7 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
 /// and for an identifier with a queue pair of its own.
 pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { without_qp(id, ece)? };
+        let ours = without_qp(id, ece)?;
         let told = ours.node.lock().remote_ece;
         // SAFETY: the caller's structure.
         unsafe { *ece = ibv_ece { vendor_id: told.vendor_id, options: told.options, comp_mask: 0 } };

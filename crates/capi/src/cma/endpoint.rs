@@ -1,13 +1,16 @@
 //! Endpoints (rdma_create_ep(3)): identifiers made from the addresses of rdma_getaddrinfo(3).
 
 use std::ffi::c_int;
+use std::sync::PoisonError;
 
 use abi::cma::{self, rdma_addrinfo, rdma_cm_id};
 use abi::verbs::{ibv_pd, ibv_qp_init_attr};
+use node::connect::CONNECT_DATA;
 
 use crate::border::{self, Errno};
+use crate::cma::cm_id::{CmId, Saved};
 use crate::cma::connect::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
-use crate::cma::id::{CmId, Saved, complete, create, rdma_destroy_id};
+use crate::cma::id::{complete, create, rdma_destroy_id};
 use crate::cma::option::rdma_set_option;
 use crate::cma::{qp, srq};
 
@@ -38,8 +41,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
         let done = if (*res).ai_flags & cma::RAI_PASSIVE != 0 {
             let bound = rdma_bind_addr(new, (*res).ai_src_addr);
             if bound == 0 && !attr.is_null() {
-                CmId::whole(new).saved =
-                    Some(Saved { pd, init: ibv_qp_init_attr { qp_type: kind, ..*attr } });
+                keep(new, Saved { pd, init: ibv_qp_init_attr { qp_type: kind, ..*attr } });
             }
             (*new).pd = pd;
             bound
@@ -55,6 +57,15 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
         *id = new;
     }
     0
+}
+
+/// What a passive endpoint keeps for its requests.
+fn keep(id: *mut rdma_cm_id, saved: Saved) {
+    border::nothing(|| {
+        if let Ok(ours) = CmId::checked(id) {
+            *ours.saved() = Some(saved);
+        }
+    });
 }
 
 unsafe extern "C-unwind" fn active(
@@ -73,7 +84,11 @@ unsafe extern "C-unwind" fn active(
         border::or_minus_one(|| {
             if (*res).ai_connect_len != 0 && !(*res).ai_connect.is_null() {
                 let data = std::slice::from_raw_parts((*res).ai_connect.cast::<u8>(), (*res).ai_connect_len);
-                CmId::whole(id).connect_data = data.to_vec();
+                if data.len() > CONNECT_DATA {
+                    return Err(Errno(libc::EINVAL));
+                }
+                let ours = CmId::checked(id)?;
+                *ours.connect_data.lock().unwrap_or_else(PoisonError::into_inner) = data.to_vec();
             }
             if !attr.is_null() {
                 (*attr).qp_type = (*res).ai_qp_type as u32;

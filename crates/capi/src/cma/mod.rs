@@ -2,7 +2,9 @@
 
 pub mod addrinfo;
 pub mod channel;
+mod cm_id;
 pub mod connect;
+pub mod devices;
 pub mod ece;
 pub mod endpoint;
 pub mod id;

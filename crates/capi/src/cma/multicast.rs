@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use abi::cma::{self, rdma_cm_id, rdma_cm_join_mc_attr_ex};
 
 use crate::border::{self, Errno};
-use crate::cma::id::{CmId, complete};
+use crate::cma::cm_id::CmId;
+use crate::cma::id::complete;
 use crate::cma::sockaddr::{self, Address};
 
 /// The group of an address; of one of the family `AF_IB` that of its GID, as a RoCE v2 group's GID is its address.
@@ -31,8 +32,12 @@ unsafe fn join(
     send_only: bool,
     context: *mut c_void,
 ) -> Result<c_int, Errno> {
-    // SAFETY: as the caller says.
-    let (ours, group) = unsafe { (CmId::checked(id)?, group_at(addr)?) };
+    let ours = CmId::checked(id)?;
+    // SAFETY: as the caller says; a program calls on an identifier from one thread at a time.
+    let group = unsafe {
+        ours.take_in_qp()?;
+        group_at(addr)?
+    };
     let context = context.expose_provenance() as u64;
     ours.instance.node().join_multicast(&ours.node, group, send_only, context)?;
     Ok(0)
@@ -85,8 +90,9 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
 /// errno: EINVAL for NULL, EADDRNOTAVAIL where the identifier does not belong to the group.
 pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, and an address or NULL, by the man page's contract.
-        let (ours, group) = unsafe { (CmId::checked(id)?, group_at(addr)?) };
+        let ours = CmId::checked(id)?;
+        // SAFETY: an address or NULL, by the man page's contract.
+        let group = unsafe { group_at(addr)? };
         ours.instance.node().leave_multicast(&ours.node, group)?;
         Ok(0)
     })

@@ -16,7 +16,7 @@ use node::PathChoice;
 use wire::{Gid, Mtu};
 
 use crate::border::{self, Errno};
-use crate::cma::id::CmId;
+use crate::cma::cm_id::CmId;
 
 /// The flags of the one path of an array that counts, as in the kernel.
 const THE_PATH: u32 = sa::IBV_PATH_FLAG_GMP | sa::IBV_PATH_FLAG_PRIMARY | sa::IBV_PATH_FLAG_BIDIRECTIONAL;
@@ -36,8 +36,7 @@ pub unsafe extern "C" fn rdma_set_option(
     len: usize,
 ) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: an identifier of ours or NULL, by the man page's contract.
-        let ours = unsafe { CmId::checked(id)? };
+        let ours = CmId::checked(id)?;
         if value.is_null() {
             return Err(Errno(libc::EINVAL));
         }
@@ -67,7 +66,7 @@ pub unsafe extern "C" fn rdma_set_option(
                 // SAFETY: the caller's array of that many bytes.
                 let (ends, path) = unsafe { chosen(value.cast(), len)? };
                 node.choose_path(&ours.node, ends, path)?;
-                // SAFETY: as above.
+                // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
                 unsafe { ours.refresh() };
             }
             _ => return Err(Errno(libc::ENOSYS)),

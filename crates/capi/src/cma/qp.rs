@@ -1,6 +1,7 @@
 //! The queue pair of an identifier (rdma_create_qp(3)).
 
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 
 use abi::cma::rdma_cm_id;
 use abi::verbs::{
@@ -9,7 +10,8 @@ use abi::verbs::{
 };
 
 use crate::border::{self, Errno};
-use crate::cma::id::{CmId, default_xrcd, domain};
+use crate::cma::cm_id::CmId;
+use crate::cma::devices::{default_xrcd, domain};
 use crate::verbs::{channel, cq, qp, qp_ex};
 
 /// Makes an identifier's queue pair and takes it to INIT; without a domain in the device's default one, without completion
@@ -64,6 +66,8 @@ unsafe fn create_by(
         if attr.is_null() || !(*id).qp.is_null() {
             return Err(Errno(libc::EINVAL));
         }
+        // The program may have destroyed one, and set the pointer to NULL.
+        ours.take_in_qp()?;
         let pd = domain(id, pd)?;
         own_queues(id, attr)?;
         if (*attr).srq.is_null() && (*attr).qp_type != IBV_QPT_XRC_RECV {
@@ -95,13 +99,13 @@ unsafe fn own_queues(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr) -> Result
         if (*attr).send_cq.is_null() {
             let (ch, q) = queue(id, cap.max_send_wr)?;
             ((*id).send_cq_channel, (*id).send_cq) = (ch, q);
-            CmId::whole(id).owns_cqs = true;
+            CmId::checked(id)?.owns_cqs.store(true, Ordering::Release);
             (*attr).send_cq = q;
         }
         if (*attr).recv_cq.is_null() && (*attr).qp_type != IBV_QPT_XRC_SEND {
             let (ch, q) = queue(id, cap.max_recv_wr).inspect_err(|_| release_queues(id))?;
             ((*id).recv_cq_channel, (*id).recv_cq) = (ch, q);
-            CmId::whole(id).owns_cqs = true;
+            CmId::checked(id)?.owns_cqs.store(true, Ordering::Release);
             (*attr).recv_cq = q;
         }
     }
@@ -135,7 +139,7 @@ pub(crate) unsafe fn receive_queue(id: *mut rdma_cm_id, size: u32) -> Result<*mu
     unsafe {
         if (*id).recv_cq.is_null() {
             ((*id).recv_cq_channel, (*id).recv_cq) = queue(id, size)?;
-            CmId::whole(id).owns_cqs = true;
+            CmId::checked(id)?.owns_cqs.store(true, Ordering::Release);
         }
         Ok((*id).recv_cq)
     }
@@ -147,11 +151,12 @@ pub(crate) unsafe fn receive_queue(id: *mut rdma_cm_id, size: u32) -> Result<*mu
 ///
 /// An identifier of ours; nothing of it uses them any more.
 pub(crate) unsafe fn release_queues(id: *mut rdma_cm_id) {
+    let Some(ours) = CmId::even_destroyed(id) else { return };
+    if !ours.owns_cqs.swap(false, Ordering::AcqRel) {
+        return;
+    }
     // SAFETY: as for `create`; the queues are this identifier's own.
     unsafe {
-        if !std::mem::take(&mut CmId::whole(id).owns_cqs) {
-            return;
-        }
         for (q, ch) in [
             (&raw mut (*id).send_cq, &raw mut (*id).send_cq_channel),
             (&raw mut (*id).recv_cq, &raw mut (*id).recv_cq_channel),
@@ -202,14 +207,16 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_q
     })
 }
 
-/// `rdma_destroy_qp`.
+/// `rdma_destroy_qp`: also of an identifier that was destroyed with its queue pair. One that the program has destroyed already
+/// (`ibv_destroy_qp(id->qp)`) is forgotten.
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
-    // SAFETY: an identifier of ours or NULL, by the man page's contract.
+    // SAFETY: the C structure lives as long as `ours`; a program calls on it from one thread at a time.
     border::nothing(|| unsafe {
-        let Ok(ours) = CmId::checked(id) else { return };
+        let Some(ours) = CmId::even_destroyed(id) else { return };
+        _ = ours.take_in_qp();
         ours.instance.node().take_qp(&ours.node);
         let made = std::mem::replace(&mut (*id).qp, std::ptr::null_mut());
-        if !made.is_null() {
+        if qp::exists(made) {
             qp::ibv_destroy_qp(made);
         }
         // A queue for XRC goes on completing there.

@@ -7,7 +7,8 @@ use abi::cma::rdma_cm_id;
 use abi::verbs::{self as v, ibv_pd, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 
 use crate::border::{self, Errno};
-use crate::cma::id::{CmId, default_xrcd, domain};
+use crate::cma::cm_id::CmId;
+use crate::cma::devices::{default_xrcd, domain};
 use crate::cma::qp::{receive_queue, release_queues};
 use crate::verbs::srq;
 
@@ -17,7 +18,7 @@ use crate::verbs::srq;
 unsafe fn create(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     unsafe {
-        CmId::checked(id)?;
+        let _ours = CmId::checked(id)?;
         if attr.is_null() || !(*id).srq.is_null() {
             return Err(Errno(libc::EINVAL));
         }
@@ -97,7 +98,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
                 _ if !given(v::IBV_SRQ_INIT_ATTR_TYPE) => return Err(Errno(libc::EINVAL)),
                 v::IBV_SRQT_BASIC => {}
                 v::IBV_SRQT_XRC => {
-                    CmId::checked(id)?;
+                    let _ours = CmId::checked(id)?;
                     if !(*id).srq.is_null() {
                         return Err(Errno(libc::EINVAL));
                     }
@@ -115,12 +116,14 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
     })
 }
 
-/// `rdma_destroy_srq`: after the queue pair's end.
+/// `rdma_destroy_srq`: after the queue pair's end; also of an identifier that was destroyed with it.
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
-    // SAFETY: an identifier of ours or NULL, by the man page's contract.
+    // SAFETY: the C structure lives as long as `ours`; a program calls on it from one thread at a time.
     border::nothing(|| unsafe {
-        if CmId::checked(id).is_ok() && !(*id).srq.is_null() {
-            srq::ibv_destroy_srq(std::mem::replace(&mut (*id).srq, std::ptr::null_mut()));
+        let Some(_ours) = CmId::even_destroyed(id) else { return };
+        let made = std::mem::replace(&mut (*id).srq, std::ptr::null_mut());
+        if srq::exists(made) {
+            srq::ibv_destroy_srq(made);
             if (*id).qp_type == v::IBV_QPT_XRC_RECV {
                 release_queues(id);
             }

@@ -13,6 +13,7 @@ use crate::verbs::compat;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::event::{self, HandingOut};
+use crate::verbs::live::Live;
 
 /// A channel as C sees it, and the adapter's.
 #[repr(C)]
@@ -23,8 +24,12 @@ pub(crate) struct Channel {
     pub users: AtomicI32,
     /// For the events of the queues.
     pub handing_out: HandingOut,
+    _context: Arc<Context>,
     _fd: Counter,
 }
+
+/// The channels there are.
+static CHANNELS: Live = Live::new();
 
 impl Channel {
     /// # Safety
@@ -41,13 +46,19 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
     border::or_null(|| {
         let context = compat::real_context(context);
         // SAFETY: a context of ours, by the man page's contract.
-        unsafe { Context::usable(context)? };
+        let shared = unsafe {
+            Context::usable(context)?;
+            Context::share(context)
+        };
         let fd = Counter::new()?;
         let c = ibv_comp_channel { context, fd: fd.fd(), refcnt: 0 };
         let nic = nic::Channel::new(Box::new(fd.clone()));
         let users = AtomicI32::new(0);
         let handing_out = HandingOut::default();
-        Ok(Box::into_raw(Box::new(Channel { c: c.into(), nic, users, handing_out, _fd: fd })).cast())
+        let channel = Channel { c: c.into(), nic, users, handing_out, _context: shared, _fd: fd };
+        let channel = Box::into_raw(Box::new(channel)).cast();
+        CHANNELS.enter(channel);
+        Ok(channel)
     })
 }
 
@@ -58,6 +69,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
         if unsafe { Channel::of(channel) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
+        CHANNELS.leave(channel);
         // SAFETY: made by `Box::into_raw` in `ibv_create_comp_channel`, and used by nobody.
         drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
         Ok(())
@@ -65,7 +77,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
 }
 
 /// `ibv_get_cq_event`: waits on the channel's descriptor unless that is non-blocking. -1 with EAGAIN or EINTR;
-/// ENODEV for a parent's channel in a forked child.
+/// ENODEV for a parent's channel in a forked child, EBADF where another thread has destroyed it meanwhile.
 pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
@@ -75,20 +87,27 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     if unsafe { !event::is_ours((*channel).context) } {
         return -1;
     }
+    // SAFETY: as above.
+    let fd = unsafe { (*channel).fd };
     loop {
-        // SAFETY: a channel of ours; this frame has nothing to drop while it waits.
-        if unsafe { !fds::wait((*channel).fd) } {
+        // SAFETY: this frame has nothing to drop while it waits.
+        if unsafe { !fds::wait(fd) } {
             return -1;
         }
-        // SAFETY: as above.
-        let found = border::or(None, || Ok(unsafe { next(channel) }));
-        if let Some(ours) = found {
+        let found = border::or_minus_one(|| {
+            // Another thread may have destroyed it meanwhile.
+            // SAFETY: it is in the table, and stays while it is looked at.
+            let next = CHANNELS.with(channel, |channel| unsafe { next(channel) });
+            let Some(ours) = next.ok_or(Errno(libc::EBADF))? else { return Ok(0) };
             // SAFETY: the caller's variables; the queue lives until its events are acknowledged.
             unsafe {
                 *cq = ours;
                 *cq_context = (*ours).cq_context;
             }
-            return 0;
+            Ok(1)
+        });
+        if found != 0 {
+            return found.min(0);
         }
         // The queue of this event was destroyed meanwhile.
     }

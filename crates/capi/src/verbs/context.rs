@@ -4,6 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use abi::verbs::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, verbs_context};
@@ -14,8 +15,9 @@ use crate::fds::Counter;
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
+use crate::verbs::live::Live;
 use crate::verbs::{
-    cq, cq_ex, dm, flow, flow_counter, import, memory, post, qp_ex, query, srq, window, wq, xrc,
+    cq, cq_ex, dm, flow, flow_counter, import, memory, post, qp, qp_ex, query, srq, window, wq, xrc,
 };
 
 /// An opened device as C sees it, and what it stands for.
@@ -30,19 +32,52 @@ pub(crate) struct Context {
     _fd: Counter,
     /// What `cmd_fd` is.
     pub command: Mutex<OwnedFd>,
+    closed: AtomicBool,
 }
+
+// SAFETY: what C sees is plain data, set when it is made; all else is locked or shared by itself.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
 
 impl Context {
     /// # Safety
     ///
-    /// `context` came from [`ibv_open_device`] and is not closed.
+    /// `context` came from [`ibv_open_device`], and is not closed or something made on it is not destroyed.
     pub unsafe fn of<'a>(context: *mut ibv_context) -> &'a Context {
-        // SAFETY: the C part is the first field, and the context lies inside it at a fixed place.
-        unsafe { &*context.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() }
+        // SAFETY: as the caller says.
+        unsafe { &*Context::whole(context) }
     }
 
-    /// Like [`Context::of`], where something is to be made or waited for: ENODEV for a parent's context in a forked child,
-    /// EIO after the device became fatal.
+    /// One more share. What is made on a context has one, so that a program may close the device first.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Context::of`].
+    pub unsafe fn share(context: *mut ibv_context) -> Arc<Context> {
+        // SAFETY: the inside of the `Arc` that `open` made.
+        unsafe {
+            let whole = Context::whole(context);
+            Arc::increment_strong_count(whole);
+            Arc::from_raw(whole)
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Context::of`].
+    unsafe fn whole(context: *mut ibv_context) -> *const Context {
+        // SAFETY: the C part is the first field, and the context lies inside it at a fixed place.
+        unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() }
+    }
+
+    /// Whether the program has closed it.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Like [`Context::of`], where something is to be made or waited for: ENODEV for a parent's context in a forked child
+    /// and for one closed, EIO after the device became fatal.
     ///
     /// # Safety
     ///
@@ -50,8 +85,20 @@ impl Context {
     pub unsafe fn usable<'a>(context: *mut ibv_context) -> Result<&'a Context, Errno> {
         // SAFETY: as the caller says.
         let ours = unsafe { Context::of(context) };
+        if ours.is_closed() {
+            return Err(Errno(libc::ENODEV));
+        }
         ours.instance.check().map(|()| ours)
     }
+}
+
+/// The contexts there are that programs have not closed.
+static CONTEXTS: Live = Live::new();
+
+/// A share of a context that a thread has waited on, if nobody has closed it meanwhile.
+pub(crate) fn still_open(context: *mut ibv_context) -> Option<Arc<Context>> {
+    // SAFETY: it is in the table, and stays while it is looked at.
+    CONTEXTS.with(context, |context| unsafe { Context::share(context) })
 }
 
 /// Opens a device. In a forked child a device that the parent listed is the child's of the same name.
@@ -116,10 +163,13 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
         handing_out: HandingOut::default(),
         _fd: fd,
         command: Mutex::new(command),
+        closed: AtomicBool::new(false),
     };
-    let whole = Box::into_raw(Box::new(context)).cast::<ibv_context>();
+    let whole = Arc::into_raw(Arc::new(context)).cast_mut().cast::<ibv_context>();
     // SAFETY: inside the allocation just made.
-    Ok(unsafe { whole.byte_add(offset_of!(verbs_context, context)) })
+    let context = unsafe { whole.byte_add(offset_of!(verbs_context, context)) };
+    CONTEXTS.enter(context);
+    Ok(context)
 }
 
 /// `ibv_open_device`. errno: ENODEV for a device that the parent listed and a forked child has not;
@@ -128,13 +178,20 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     border::or_null(|| open(device))
 }
 
-/// `ibv_close_device`: frees the context; what was made on it must be destroyed before.
+/// `ibv_close_device`: what was made on it ends, as in the kernel when the file closes: queue pairs are destroyed, regions and
+/// windows are no more. The objects themselves are freed by their own calls, before or after.
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     border::or_minus_one(|| {
-        // SAFETY: made by `Box::into_raw` in `open`, and used by nobody any more, by the man page's contract.
-        drop(unsafe {
-            Box::from_raw(context.byte_sub(offset_of!(verbs_context, context)).cast::<Context>())
-        });
+        // SAFETY: a context of ours that is not closed, by the man page's contract.
+        let ours = unsafe { Context::of(context) };
+        if ours.instance.is_ours() && !ours.closed.swap(true, Ordering::AcqRel) {
+            qp::end_all(ours);
+            window::end_all(ours);
+            memory::end_all(ours);
+        }
+        CONTEXTS.leave(context);
+        // SAFETY: the share that `open` gave to the program.
+        drop(unsafe { Arc::from_raw(Context::whole(context)) });
         Ok(0)
     })
 }

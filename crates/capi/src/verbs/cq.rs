@@ -38,7 +38,7 @@ pub(crate) struct Cq {
     /// For the calls that read one completion at a time.
     pub reader: Reader,
     pub instance: Arc<Instance>,
-    context: *mut ibv_context,
+    context: Arc<Context>,
     /// The parent domain it was made with, or NULL.
     domain: *mut ibv_pd,
     _slot: CqSlot,
@@ -132,7 +132,8 @@ pub(crate) unsafe fn create(
         users: AtomicU32::new(0),
         reader: init.reader,
         instance: ours.instance.clone(),
-        context,
+        // SAFETY: as the caller says.
+        context: unsafe { Context::share(context) },
         domain: init.domain,
         _slot: slot,
     }));
@@ -226,14 +227,14 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         if ours.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: the channel outlives its queues, by its EBUSY; so does the context, by the man page's contract.
-        let (context, channel) = unsafe {
+        // SAFETY: the channel outlives its queues, by its EBUSY.
+        let channel = unsafe {
             let channel = (*cq).channel;
-            (Context::of(ours.context), (!channel.is_null()).then(|| Channel::of(channel)))
+            (!channel.is_null()).then(|| Channel::of(channel))
         };
         // In a forked child nobody acknowledges what the parent was handed, and locks may be held for ever.
         if ours.instance.is_ours() {
-            ours.withdraw(context, channel);
+            ours.withdraw(&ours.context, channel);
             ours.completion_events.wait();
             ours.async_events.wait();
         }

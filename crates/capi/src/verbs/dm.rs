@@ -20,6 +20,7 @@ use crate::verbs::{import, memory};
 struct Dm {
     c: UnsafeCell<ibv_dm>,
     nic: Arc<DeviceMemory>,
+    _context: Arc<Context>,
 }
 
 impl Dm {
@@ -58,12 +59,17 @@ unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm
         let nic = DeviceMemory::alloc(&ours.nic, attr.length as u64, attr.log_align_req)?;
         let handle = NEXT_HANDLE.fetch_add(1, Ordering::Relaxed);
         import::remember_dm(&ours.nic, handle, &nic);
-        Ok(make(context, nic, handle))
+        // SAFETY: as above.
+        Ok(unsafe { make(context, nic, handle) })
     })
 }
 
 /// Device memory for a context.
-pub(crate) fn make(context: *mut ibv_context, nic: Arc<DeviceMemory>, handle: u32) -> *mut ibv_dm {
+///
+/// # Safety
+///
+/// A context of ours that is not closed.
+pub(crate) unsafe fn make(context: *mut ibv_context, nic: Arc<DeviceMemory>, handle: u32) -> *mut ibv_dm {
     let c = ibv_dm {
         context,
         memcpy_to_dm: Some(memcpy_to_dm),
@@ -71,7 +77,9 @@ pub(crate) fn make(context: *mut ibv_context, nic: Arc<DeviceMemory>, handle: u3
         comp_mask: IBV_DM_MASK_HANDLE,
         handle,
     };
-    Box::into_raw(Box::new(Dm { c: c.into(), nic })).cast()
+    // SAFETY: as the caller says.
+    let _context = unsafe { Context::share(context) };
+    Box::into_raw(Box::new(Dm { c: c.into(), nic, _context })).cast()
 }
 
 /// Takes away what [`make`] made.

@@ -8,7 +8,7 @@ use nic::{AsyncEvent, Element};
 
 use crate::border::{self, Errno};
 use crate::fds;
-use crate::verbs::context::Context;
+use crate::verbs::context::{self, Context};
 use crate::verbs::cq::Cq;
 use crate::verbs::qp::Qp;
 use crate::verbs::srq::Srq;
@@ -55,7 +55,7 @@ impl HandingOut {
 }
 
 /// `ibv_get_async_event`: waits on the context's `async_fd` unless that is non-blocking. -1 with EAGAIN or EINTR;
-/// ENODEV for a parent's context in a forked child.
+/// ENODEV for a parent's context in a forked child, EBADF where another thread has closed it meanwhile.
 pub unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
@@ -64,18 +64,25 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
     if unsafe { !is_ours(context) } {
         return -1;
     }
+    // SAFETY: as above.
+    let fd = unsafe { (*context).async_fd };
     loop {
-        // SAFETY: a context of ours; this frame has nothing to drop while it waits.
-        if unsafe { !fds::wait((*context).async_fd) } {
+        // SAFETY: this frame has nothing to drop while it waits.
+        if unsafe { !fds::wait(fd) } {
             return -1;
         }
-        // SAFETY: as above.
-        let found = border::or(None, || Ok(unsafe { next(context) }));
-        if let Some(found) = found {
+        let found = border::or_minus_one(|| {
+            // Another thread may have closed it meanwhile.
+            let open = context::still_open(context).ok_or(Errno(libc::EBADF))?;
+            let Some(found) = next(&open) else { return Ok(0) };
             // SAFETY: the caller's variable.
             unsafe { *event = found };
-            return 0;
+            Ok(1)
+        });
+        if found != 0 {
+            return found.min(0);
         }
+        // The event was taken back with its object.
     }
 }
 
@@ -94,13 +101,7 @@ pub(crate) unsafe fn is_ours(context: *mut ibv_context) -> bool {
 }
 
 /// The oldest event, handed out; `None` where it was taken back.
-///
-/// # Safety
-///
-/// A context of ours that is not closed.
-unsafe fn next(context: *mut ibv_context) -> Option<ibv_async_event> {
-    // SAFETY: as the caller says.
-    let context = unsafe { Context::of(context) };
+fn next(context: &Context) -> Option<ibv_async_event> {
     let _handing_out = context.handing_out.begin();
     convert(&context.events.pop()?)
 }

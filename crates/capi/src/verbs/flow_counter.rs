@@ -26,6 +26,7 @@ struct Counters {
     /// What, and where.
     points: Mutex<Vec<(u32, u32)>>,
     instance: Arc<Instance>,
+    _context: Arc<Context>,
 }
 
 impl Counters {
@@ -81,6 +82,8 @@ unsafe extern "C" fn create_counters(
             nic: Arc::default(),
             points: Mutex::default(),
             instance: ours.instance.clone(),
+            // SAFETY: as above.
+            _context: unsafe { Context::share(context) },
         };
         Ok(Box::into_raw(Box::new(counters)).cast())
     })

@@ -111,7 +111,9 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -
     border::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
         let ours = unsafe { Context::usable(context)? };
-        Ok(Pd::make(context, recall(&DOMAINS, &ours.nic, handle)?, None))
+        let nic = recall(&DOMAINS, &ours.nic, handle)?;
+        // SAFETY: as above.
+        Ok(unsafe { Pd::make(context, nic, None) })
     })
 }
 
@@ -132,7 +134,7 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv
         let (nic, len) = ours.nic.region(handle).ok_or(Errno(libc::ENOENT))?;
         let length = usize::try_from(len).unwrap_or(usize::MAX);
         // SAFETY: as above.
-        Ok(unsafe { memory::make(pd, nic, std::ptr::null_mut(), length, 0, None) })
+        Ok(unsafe { memory::make_imported(pd, nic, length) })
     })
 }
 
@@ -147,7 +149,9 @@ pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -
     border::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
         let ours = unsafe { Context::usable(context)? };
-        Ok(dm::make(context, recall(&DEVICE_MEMORY, &ours.nic, handle)?, handle))
+        let nic = recall(&DEVICE_MEMORY, &ours.nic, handle)?;
+        // SAFETY: as above.
+        Ok(unsafe { dm::make(context, nic, handle) })
     })
 }
 

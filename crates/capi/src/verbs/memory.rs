@@ -20,6 +20,7 @@ use crate::border::{self, Errno};
 use crate::verbs::buffer::Mapping;
 use crate::verbs::context::Context;
 use crate::verbs::import;
+use crate::verbs::live::Live;
 
 /// A protection domain as C sees it, and the adapter's.
 #[repr(C)]
@@ -30,6 +31,8 @@ pub(crate) struct Pd {
     pub users: AtomicU32,
     /// Of a parent domain: whose protection it gives, and its thread domain or NULL.
     parent: Option<(*mut ibv_pd, *mut ibv_td)>,
+    /// Of a context that is closed first something is left until its domains are gone, and with them all that is in them.
+    _context: Arc<Context>,
 }
 
 /// A thread domain, a promise that one thread uses what is made with it: nothing here depends on that.
@@ -38,6 +41,7 @@ struct Td {
     c: UnsafeCell<ibv_td>,
     /// Parent domains that have it.
     users: AtomicU32,
+    _context: Arc<Context>,
 }
 
 impl Td {
@@ -60,13 +64,20 @@ impl Pd {
     }
 
     /// A domain for a context.
-    pub fn make(
+    ///
+    /// # Safety
+    ///
+    /// A context of ours that is not closed.
+    pub unsafe fn make(
         context: *mut ibv_context,
         nic: Arc<nic::Pd>,
         parent: Option<(*mut ibv_pd, *mut ibv_td)>,
     ) -> *mut ibv_pd {
         let c = ibv_pd { context, handle: import::remember_domain(&nic) };
-        Box::into_raw(Box::new(Pd { c: c.into(), nic, users: AtomicU32::new(0), parent })).cast()
+        // SAFETY: as the caller says.
+        let shared = unsafe { Context::share(context) };
+        let pd = Pd { c: c.into(), nic, users: AtomicU32::new(0), parent, _context: shared };
+        Box::into_raw(Box::new(pd)).cast()
     }
 }
 
@@ -80,6 +91,24 @@ struct Mr {
     access: c_uint,
     /// What it lies on, where that is not the program's own memory.
     on: Option<Under>,
+    /// Of another context's region that was imported here.
+    imported: bool,
+}
+
+/// The regions there are.
+static MRS: Live = Live::new();
+
+/// Ends the regions of a context, as its file is closing: peers find no memory of this program any more, which may free it.
+/// Their C objects stay.
+pub(crate) fn end_all(context: &Context) {
+    MRS.each(|mr: *mut ibv_mr| {
+        // SAFETY: it is in the table, and stays while it is looked at; so does its context.
+        let (ours, of) = unsafe { (&*mr.cast::<Mr>(), Context::of((*mr).context)) };
+        if std::ptr::eq(of, context) && !ours.imported {
+            // An error says that it is no more.
+            _ = ours.pd.deregister(ours.nic);
+        }
+    });
 }
 
 /// What a region lies on and keeps; held, never looked at.
@@ -94,7 +123,8 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     border::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
         let nic = Arc::new(unsafe { Context::usable(context)? }.nic.alloc_pd()?);
-        Ok(Pd::make(context, nic, None))
+        // SAFETY: as above.
+        Ok(unsafe { Pd::make(context, nic, None) })
     })
 }
 
@@ -110,7 +140,9 @@ pub(crate) unsafe extern "C" fn alloc_td(
             return Err(Errno(libc::EINVAL));
         }
         let c = ibv_td { context };
-        Ok(Box::into_raw(Box::new(Td { c: c.into(), users: AtomicU32::new(0) })).cast())
+        // SAFETY: as above.
+        let _context = unsafe { Context::share(context) };
+        Ok(Box::into_raw(Box::new(Td { c: c.into(), users: AtomicU32::new(0), _context })).cast())
     })
 }
 
@@ -155,7 +187,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             ours.users.fetch_add(1, Ordering::AcqRel);
             ours.nic.clone()
         };
-        Ok(Pd::make(context, nic, Some((pd, td))))
+        // SAFETY: as above.
+        Ok(unsafe { Pd::make(context, nic, Some((pd, td))) })
     })
 }
 
@@ -224,11 +257,37 @@ pub(crate) unsafe fn make(
     on: Option<Under>,
 ) -> *mut ibv_mr {
     // SAFETY: as the caller says.
+    unsafe { enter(pd, nic, addr, length, access, on, false) }
+}
+
+/// The C object of another context's region.
+///
+/// # Safety
+///
+/// As for [`make`].
+pub(crate) unsafe fn make_imported(pd: *mut ibv_pd, nic: nic::Mr, length: usize) -> *mut ibv_mr {
+    // SAFETY: as the caller says.
+    unsafe { enter(pd, nic, null_mut(), length, 0, None, true) }
+}
+
+unsafe fn enter(
+    pd: *mut ibv_pd,
+    nic: nic::Mr,
+    addr: *mut c_void,
+    length: usize,
+    access: c_uint,
+    on: Option<Under>,
+    imported: bool,
+) -> *mut ibv_mr {
+    // SAFETY: as the caller says.
     let (ours, context) = unsafe { (Pd::of(pd), (*pd).context) };
     ours.users.fetch_add(1, Ordering::AcqRel);
     let key = nic.key.0;
     let c = ibv_mr { context, pd, addr, length, handle: key >> 16, lkey: key, rkey: key };
-    Box::into_raw(Box::new(Mr { c: c.into(), nic, pd: ours.nic.clone(), access, on })).cast()
+    let mr = Mr { c: c.into(), nic, pd: ours.nic.clone(), access, on, imported };
+    let mr = Box::into_raw(Box::new(mr));
+    MRS.enter(mr);
+    mr.cast()
 }
 
 /// `ibv_reg_mr`. errno: EINVAL for illegal access flags, and for `IBV_ACCESS_FLUSH_PERSISTENT` where the memory is not of a file
@@ -375,7 +434,8 @@ pub(crate) unsafe extern "C" fn advise_mr(
 ///
 /// It is used by nobody any more.
 pub(crate) unsafe fn forget(mr: *mut ibv_mr) -> Option<Under> {
-    // SAFETY: made by `Box::into_raw` in `make`.
+    MRS.leave(mr);
+    // SAFETY: made by `Box::into_raw` in `enter`.
     let mr = unsafe { Box::from_raw(mr.cast::<Mr>()) };
     let Mr { c, on, .. } = *mr;
     // SAFETY: a domain lives as long as its regions, by `ibv_dealloc_pd`'s EBUSY.
@@ -387,9 +447,9 @@ pub(crate) unsafe fn forget(mr: *mut ibv_mr) -> Option<Under> {
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     border::or_errno(|| {
         // SAFETY: a region of ours and its context, by the man page's contract.
-        let (ours, is_ours) = unsafe { (&*mr.cast::<Mr>(), Context::of((*mr).context).instance.is_ours()) };
-        // In a forked child accesses that were under way in the parent never end.
-        if is_ours {
+        let (ours, context) = unsafe { (&*mr.cast::<Mr>(), Context::of((*mr).context)) };
+        // In a forked child accesses that were under way in the parent never end. A context's end has ended its regions.
+        if context.instance.is_ours() && !context.is_closed() {
             ours.pd.deregister(ours.nic)?;
         }
         // SAFETY: as above, and used by nobody.

@@ -15,6 +15,7 @@ mod flow;
 mod flow_counter;
 pub mod fork;
 pub mod import;
+mod live;
 pub mod marshall;
 pub mod mcast;
 pub mod memory;

@@ -2,8 +2,8 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use abi::verbs::{
@@ -19,6 +19,7 @@ use crate::verbs::ah;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::event::Unacked;
+use crate::verbs::live::Live;
 use crate::verbs::memory::Pd;
 use crate::verbs::qp_ex::{self, Builder};
 use crate::verbs::srq::Srq;
@@ -38,6 +39,50 @@ pub(crate) struct Qp {
     pub instance: Arc<Instance>,
     /// What it spreads its frames over, or NULL. It has no completion queues then.
     table: *mut ibv_rwq_ind_table,
+    /// What must not be freed before it.
+    kept: Mutex<Vec<Arc<dyn Send + Sync>>>,
+    context: Arc<Context>,
+}
+
+/// The queue pairs there are.
+static QPS: Live = Live::new();
+
+/// The adapter's queue pair behind one that a program names; `None` where it is destroyed, or none of this process.
+pub(crate) fn find(qp: *mut ibv_qp) -> Option<Arc<nic::Qp>> {
+    // SAFETY: it is in the table, and stays while it is looked at.
+    QPS.with(qp, |qp| unsafe { Qp::of(qp) }.nic.clone())
+}
+
+/// Whether it is there and not destroyed.
+pub(crate) fn exists(qp: *mut ibv_qp) -> bool {
+    QPS.has(qp)
+}
+
+/// Keeps something until the queue pair is destroyed; nothing where it is.
+pub(crate) fn keep(qp: *mut ibv_qp, what: Arc<dyn Send + Sync>) {
+    QPS.with(qp, |qp| {
+        // SAFETY: as in `find`.
+        unsafe { Qp::of(qp) }.kept.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    });
+}
+
+/// Brings the state that C sees up to date; of one that is destroyed there is none.
+pub(crate) fn show_state(qp: *mut ibv_qp) {
+    // SAFETY: as in `find`.
+    QPS.with(qp, |qp| unsafe { (*qp).state = Qp::of(qp).nic.state() as u32 });
+}
+
+/// Ends what a context's queue pairs do, as its file is closing; their C objects stay.
+pub(crate) fn end_all(context: &Context) {
+    let mut ended = Vec::new();
+    QPS.each(|qp: *mut ibv_qp| {
+        // SAFETY: as in `find`.
+        let ours = unsafe { Qp::of(qp) };
+        if std::ptr::eq(Arc::as_ptr(&ours.context), context) {
+            ended.push((qp, ours.nic.clone()));
+        }
+    });
+    ended.iter().for_each(|(qp, nic)| give_back(*qp, nic, context));
 }
 
 impl Qp {
@@ -158,7 +203,11 @@ pub(crate) unsafe fn create_with(
         xrcd: std::ptr::null_mut(),
         instance,
         table: std::ptr::null_mut(),
+        kept: Mutex::default(),
+        // SAFETY: as the caller says.
+        context: unsafe { Context::share((*pd).context) },
     }));
+    QPS.enter(qp);
     nic.cookie.store(qp.expose_provenance() as u64, Ordering::Release);
     Ok(qp.cast())
 }
@@ -219,7 +268,11 @@ pub(crate) unsafe fn create_over_table(
         xrcd: std::ptr::null_mut(),
         instance: context_of_it.instance.clone(),
         table: init.rwq_ind_tbl,
+        kept: Mutex::default(),
+        // SAFETY: as the caller says.
+        context: unsafe { Context::share(context) },
     }));
+    QPS.enter(qp);
     nic.cookie.store(qp.expose_provenance() as u64, Ordering::Release);
     Ok(qp.cast())
 }
@@ -245,13 +298,23 @@ pub(crate) unsafe fn make_target(
     c.state = nic.state() as u32;
     c.qp_type = QpType::XrcRecv as u32;
     // SAFETY: as the caller says.
-    let instance = unsafe {
+    let context = unsafe {
         Xrcd::of(xrcd).users.fetch_add(1, Ordering::AcqRel);
-        Context::of(context).instance.clone()
+        Context::share(context)
     };
-    let (async_events, table) = (Unacked::default(), std::ptr::null_mut());
-    Box::into_raw(Box::new(Qp { c: ex.into(), nic, builder: None, async_events, xrcd, instance, table }))
-        .cast()
+    let qp = Box::into_raw(Box::new(Qp {
+        c: ex.into(),
+        nic,
+        builder: None,
+        async_events: Unacked::default(),
+        xrcd,
+        instance: context.instance.clone(),
+        table: std::ptr::null_mut(),
+        kept: Mutex::default(),
+        context,
+    }));
+    QPS.enter(qp);
+    qp.cast()
 }
 
 /// Counts a queue pair in or out at what it uses: what it has not is NULL.
@@ -279,19 +342,18 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_a
 }
 
 /// Gives a handle back, and the queue pair with the last.
-fn release(ours: &Qp, context: &Context) {
-    let last = ours.nic.handles.fetch_sub(1, Ordering::AcqRel) == 1;
+fn give_back(handle: *mut ibv_qp, nic: &Arc<nic::Qp>, context: &Context) {
+    let last = nic.handles.fetch_sub(1, Ordering::AcqRel) == 1;
     {
         let _handing_out = context.handing_out.begin();
         // Events are told of the handle that made it; the others go on without.
-        if std::ptr::eq(Qp::c_of(&ours.nic).cast::<Qp>(), ours) {
-            ours.nic.cookie.store(0, Ordering::Release);
+        if Qp::c_of(nic) == handle {
+            nic.cookie.store(0, Ordering::Release);
         }
     }
     if last {
-        ours.nic.destroy();
+        nic.destroy();
     }
-    ours.async_events.wait();
 }
 
 /// `ibv_destroy_qp`: EBUSY while it is attached to a multicast group or a flow rule leads to it; waits until its
@@ -300,18 +362,22 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     border::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
-        // SAFETY: what a queue pair uses lives as long as it, by their EBUSY and the man page's contract.
-        let (context, send_cq, recv_cq, pd) =
-            unsafe { (Context::of((*qp).context), (*qp).send_cq, (*qp).recv_cq, (*qp).pd) };
+        // SAFETY: what a queue pair uses lives as long as it, by their EBUSY.
+        let (send_cq, recv_cq, pd) = unsafe { ((*qp).send_cq, (*qp).recv_cq, (*qp).pd) };
         let table = ours.table;
-        if ours.instance.is_ours() {
+        // What its context's end has left of it is the C object.
+        if ours.instance.is_ours() && !ours.context.is_closed() {
             if ours.nic.is_attached() || ours.nic.is_steered_to() {
                 return Err(Errno(libc::EBUSY));
             }
-            release(ours, context);
+            give_back(qp, &ours.nic, &ours.context);
             // Its last messages, or ACKs, are repeated by nobody, and the program may end now.
             ours.instance.host.sweep();
         }
+        if ours.instance.is_ours() {
+            ours.async_events.wait();
+        }
+        QPS.leave(qp);
         // SAFETY: as above.
         unsafe {
             uses(send_cq, recv_cq, pd, |n| _ = n.fetch_sub(1, Ordering::AcqRel));

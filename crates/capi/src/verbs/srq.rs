@@ -2,8 +2,8 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use abi::verbs::{
     self as v, ibv_context, ibv_cq, ibv_ops_wr, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr,
@@ -17,6 +17,7 @@ use crate::instance::Instance;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::event::Unacked;
+use crate::verbs::live::Live;
 use crate::verbs::memory::Pd;
 use crate::verbs::post;
 use crate::verbs::xrc::Xrcd;
@@ -31,6 +32,24 @@ pub(crate) struct Srq {
     pub users: AtomicU32,
     kind: Kind,
     instance: Arc<Instance>,
+    /// What must not be freed before it.
+    kept: Mutex<Vec<Arc<dyn Send + Sync>>>,
+}
+
+/// The shared receive queues there are.
+static SRQS: Live = Live::new();
+
+/// Whether one that a program names is there and not destroyed.
+pub(crate) fn exists(srq: *mut ibv_srq) -> bool {
+    SRQS.has(srq)
+}
+
+/// Keeps something until the queue is destroyed; nothing where it is.
+pub(crate) fn keep(srq: *mut ibv_srq, what: Arc<dyn Send + Sync>) {
+    SRQS.with(srq, |srq| {
+        // SAFETY: it is in the table, and stays while it is looked at.
+        unsafe { Srq::of(srq) }.kept.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    });
 }
 
 /// What kind of queue it is, and what it uses: objects of ours that live as long as it, by their EBUSY.
@@ -150,7 +169,9 @@ unsafe fn create_with(
         users: AtomicU32::new(0),
         kind,
         instance: ours.instance.clone(),
+        kept: Mutex::default(),
     }));
+    SRQS.enter(srq);
     nic.cookie.store(srq.expose_provenance() as u64, Ordering::Release);
     Ok(srq.cast())
 }
@@ -211,7 +232,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         if ours.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: what it uses lives as long as it, by its EBUSY and the man page's contract.
+        // SAFETY: what it uses lives as long as it, by its EBUSY; the context as long as its domain.
         let (context, pd) = unsafe { (Context::of((*srq).context), (*srq).pd) };
         if ours.instance.is_ours() {
             {
@@ -221,6 +242,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
             ours.nic.destroy();
             ours.async_events.wait();
         }
+        SRQS.leave(srq);
         // SAFETY: as above; made by `Box::into_raw` in `create`, and used by nobody.
         unsafe {
             Pd::of(pd).users.fetch_sub(1, Ordering::AcqRel);

@@ -13,6 +13,7 @@ use wire::Rkey;
 
 use crate::border::{self, Errno};
 use crate::verbs::context::Context;
+use crate::verbs::live::Live;
 use crate::verbs::memory::Pd;
 use crate::verbs::post;
 use crate::verbs::qp::Qp;
@@ -23,6 +24,21 @@ pub(crate) struct Mw {
     c: UnsafeCell<ibv_mw>,
     nic: nic::Mw,
     pd: Arc<nic::Pd>,
+}
+
+/// The windows there are.
+static MWS: Live = Live::new();
+
+/// Ends the windows of a context, as its file is closing; their C objects stay.
+pub(crate) fn end_all(context: &Context) {
+    MWS.each(|mw: *mut ibv_mw| {
+        // SAFETY: it is in the table, and stays while it is looked at; so does its context.
+        let (ours, of) = unsafe { (Mw::of(mw), Context::of((*mw).context)) };
+        if std::ptr::eq(of, context) {
+            // An error says that it is no more.
+            _ = ours.pd.free_window(ours.nic);
+        }
+    });
 }
 
 impl Mw {
@@ -47,7 +63,9 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
         ours.users.fetch_add(1, Ordering::AcqRel);
         let rkey = ours.nic.window_key(nic).0;
         let c = ibv_mw { context, pd, rkey, handle: rkey >> 16, type_: kind };
-        Ok(Box::into_raw(Box::new(Mw { c: c.into(), nic, pd: ours.nic.clone() })).cast())
+        let mw = Box::into_raw(Box::new(Mw { c: c.into(), nic, pd: ours.nic.clone() }));
+        MWS.enter(mw);
+        Ok(mw.cast())
     })
 }
 
@@ -55,10 +73,12 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     border::or_errno(|| {
         // SAFETY: a window of ours and its context, by the man page's contract.
-        let (ours, is_ours) = unsafe { (Mw::of(mw), Context::of((*mw).context).instance.is_ours()) };
-        if is_ours {
+        let (ours, context) = unsafe { (Mw::of(mw), Context::of((*mw).context)) };
+        // A context's end has ended its windows.
+        if context.instance.is_ours() && !context.is_closed() {
             ours.pd.free_window(ours.nic)?;
         }
+        MWS.leave(mw);
         // SAFETY: a domain lives as long as its windows, by its EBUSY; made by `Box::into_raw` in `alloc_mw`, and used by
         // nobody.
         unsafe {

@@ -23,6 +23,7 @@ pub(crate) struct Xrcd {
     /// Queue pairs and shared receive queues made with this handle.
     pub users: AtomicU32,
     instance: Arc<Instance>,
+    _context: Arc<Context>,
 }
 
 impl Xrcd {
@@ -87,6 +88,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             nic,
             users: AtomicU32::new(0),
             instance: ours.instance.clone(),
+            // SAFETY: as above.
+            _context: unsafe { Context::share(context) },
         };
         Ok(Box::into_raw(Box::new(xrcd)).cast())
     })

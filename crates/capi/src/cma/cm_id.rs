@@ -1,0 +1,344 @@
+//! What stands behind an identifier, and which identifiers there are.
+//!
+//! Programs destroy things in any order that librdmacm bears: it looks at an identifier only during a call on it. So here
+//! every call finds its identifier in a table, by address: one destroyed is not in it, and the call says EINVAL. librdmacm
+//! also bears `rdma_destroy_qp` after `rdma_destroy_id`, whose memory it reads when it is free already (wrappers in other
+//! languages drop things so). Here that memory stays as long as the queue pair or the shared receive queue that the
+//! identifier names.
+
+use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use abi::cma::{rdma_cm_id, rdma_event_channel};
+use abi::sa::ibv_sa_path_rec;
+use abi::verbs::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_qp_type};
+use node::id::Progress;
+use node::{IbService, Id};
+use wire::Gid;
+
+use crate::border::Errno;
+use crate::cma::addrinfo::Resolution;
+use crate::cma::channel::{self, Channel};
+use crate::cma::devices::{context_of, default_pd};
+use crate::cma::sockaddr;
+use crate::instance::Instance;
+use crate::per_process::PerProcess;
+use crate::verbs::event::Unacked;
+use crate::verbs::{qp, srq};
+
+/// Subnet prefix and rate code of RoCE path records as the kernel makes them (IB_RATE_PORT_CURRENT's neighbour, 10 Gb/s).
+const RATE_10_GBPS: u8 = 3;
+/// "Exactly", of a path record's selectors.
+const SELECT_EXACTLY: u8 = 2;
+/// Packet life time code of RoCE paths in the kernel.
+const PACKET_LIFE_TIME: u8 = 16;
+
+/// What a passive endpoint keeps for its requests.
+#[derive(Clone, Copy)]
+pub(crate) struct Saved {
+    pub pd: *mut ibv_pd,
+    pub init: ibv_qp_init_attr,
+}
+
+/// An identifier as C sees it, and the node's.
+#[repr(C)]
+pub(crate) struct CmId {
+    c: UnsafeCell<rdma_cm_id>,
+    path: UnsafeCell<ibv_sa_path_rec>,
+    pub node: Arc<Id>,
+    pub instance: Arc<Instance>,
+    pub unacked: Unacked,
+    /// Where its events are handed out.
+    channel: Mutex<Arc<Channel>>,
+    /// Calls wait for their event on a channel of the identifier's own.
+    synchronous: AtomicBool,
+    saved: Mutex<Option<Saved>>,
+    /// rdma_create_qp made the completion queues.
+    pub owns_cqs: AtomicBool,
+    /// What stands before the program's private data in its request (`ai_connect`).
+    pub connect_data: Mutex<Vec<u8>>,
+    /// What became of rdma_resolve_addrinfo.
+    addrinfo: Mutex<Resolution>,
+}
+
+// SAFETY: what C sees is plain data that calls on the identifier change, which a program makes one after the other as with
+// librdmacm; all else is locked or atomic. Pointers in `saved` are only handed back to calls of the program's.
+unsafe impl Send for CmId {}
+// SAFETY: as above.
+unsafe impl Sync for CmId {}
+
+/// An identifier in the table.
+enum Entry {
+    Alive(Arc<CmId>),
+    /// Destroyed; its memory stays while something that it names does.
+    Destroyed(Weak<CmId>),
+}
+
+/// The identifiers there are, by the address of their C structure.
+static IDS: PerProcess<Mutex<BTreeMap<usize, Entry>>> = PerProcess::new();
+
+fn ids() -> MutexGuard<'static, BTreeMap<usize, Entry>> {
+    IDS.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn alive(at: usize) -> Option<Arc<CmId>> {
+    match ids().get(&at) {
+        Some(Entry::Alive(id)) => Some(id.clone()),
+        _ => None,
+    }
+}
+
+impl CmId {
+    /// The identifier behind a C structure. EINVAL for NULL, for one that was destroyed, and for a parent's in a forked child.
+    pub fn checked(id: *mut rdma_cm_id) -> Result<Arc<CmId>, Errno> {
+        alive(id.addr()).ok_or(Errno(libc::EINVAL))
+    }
+
+    /// The same, also where it was destroyed but a queue pair or shared receive queue keeps its memory.
+    pub fn even_destroyed(id: *mut rdma_cm_id) -> Option<Arc<CmId>> {
+        match ids().get(&id.addr())? {
+            Entry::Alive(id) => Some(id.clone()),
+            Entry::Destroyed(id) => id.upgrade(),
+        }
+    }
+
+    /// The C identifier of one of the node's; none where the program never got one, or has destroyed it.
+    pub fn of_node(id: &Id) -> Option<Arc<CmId>> {
+        alive(id.cookie.load(Ordering::Acquire) as usize)
+    }
+
+    /// Takes an identifier out of the table: from now on no call finds it. EINVAL as for [`CmId::checked`].
+    pub fn retire(id: *mut rdma_cm_id) -> Result<Arc<CmId>, Errno> {
+        let mut ids = ids();
+        let entry = ids.get_mut(&id.addr()).ok_or(Errno(libc::EINVAL))?;
+        let Entry::Alive(ours) = &*entry else { return Err(Errno(libc::EINVAL)) };
+        let ours = ours.clone();
+        // The share of the table goes with the entry, and is not the last.
+        *entry = Entry::Destroyed(Arc::downgrade(&ours));
+        Ok(ours)
+    }
+
+    /// The identifiers whose events go to a channel.
+    pub fn all_on(channel: &Arc<Channel>) -> Vec<Arc<CmId>> {
+        let alive = |entry: &Entry| match entry {
+            Entry::Alive(id) => Some(id.clone()),
+            Entry::Destroyed(_) => None,
+        };
+        let all: Vec<_> = ids().values().filter_map(alive).collect();
+        all.into_iter().filter(|id| Arc::ptr_eq(&id.channel(), channel)).collect()
+    }
+
+    /// The C structure.
+    pub fn c(&self) -> *mut rdma_cm_id {
+        self.c.get()
+    }
+
+    /// Where its events are handed out.
+    pub fn channel(&self) -> Arc<Channel> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether calls wait for their event.
+    pub fn is_synchronous(&self) -> bool {
+        self.synchronous.load(Ordering::Acquire)
+    }
+
+    /// From now on its events go to another channel; what it was before.
+    ///
+    /// # Safety
+    ///
+    /// `c` is the C structure of `channel`.
+    pub unsafe fn move_to(
+        &self,
+        channel: Arc<Channel>,
+        c: *mut rdma_event_channel,
+        synchronous: bool,
+    ) -> (*mut rdma_event_channel, bool) {
+        *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;
+        let was = self.synchronous.swap(synchronous, Ordering::AcqRel);
+        // SAFETY: the C structure lives as long as this, and the program looks at it after the call.
+        (std::mem::replace(unsafe { &mut (*self.c()).channel }, c), was)
+    }
+
+    /// What a passive endpoint keeps for its requests.
+    pub fn saved(&self) -> MutexGuard<'_, Option<Saved>> {
+        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What became of rdma_resolve_addrinfo.
+    pub fn resolution(&self) -> MutexGuard<'_, Resolution> {
+        self.addrinfo.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes an identifier whose events go to `channel`, and enters it into the table.
+    pub fn make(
+        node: Arc<Id>,
+        instance: Arc<Instance>,
+        channel: (*mut rdma_event_channel, Arc<Channel>),
+        user: *mut c_void,
+        ps: u32,
+        synchronous: bool,
+    ) -> Arc<CmId> {
+        // SAFETY: pointers, integers and unions of plain bytes.
+        let (mut c, path): (rdma_cm_id, ibv_sa_path_rec) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        c.channel = channel.0;
+        c.context = user;
+        c.ps = ps;
+        c.qp_type = node.kind as ibv_qp_type;
+        let id = Arc::new(CmId {
+            c: c.into(),
+            path: path.into(),
+            node: node.clone(),
+            instance,
+            unacked: Unacked::default(),
+            channel: Mutex::new(channel.1),
+            synchronous: AtomicBool::new(synchronous),
+            saved: Mutex::default(),
+            owns_cqs: AtomicBool::new(false),
+            connect_data: Mutex::default(),
+            addrinfo: Mutex::default(),
+        });
+        let at = Arc::as_ptr(&id).expose_provenance();
+        ids().insert(at, Entry::Alive(id.clone()));
+        node.cookie.store(at as u64, Ordering::Release);
+        id
+    }
+
+    /// The C object of a request's new identifier: context, channel and port space are the listener's.
+    pub fn incoming(node: &Arc<Id>, listener: &CmId) -> Result<Arc<CmId>, Errno> {
+        // SAFETY: the C structure lives as long as the listener.
+        let (channel, context, ps) =
+            unsafe { ((*listener.c()).channel, (*listener.c()).context, (*listener.c()).ps) };
+        if !listener.is_synchronous() {
+            let shared = (channel, listener.channel());
+            return Ok(CmId::make(node.clone(), listener.instance.clone(), shared, context, ps, false));
+        }
+        let own = channel::create(&listener.instance)?;
+        listener.instance.node().migrate(node, &own.1.node);
+        Ok(CmId::make(node.clone(), listener.instance.clone(), own, context, ps, true))
+    }
+
+    /// The queue pair that `id->qp` names, the node's from now on: programs put one of their own there, or none any more
+    /// (librdmacm looks there with every call). EINVAL for one that was destroyed or is another device's.
+    ///
+    /// # Safety
+    ///
+    /// No other thread changes what C sees.
+    pub unsafe fn take_in_qp(&self) -> Result<(), Errno> {
+        // SAFETY: as the caller says.
+        let named = unsafe { (*self.c()).qp };
+        let nic = match named.is_null() {
+            true => None,
+            false => Some(qp::find(named).ok_or(Errno(libc::EINVAL))?),
+        };
+        Ok(self.instance.node().take_in_qp(&self.node, nic)?)
+    }
+
+    /// Keeps the memory while what C sees in it, the queue pair and the shared receive queue, exists.
+    ///
+    /// # Safety
+    ///
+    /// As for [`CmId::take_in_qp`].
+    pub unsafe fn stay_with_what_it_names(self: &Arc<CmId>) {
+        // SAFETY: as the caller says.
+        unsafe {
+            qp::keep((*self.c()).qp, self.clone());
+            srq::keep((*self.c()).srq, self.clone());
+        }
+    }
+
+    /// Brings the C-visible fields up to date: device, addresses, path.
+    ///
+    /// # Safety
+    ///
+    /// As for [`CmId::take_in_qp`].
+    pub unsafe fn refresh(&self) {
+        let c = self.c();
+        let (device, source, dest, progress, route, ib, chosen) = {
+            let inner = self.node.lock();
+            let device = inner.device.clone();
+            (device, inner.source, inner.dest, inner.progress, inner.route, inner.ib, inner.path)
+        };
+        // SAFETY: C-visible fields, which C reads after the call or event that this precedes.
+        unsafe {
+            if let Some(source) = source {
+                sockaddr::write(&source, &mut (*c).route.addr.src);
+                (*c).route.addr.addr.ibaddr.sgid = ibv_gid { raw: Gid::from(source.ip()).0 };
+                (*c).route.addr.addr.ibaddr.pkey = wire::Pkey::default().0.to_be();
+            }
+            if let Some(dest) = dest {
+                sockaddr::write(&dest, &mut (*c).route.addr.dst);
+                (*c).route.addr.addr.ibaddr.dgid = ibv_gid { raw: Gid::from(dest.ip()).0 };
+            }
+            if let (Some(ib), Some(source)) = (ib, source) {
+                let gid = |ip: IpAddr| if ip.is_unspecified() { Gid::default() } else { ip.into() };
+                sockaddr::write_ib(gid(source.ip()), &ib, &mut (*c).route.addr.src);
+                if let Some(dest) = dest {
+                    let theirs = IbService { sid: 0, sid_mask: 0, ..ib };
+                    sockaddr::write_ib(gid(dest.ip()), &theirs, &mut (*c).route.addr.dst);
+                }
+            }
+            // Connecting and disconnecting move it.
+            qp::show_state((*c).qp);
+            if let Some(device) = &device
+                && (*c).verbs.is_null()
+                && let Ok(verbs) = context_of(device)
+            {
+                (*c).verbs = verbs;
+                (*c).port_num = 1;
+                // Programs that make a queue pair of their own make it in this domain (rdma_cm(7): id->pd).
+                if (*c).pd.is_null() {
+                    (*c).pd = default_pd(device).unwrap_or(std::ptr::null_mut());
+                }
+            }
+            let has_path = !matches!(
+                progress,
+                Progress::Idle
+                    | Progress::Bound
+                    | Progress::AddressQuery
+                    | Progress::AddressResolved
+                    | Progress::Listening
+            );
+            if let (true, Some(device), Some(route), 0) = (has_path, device, route, (*c).route.num_paths) {
+                let path = self.path.get();
+                (*path).sgid = (*c).route.addr.addr.ibaddr.sgid;
+                (*path).dgid = (*c).route.addr.addr.ibaddr.dgid;
+                (*path).hop_limit = 64;
+                (*path).reversible = 1;
+                (*path).numb_path = 1;
+                (*path).pkey = wire::Pkey::default().0.to_be();
+                (*path).mtu_selector = SELECT_EXACTLY;
+                let fits = wire::Mtu::for_link(route.mtu).unwrap_or(wire::Mtu::M256);
+                (*path).mtu = fits.min(device.port().mtu).code();
+                (*path).rate_selector = SELECT_EXACTLY;
+                (*path).rate = RATE_10_GBPS;
+                (*path).packet_life_time_selector = SELECT_EXACTLY;
+                (*path).packet_life_time = PACKET_LIFE_TIME;
+                if let Some(chosen) = chosen {
+                    (*path).mtu = (*path).mtu.min(chosen.mtu.code());
+                    (*path).traffic_class = chosen.traffic_class;
+                    (*path).flow_label = chosen.flow_label.to_be();
+                    (*path).sl = chosen.service_level;
+                    (*path).packet_life_time = chosen.packet_life_time;
+                }
+                (*c).route.path_rec = path;
+                (*c).route.num_paths = 1;
+            }
+        }
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        let mut ids = ids();
+        let at = (&raw const *self).addr();
+        if matches!(ids.get(&at), Some(Entry::Destroyed(_))) {
+            ids.remove(&at);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Which C objects exist, by address. Programs leave pointers to objects in structures that librdmacm looks into later
+//! (`rdma_cm_id.qp` and `srq`), and destroy the objects first; devices are closed before what was made on them. Whoever
+//! follows such a pointer asks here, and holds the table until it has done with the object.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::per_process::PerProcess;
+
+/// The addresses of the objects of one kind that this process has made and not destroyed.
+pub(crate) struct Live(PerProcess<Mutex<BTreeSet<usize>>>);
+
+impl Live {
+    pub const fn new() -> Live {
+        Live(PerProcess::new())
+    }
+
+    /// An object is made.
+    pub fn enter<T>(&self, object: *mut T) {
+        self.lock().insert(object.expose_provenance());
+    }
+
+    /// An object is about to be freed: whoever looked at it has done so, and nobody finds it any more.
+    pub fn leave<T>(&self, object: *mut T) {
+        self.lock().remove(&object.addr());
+    }
+
+    /// Runs `f` on an object while it can not be freed; `None` where there is no such object any more. `f` makes and destroys
+    /// none of this kind.
+    pub fn with<T, R>(&self, object: *mut T, f: impl FnOnce(*mut T) -> R) -> Option<R> {
+        let live = self.lock();
+        live.contains(&object.addr()).then(|| f(object))
+    }
+
+    /// Whether it exists.
+    pub fn has<T>(&self, object: *mut T) -> bool {
+        self.with(object, |_| ()).is_some()
+    }
+
+    /// Runs `f` on all objects while none can be freed.
+    pub fn each<T>(&self, f: impl FnMut(*mut T)) {
+        self.lock().iter().map(|&at| std::ptr::with_exposed_provenance_mut::<T>(at)).for_each(f);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.0.get().lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
