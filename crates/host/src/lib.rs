@@ -11,7 +11,7 @@
 //! | `ports`, `receive` | the receive path: which sockets, and one of them |
 //! | `sockets` | how both kinds are set up |
 //! | `raw` over `packet` | whole frames of an interface |
-//! | `registry` | names, and packets handed from process to process |
+//! | `registry` over `names` | names, and packets handed from process to process |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
 //! | `view` | a file system view for one program |
 //! | `fork`, `sys` | descriptors that end with a fork; system calls. With `packet` the only unsafe code |
@@ -26,6 +26,7 @@ mod interest;
 mod interfaces;
 mod lease;
 mod link;
+pub mod names;
 mod neighbours;
 mod netlink;
 mod packet;

@@ -1,56 +1,31 @@
 //! Names that processes of one network namespace claim, as abstract Unix sockets (unix(7)): atomic to claim, gone with
 //! the process, scoped like the addresses. They are the registry of blocks and ports, and the way packets take to
-//! the process that they are for.
-//!
-//! | name | what |
-//! |---|---|
-//! | `verbena/1/block/0a3` | a block of queue pair numbers and communication ids, in hexadecimal |
-//! | `verbena/1/port/tcp/*/7174` | a port of a port space on all addresses |
-//! | `verbena/1/port/tcp/::/7174` | the same on all of a family |
-//! | `verbena/1/port/tcp/10.0.0.1/7174` | the same on one |
-//! | `verbena/1/shared/tcp/*/7174/1c0ffee5` | one of those who share it, with a random number in hexadecimal |
-//!
-//! The 1 is the version of these names and of the messages on their connections. One message is one packet:
-//!
-//! | bytes | field |
-//! |---|---|
-//! | 1 | 4 or 6, the IP version |
-//! | 3 | 0 |
-//! | 4 | interface index |
-//! | 2 + 2 | source port, destination port |
-//! | 4 + 4 | scopes of source and destination address |
-//! | 16 + 16 | source, destination address; an IPv4 address in the first four bytes |
-//! | rest | the packet, BTH to ICRC |
-//!
-//! Numbers are little-endian. Both ends must belong to one user.
+//! the process that they are for. What names and messages look like is in `names`. Both ends must belong to one user.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use node::Name;
-use node::world::{Claim, ClaimError, Datagram, Hold};
+use node::world::{Claim, ClaimError, Datagram};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use wire::mad::PortSpace;
 
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::interest::{HANG_UP, IN, Interest, Source};
+use crate::names;
 use crate::sockets;
 use crate::sys::{self, ControlBuffer};
 
-const PREFIX: &str = "verbena/1/";
 /// Connections of other processes that wait to be accepted.
 const BACKLOG: i32 = 128;
 /// Most connections to other processes that are kept for forwarding alone.
 const MAX_BEARERS: usize = 512;
 /// Bytes of queue on such a connection; the system's limit may be lower.
 const QUEUE_BYTES: u32 = 1 << 21;
-/// Bytes in front of a packet.
-const HEADER: usize = 52;
 
 /// The processes that bear names we use.
 #[derive(Default)]
@@ -136,7 +111,7 @@ pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
     let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
     let mut names: Vec<Name> = String::from_utf8_lossy(&table)
         .lines()
-        .filter_map(|line| parse(line.rsplit_once(' ')?.1.strip_prefix('@')?))
+        .filter_map(|line| names::parse(line.rsplit_once(' ')?.1.strip_prefix('@')?))
         .filter(|name| name.is_of_port(space, port))
         .collect();
     // Accepted connections bear the name of their listener too.
@@ -154,7 +129,7 @@ impl Registry {
         interest: &Interest,
         counters: &Counters,
     ) -> bool {
-        let header = emit(datagram);
+        let header = names::emit(datagram);
         let buffers = [IoSlice::new(&header), IoSlice::new(datagram.bytes)];
         // A connection may have ended unnoticed, and its name have a new bearer: so a second attempt.
         for _ in 0..2 {
@@ -308,7 +283,7 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return false,
             };
-            match read(&bytes[..len]) {
+            match names::read(&bytes[..len]) {
                 Some(datagram) => {
                     add(&counters.forwarded_in, 1);
                     each(datagram);
@@ -332,91 +307,5 @@ impl AsRawFd for Bearer {
 }
 
 fn address(name: Name) -> io::Result<SockAddr> {
-    let text = match name {
-        Name::Block(block) => format!("\0{PREFIX}block/{block:03x}"),
-        Name::Port { space, addr, port } => {
-            format!("\0{PREFIX}port/{}/{}/{port}", space_name(space), addr_name(addr))
-        }
-        Name::Shared { space, addr, port, holder } => {
-            format!("\0{PREFIX}shared/{}/{}/{port}/{holder:x}", space_name(space), addr_name(addr))
-        }
-    };
-    SockAddr::unix(text)
-}
-
-fn addr_name(addr: Option<IpAddr>) -> String {
-    addr.map_or_else(|| "*".to_owned(), |addr| addr.to_string())
-}
-
-/// The name in an abstract address, without its leading zero.
-fn parse(text: &str) -> Option<Name> {
-    let mut parts = text.strip_prefix(PREFIX)?.split('/');
-    let name = match parts.next()? {
-        "block" => Name::Block(u16::from_str_radix(parts.next()?, 16).ok()?),
-        kind @ ("port" | "shared") => {
-            let space = parts.next()?;
-            let space = SPACES.into_iter().find(|&known| space_name(known) == space)?;
-            let addr = match parts.next()? {
-                "*" => None,
-                addr => Some(addr.parse().ok()?),
-            };
-            let port = parts.next()?.parse().ok()?;
-            match kind {
-                "port" => Name::Port { space, addr, port },
-                _ => {
-                    let holder = u32::from_str_radix(parts.next()?, 16).ok()?;
-                    Name::Shared { space, addr, port, holder }
-                }
-            }
-        }
-        _ => return None,
-    };
-    parts.next().is_none().then_some(name)
-}
-
-const SPACES: [PortSpace; 4] = [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ipoib, PortSpace::Ib];
-
-fn space_name(space: PortSpace) -> &'static str {
-    match space {
-        PortSpace::Tcp => "tcp",
-        PortSpace::Udp => "udp",
-        PortSpace::Ipoib => "ipoib",
-        PortSpace::Ib => "ib",
-    }
-}
-
-fn emit(datagram: &Datagram<'_>) -> [u8; HEADER] {
-    let mut header = [0; HEADER];
-    header[0] = if datagram.source.is_ipv4() { 4 } else { 6 };
-    header[4..8].copy_from_slice(&datagram.interface.to_le_bytes());
-    for (end, port, scope, address) in [(&datagram.source, 8, 12, 20), (&datagram.dest, 10, 16, 36)] {
-        header[port..port + 2].copy_from_slice(&end.port().to_le_bytes());
-        match end {
-            SocketAddr::V4(v4) => header[address..address + 4].copy_from_slice(&v4.ip().octets()),
-            SocketAddr::V6(v6) => {
-                header[scope..scope + 4].copy_from_slice(&v6.scope_id().to_le_bytes());
-                header[address..address + 16].copy_from_slice(&v6.ip().octets());
-            }
-        }
-    }
-    header
-}
-
-fn read(message: &[u8]) -> Option<Datagram<'_>> {
-    let (header, bytes) = message.split_first_chunk::<HEADER>()?;
-    let u32_at = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    let end = |port: usize, scope: usize, at: usize| {
-        let port = u16::from_le_bytes([header[port], header[port + 1]]);
-        let address: [u8; 16] = header[at..at + 16].try_into().ok()?;
-        match header[0] {
-            4 => {
-                let [a, b, c, d, ..] = address;
-                Some(SocketAddr::from((IpAddr::V4(Ipv4Addr::new(a, b, c, d)), port)))
-            }
-            6 => Some(SocketAddrV6::new(Ipv6Addr::from(address), port, 0, u32_at(scope)).into()),
-            _ => None,
-        }
-    };
-    let (source, dest) = (end(8, 12, 20)?, end(10, 16, 36)?);
-    Some(Datagram { source, dest, interface: u32_at(4), forwarded: true, hold: Hold::No, bytes })
+    SockAddr::unix(format!("\0{}", names::text(name)))
 }
