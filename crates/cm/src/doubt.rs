@@ -16,6 +16,14 @@ use crate::params::ConnId;
 use crate::table::Cm;
 use crate::timing::Retry;
 
+/// Whether a DREQ is such a question, and no message that ends anything.
+pub fn is_question(dreq: &Dreq) -> bool {
+    dreq.remote_qpn == NOBODY
+}
+
+/// Queue pair number of multicast, which is no connection's.
+const NOBODY: Qpn = Qpn::MULTICAST;
+
 /// A question under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doubt {
@@ -61,7 +69,7 @@ impl Connection {
         let message = Message::Dreq(Dreq {
             local_comm_id: self.local,
             remote_comm_id: self.remote.unwrap_or_default(),
-            remote_qpn: Qpn::MULTICAST,
+            remote_qpn: NOBODY,
             private_data: [0; 220],
         });
         Mad { transaction_id, message }

@@ -55,6 +55,7 @@ mod teardown;
 pub mod timing;
 
 pub use active::answering_qpn;
+pub use doubt::is_question;
 pub use params::{
     Accept, Config, ConnId, Connect, ETIMEDOUT, Error, Event, Origin, Output, Path, QpAttributes, Request,
     TransportService,

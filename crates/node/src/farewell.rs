@@ -83,7 +83,10 @@ impl<W: World> Node<W> {
 
 /// Whether nothing of the connection follows.
 fn is_farewell(mad: &Mad) -> bool {
-    matches!(mad.message, Message::Dreq(_) | Message::Drep(_) | Message::Rej(_))
+    match &mad.message {
+        Message::Dreq(dreq) => !cm::is_question(dreq),
+        message => matches!(message, Message::Drep(_) | Message::Rej(_)),
+    }
 }
 
 /// The way of a message. One that ends a connection takes that of its data, where that is known, the first time.

@@ -3,7 +3,7 @@
 //!
 //! `golden/` holds captures of Linux 6.12's rdma_rxe and rdma-core's programs; a file is named after the program.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -193,6 +193,41 @@ fn a_rej_tells_a_missing_listener_from_a_refusal() {
         };
         assert_eq!(mads(prefix).into_iter().find_map(rejected), Some(expected), "{prefix}");
     }
+}
+
+#[test]
+fn every_answer_of_the_kernel_bears_the_transaction_id_of_what_it_answers() {
+    let mut counted = BTreeMap::<u16, usize>::new();
+    // By the communication id of whoever began the transaction.
+    let (mut requests, mut disconnects) = (BTreeMap::new(), BTreeMap::new());
+    for (datagram, mad) in mads("rxe") {
+        let tid = mad.transaction_id;
+        let (begun, ours) = match &mad.message {
+            Message::Req(m) => {
+                requests.insert(m.local_comm_id, tid);
+                continue;
+            }
+            Message::SidrReq(m) => {
+                requests.insert(m.request_id, tid);
+                continue;
+            }
+            Message::Dreq(m) => {
+                // The lower half is the sender's communication id, in the machine's order: a transaction of its own.
+                assert_eq!((tid as u32).swap_bytes(), m.local_comm_id.0, "{}", datagram.name);
+                disconnects.insert(m.local_comm_id, tid);
+                continue;
+            }
+            Message::Rep(m) => (&requests, m.remote_comm_id),
+            Message::Rtu(m) => (&requests, m.local_comm_id),
+            Message::Rej(m) => (&requests, m.remote_comm_id),
+            Message::SidrRep(m) => (&requests, m.request_id),
+            Message::Drep(m) => (&disconnects, m.remote_comm_id),
+            _ => continue,
+        };
+        assert_eq!(begun.get(&ours), Some(&tid), "{}", datagram.name);
+        *counted.entry(mad.message.attribute()).or_default() += 1;
+    }
+    assert_eq!(counted.len(), 5, "REP, RTU, REJ, SIDR_REP, DREP: {counted:?}");
 }
 
 #[test]
