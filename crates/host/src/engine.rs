@@ -15,7 +15,9 @@ use crate::sys;
 use crate::world::RealWorld;
 
 /// How often one event reads its socket before the others get their turn.
-const READS_PER_EVENT: usize = 64;
+const READS_PER_EVENT: usize = 16;
+/// How many sockets are read before timers and turns are looked after again.
+const EVENTS_PER_WAIT: usize = 16;
 /// For how long the engine looks again, rather than sleeps, where bulk came: the next of it is near, and waking a thread costs the
 /// sender, on whose core loopback packets arrive, a good part of a segmented send.
 const BULK_PAUSE: Duration = Duration::from_micros(30);
@@ -41,7 +43,7 @@ pub(crate) fn run<G: Guest>(world: Arc<RealWorld>, guest: Arc<G>, stop: &AtomicB
     sys::tighten_timers();
     let bytes = vec![0; 1 << 16].into_boxed_slice();
     let mut engine = Engine { world, guest, leased: Vec::new(), bytes, guest_at: None, awake_until: 0 };
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
     while !stop.load(Ordering::Acquire) {
         let timeout = engine.timers();
         let world = engine.world.clone();

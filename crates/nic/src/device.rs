@@ -21,6 +21,7 @@ use crate::groups::Groups;
 use crate::held::Held;
 use crate::memory::{Advice, Mw, Table, WindowType};
 use crate::timers::Timers;
+use crate::turns::Turns;
 use crate::xrc;
 use crate::{Cq, Error, Outlet, Qp, Srq, limits};
 
@@ -69,6 +70,8 @@ pub struct Counters {
     pub wrong_peer: AtomicU64,
     /// Dropped: for a queue pair that is not connected or has failed.
     pub wrong_state: AtomicU64,
+    /// Dropped: of another partition than its queue pair.
+    pub wrong_pkey: AtomicU64,
     /// Dropped: a datagram with another Q_Key than its queue pair's.
     pub wrong_qkey: AtomicU64,
     /// Dropped: nobody waited for it.
@@ -79,11 +82,12 @@ pub struct Counters {
 
 impl Counters {
     /// All of them with their names.
-    pub fn snapshot(&self) -> [(&'static str, u64); 6] {
+    pub fn snapshot(&self) -> [(&'static str, u64); 7] {
         [
             ("unknown_qp", &self.unknown_qp),
             ("wrong_peer", &self.wrong_peer),
             ("wrong_state", &self.wrong_state),
+            ("wrong_pkey", &self.wrong_pkey),
             ("wrong_qkey", &self.wrong_qkey),
             ("no_receive", &self.no_receive),
             ("received", &self.received),
@@ -91,6 +95,11 @@ impl Counters {
         .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
     }
 }
+
+/// Timers that are looked after before others are served; each may send a window again.
+const TIMERS_AT_ONCE: usize = 16;
+/// The same of turns; each is a few hundred KiB of READ responses.
+const TURNS_AT_ONCE: usize = 4;
 
 /// An adapter.
 pub struct Device {
@@ -101,6 +110,7 @@ pub struct Device {
     pub(crate) outlet: Arc<dyn Outlet>,
     pub(crate) memory: Table,
     pub(crate) timers: Timers,
+    pub(crate) turns: Turns,
     pub(crate) held: Held,
     pub(crate) groups: Groups,
     pub(crate) flows: Flows,
@@ -226,6 +236,7 @@ impl Device {
             outlet,
             memory: Table::new(),
             timers: Timers::default(),
+            turns: Turns::default(),
             held: Held::default(),
             groups: Groups::default(),
             flows: Flows::default(),
@@ -421,12 +432,20 @@ impl Device {
     }
 
     /// ACKs held back leave: with `all` because the program is back, unless they left with what it did; without because
-    /// everything was read that was there, and then not those that wait for the program.
+    /// everything was read that was there, and then not those that wait for the program. The program, being back, lends a
+    /// hand with a turn that a peer waits for.
     pub fn release(&self, now: impl FnOnce() -> Instant, all: bool) {
+        let turn = all && !self.turns.is_empty();
+        if self.held.is_empty() && !turn {
+            return;
+        }
+        let now = now();
         if !self.held.is_empty() {
-            let now = now();
             let until = self.held.release(now, |qp| qp.release(now, all));
             until.into_iter().for_each(|at| self.outlet.wake_at(at));
+        }
+        if turn {
+            self.turns.take(now, 1, |qp| qp.take_turn(now));
         }
     }
 
@@ -436,12 +455,18 @@ impl Device {
         self.held.try_each(|qp| qp.last_words());
     }
 
+    /// Timers that are set: of a queue pair one at most.
+    pub fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
     /// When [`Device::expire`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
         let events = self.moderated.lock().unwrap_or_else(PoisonError::into_inner);
         let event = events.iter().map(|(at, _)| *at).min();
         drop(events);
-        self.timers.next().into_iter().chain(self.held.deadline()).chain(event).min()
+        let own = [self.timers.next(), self.turns.deadline(), self.held.deadline(), event];
+        own.into_iter().flatten().min()
     }
 
     /// A completion queue holds an event back until then.
@@ -462,14 +487,16 @@ impl Device {
         due.iter().filter_map(|(_, cq)| cq.upgrade()).for_each(|cq| cq.period_over());
     }
 
-    /// Looks after all queue pairs whose timers may have run out.
+    /// Looks after queue pairs whose timers may have run out or whose turn it is, a few of them: others want to be served
+    /// too. Afterwards [`Device::deadline`] is later than `now`.
     pub fn expire(&self, now: Instant) {
         self.release_events(now);
-        while let Some(qpn) = self.timers.due(now) {
+        for (at, qpn) in self.timers.due(now, TIMERS_AT_ONCE) {
             if let Some(qp) = self.qp(qpn) {
-                qp.expire(now);
+                qp.expire(now, at);
             }
         }
+        self.turns.take(now, TURNS_AT_ONCE, |qp| qp.take_turn(now));
         if self.held.deadline().is_some_and(|until| until <= now) {
             self.release(|| now, true);
         }

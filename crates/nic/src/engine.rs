@@ -110,7 +110,8 @@ impl Engine {
         match self {
             Engine::Rc(e) => e.drained(),
             Engine::Uc(e) => e.drained(),
-            Engine::Ud(e) => e.outstanding() == 0,
+            // A message of one packet has begun only when it has left.
+            Engine::Ud(_) => true,
             Engine::Raw(e) => e.outstanding() == 0,
         }
     }
@@ -199,6 +200,16 @@ impl Engine {
             Engine::Uc(e) => e.fill(now, batch, cx),
             Engine::Ud(_) | Engine::Raw(_) => {}
         }
+    }
+    /// The peer's next share of the time begins ([`Rc::begin_turn`]).
+    pub fn begin_turn(&mut self) {
+        if let Engine::Rc(e) = self {
+            e.begin_turn();
+        }
+    }
+    /// Whether the peer's share of the time is used up, and it wants more.
+    pub fn wants_turn(&self) -> bool {
+        if let Engine::Rc(e) = self { e.wants_turn() } else { false }
     }
     /// When [`Engine::expire`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {

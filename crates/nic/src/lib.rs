@@ -2,7 +2,7 @@
 //! asynchronous events; key checks. It never waits and owns no file descriptor: whoever must be told gave a [`Signal`].
 //!
 //! Locks, in order: QP, then SRQ, then CQ, then channel or event queue. Never two queue pairs at once; completions are told of
-//! after queue pairs and completion queues are unlocked.
+//! after queue pairs and completion queues are unlocked. Timers and turns come last of all.
 #![deny(unsafe_code)]
 
 mod ah;
@@ -33,6 +33,7 @@ pub mod srq;
 mod stand;
 mod timers;
 mod tm;
+mod turns;
 pub mod wq;
 mod xrc;
 

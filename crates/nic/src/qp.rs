@@ -20,7 +20,7 @@ use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::scratch::with_batch;
 use crate::tm::Rendezvous;
 use crate::wq::Spread;
-use crate::{Error, Path, Pd, PostError, Srq, Xrcd, limits};
+use crate::{Error, Path, Pd, PostError, Srq, Xrcd, limits, port};
 
 /// Sizes of a queue pair's queues (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,12 +82,14 @@ pub(crate) struct Inner {
     pub(crate) receives: VecDeque<RecvWr>,
     state: QpState,
     pub(crate) attr: QpAttr,
-    path: Option<Path>,
+    pub(crate) path: Option<Path>,
     pub(crate) window: Arc<Window>,
     /// The program waits for IBV_EVENT_SQ_DRAINED.
     drain_awaited: bool,
     /// What the device's timers hold for this queue pair.
-    timer: Option<Instant>,
+    pub(crate) timer: Option<Instant>,
+    /// The device's queue of turns holds it.
+    pub(crate) waits_for_turn: bool,
     /// To be told when the lock is released.
     pub(crate) notes: Vec<Note>,
     /// The completion counters it counts into, where there are some.
@@ -155,6 +157,7 @@ impl Qp {
                 window: Arc::default(),
                 drain_awaited: false,
                 timer: None,
+                waits_for_turn: false,
                 notes: Vec::new(),
                 counted: None,
                 destroyed: false,
@@ -198,6 +201,7 @@ impl Qp {
             let mut inner = self.lock();
             inner.last_words(self);
             inner.destroyed = true;
+            inner.forget_timer(self);
             // Leaves the window it may have packets in; nobody fetches these completions.
             let (engine, mut stand) = inner.split(self);
             stand.mute = true;
@@ -325,6 +329,10 @@ impl Qp {
             counters.wrong_state.fetch_add(1, Ordering::Relaxed);
             return;
         }
+        if !port::is_of_partition(packet) {
+            counters.wrong_pkey.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         counters.received.fetch_add(1, Ordering::Relaxed);
         let (engine, mut stand) = inner.split(self);
         engine.receive(now, packet, hold, &mut stand);
@@ -362,18 +370,6 @@ impl Qp {
         self.lock().engine.awaits_answers()
     }
 
-    /// A timer may have run out.
-    pub(crate) fn expire(&self, now: Instant) {
-        let mut inner = self.lock();
-        inner.timer = None;
-        if inner.destroyed || (inner.path.is_none() && self.init.kind != QpType::Ud) {
-            return;
-        }
-        let (engine, mut stand) = inner.split(self);
-        engine.expire(now, &mut stand);
-        self.settle(inner, now);
-    }
-
     /// The process ends: an ACK held back leaves, unless a thread that goes on has the queue pair in hand.
     pub(crate) fn last_words(&self) {
         if let Ok(mut inner) = self.inner.try_lock()
@@ -393,7 +389,7 @@ impl Qp {
     }
 
     /// What follows every step of the engine: packets leave, an engine that failed takes the queue pair with it, the timer
-    /// is set, then everything is unlocked and told.
+    /// is set, a turn asked for, then everything is unlocked and told.
     pub(crate) fn settle(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
         if inner.destroyed {
             return;
@@ -410,17 +406,9 @@ impl Qp {
             inner.notes.extend(self.note(EventKind::SqDrained));
         }
         inner.begin_flush(self);
-        let mut wake = None;
-        if let Some(deadline) = inner.engine.deadline()
-            && inner.timer.is_none_or(|t| deadline < t)
-        {
-            inner.timer = Some(deadline);
-            wake = Some(deadline);
-        }
+        let wake = inner.set_timer(self).into_iter().chain(inner.queue_up(self, now)).min();
         self.unlock(inner);
-        if let Some(at) = wake
-            && self.pd.device.timers.add(at, self.qpn)
-        {
+        if let Some(at) = wake {
             self.pd.device.outlet.wake_at(at);
         }
     }

@@ -362,6 +362,7 @@ impl Sim {
         let Some(node) = self.node(process) else { return };
         node.expire(self.shared.clock.now());
         if let Some(at) = node.deadline() {
+            assert!(at > self.shared.clock.now(), "process {} wants what was just done", process.0);
             nic::Outlet::wake_at(&**node.world(), at);
         }
     }

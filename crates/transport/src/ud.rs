@@ -96,9 +96,12 @@ impl<A: Copy + PartialEq> Ud<A> {
         self.psn = sq_psn;
         self.state = State::Rts;
     }
-    /// RTS to SQD: nothing is sent any more. Nothing in other states.
+    /// RTS to SQD: nothing is sent any more, nor waited for. Nothing in other states.
     pub fn drain(&mut self) {
         self.state.drain();
+        if self.state == State::Sqd {
+            self.pacer.rest();
+        }
     }
     /// SQD or SQE back to RTS. Follow with [`Ud::fill`]. Nothing in other states.
     pub fn resume(&mut self) {

@@ -14,6 +14,11 @@ use crate::op::{Context, Fault, Memory, Remote};
 /// Most answers kept. A requester that has more outstanding is not heard until some have left; it tries again.
 const MAX_ANSWERS: usize = 1024;
 
+/// What a turn takes of READ responses: 512 KiB, a fraction of a millisecond's work.
+const TURN: usize = 512 << 10;
+/// The least bytes that a READ response counts for: the work of a short one.
+const LEAST_COST: usize = 1024;
+
 /// The credit count of every ACK: no end-to-end flow control, as the kernel sends it.
 const NO_CREDITS: u8 = 31;
 
@@ -70,6 +75,8 @@ pub(super) struct Answers {
     fresh: usize,
     /// READs and atomics in it that were asked for again.
     repeated: usize,
+    /// What of [`TURN`] is used up.
+    spent: usize,
 }
 
 impl Answers {
@@ -81,6 +88,14 @@ impl Answers {
         let is_ack =
             |a: &Answer| matches!(a, Answer::Acknowledge(_, Aeth { syndrome: Syndrome::Ack { .. }, .. }));
         self.queue.len() == 1 && self.queue.front().is_some_and(is_ack)
+    }
+    /// READs are answered again.
+    pub fn begin_turn(&mut self) {
+        self.spent = 0;
+    }
+    /// Whether a READ waits for that.
+    pub fn wants_turn(&self) -> bool {
+        self.spent >= TURN && matches!(self.queue.front(), Some(Answer::Read(_)))
     }
     /// READs and atomics asked for and not answered, repeated ones apart.
     pub fn fresh(&self) -> usize {
@@ -153,7 +168,7 @@ impl Answers {
                 Answer::Atomic { psn, msn, original, .. } => {
                     (*psn, Op::AtomicAcknowledge(ack(*msn), *original))
                 }
-                Answer::Read(read) => match fill_read(read, path, batch, cx) {
+                Answer::Read(read) => match fill_read(read, &mut self.spent, path, batch, cx) {
                     Ok(true) => {
                         self.pop();
                         continue;
@@ -206,9 +221,10 @@ impl Answers {
     }
 }
 
-/// Sends what fits of a READ's response; whether that was all.
+/// Sends what fits of a READ's response, and into the turn; whether that was all.
 fn fill_read(
     read: &mut Read,
+    spent: &mut usize,
     path: &Path,
     batch: &mut TxBatch,
     cx: &mut impl Context,
@@ -219,7 +235,7 @@ fn fill_read(
     while read.next < read.packets {
         let header = path.header(read.psn.add(read.next), read.op());
         let payload_len = path.payload_len(from.length as u32, read.next);
-        if !batch.has_room(packet_len(&header, payload_len)) {
+        if *spent >= TURN || !batch.has_room(packet_len(&header, payload_len)) {
             return Ok(false);
         }
         let at = u64::from(read.next) * path.mtu as u64;
@@ -229,6 +245,7 @@ fn fill_read(
             |dst| if dst.is_empty() { Ok(()) } else { memory.read(from, at, dst) },
         )?;
         read.next += 1;
+        *spent += payload_len.max(LEAST_COST);
     }
     Ok(true)
 }

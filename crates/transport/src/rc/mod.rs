@@ -199,9 +199,12 @@ impl Rc {
         self.responder.rq_psn()
     }
     /// To the error state: everything outstanding on the send queue, and a receive half filled, completes with
-    /// `WrFlush`, in order. Posted receives that no packet has touched are the adapter's to flush.
+    /// `WrFlush`, in order. Posted receives that no packet has touched are the adapter's to flush. No READ is answered any
+    /// more, unless it failed before, by a request: what came before that one is answered, then the NAK says why.
     pub fn fail(&mut self, cx: &mut impl Context) {
-        self.responder.cut_off();
+        if self.state != State::Error {
+            self.responder.cut_off();
+        }
         self.enter_error(cx);
     }
     /// Send work requests posted and not completed.
@@ -300,6 +303,16 @@ impl Rc {
             let outcome = self.requester.fill(now, &self.path, draining, batch, cx);
             self.settle(outcome, cx);
         }
+    }
+    /// The peer's next turn begins: [`Rc::fill`] answers READs up to a limit, then waits for another turn with all that comes
+    /// after them. What we ask for ourselves has the window for a limit.
+    pub fn begin_turn(&mut self) {
+        self.responder.begin_turn();
+    }
+    /// Whether READs wait for the next turn: see [`Rc::begin_turn`]. Whoever holds a lock over [`Rc::fill`] gives it up before
+    /// he begins one.
+    pub fn wants_turn(&self) -> bool {
+        self.responder.wants_turn()
     }
     /// When [`Rc::expire`] wants to be called at the latest; early calls do nothing.
     pub fn deadline(&self) -> Option<Instant> {

@@ -118,6 +118,12 @@ impl Responder {
     pub fn fill(&mut self, path: &Path, batch: &mut TxBatch, cx: &mut impl Context) -> Result<(), Fault> {
         self.answers.fill(path, batch, cx)
     }
+    pub fn begin_turn(&mut self) {
+        self.answers.begin_turn();
+    }
+    pub fn wants_turn(&self) -> bool {
+        self.answers.wants_turn()
+    }
     pub fn has_lone_ack(&self) -> bool {
         self.answers.is_lone_ack()
     }

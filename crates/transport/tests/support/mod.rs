@@ -230,8 +230,17 @@ impl End {
     pub fn post_receive(&mut self, wr_id: u64, sge: Sge) {
         self.cx.receives.push_back(RecvWr { wr_id, sges: [sge].into_iter().collect() });
     }
-    /// All that wants to leave, until nothing does.
+    /// All that wants to leave, turn by turn, until nothing does.
     pub fn fill(&mut self) -> Vec<Vec<u8>> {
+        let mut sent = self.fill_in_turn();
+        while self.rc.wants_turn() {
+            self.rc.begin_turn();
+            sent.extend(self.fill_in_turn());
+        }
+        sent
+    }
+    /// All that may leave before the next turn.
+    pub fn fill_in_turn(&mut self) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
         let mut batch = TxBatch::new();
         loop {
@@ -459,6 +468,8 @@ impl Pair {
                 self.now = self.now.max(t);
                 self.ends[i].now = self.now;
                 self.ends[i].wait(Duration::ZERO);
+                self.launch(i);
+                assert!(self.ends[i].rc.deadline().is_none_or(|at| at > self.now), "it was served just now");
             }
             (Some(_), None) => unreachable!("a packet without a timer goes first"),
         }

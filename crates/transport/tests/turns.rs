@@ -1,0 +1,95 @@
+//! What a peer asks for is done turn by turn.
+
+mod support;
+
+use support::*;
+use transport::op::QpEvent;
+use transport::rc::State;
+use wire::bth::{NakCode, Reth};
+use wire::roce::{Op, WriteAt};
+use wire::{Mtu, Rkey};
+
+const MTU: usize = 4096;
+/// READ responses of a turn.
+const TURN: usize = 128;
+const LEN: u32 = 4 << 20;
+
+fn responder() -> End {
+    End::new(Mtu::M4096, LEN as usize, rts())
+}
+fn read_all() -> Op {
+    let s = sge(0, 0, LEN);
+    Op::ReadRequest(Reth { addr: s.addr, rkey: s.lkey, length: LEN })
+}
+
+/// Historic bug 23.
+#[test]
+fn a_long_read_is_answered_turn_by_turn() {
+    let mut b = responder();
+    b.hear(0, read_all(), &[]);
+    for _ in 0..LEN as usize / MTU / TURN {
+        assert_eq!(b.fill_in_turn().len(), TURN);
+        assert!(b.fill_in_turn().is_empty(), "until the next turn");
+        b.rc.begin_turn();
+    }
+    assert!(b.fill_in_turn().is_empty() && !b.rc.wants_turn());
+}
+
+#[test]
+fn however_many_reads_come_a_turn_answers_no_more() {
+    let mut b = responder();
+    let part = |i: u64| {
+        let s = sge(0, i * (LEN as u64 / 4), LEN / 4);
+        Op::ReadRequest(Reth { addr: s.addr, rkey: s.lkey, length: LEN / 4 })
+    };
+    let mut sent = 0;
+    for i in 0..4 {
+        b.hear(i * 256, part(i as u64), &[]);
+        sent += b.fill_in_turn().len();
+    }
+    for _ in 0..1000 {
+        b.hear(0, part(0), &[]);
+        b.hear(256, part(1), &[]);
+        sent += b.fill_in_turn().len();
+    }
+    assert_eq!(sent, TURN);
+    assert!(b.rc.wants_turn());
+}
+
+#[test]
+fn our_own_requests_leave_while_a_long_read_waits_for_its_turn() {
+    let mut b = responder();
+    b.hear(0, read_all(), &[]);
+    b.fill_in_turn();
+    b.post(send(1, sge(1, 0, 8)));
+    assert_eq!(b.fill_in_turn().len(), 1);
+}
+
+#[test]
+fn what_comes_after_a_long_read_is_answered_after_it() {
+    let mut b = responder();
+    b.hear(0, read_all(), &[]);
+    b.fill_in_turn();
+    let s = sge(1, 0, 4);
+    b.hear(1024, Op::Write(WriteAt::Only(Reth { addr: s.addr, rkey: s.lkey, length: 4 }, None)), &[1; 4]);
+    assert!(b.fill_in_turn().is_empty());
+    b.rc.begin_turn();
+    assert_eq!(psns(&b.sent()), (TURN as i32..=1024).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_request_that_ends_the_connection_does_not_cut_off_the_answers_before_it() {
+    let mut b = responder();
+    b.hear(0, read_all(), &[]);
+    b.fill_in_turn();
+    let s = sge(1, 0, 4);
+    let reth = Reth { addr: s.addr, rkey: Rkey(3), length: 4 };
+    b.hear(1024, Op::Write(WriteAt::Only(reth, None)), &[1; 4]);
+    assert_eq!((b.rc.state(), b.events()), (State::Error, vec![QpEvent::AccessError]));
+    // The adapter takes note.
+    b.rc.fail(&mut b.cx);
+    b.rc.begin_turn();
+    let sent = b.sent();
+    assert_eq!(psns(&sent), (TURN as i32..=1024).collect::<Vec<_>>());
+    assert_eq!(sent.last().map(|s| s.op), Some(nak(NakCode::RemoteAccess, 1)));
+}
