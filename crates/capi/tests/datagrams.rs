@@ -2,6 +2,8 @@
 //! loopback device.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
+#[path = "support/alone.rs"]
+mod alone;
 mod support;
 
 use std::ffi::c_int;
@@ -11,6 +13,7 @@ use std::time::{Duration, Instant};
 use abi::verbs::*;
 use capi::verbs::{ah, channel, context, cq, mcast, memory, qp};
 
+use alone::alone;
 use support::{HALF, Loop, errno, init, loopback, send};
 
 const QKEY: u32 = 0x1111_1111;
@@ -101,6 +104,7 @@ fn silence(l: &Loop) {
 
 #[test]
 fn a_datagram_is_answered_through_a_handle_made_from_its_completion() {
+    alone!();
     let mut l = open(IBV_QPT_UD);
     start(l.qp);
     let qpn = unsafe { (*l.qp).qp_num };
@@ -140,6 +144,7 @@ fn a_datagram_is_answered_through_a_handle_made_from_its_completion() {
 
 #[test]
 fn a_datagram_with_a_wrong_qkey_vanishes() {
+    alone!();
     let l = open(IBV_QPT_UD);
     start(l.qp);
     let qpn = unsafe { (*l.qp).qp_num };
@@ -154,6 +159,7 @@ fn a_datagram_with_a_wrong_qkey_vanishes() {
 
 #[test]
 fn addresses_and_requests_that_can_not_be_are_einval() {
+    alone!();
     let l = open(IBV_QPT_UD);
     start(l.qp);
     let refused = |change: fn(&mut ibv_ah_attr)| {
@@ -183,6 +189,7 @@ fn addresses_and_requests_that_can_not_be_are_einval() {
 
 #[test]
 fn a_failed_send_leaves_the_queue_pair_in_sqe_until_it_is_taken_back() {
+    alone!();
     let l = open(IBV_QPT_UD);
     start(l.qp);
     let qpn = unsafe { (*l.qp).qp_num };
@@ -207,6 +214,7 @@ fn a_failed_send_leaves_the_queue_pair_in_sqe_until_it_is_taken_back() {
 
 #[test]
 fn everyone_attached_to_a_group_gets_its_datagrams_the_sender_too() {
+    alone!();
     let mut l = open(IBV_QPT_UD);
     let other = create(l.pd, l.cq, IBV_QPT_UD);
     let aside = create(l.pd, l.cq, IBV_QPT_UD);
@@ -252,6 +260,7 @@ fn everyone_attached_to_a_group_gets_its_datagrams_the_sender_too() {
 
 #[test]
 fn a_queue_pair_that_blocks_its_multicast_loopback_is_not_heard_on_its_own_host() {
+    alone!();
     let l = open(IBV_QPT_UD);
     start(l.qp);
     let mut init: ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
@@ -284,6 +293,7 @@ fn a_queue_pair_that_blocks_its_multicast_loopback_is_not_heard_on_its_own_host(
 
 #[test]
 fn an_unreliable_connection_sends_and_writes() {
+    alone!();
     let mut l = open(IBV_QPT_UC);
     let mut a: ibv_qp_attr = unsafe { std::mem::zeroed() };
     a.qp_state = IBV_QPS_INIT;

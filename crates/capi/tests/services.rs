@@ -1,6 +1,8 @@
 //! rdma_cm for datagrams as a C program uses it, on the loopback device: endpoints, synchronous calls, groups.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
+#[path = "support/alone.rs"]
+mod alone;
 mod support;
 
 use std::ffi::{CStr, c_int};
@@ -11,6 +13,7 @@ use abi::verbs::*;
 use capi::cma::{addrinfo, connect, endpoint, id, multicast};
 use capi::verbs::qp;
 
+use alone::alone;
 use support::errno;
 
 const SIZE: u32 = 4;
@@ -60,6 +63,7 @@ fn group(last: u8) -> libc::sockaddr_in {
 
 #[test]
 fn a_synchronous_endpoint_asks_for_a_datagram_service_and_gets_its_queue_pair() {
+    alone!();
     let listener = ep(c"18471", true);
     unsafe {
         assert_eq!(connect::rdma_listen(listener, 1), 0, "errno {}", errno());
@@ -107,6 +111,7 @@ fn a_synchronous_endpoint_asks_for_a_datagram_service_and_gets_its_queue_pair() 
 
 #[test]
 fn a_service_nobody_offers_is_econnrefused_to_a_synchronous_caller() {
+    alone!();
     unsafe {
         let client = ep(c"18472", false);
         assert_eq!(connect::rdma_connect(client, null_mut()), -1);
@@ -119,6 +124,7 @@ fn a_service_nobody_offers_is_econnrefused_to_a_synchronous_caller() {
 
 #[test]
 fn a_synchronous_join_leaves_its_event_with_the_group_and_the_context() {
+    alone!();
     unsafe {
         let member = ep(c"18473", true);
         assert_eq!(id::rdma_destroy_id(member), 0);
@@ -177,6 +183,7 @@ fn a_synchronous_join_leaves_its_event_with_the_group_and_the_context() {
 
 #[test]
 fn null_where_a_group_or_an_identifier_belongs_is_einval() {
+    alone!();
     let invalid = |rc: c_int| assert_eq!((rc, errno()), (-1, libc::EINVAL));
     let mut a = group(3);
     unsafe {
@@ -192,6 +199,7 @@ fn null_where_a_group_or_an_identifier_belongs_is_einval() {
 
 #[test]
 fn the_type_of_an_address_follows_from_what_the_hints_say() {
+    alone!();
     unsafe {
         for (space, kind, want) in [
             (0, 0, Some((RDMA_PS_TCP, IBV_QPT_RC))),

@@ -34,6 +34,8 @@ counters! {
     receives,
     /// Datagrams the system dropped because a receive buffer was full (SO_RXQ_OVFL).
     overflow_drops,
+    /// Messages of connection managers that were dropped because too many waited for data to be served first.
+    management_drops,
     /// Receives that failed, or brought an empty datagram or one without a sender.
     receive_errors,
     /// Whole Ethernet frames sent for raw packet queue pairs.
@@ -46,6 +48,8 @@ counters! {
     forwarded_in,
     /// Packets lost on the way to another process, because its queue was full.
     forward_drops,
+    /// Packets not handed on, because a name's bearer belongs to another user; whoever wanted to counts them as well.
+    forward_refused,
     /// Messages from other processes that were none of ours.
     forward_errors,
     /// ICMP errors for packets of ours.

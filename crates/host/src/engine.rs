@@ -11,6 +11,7 @@ use node::{Guest, Input};
 use crate::counters::add;
 use crate::interest::Source;
 use crate::receive::{Delivery, Drained, ReceiveSocket};
+use crate::registry::Listener;
 use crate::sys;
 use crate::world::RealWorld;
 
@@ -21,6 +22,8 @@ const EVENTS_PER_WAIT: usize = 16;
 /// For how long the engine looks again, rather than sleeps, where bulk came: the next of it is near, and waking a thread costs the
 /// sender, on whose core loopback packets arrive, a good part of a segmented send.
 const BULK_PAUSE: Duration = Duration::from_micros(30);
+/// When the engine tries a socket again at which messages wait and a thread of the program reads.
+const BUSY_PAUSE: Duration = Duration::from_micros(100);
 /// How long a guest is left alone that panicked, so that a panic in a timer does not take a whole processor.
 const AFTER_PANIC: Duration = Duration::from_millis(10);
 
@@ -30,6 +33,8 @@ struct Engine<G> {
     guest: Arc<G>,
     /// Sockets that polling threads serve: looked at again when their lease ends.
     leased: Vec<Arc<ReceiveSocket>>,
+    /// Names at which more processes want to connect than one event takes.
+    asked: Vec<Arc<Listener>>,
     /// For packets of other processes.
     bytes: Box<[u8]>,
     /// When the guest is called again.
@@ -42,10 +47,12 @@ struct Engine<G> {
 pub(crate) fn run<G: Guest>(world: Arc<RealWorld>, guest: Arc<G>, stop: &AtomicBool) {
     sys::tighten_timers();
     let bytes = vec![0; 1 << 16].into_boxed_slice();
-    let mut engine = Engine { world, guest, leased: Vec::new(), bytes, guest_at: None, awake_until: 0 };
+    let mut engine =
+        Engine { world, guest, leased: Vec::new(), asked: Vec::new(), bytes, guest_at: None, awake_until: 0 };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
     while !stop.load(Ordering::Acquire) {
         let timeout = engine.timers();
+        let timeout = engine.backlogs().or(timeout);
         let world = engine.world.clone();
         match world.interest.wait(&mut events, timeout) {
             // The program's own threads may want this core.
@@ -116,6 +123,36 @@ impl<G: Guest> Engine<G> {
         next
     }
 
+    /// Goes on with what one event did not take: connections to names, and messages of connection managers that wait at sockets
+    /// with nothing else to read. How soon to come back where some are left.
+    fn backlogs(&mut self) -> Option<Duration> {
+        let world = self.world.clone();
+        std::mem::take(&mut self.asked).into_iter().for_each(|listener| self.accept(listener));
+        let mut again = (!self.asked.is_empty()).then_some(Duration::ZERO);
+        world.ports.each_with_backlog(|socket| {
+            let mut drained = Drained::Empty;
+            self.guarded(|guest| {
+                let to =
+                    Delivery { guest, clock: &world.clock, counters: &world.counters, alarm: &world.alarm };
+                drained = socket.drain(READS_PER_EVENT, None, &to);
+            });
+            if drained == Drained::Busy {
+                again = again.or(Some(BUSY_PAUSE));
+            } else if socket.has_backlog() {
+                again = Some(Duration::ZERO);
+            }
+        });
+        again
+    }
+
+    /// Accepts some of the connections to a name, and notes where there are more.
+    fn accept(&mut self, listener: Arc<Listener>) {
+        let known = self.asked.iter().any(|asked| asked.token() == listener.token());
+        if listener.accept(&self.world.interest) && !known {
+            self.asked.push(listener);
+        }
+    }
+
     fn event(&mut self, events: u32, token: u64) {
         let world = self.world.clone();
         // Removed since the event: nothing to do.
@@ -125,7 +162,8 @@ impl<G: Guest> Engine<G> {
                 world.alarm.bell.silence();
                 if world.sweep_asked.load(Ordering::Acquire) {
                     self.guarded(|guest| {
-                        let to = Delivery { guest, clock: &world.clock, counters: &world.counters };
+                        let RealWorld { clock, counters, alarm, .. } = &*world;
+                        let to = Delivery { guest, clock, counters, alarm };
                         world.ports.sweep(&to);
                     });
                     world.sweep_asked.store(false, Ordering::Release);
@@ -140,7 +178,7 @@ impl<G: Guest> Engine<G> {
             }
             Source::Interfaces => self.interfaces(),
             Source::Neighbours => world.neighbours.follow(),
-            Source::Listener(listener) => listener.accept(&world.interest),
+            Source::Listener(listener) => self.accept(listener),
             Source::Connection(connection) => {
                 let mut bytes = std::mem::take(&mut self.bytes);
                 let mut open = true;
@@ -174,7 +212,7 @@ impl<G: Guest> Engine<G> {
         let polled_at = world.ports.polled_at();
         let mut drained = Drained::Empty;
         self.guarded(|guest| {
-            let to = Delivery { guest, clock: &world.clock, counters: &world.counters };
+            let to = Delivery { guest, clock: &world.clock, counters: &world.counters, alarm: &world.alarm };
             drained = match shared {
                 true => socket.drain_in_turn(READS_PER_EVENT, &to),
                 false => socket.drain(READS_PER_EVENT, None, &to),

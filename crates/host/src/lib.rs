@@ -8,10 +8,10 @@
 //! | `world` | the world's face: [`nic::Outlet`] and [`node::World`] |
 //! | `engine`, `alarm`, `interest` | the thread, when it wakes, what it waits for |
 //! | `link` | the send path |
-//! | `ports`, `receive` | the receive path: which sockets, and one of them |
+//! | `ports`, `receive`, `management` | the receive path: which sockets, one of them, what waits there |
 //! | `sockets` | how both kinds are set up |
 //! | `raw` over `packet` | whole frames of an interface |
-//! | `registry` over `names` | names, and packets handed from process to process |
+//! | `registry` over `names`, `user` | names, and packets handed from process to process of one user |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
 //! | `view` | a file system view for one program |
 //! | `fork`, `sys` | descriptors that end with a fork; system calls. With `packet` the only unsafe code |
@@ -26,6 +26,7 @@ mod interest;
 mod interfaces;
 mod lease;
 mod link;
+mod management;
 pub mod names;
 mod neighbours;
 mod netlink;
@@ -37,6 +38,7 @@ mod registry;
 mod routes;
 mod sockets;
 mod sys;
+mod user;
 pub mod view;
 mod world;
 
@@ -179,8 +181,8 @@ impl<G: Guest> Host<G> {
         if !self.is_ours() {
             return false;
         }
-        let RealWorld { clock, counters, ports, .. } = &*self.world;
-        let found = ports.poll(&Delivery { guest: &*self.guest, clock, counters });
+        let RealWorld { clock, counters, ports, alarm, .. } = &*self.world;
+        let found = ports.poll(&Delivery { guest: &*self.guest, clock, counters, alarm });
         // One ACK for what is there and for what was there before, as long as the sender need not wait for it.
         let row = if found { self.found.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
         if row == 0 || row >= POLLS_PER_ACK {
@@ -194,8 +196,8 @@ impl<G: Guest> Host<G> {
     /// lie in a socket of its own, and is handed on. Call it with no lock of the guest held.
     pub fn sweep(&self) {
         if self.is_ours() {
-            let RealWorld { clock, counters, ports, .. } = &*self.world;
-            ports.sweep(&Delivery { guest: &*self.guest, clock, counters });
+            let RealWorld { clock, counters, ports, alarm, .. } = &*self.world;
+            ports.sweep(&Delivery { guest: &*self.guest, clock, counters, alarm });
         }
     }
 

@@ -1,9 +1,12 @@
 //! The way out: one unconnected UDP socket for each pair of processes, runs of equal packets in one segmented send,
 //! each packet sealed with the IPv4 identification the kernel will give it.
+//!
+//! Messages of connection managers leave from sockets that they share whomever they are for: anybody can provoke one, and a
+//! socket for each address, traffic class and hop limit that strangers name would be a socket for each stranger.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,6 +17,7 @@ use node::{Guest, Input};
 use socket2::{MsgHdr, SockAddr, SockRef};
 use transport::TxBatch;
 use transport::batch::Run;
+use wire::Qpn;
 use wire::icrc::{self, Flow};
 
 use crate::Config;
@@ -22,12 +26,16 @@ use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::interest::{ERRORS_ONLY, Interest, Source};
 use crate::sockets::{self, ROCE_PORT, Sending, endpoint};
-use crate::sys::{self, ControlBuffer};
+use crate::sys::{self, ControlBuffer, HopControl};
 
 /// Most sockets that send.
 const MAX_SOCKETS: usize = 256;
 /// A detour that nobody has taken for so long is closed when the next one opens.
 const OLD_DETOUR: Duration = Duration::from_secs(10);
+/// Most source ports of one flow. What is repeated still finds new ones: the port used longest ago is given up for it.
+const MAX_DETOURS: usize = 8;
+/// Such a new port is had no earlier than so long after the one before.
+const DETOURS_APART: Duration = Duration::from_millis(50);
 
 /// The opcode of RC FLUSH (IBA annex A19).
 const FLUSH: u8 = 0x1c;
@@ -57,6 +65,23 @@ struct Key {
 
 impl From<&Path> for Key {
     fn from(path: &Path) -> Key {
+        if path.dest_qpn == Qpn::GSI {
+            let dest = match path.source {
+                IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            };
+            let &Path { source, interface, detour, .. } = path;
+            return Key {
+                source,
+                dest,
+                interface,
+                block: 0,
+                traffic_class: 0,
+                hop_limit: 0,
+                detour,
+                quiet: false,
+            };
+        }
         Key {
             source: path.source,
             dest: path.dest,
@@ -74,12 +99,29 @@ impl From<&Path> for Key {
 pub(crate) struct SendSocket {
     fd: Fd,
     token: u64,
-    flow: Flow,
-    dest: SockAddr,
+    source: SocketAddr,
+    /// Where all its packets go; `None` for one that is shared.
+    to: Option<To>,
     segmented: AtomicBool,
+    opened_at: u64,
     used_at: AtomicU64,
     /// How FLUSH is sealed.
     for_rxe: bool,
+}
+
+/// Where packets go.
+struct To {
+    flow: Flow,
+    dest: SockAddr,
+    /// Traffic class and hop limit, where they are not the socket's.
+    hops: Option<HopControl>,
+}
+
+impl To {
+    fn new(source: SocketAddr, dest: IpAddr, interface: u32, hops: Option<HopControl>) -> To {
+        let dest = endpoint(dest, ROCE_PORT, interface);
+        To { flow: Flow { source, dest }, dest: dest.into(), hops }
+    }
 }
 
 /// What sending needs beside the sockets.
@@ -106,7 +148,14 @@ impl Link {
         };
         socket.used_at.store(with.clock.roughly(), Ordering::Relaxed);
         let (bytes, runs) = batch.parts_mut();
-        socket.send(bytes, runs, with);
+        match &socket.to {
+            Some(to) => socket.send(bytes, runs, to, with),
+            None => {
+                let hops = sys::hop_control(path.source.is_ipv4(), path.traffic_class, path.hop_limit);
+                let to = To::new(socket.source, path.dest, path.interface, Some(hops));
+                socket.send(bytes, runs, &to, with);
+            }
+        }
     }
 
     /// Closes all sockets of addresses that are gone.
@@ -124,21 +173,23 @@ impl Link {
     fn open(&self, key: Key, with: &Sender<'_>) -> io::Result<Arc<SendSocket>> {
         let Key { source, dest, interface, traffic_class, hop_limit, quiet, .. } = key;
         let mut sockets = self.sockets.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(socket) = sockets.get(&key) {
+        if let Some(socket) = sockets.get(&key).or_else(|| in_place_of(&sockets, &key, with)) {
             return Ok(socket.clone());
         }
         let (fd, source) = sockets::sender(
             &Sending { source, dest, interface, traffic_class, hop_limit, quiet },
             with.config,
         )?;
-        let dest = endpoint(dest, ROCE_PORT, interface);
+        let shared = dest.is_unspecified();
+        let now = with.clock.roughly();
         let socket = Arc::new(SendSocket {
             fd,
             token: with.interest.token(),
-            flow: Flow { source, dest },
-            dest: dest.into(),
-            segmented: AtomicBool::new(with.config.segmentation),
-            used_at: AtomicU64::new(with.clock.roughly()),
+            source,
+            to: (!shared).then(|| To::new(source, dest, interface, None)),
+            segmented: AtomicBool::new(with.config.segmentation && !shared),
+            opened_at: now,
+            used_at: AtomicU64::new(now),
             for_rxe: key.detour.is_multiple_of(2),
         });
         with.interest.add(socket.token, &socket.fd, ERRORS_ONLY, Source::Send(socket.clone()))?;
@@ -148,50 +199,74 @@ impl Link {
     }
 }
 
-/// Closes old detours of the same flow, and the least recently used socket where there are too many.
+/// The sockets of a flow, whatever their detour.
+fn of_flow<'a>(
+    sockets: &'a Sockets,
+    flow: &'a Key,
+) -> impl Iterator<Item = (&'a Key, &'a Arc<SendSocket>)> + 'a {
+    sockets.iter().filter(|(key, _)| Key { detour: flow.detour, ..**key } == *flow)
+}
+
+/// The socket that a detour has to do with: where a flow has many ports and had a new one just now.
+fn in_place_of<'a>(sockets: &'a Sockets, key: &'a Key, with: &Sender<'_>) -> Option<&'a Arc<SendSocket>> {
+    let newest = of_flow(sockets, key).map(|(_, socket)| socket.opened_at).max()?;
+    let age = Duration::from_nanos(with.clock.roughly().saturating_sub(newest));
+    if age >= DETOURS_APART || of_flow(sockets, key).count() < MAX_DETOURS {
+        return None;
+    }
+    // An even detour and an odd one seal differently.
+    let alike = || of_flow(sockets, key).filter(|(other, _)| other.detour % 2 == key.detour % 2);
+    let turn = (key.detour / 2) as usize % alike().count().max(1);
+    alike().nth(turn).or_else(|| of_flow(sockets, key).next()).map(|(_, socket)| socket)
+}
+
+/// Closes old detours of the same flow, its least recently used one where it has too many, and the least recently used socket
+/// of all where there are too many.
 fn make_room(sockets: &mut Sockets, new: &Key, with: &Sender<'_>) {
     let now = with.clock.roughly();
     let idle = |socket: &SendSocket| now.saturating_sub(socket.used_at.load(Ordering::Relaxed));
-    let old: Vec<Key> = sockets
-        .iter()
-        .filter(|(key, socket)| {
-            let same_flow = Key { detour: new.detour, ..**key } == *new;
-            same_flow && Duration::from_nanos(idle(socket)) > OLD_DETOUR
-        })
-        .map(|(key, _)| *key)
-        .collect();
-    let excess = (sockets.len() - old.len() >= MAX_SOCKETS)
-        .then(|| sockets.iter().max_by_key(|(_, socket)| idle(socket)).map(|(key, _)| *key))
-        .flatten();
-    for key in old.into_iter().chain(excess) {
-        if let Some(socket) = sockets.remove(&key) {
+    let close = |sockets: &mut Sockets, key: Option<Key>| {
+        if let Some((key, socket)) = key.and_then(|key| sockets.remove_entry(&key)) {
+            debug_assert!(key != *new, "it is not there yet");
             with.interest.remove(socket.token, &socket.fd);
         }
+    };
+    let is_old = |socket: &SendSocket| Duration::from_nanos(idle(socket)) > OLD_DETOUR;
+    let old: Vec<Key> =
+        of_flow(sockets, new).filter(|(_, socket)| is_old(socket)).map(|(key, _)| *key).collect();
+    old.into_iter().for_each(|key| close(sockets, Some(key)));
+    if of_flow(sockets, new).count() >= MAX_DETOURS {
+        let idlest = of_flow(sockets, new).max_by_key(|(_, socket)| idle(socket)).map(|(key, _)| *key);
+        close(sockets, idlest);
+    }
+    if sockets.len() >= MAX_SOCKETS {
+        let idlest = sockets.iter().max_by_key(|(_, socket)| idle(socket)).map(|(key, _)| *key);
+        close(sockets, idlest);
     }
 }
 
 impl SendSocket {
     /// Sends packets run by run.
-    fn send(&self, bytes: &mut [u8], runs: &[Run], with: &Sender<'_>) {
+    fn send(&self, bytes: &mut [u8], runs: &[Run], to: &To, with: &Sender<'_>) {
         let mut rest = bytes;
         for run in runs {
             let (packets, after) = rest.split_at_mut(run.len);
             if self.segmented.load(Ordering::Relaxed) {
-                self.send_run(packets, run.size, with);
+                self.send_run(packets, run.size, to, with);
             } else {
-                packets.chunks_mut(run.size).for_each(|packet| self.send_run(packet, run.size, with));
+                packets.chunks_mut(run.size).for_each(|packet| self.send_run(packet, run.size, to, with));
             }
             rest = after;
         }
     }
 
     /// Seals packets of one size, of which the last may be shorter, and sends them with one system call.
-    fn send_run(&self, packets: &mut [u8], size: usize, with: &Sender<'_>) {
+    fn send_run(&self, packets: &mut [u8], size: usize, to: &To, with: &Sender<'_>) {
         let count = packets.len().div_ceil(size);
         for (id, packet) in packets.chunks_mut(size).enumerate() {
-            self.seal(id as u16, packet);
+            self.seal(&to.flow, id as u16, packet);
         }
-        let Err(error) = self.send_segments(packets, (count > 1).then_some(size), with) else {
+        let Err(error) = self.send_segments(packets, (count > 1).then_some(size), to, with) else {
             add(&with.counters.packets_sent, count);
             return;
         };
@@ -202,8 +277,8 @@ impl SendSocket {
         // The path may take single packets: a device without checksum offload, a segment longer than it allows.
         let mut sent = 0;
         for packet in packets.chunks_mut(size) {
-            self.seal(0, packet);
-            sent += usize::from(self.send_segments(packet, None, with).is_ok());
+            self.seal(&to.flow, 0, packet);
+            sent += usize::from(self.send_segments(packet, None, to, with).is_ok());
         }
         add(&with.counters.packets_sent, sent);
         add(&with.counters.packets_dropped_sending, count - sent);
@@ -214,21 +289,29 @@ impl SendSocket {
 
     /// The kernel's rdma_rxe has an ICRC of its own for FLUSH, and takes no other; a Verbena takes both. Who takes the standard's
     /// only gets it with the next try, which leaves by a detour.
-    fn seal(&self, id: u16, packet: &mut [u8]) {
+    fn seal(&self, flow: &Flow, id: u16, packet: &mut [u8]) {
         if self.for_rxe && packet.first() == Some(&FLUSH) {
-            icrc::seal_rxe_flush(&self.flow, id, packet);
+            icrc::seal_rxe_flush(flow, id, packet);
         } else {
-            icrc::seal(&self.flow, id, packet);
+            icrc::seal(flow, id, packet);
         }
     }
 
     /// One sendmsg. An ICMP error that waits makes it fail once with an errno that has nothing to do with it.
-    fn send_segments(&self, bytes: &[u8], segment: Option<usize>, with: &Sender<'_>) -> io::Result<()> {
+    fn send_segments(
+        &self,
+        bytes: &[u8],
+        segment: Option<usize>,
+        to: &To,
+        with: &Sender<'_>,
+    ) -> io::Result<()> {
         let buffers = [IoSlice::new(bytes)];
         let control = segment.map(|size| sys::segment_control(size as u16));
-        let mut message = MsgHdr::new().with_addr(&self.dest).with_buffers(&buffers);
+        let mut message = MsgHdr::new().with_addr(&to.dest).with_buffers(&buffers);
         if let Some(control) = &control {
             message = message.with_control(control);
+        } else if let Some(hops) = &to.hops {
+            message = message.with_control(hops);
         }
         let mut attempts = 0;
         loop {
@@ -255,7 +338,7 @@ impl SendSocket {
                 received.control.into_iter().find_map(|(level, kind, data)| icmp_errno(level, kind, data));
             let Some(errno) = errno else { continue };
             add(&counters.icmp_errors, 1);
-            let source = self.flow.source.ip();
+            let source = self.source.ip();
             let sent = &bytes[..received.len];
             guest.input(Instant::now(), Input::Unreachable { dest: dest.ip(), source, errno, sent });
         }

@@ -309,6 +309,12 @@ impl Ports {
         self.lineup.load().sockets.is_empty()
     }
 
+    /// Calls `serve` for each socket at which messages of connection managers wait.
+    pub(crate) fn each_with_backlog(&self, mut serve: impl FnMut(&ReceiveSocket)) {
+        let lineup = self.lineup.load();
+        lineup.sockets.iter().filter(|socket| socket.has_backlog()).for_each(|socket| serve(socket));
+    }
+
     /// When a thread last polled, in nanoseconds of the clock.
     pub(crate) fn polled_at(&self) -> u64 {
         self.polled_at.load(Ordering::Relaxed)

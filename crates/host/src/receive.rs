@@ -2,28 +2,37 @@
 //!
 //! Whoever reads the socket holds the token until what was read is dispatched: two threads that drain one socket would
 //! reorder packets, and go-back-N turns that into a storm of NAKs.
+//!
+//! Data comes first: messages of connection managers wait in [`Management`] until the socket is read empty, and are served a few
+//! at a time with a look at the socket in between. So a flood of them takes what time data leaves.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Instant;
 
 use node::world::{Datagram, Hold};
 use node::{Guest, Input};
 
+use crate::alarm::Alarm;
 use crate::clock::Clock;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::interest::{IN, Interest};
 use crate::lease::Lease;
+use crate::management::Management;
 use crate::sys::{self, ControlBuffer};
 
 /// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders wait for them.
 const READS_PER_ACK: usize = 4;
 /// What is read at once and is longer than any single packet of ours: there may be more where it came from.
 const BULK: usize = 8_192;
+/// Messages of connection managers that are served between two looks at the socket.
+const SLICE: usize = 4;
+/// A thread of the program that finds data at each of so many polls in a row serves one of them all the same.
+const POLLS_PER_MESSAGE: u32 = 32;
 
 /// A socket on the RoCEv2 port of one of our addresses.
 pub(crate) struct ReceiveSocket {
@@ -41,6 +50,8 @@ pub(crate) struct ReceiveSocket {
     pub(crate) lease: Lease,
     /// When it last brought something.
     delivered_at: AtomicU64,
+    /// Messages of connection managers were left waiting.
+    backlog: AtomicBool,
     /// Whether the engine is told of packets. Held while the engine's interest follows: were the two to part, nobody would
     /// read the socket any more.
     armed: Mutex<bool>,
@@ -51,6 +62,9 @@ struct Receiver {
     bytes: Box<[u8]>,
     /// Datagrams dropped so far, as the socket told last (SO_RXQ_OVFL).
     dropped: u32,
+    management: Management,
+    /// Polls that found data while messages waited.
+    passed_over: u32,
 }
 
 /// What became of an attempt to read.
@@ -69,6 +83,16 @@ pub(crate) struct Delivery<'a, G> {
     pub(crate) guest: &'a G,
     pub(crate) clock: &'a Clock,
     pub(crate) counters: &'a Counters,
+    /// Wakes the engine.
+    pub(crate) alarm: &'a Alarm,
+}
+
+/// How far reading a socket has come.
+enum Read {
+    /// Nothing is left in it.
+    All,
+    /// There may be more.
+    Enough,
 }
 
 impl ReceiveSocket {
@@ -85,10 +109,16 @@ impl ReceiveSocket {
             dest,
             interface,
             peer,
-            // The longest UDP datagram, and so the longest that segments are put together to.
-            receiver: Mutex::new(Receiver { bytes: vec![0; 1 << 16].into_boxed_slice(), dropped: 0 }),
+            receiver: Mutex::new(Receiver {
+                // The longest UDP datagram, and so the longest that segments are put together to.
+                bytes: vec![0; 1 << 16].into_boxed_slice(),
+                dropped: 0,
+                management: Management::new(peer.is_some()),
+                passed_over: 0,
+            }),
             lease: Lease::default(),
             delivered_at: AtomicU64::new(0),
+            backlog: AtomicBool::new(false),
             armed: Mutex::new(true),
         }
     }
@@ -127,38 +157,114 @@ impl ReceiveSocket {
         to: &Delivery<'_, G>,
     ) -> Drained {
         let mut drained = Drained::Empty;
+        let read = self.read_up_to(receiver, limit, polled, to, &mut drained);
+        if drained != Drained::Empty {
+            to.guest.release(false);
+        }
+        if !receiver.management.is_empty() || self.has_backlog() {
+            self.manage(receiver, read, limit, polled, to, &mut drained);
+        }
+        drained
+    }
+
+    /// Reads at most `limit` times and dispatches the data.
+    #[inline]
+    fn read_up_to<G: Guest>(
+        &self,
+        receiver: &mut Receiver,
+        limit: usize,
+        polled: Option<Instant>,
+        to: &Delivery<'_, G>,
+        drained: &mut Drained,
+    ) -> Read {
         for n in 1..=limit {
             match self.read(receiver, polled, to) {
-                Ok(bytes) => {
-                    let before = drained == Drained::Some { bulk: true };
-                    drained = Drained::Some { bulk: before || bytes >= BULK };
+                Ok((bytes, data)) => {
+                    let before = *drained == Drained::Some { bulk: true };
+                    *drained = Drained::Some { bulk: before || bytes >= BULK };
                     if n.is_multiple_of(READS_PER_ACK) {
                         to.guest.release(false);
                     }
-                    if polled.is_some() && bytes < BULK {
-                        break;
+                    if polled.is_some() && bytes < BULK && data {
+                        return Read::Enough;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Read::All,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // An ICMP error that somebody forged (nothing is sent from here): reading it took it away.
                 Err(_) => add(&to.counters.receive_errors, 1),
             }
         }
-        if drained != Drained::Empty {
-            to.guest.release(false);
-        }
-        drained
+        Read::Enough
     }
 
-    /// One recvmsg and its dispatch: how many bytes it brought.
+    /// Serves messages of connection managers: up to `limit` while the socket brings nothing else, a few where it does. What is
+    /// left is the engine's.
+    #[cold]
+    fn manage<G: Guest>(
+        &self,
+        receiver: &mut Receiver,
+        mut read: Read,
+        limit: usize,
+        polled: Option<Instant>,
+        to: &Delivery<'_, G>,
+        drained: &mut Drained,
+    ) {
+        let mut left = limit;
+        while left > 0 {
+            let slice = match (&read, polled) {
+                (_, None) | (Read::All, Some(_)) => SLICE,
+                (Read::Enough, Some(_)) => {
+                    receiver.passed_over = receiver.passed_over.wrapping_add(1);
+                    usize::from(receiver.passed_over.is_multiple_of(POLLS_PER_MESSAGE))
+                }
+            };
+            let served = self.serve(receiver, slice.min(left), to);
+            if served > 0 && *drained == Drained::Empty {
+                *drained = Drained::Some { bulk: false };
+            }
+            left -= served;
+            if served < SLICE || matches!(read, Read::Enough) {
+                break;
+            }
+            read = self.read_up_to(receiver, SLICE, polled, to, drained);
+            to.guest.release(false);
+        }
+        let backlog = !receiver.management.is_empty();
+        if !self.backlog.swap(backlog, Ordering::AcqRel) && backlog {
+            to.alarm.set(0);
+        }
+    }
+
+    /// Hands at most `most` messages of connection managers to the guest; how many there were.
+    fn serve<G: Guest>(&self, receiver: &mut Receiver, most: usize, to: &Delivery<'_, G>) -> usize {
+        let messages = std::iter::from_fn(|| receiver.management.pop()).take(most);
+        messages
+            .map(|message| self.dispatch(Instant::now(), message.source, &message.bytes, Hold::No, to))
+            .count()
+    }
+
+    fn dispatch<G: Guest>(
+        &self,
+        now: Instant,
+        source: SocketAddr,
+        bytes: &[u8],
+        hold: Hold,
+        to: &Delivery<'_, G>,
+    ) {
+        let (dest, interface) = (self.dest, self.interface);
+        let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes };
+        to.guest.input(now, Input::Datagram(datagram));
+    }
+
+    /// One recvmsg and its dispatch: how many bytes it brought, and whether data was among them.
     #[inline]
     fn read<G: Guest>(
         &self,
         receiver: &mut Receiver,
         polled: Option<Instant>,
         to: &Delivery<'_, G>,
-    ) -> io::Result<usize> {
+    ) -> io::Result<(usize, bool)> {
         let mut control = ControlBuffer::new();
         let received = sys::receive(&self.fd, &mut receiver.bytes, &mut control, 0)?;
         let now = polled.unwrap_or_else(Instant::now);
@@ -179,19 +285,29 @@ impl ReceiveSocket {
         }
         let Some(source) = received.address.filter(|_| !received.truncated && size > 0) else {
             add(&to.counters.receive_errors, 1);
-            return Ok(0);
+            return Ok((0, true));
         };
         let packets = receiver.bytes[..received.len].chunks(size);
         let count = packets.len();
         add(&to.counters.receives, 1);
         add(&to.counters.packets_received, count);
+        let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
+        let mut data = false;
         for bytes in packets {
-            let (dest, interface) = (self.dest, self.interface);
-            let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
-            let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes };
-            to.guest.input(now, Input::Datagram(datagram));
+            if !Management::takes(bytes) {
+                data = true;
+                self.dispatch(now, source, bytes, hold, to);
+            } else if !receiver.management.push(source, bytes) {
+                add(&to.counters.management_drops, 1);
+            }
         }
-        Ok(received.len)
+        Ok((received.len, data))
+    }
+
+    /// Whether messages of connection managers were left waiting by whoever read the socket last.
+    #[inline]
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.backlog.load(Ordering::Acquire)
     }
 
     /// When it last brought something, in nanoseconds of the clock.

@@ -19,6 +19,7 @@ use crate::interest::{HANG_UP, IN, Interest, Source};
 use crate::names;
 use crate::sockets;
 use crate::sys::{self, ControlBuffer};
+use crate::user;
 
 /// Connections of other processes that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -26,11 +27,15 @@ const BACKLOG: i32 = 128;
 const MAX_BEARERS: usize = 512;
 /// Bytes of queue on such a connection; the system's limit may be lower.
 const QUEUE_BYTES: u32 = 1 << 21;
+/// Connections that are accepted before the engine looks at anything else: other users can ask too.
+const ACCEPTS_PER_EVENT: usize = 32;
 
 /// The processes that bear names we use.
 #[derive(Default)]
 pub(crate) struct Registry {
     bearers: Mutex<HashMap<Name, Arc<Bearer>>>,
+    /// A socket that is connected to nobody, for the next name: most that strangers make us look for are nobody's.
+    spare: Mutex<Option<Fd>>,
 }
 
 /// A connection to the process that bears a name.
@@ -121,7 +126,13 @@ pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
 }
 
 impl Registry {
-    /// Hands a packet to the process that bears `name`; false where nobody does. One that can not take it just now loses it.
+    /// Whether the bearer of `name` is known already: then handing on is one system call.
+    pub(crate) fn is_known(&self, name: Name) -> bool {
+        self.lock().contains_key(&name)
+    }
+
+    /// Hands a packet to the process that bears `name`; false where nobody does, or nobody of this user. One that can not take it
+    /// just now loses it.
     pub(crate) fn forward(
         &self,
         name: Name,
@@ -136,6 +147,10 @@ impl Registry {
             let bearer = match self.bearer(name, interest) {
                 Ok(bearer) => bearer,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return false,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    add(&counters.forward_refused, 1);
+                    return false;
+                }
                 Err(_) => {
                     add(&counters.forward_drops, 1);
                     return true;
@@ -188,6 +203,7 @@ impl Registry {
 
     /// Forgets all bearers.
     pub(crate) fn close(&self, interest: &Interest) {
+        *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = None;
         for (_, bearer) in self.lock().drain() {
             interest.remove(bearer.token, &bearer.fd);
         }
@@ -205,10 +221,23 @@ impl Registry {
                 interest.remove(idle.token, &idle.fd);
             }
         }
-        let bearer = Arc::new(connect(name, interest.token())?);
+        let bearer = Arc::new(self.connect(name, interest.token())?);
         interest.add(bearer.token, &bearer.fd, HANG_UP, Source::Bearer(bearer.clone()))?;
         bearers.insert(name, bearer.clone());
         Ok(bearer)
+    }
+
+    fn connect(&self, name: Name, token: u64) -> io::Result<Bearer> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let fd = spare.map_or_else(unconnected, Ok)?;
+        if let Err(error) = SockRef::from(&fd).connect(&address(name)?) {
+            if error.kind() == io::ErrorKind::ConnectionRefused {
+                *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(fd);
+            }
+            return Err(error);
+        }
+        user::check(&fd)?;
+        Ok(Bearer { name, fd, token, watched: AtomicBool::new(false) })
     }
 
     /// The engine still tells of its end, which is why it stays with the engine.
@@ -224,32 +253,30 @@ impl Registry {
     }
 }
 
-fn connect(name: Name, token: u64) -> io::Result<Bearer> {
+/// A socket to connect to a name.
+fn unconnected() -> io::Result<Fd> {
     let fd = Fd::open(|| Socket::new(Domain::UNIX, Type::SEQPACKET, None))?;
-    let socket = SockRef::from(&fd);
-    socket.set_nonblocking(true)?;
+    SockRef::from(&fd).set_nonblocking(true)?;
     sockets::buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, QUEUE_BYTES);
-    socket.connect(&address(name)?)?;
-    same_user(&fd)?;
-    Ok(Bearer { name, fd, token, watched: AtomicBool::new(false) })
-}
-
-fn same_user(fd: &Fd) -> io::Result<()> {
-    if sys::peer_uid(fd)? == sys::own_uid() { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+    Ok(fd)
 }
 
 impl Listener {
-    /// Takes in the processes that want to hand us packets.
-    pub(crate) fn accept(&self, interest: &Interest) {
-        // Edge-triggered: read to the end. Where descriptors run out, the next connection tries again.
-        while let Ok(fd) = Fd::open(|| SockRef::from(&self.fd).accept().map(|(socket, _)| socket)) {
-            if same_user(&fd).is_err() {
+    /// Takes in processes that want to hand us packets; whether there may be more. To be called until there are none: the engine
+    /// is told of new ones only.
+    pub(crate) fn accept(&self, interest: &Interest) -> bool {
+        for _ in 0..ACCEPTS_PER_EVENT {
+            // Where descriptors run out, the next connection tries again.
+            let Ok(fd) = Fd::open(|| SockRef::from(&self.fd).accept().map(|(socket, _)| socket)) else {
+                return false;
+            };
+            if user::check(&fd).is_err() {
                 continue;
             }
             let connection = Arc::new(Connection { fd, token: interest.token() });
             let mut connections = self.lock();
             if connections.closed {
-                return;
+                return false;
             }
             let source = Source::Connection(connection.clone());
             if interest.add(connection.token, &connection.fd, IN | HANG_UP, source).is_ok() {
@@ -258,6 +285,12 @@ impl Listener {
                 connections.open.push(connection);
             }
         }
+        true
+    }
+
+    /// Its name with the engine.
+    pub(crate) fn token(&self) -> u64 {
+        self.token
     }
 
     fn lock(&self) -> MutexGuard<'_, Connections> {

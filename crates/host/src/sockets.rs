@@ -9,13 +9,13 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockRef, Sock
 use crate::Config;
 use crate::fork::Fd;
 use crate::interfaces::is_link_local;
-use crate::sys::set_option;
+use crate::sys::{self, set_option};
 
 /// The UDP port of RoCEv2 (IANA).
 pub(crate) const ROCE_PORT: u16 = 4791;
 
 /// The hop limit where nobody asks for one, the number IANA recommends.
-const DEFAULT_HOP_LIMIT: u8 = 64;
+pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// Take datagrams whose UDP checksum is 0 over IPv6 (linux/udp.h; the libc crate lacks it).
 const UDP_NO_CHECK6_RX: c_int = 102;
@@ -76,6 +76,7 @@ pub(crate) fn sender(to: &Sending, config: &Config) -> io::Result<(Fd, SocketAdd
         }
     }
     buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.send_buffer_bytes);
+    sys::receive_nothing(&fd)?;
     socket.bind(&SockAddr::from(source))?;
     let source = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
     Ok((fd, source))

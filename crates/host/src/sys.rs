@@ -10,6 +10,7 @@ use std::time::Duration;
 use libc::{c_int, c_void, socklen_t};
 
 use crate::fork::Fd;
+use crate::sockets::DEFAULT_HOP_LIMIT;
 
 /// The errno in an error; EIO for one that has none.
 pub(crate) fn errno(error: &io::Error) -> i32 {
@@ -31,16 +32,35 @@ pub(crate) fn set_option(fd: impl AsFd, level: c_int, name: c_int, value: c_int)
     check(result).map(drop)
 }
 
-/// The user at the other end of a Unix socket when it connected or listened (SO_PEERCRED, unix(7)).
-pub(crate) fn peer_uid(fd: impl AsFd) -> io::Result<u32> {
-    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut len = size_of::<libc::ucred>() as socklen_t;
-    let fd = fd.as_fd().as_raw_fd();
-    // SAFETY: the kernel writes at most `len` bytes into `peer`, which is that large.
+/// Reads a socket option of fixed size into `value`.
+fn option<T: Copy>(fd: &Fd, name: c_int, mut value: T) -> io::Result<T> {
+    let mut len = size_of::<T>() as socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `value`, which is that large; callers name plain numbers only.
     let result = unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut len)
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len)
     };
-    check(result).map(|_| peer.uid)
+    check(result).map(|_| value)
+}
+
+/// The user at the other end of a Unix socket when it connected or listened (SO_PEERCRED, unix(7)), by its number in our user
+/// namespace: the overflow uid where it has none there.
+pub(crate) fn peer_uid(fd: &Fd) -> io::Result<u32> {
+    Ok(option(fd, libc::SO_PEERCRED, libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX })?.uid)
+}
+
+/// SO_PEERPIDFD (Linux 6.5; asm-generic/socket.h).
+const SO_PEERPIDFD: c_int = 77;
+/// Whether the process at the other end of a Unix socket is one that the kernel lets us send a signal to, which it does where
+/// the user is ours, whatever its number (kill(2)). False where that can not be found out, and for one that has ended.
+pub(crate) fn may_signal_peer(fd: &Fd) -> bool {
+    let process = option(fd, SO_PEERPIDFD, -1).and_then(|raw| Fd::open_raw(|| raw));
+    process.is_ok_and(|process| {
+        let information = std::ptr::null::<c_void>();
+        // SAFETY: signal 0 is none, and the kernel allows information to be missing.
+        let sent =
+            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), 0, information, 0u32) };
+        sent == 0
+    })
 }
 
 /// The effective user of this process.
@@ -246,6 +266,46 @@ pub(crate) fn segment_control(size: u16) -> [u8; CMSG_HEADER + CMSG_ALIGN] {
     bytes[CMSG_HEADER - 4..CMSG_HEADER].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
     bytes[CMSG_HEADER..CMSG_HEADER + 2].copy_from_slice(&size.to_ne_bytes());
     bytes
+}
+
+/// Two control messages of an int each.
+pub(crate) type HopControl = [u8; 2 * (CMSG_HEADER + CMSG_ALIGN)];
+
+/// The control messages that give one `sendmsg` its traffic class and hop limit (ip(7), ipv6(7)); 0 is the usual hop limit.
+pub(crate) fn hop_control(v4: bool, traffic_class: u8, hop_limit: u8) -> HopControl {
+    let (level, class, limit) = match v4 {
+        true => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
+        false => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
+    };
+    let hop_limit = if hop_limit == 0 { DEFAULT_HOP_LIMIT } else { hop_limit };
+    let mut bytes = [0; 2 * (CMSG_HEADER + CMSG_ALIGN)];
+    let (first, second) = bytes.split_at_mut(CMSG_HEADER + CMSG_ALIGN);
+    for (to, kind, value) in [(first, class, traffic_class), (second, limit, hop_limit)] {
+        to[..size_of::<usize>()].copy_from_slice(&(CMSG_HEADER + size_of::<c_int>()).to_ne_bytes());
+        to[CMSG_HEADER - 8..CMSG_HEADER - 4].copy_from_slice(&level.to_ne_bytes());
+        to[CMSG_HEADER - 4..CMSG_HEADER].copy_from_slice(&kind.to_ne_bytes());
+        to[CMSG_HEADER..CMSG_HEADER + 4].copy_from_slice(&c_int::from(value).to_ne_bytes());
+    }
+    bytes
+}
+
+/// Lets nothing that arrives into a socket: what comes to a port that only sends would lie there for ever. ICMP errors for what
+/// was sent are told all the same, as they take another way.
+pub(crate) fn receive_nothing(fd: &Fd) -> io::Result<()> {
+    // BPF_RET | BPF_K: so many bytes of every packet are kept (linux/filter.h).
+    let mut none = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut none };
+    // SAFETY: the kernel reads one sock_fprog and the one instruction it points to, which live across the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as socklen_t,
+        )
+    };
+    check(result).map(drop)
 }
 
 /// An epoll instance (epoll(7)), level-triggered.

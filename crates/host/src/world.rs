@@ -227,6 +227,10 @@ impl World for RealWorld {
         self.is_ours() && self.registry.forward(name, datagram, &self.interest, &self.counters)
     }
 
+    fn is_known(&self, name: Name) -> bool {
+        self.registry.is_known(name)
+    }
+
     fn watch(&self, name: Name) -> bool {
         self.is_ours() && self.registry.watch(name, &self.interest)
     }

@@ -10,6 +10,7 @@ pub mod attr;
 pub mod counter;
 pub mod cq;
 mod datagram;
+mod detour;
 pub mod device;
 mod engine;
 pub mod events;

@@ -15,6 +15,7 @@ use wire::roce::Packet;
 use crate::attr::{self, QpAttr, QpState, QpType, mask};
 use crate::counter::{CompletionCounter, Counted};
 use crate::cq::{Cq, Note};
+use crate::detour::Detours;
 use crate::engine::Engine;
 use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::scratch::with_batch;
@@ -83,6 +84,7 @@ pub(crate) struct Inner {
     state: QpState,
     pub(crate) attr: QpAttr,
     pub(crate) path: Option<Path>,
+    detours: Detours,
     pub(crate) window: Arc<Window>,
     /// The program waits for IBV_EVENT_SQ_DRAINED.
     drain_awaited: bool,
@@ -156,6 +158,7 @@ impl Qp {
                 path: None,
                 window: Arc::default(),
                 drain_awaited: false,
+                detours: Detours::default(),
                 timer: None,
                 waits_for_turn: false,
                 notes: Vec::new(),
@@ -538,7 +541,7 @@ impl Inner {
             return self.transmit_frames(qp);
         }
         let Some(mut path) = self.path else { return };
-        if self.engine.take_path_suspect() {
+        if self.engine.take_path_suspect() && self.detours.take(now, self.attr.timeout) {
             path.detour = path.detour.wrapping_add(1);
             self.path = Some(path);
         }

@@ -34,6 +34,11 @@ pub fn comm_owner(id: CommId) -> Name {
     Name::Block((id.0 >> COMM_BITS) as u16)
 }
 
+/// Whether a name can be anybody's: block 0 holds QP0, QP1 and the identifier that stands for none, 0xfff the multicast number.
+pub(crate) fn may_be_borne(name: Name) -> bool {
+    !matches!(name, Name::Block(0 | 0xfff..))
+}
+
 struct Block {
     prefix: u16,
     free: VecDeque<u16>,

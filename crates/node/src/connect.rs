@@ -458,8 +458,9 @@ impl<W: World> Node<W> {
         if self.device_on(key.0).is_some_and(|device| req.path_mtu > device.port().mtu) {
             return refuse(core, reason::INVALID_MTU);
         }
-        let Some(listener) = core.listeners.get(&listen).filter(|l| !l.is_full()).map(|l| l.id.clone())
-        else {
+        let listeners = core.listeners.len();
+        let free = core.listeners.get(&listen).filter(|l| !l.is_full(listeners));
+        let Some(listener) = free.map(|l| l.id.clone()) else {
             return refuse(core, reason::NO_RESOURCES);
         };
         let id = self.incoming(&listener, key, &request.path, &header, port);

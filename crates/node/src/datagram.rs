@@ -192,8 +192,9 @@ impl<W: World> Node<W> {
         let Some(listen) = core.listener(space, path.local_gid.ip(), port) else {
             return refuse(core, sidr_status::UNSUPPORTED);
         };
+        let listeners = core.listeners.len();
         let Some(listener) = core.listeners.get(&listen) else { return };
-        let (listener, is_full) = (listener.id.clone(), listener.is_full());
+        let (listener, is_full) = (listener.id.clone(), listener.is_full(listeners));
         if !listener.is_datagram() {
             return refuse(core, sidr_status::UNSUPPORTED);
         }

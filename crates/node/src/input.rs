@@ -36,7 +36,9 @@ pub struct Counters {
     pub bad_mad: AtomicU64,
     /// Connection requests refused for want of memory or numbers.
     pub no_resources: AtomicU64,
-    /// Messages handed to the connection manager.
+    /// Messages that nobody knows what to do with, dropped without an answer: there were too many of them.
+    pub strangers: AtomicU64,
+    /// Messages handed to the connection manager, or refused in its name.
     pub mads: AtomicU64,
     /// Dropped among them: about a connection whose transaction id, address or peer is another.
     pub cm_unmatched: AtomicU64,
@@ -44,7 +46,7 @@ pub struct Counters {
 
 impl Counters {
     /// All of them with their names.
-    pub fn snapshot(&self) -> [(&'static str, u64); 9] {
+    pub fn snapshot(&self) -> [(&'static str, u64); 11] {
         [
             ("icrc", &self.icrc),
             ("malformed", &self.malformed),
@@ -54,6 +56,7 @@ impl Counters {
             ("wrong_pkey", &self.wrong_pkey),
             ("bad_mad", &self.bad_mad),
             ("no_resources", &self.no_resources),
+            ("strangers", &self.strangers),
             ("mads", &self.mads),
             ("cm_unmatched", &self.cm_unmatched),
         ]
@@ -61,7 +64,7 @@ impl Counters {
     }
 }
 
-fn count(counter: &AtomicU64) {
+pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -131,7 +134,7 @@ impl<W: World> Node<W> {
         }
         let owner = qpn_owner(dest_qp);
         if !self.blocks.owns(owner) {
-            return self.pass_on(owner, d);
+            return self.pass_on(now, owner, d);
         }
         match self.device_on(d.interface) {
             Some(device) => device.input(now, d.source.ip(), d.dest.ip(), d.hold, &packet),
@@ -145,13 +148,6 @@ impl<W: World> Node<W> {
         match self.device_on(d.interface) {
             Some(device) => device.input_group(now, d.source.ip(), d.dest.ip(), packet),
             None => count(&self.counters.unknown_device),
-        }
-    }
-
-    /// Hands a packet to the process it is for. What came from another process goes no further: no loops.
-    fn pass_on(&self, owner: Name, d: &Datagram<'_>) {
-        if d.forwarded || !self.world.forward(owner, d) {
-            count(&self.counters.unknown_owner);
         }
     }
 
@@ -180,26 +176,24 @@ impl<W: World> Node<W> {
             Message::Apr(m) => m.remote_comm_id,
         };
         let owner = comm_owner(owner);
-        if !self.blocks.owns(owner) && !d.forwarded && self.world.forward(owner, d) {
-            return;
+        if self.blocks.owns(owner) || self.pass_message_on(now, &[owner], d) == Some(false) {
+            // Ours, or nobody's: the answer for an unknown identifier is ours to give.
+            self.manager_input(now, d, &mad);
         }
-        // Nobody bears the name: the answer for an unknown identifier is ours to give.
-        self.manager_input(now, d, &mad);
     }
 
     /// A request goes to whoever bears the name of the service; where nobody does, it is refused here.
     fn request(&self, now: Instant, d: &Datagram<'_>, mad: &Mad, service: wire::ServiceId) {
-        let Some((space, port)) = service.ip_port() else { return self.manager_input(now, d, mad) };
-        let ip = d.dest.ip();
-        if !d.forwarded && !self.manager.listens(space, ip, port) {
-            for addr in places_for(ip) {
-                let name = Name::Port { space, addr, port };
-                if self.world.forward(name, d) {
-                    return;
-                }
-            }
+        let target = service.ip_port();
+        if self.manager.expects(d, mad, target) {
+            return self.manager_input(now, d, mad);
         }
-        self.manager_input(now, d, mad);
+        let names =
+            target.map(|(space, port)| places_for(d.dest.ip()).map(|addr| Name::Port { space, addr, port }));
+        let names = names.as_ref().map_or(&[][..], |names| &names[..]);
+        if self.pass_message_on(now, names, d) == Some(false) {
+            self.refuse_unknown_service(now, d, mad);
+        }
     }
 }
 

@@ -19,6 +19,7 @@ mod multicast;
 mod ports;
 mod removal;
 mod service;
+mod strangers;
 pub mod world;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -51,6 +52,7 @@ pub struct Node<W> {
     devices: RwLock<Vec<Arc<Device>>>,
     blocks: Arc<Blocks<W>>,
     manager: manager::Manager,
+    strangers: strangers::Strangers,
     /// What became of packets that no queue pair got.
     pub counters: Counters,
 }
@@ -64,7 +66,10 @@ impl<W: World> Node<W> {
             .into_iter()
             .map(|(config, port)| Device::new(config, port, world.clone(), blocks.clone()))
             .collect();
+        let mut key = [0; 8];
+        world.fill_random(&mut key);
         let node = Arc::new(Node {
+            strangers: strangers::Strangers::new(world.now(), u64::from_ne_bytes(key)),
             manager: manager::Manager::new(&config.timing, host_id),
             world,
             devices: RwLock::new(devices),

@@ -8,7 +8,8 @@
 //! requests before it serves them is not held up; it doubles back when a request was begun in time.
 //!
 //! **Backlog.** A request takes a place from its arrival until the program fetches its event. One that finds no place waits
-//! for one, because bursts pass; after [`FULL_FOR`] it is refused (REJ, no resources).
+//! for one, because bursts pass; after [`FULL_FOR`] it is refused (REJ, no resources). Those that wait at one listener, places or
+//! none, are at most [`MAX_BACKLOG`] and at most its share of half of [`MAX_PENDING`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +26,10 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(1);
 pub const FULL_FOR: Duration = Duration::from_secs(2);
 /// Requests that may wait at a listener, whatever backlog it asks for.
 pub const MAX_BACKLOG: usize = 1024;
+/// Requests that a device knows and nobody has answered, at all listeners together.
+pub const MAX_PENDING: usize = 4096;
+/// What a listener may have waiting however many listeners there are.
+const LEAST_SHARE: usize = 8;
 
 /// A request that the program cannot see yet.
 #[derive(Debug)]
@@ -65,9 +70,10 @@ impl Listener {
         Listener { id, backlog, waiting: VecDeque::new(), turn: Turn::Free, patience: PATIENCE }
     }
 
-    /// Whether not even a wait for a place can be had.
-    pub fn is_full(&self) -> bool {
-        self.waiting.len() >= MAX_BACKLOG
+    /// Whether not even a wait for a place can be had, as one of so many listeners: none takes the places of its neighbours.
+    pub fn is_full(&self, listeners: usize) -> bool {
+        let share = (MAX_PENDING / 2 / listeners.max(1)).max(LEAST_SHARE);
+        self.waiting.len() >= share.min(MAX_BACKLOG)
     }
 
     pub fn push(&mut self, now: Instant, event: Event) {
@@ -218,6 +224,15 @@ mod tests {
         }
         assert_eq!(refused, [2, 3]);
         assert_eq!(case.listener.deadline(), None, "the others have places");
+    }
+
+    #[test]
+    fn a_listener_with_neighbours_takes_its_share_of_all_places_and_no_more() {
+        let case = |requests| Case::new(0, requests).listener;
+        for (listeners, share) in [(1, 1024), (2, 1024), (8, 256), (10_000, LEAST_SHARE as u32)] {
+            assert!(!case(share - 1).is_full(listeners), "{listeners}");
+            assert!(case(share).is_full(listeners), "{listeners}");
+        }
     }
 
     #[test]

@@ -11,9 +11,9 @@ use cm::{Cm, ConnId, Origin, Output};
 use nic::{Path, Qp, QpAttr, QpState, mask};
 use transport::TxBatch;
 use wire::bth::{Bth, Deth};
-use wire::mad::{GSI_QKEY, MAD_LEN, Mad, PortSpace, reason};
+use wire::mad::{GSI_QKEY, MAD_LEN, Mad, Message, PortSpace, reason};
 use wire::roce::{Header, Op, SendAt, SendTail, Service};
-use wire::{CommId, Pkey, Psn, Qpn};
+use wire::{CommId, Guid, Pkey, Psn, Qpn};
 
 use crate::blocks::{COMM_BITS, comm_owner};
 use crate::event::{ConnParam, Event, EventChannel, EventKind};
@@ -125,9 +125,18 @@ impl Manager {
         }
     }
 
-    /// Whether this process listens there.
-    pub fn listens(&self, space: PortSpace, ip: IpAddr, port: u16) -> bool {
-        self.lock().listener(space, ip, port).is_some()
+    /// Whether a request is for a listener of this process, or comes again about something that it knows.
+    pub fn expects(&self, d: &Datagram<'_>, request: &Mad, target: Option<(PortSpace, u16)>) -> bool {
+        let core = self.lock();
+        let (guid, id) = match &request.message {
+            Message::Req(req) => (req.local_ca_guid, req.local_comm_id),
+            // SIDR messages name no adapter.
+            Message::SidrReq(req) => (Guid(0), req.request_id),
+            _ => return true,
+        };
+        let gid = d.source.ip().into();
+        target.is_some_and(|(space, port)| core.listener(space, d.dest.ip(), port).is_some())
+            || core.cms.get(&d.interface).is_some_and(|cm| cm.has_peer(guid, gid, id))
     }
 }
 
@@ -259,6 +268,7 @@ impl<W: World> Node<W> {
                 timing: self.manager.timing,
                 is_kin: crate::devices::is_ours,
                 process_of: |id| id.0 >> COMM_BITS,
+                max_pending_requests: crate::listener::MAX_PENDING,
                 ..cm::Config::new(guid)
             };
             // Where the host has no block left, identifier 0 is refused by the table as taken.
@@ -279,6 +289,7 @@ impl<W: World> Node<W> {
         for interface in interfaces {
             while let Some(output) = core.cms.get_mut(&interface).and_then(Cm::poll) {
                 match output {
+                    Output::Transmit { conn: None, path, mad, .. } => self.answer_stranger(now, &path, &mad),
                     Output::Transmit { conn, path, mad, attempt } => {
                         let way = self.way(&core, now, (interface, conn), &path, &mad, attempt);
                         self.send_mad(&way, path.pkey, &mad);
@@ -405,8 +416,13 @@ impl<W: World> Node<W> {
         self.settle(core, now);
     }
 
+    /// The sequence number of the next packet from QP1. Nobody looks at it, but it counts.
+    pub(crate) fn gsi_psn(&self) -> u32 {
+        self.manager.gsi_psn.load(Ordering::Relaxed)
+    }
+
     /// Sends a MAD from QP1 to QP1.
-    fn send_mad(&self, way: &Path, pkey: Pkey, mad: &Mad) {
+    pub(crate) fn send_mad(&self, way: &Path, pkey: Pkey, mad: &Mad) {
         let psn = Psn::new(self.manager.gsi_psn.fetch_add(1, Ordering::Relaxed));
         let header = Header {
             bth: Bth { dest_qp: Qpn::GSI, psn, pkey, ..Bth::default() },

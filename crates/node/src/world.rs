@@ -179,8 +179,10 @@ pub trait World: Outlet {
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError>;
     /// The names other processes and this one hold for a port, shared ones too.
     fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name>;
-    /// Hands a packet to the process that bears `name`; false where nobody does.
+    /// Hands a packet to the process that bears `name`; false where nobody of this user does.
     fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool;
+    /// Whether [`World::forward`] to `name` is cheap, because its bearer is known from earlier.
+    fn is_known(&self, name: Name) -> bool;
     /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. False where nobody bears it.
     fn watch(&self, name: Name) -> bool;
     /// The host's random part of GUIDs: the same for all processes of this host and namespace, 40 bits.

@@ -245,6 +245,10 @@ impl World for SimWorld {
         true
     }
 
+    fn is_known(&self, name: Name) -> bool {
+        self.with_host(|h| h.names.contains_key(&name))
+    }
+
     fn watch(&self, name: Name) -> bool {
         self.with_host(|h| match h.names.get(&name) {
             Some(&whose) => {

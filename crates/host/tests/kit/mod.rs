@@ -88,6 +88,8 @@ pub struct Recorder {
     pub panic_once: Mutex<bool>,
     /// Packets that came directly are handed to the bearer of this name.
     pub forward_to: Mutex<Option<Name>>,
+    /// How long it thinks about a message of a connection manager.
+    pub thinks: Mutex<Duration>,
 }
 
 impl Guest for Recorder {
@@ -103,6 +105,9 @@ impl Guest for Recorder {
                 {
                     assert!(self.world.forward(name, &datagram));
                     return;
+                }
+                if Bth::peek_dest_qp(datagram.bytes) == Some(Qpn::GSI) {
+                    std::thread::sleep(*self.thinks.lock().unwrap());
                 }
                 let thread = std::thread::current().name().unwrap_or("").to_owned();
                 let node::world::Datagram { source, dest, interface, forwarded, bytes, .. } = datagram;
@@ -214,6 +219,7 @@ pub fn start_with(config: Config) -> Recording {
             deadline: Mutex::default(),
             panic_once: Mutex::default(),
             forward_to: Mutex::default(),
+            thinks: Mutex::default(),
         })
     };
     Host::start(make, config).unwrap()

@@ -1,0 +1,252 @@
+//! What is for nobody: requests for a service that nobody has, messages about connections that nobody knows, packets to queue
+//! pairs of no process. Anybody can send any number of them, so each kind costs a bounded amount of work a second, and none of
+//! it is remembered.
+//!
+//! | what | bounded by |
+//! |---|---|
+//! | asking the other processes for whoever bears a name that is not known yet, for a message | [`Allowance`] |
+//! | ... for a packet to a queue pair | each block of numbers once in [`ABSENT_MS`] |
+//! | answering | another [`Allowance`]; the answers leave from [`PORTS`] source ports |
+//!
+//! What is beyond is dropped, never answered wrongly: whoever meant it repeats it.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use wire::CommId;
+use wire::mad::{Mad, Message, Rej, SidrRep, reason, sidr_status};
+
+use crate::input::count;
+use crate::world::{Datagram, Name, World};
+use crate::{Node, blocks, farewell};
+
+/// Source ports of answers to nobody in particular.
+pub(crate) const PORTS: u32 = 4;
+/// For how long a block that nobody bore is taken to be nobody's: a process that claims it loses no more than packets that are
+/// sent again.
+const ABSENT_MS: u32 = 20;
+/// Addresses share so many accounts, by a hash that only we know.
+const ACCOUNTS: usize = 64;
+
+/// So many a second, and so many at once.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    apart: Duration,
+    burst: u32,
+}
+
+const EACH: Rate = Rate { apart: Duration::from_micros(1_000), burst: 512 };
+const ALL: Rate = Rate { apart: Duration::from_micros(250), burst: 2_048 };
+
+/// A token bucket, as the time at which it will be full.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket(Option<Instant>);
+
+impl Bucket {
+    fn has(&self, now: Instant, rate: Rate) -> bool {
+        self.0.is_none_or(|full| full.saturating_duration_since(now) < rate.apart * rate.burst)
+    }
+    fn take(&mut self, now: Instant, rate: Rate) {
+        self.0 = Some(self.0.unwrap_or(now).max(now) + rate.apart);
+    }
+}
+
+/// What may be done for strangers: so much for each address, and for all of them together.
+#[derive(Debug)]
+pub(crate) struct Allowance {
+    buckets: Mutex<([Bucket; ACCOUNTS], Bucket)>,
+    key: u64,
+}
+
+impl Allowance {
+    fn new(key: u64) -> Allowance {
+        Allowance { buckets: Mutex::new(([Bucket::default(); ACCOUNTS], Bucket::default())), key }
+    }
+
+    /// Whether one more thing may be done for `source`.
+    pub fn take(&self, now: Instant, source: IpAddr) -> bool {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let (each, all) = &mut *buckets;
+        let own = &mut each[self.account(source)];
+        let granted = own.has(now, EACH) && all.has(now, ALL);
+        if granted {
+            own.take(now, EACH);
+            all.take(now, ALL);
+        }
+        granted
+    }
+
+    fn account(&self, source: IpAddr) -> usize {
+        let bits = match source {
+            IpAddr::V4(v4) => u64::from(v4.to_bits()),
+            // Whoever has an address has its whole network.
+            IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64,
+        };
+        ((bits ^ self.key).wrapping_mul(self.key | 1) >> 32) as usize % ACCOUNTS
+    }
+}
+
+/// Blocks that nobody bore a moment ago.
+#[derive(Debug)]
+struct Absent {
+    since: Instant,
+    until_ms: Box<[AtomicU32]>,
+}
+
+impl Absent {
+    fn now_ms(&self, now: Instant) -> u32 {
+        now.saturating_duration_since(self.since).as_millis() as u32
+    }
+    fn has(&self, now: Instant, block: u16) -> bool {
+        let until = self.until_ms.get(usize::from(block)).map_or(0, |until| until.load(Ordering::Relaxed));
+        until != 0 && (1..=ABSENT_MS).contains(&until.wrapping_sub(self.now_ms(now)))
+    }
+    fn note(&self, now: Instant, block: u16) {
+        if let Some(until) = self.until_ms.get(usize::from(block)) {
+            until.store(self.now_ms(now).wrapping_add(ABSENT_MS).max(1), Ordering::Relaxed);
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Strangers {
+    /// Of questions to other processes.
+    pub questions: Allowance,
+    /// Of answers.
+    pub answers: Allowance,
+    absent: Absent,
+}
+
+impl Strangers {
+    pub fn new(now: Instant, key: u64) -> Strangers {
+        let until_ms = (0..1 << 12).map(|_| AtomicU32::new(0)).collect();
+        let (questions, answers) = (Allowance::new(key), Allowance::new(key));
+        Strangers { questions, answers, absent: Absent { since: now, until_ms } }
+    }
+}
+
+impl<W: World> Node<W> {
+    /// Hands a packet of a queue pair to the process it is for. What came from another process goes no further: no loops.
+    pub(crate) fn pass_on(&self, now: Instant, owner: Name, d: &Datagram<'_>) {
+        let Name::Block(block) = owner else { return count(&self.counters.unknown_owner) };
+        if d.forwarded || self.strangers.absent.has(now, block) {
+            return count(&self.counters.unknown_owner);
+        }
+        if !self.world.forward(owner, d) {
+            self.strangers.absent.note(now, block);
+            count(&self.counters.unknown_owner);
+        }
+    }
+
+    /// Hands a message to the first of `names` that somebody bears. `None` where it is not allowed to find out.
+    pub(crate) fn pass_message_on(&self, now: Instant, names: &[Name], d: &Datagram<'_>) -> Option<bool> {
+        if d.forwarded {
+            return Some(false);
+        }
+        let known = names.iter().find(|name| self.world.is_known(**name));
+        if known.is_some_and(|name| self.world.forward(*name, d)) {
+            return Some(true);
+        }
+        let names = || names.iter().filter(|name| blocks::may_be_borne(**name));
+        if names().next().is_some() && !self.strangers.questions.take(now, d.source.ip()) {
+            count(&self.counters.strangers);
+            return None;
+        }
+        Some(names().any(|name| self.world.forward(*name, d)))
+    }
+
+    /// Refuses a request for a service that nobody here has.
+    pub(crate) fn refuse_unknown_service(&self, now: Instant, d: &Datagram<'_>, mad: &Mad) {
+        let Some(message) = refusal(&mad.message) else { return };
+        count(&self.counters.mads);
+        let (ours, theirs) = (d.dest.ip().into(), d.source.ip().into());
+        let path = cm::Path::new(ours, theirs, d.interface, wire::Mtu::default());
+        self.answer_stranger(now, &path, &Mad { transaction_id: mad.transaction_id, message });
+    }
+
+    /// Sends an answer that belongs to no connection, where that is allowed.
+    pub(crate) fn answer_stranger(&self, now: Instant, path: &cm::Path, mad: &Mad) {
+        if self.strangers.answers.take(now, path.remote_gid.ip()) {
+            let way = farewell::way(path, mad, self.gsi_psn() % PORTS, None);
+            self.send_mad(&way, path.pkey, mad);
+        } else {
+            count(&self.counters.strangers);
+        }
+    }
+}
+
+/// "No such service", the way each kind of request is told.
+fn refusal(request: &Message) -> Option<Message> {
+    match request {
+        Message::Req(req) => Some(Message::Rej(Rej {
+            local_comm_id: CommId(0),
+            remote_comm_id: req.local_comm_id,
+            message: 0,
+            info_len: 0,
+            reason: reason::INVALID_SERVICE_ID,
+            info: [0; 72],
+            private_data: [0; 148],
+        })),
+        Message::SidrReq(req) => Some(Message::SidrRep(SidrRep {
+            request_id: req.request_id,
+            status: sidr_status::UNSUPPORTED,
+            info_len: 0,
+            qpn: wire::Qpn::default(),
+            service_id: req.service_id,
+            qkey: wire::Qkey::default(),
+            info: [0; 72],
+            private_data: [0; 136],
+        })),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
+mod tests {
+    use super::*;
+
+    const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
+    /// How many of `count` in one second are granted to `source`.
+    fn granted(allowance: &Allowance, begin: Instant, count: u32, source: impl Fn(u32) -> IpAddr) -> u32 {
+        let at = |n| begin + Duration::from_secs(1) * n / count;
+        (0..count).filter(|&n| allowance.take(at(n), source(n))).count() as u32
+    }
+
+    #[test]
+    fn a_flood_from_one_address_is_granted_the_burst_and_the_rate_and_leaves_others_theirs() {
+        let (allowance, begin) = (Allowance::new(0x1234_5678_9abc_def1), Instant::now());
+        let flood = granted(&allowance, begin, 20_000, |_| ONE);
+        assert!((1_500..=1_520).contains(&flood), "{flood}");
+        let end = begin + Duration::from_secs(1);
+        assert!(!allowance.take(end - Duration::from_micros(900), ONE));
+        let other = (2..200).map(|n| IpAddr::from([10, 0, 0, n]));
+        let other = other.into_iter().find(|ip| allowance.account(*ip) != allowance.account(ONE)).unwrap();
+        assert_eq!((0..100).filter(|_| allowance.take(end, other)).count(), 100);
+    }
+
+    #[test]
+    fn a_flood_from_all_addresses_is_granted_no_more_than_all_are() {
+        let allowance = Allowance::new(0x1234_5678_9abc_def1);
+        let flood = granted(&allowance, Instant::now(), 50_000, |n| IpAddr::from(n.to_be_bytes()));
+        assert!((5_000..=6_060).contains(&flood), "{flood}");
+    }
+
+    #[test]
+    fn a_block_is_absent_for_a_moment_and_no_longer() {
+        let begin = Instant::now();
+        let strangers = Strangers::new(begin, 7);
+        let at = |ms| begin + Duration::from_millis(ms);
+        for first in [0, 40, 5_000, u64::from(u32::MAX) - 5] {
+            assert!(!strangers.absent.has(at(first), 0x123));
+            strangers.absent.note(at(first), 0x123);
+            assert!(strangers.absent.has(at(first + 15), 0x123));
+            assert!(!strangers.absent.has(at(first + 15), 0x124));
+            assert!(!strangers.absent.has(at(first + 21), 0x123));
+        }
+    }
+}
