@@ -73,8 +73,9 @@ class Program:
         inside = ["ip", "netns", "exec", ns] if ns else []
         self.argv = inside + argv
         self.began = time.monotonic()
+        # In the harness's own directory: fio leaves files where it runs.
         self.popen = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                      start_new_session=True, env={**os.environ, **(env or {})})
+                                      cwd=row.harness.work, start_new_session=True, env={**os.environ, **(env or {})})
         self.out, self.err = Stream(self.popen.stdout, keep), Stream(self.popen.stderr, keep)
         row.programs.append(self)
 

@@ -4,6 +4,7 @@
 mod demo;
 mod dev;
 mod devices;
+mod manual;
 mod object;
 mod rdma;
 mod run;
@@ -14,11 +15,11 @@ mod unpack;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// RDMA in user space: no adapter, no kernel module, no root.
 #[derive(Parser)]
-#[command(version, propagate_version = true)]
+#[command(name = "verbena", version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -29,6 +30,8 @@ enum Command {
     Run(run::Args),
     Devices(devices::Args),
     Demo(demo::Args),
+    Man(manual::PageArgs),
+    Completions(manual::CompletionsArgs),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +44,8 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Devices(args) => devices::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Man(_) => manual::page(Cli::command()),
+        Command::Completions(args) => manual::completions(&args, Cli::command()),
     };
     match done {
         Ok(code) => code,

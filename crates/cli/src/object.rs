@@ -274,4 +274,22 @@ mod tests {
         assert_eq!(newest(std::slice::from_ref(&base), 0), None);
         fs::remove_dir_all(base).unwrap();
     }
+
+    #[test]
+    fn an_object_that_belongs_to_a_stranger_is_not_taken() {
+        let base = scratch("stranger");
+        fs::File::create(base.join(OBJECT)).unwrap();
+        assert!(newest(std::slice::from_ref(&base), 0).is_some());
+        if host::user() != 0 {
+            println!("left out: only root gives files away");
+        } else {
+            std::os::unix::fs::chown(base.join(OBJECT), Some(4242), None).unwrap();
+            assert_eq!(newest(std::slice::from_ref(&base), 0), None);
+            assert!(
+                newest(std::slice::from_ref(&base), 4242).is_some(),
+                "the command is the stranger's, too"
+            );
+        }
+        fs::remove_dir_all(base).unwrap();
+    }
 }
