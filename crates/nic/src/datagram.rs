@@ -15,7 +15,7 @@ use crate::PostError;
 use crate::engine::Engine;
 use crate::qp::Inner;
 use crate::scratch::with_batch;
-use crate::{Path, Qp, QpType};
+use crate::{Path, Qp, QpType, port};
 
 /// Bytes of a UDP header (RFC 768).
 const UDP_LEN: usize = 8;
@@ -41,6 +41,10 @@ impl QpType {
 impl Qp {
     /// A packet for this datagram queue pair, from whomever.
     pub(crate) fn input_datagram(&self, now: Instant, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
+        if !port::is_of_partition(packet) {
+            self.pd().device.counters.wrong_pkey.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let mut inner = self.lock();
         let grh = header(source, dest, packet).filter(|_| !inner.destroyed);
         let (Engine::Ud(ud), mut stand) = inner.split(self) else { return };

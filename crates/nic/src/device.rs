@@ -70,6 +70,8 @@ pub struct Counters {
     pub wrong_peer: AtomicU64,
     /// Dropped: for a queue pair that is not connected or has failed.
     pub wrong_state: AtomicU64,
+    /// Dropped: of another partition than its queue pair.
+    pub wrong_pkey: AtomicU64,
     /// Dropped: a datagram with another Q_Key than its queue pair's.
     pub wrong_qkey: AtomicU64,
     /// Dropped: nobody waited for it.
@@ -80,11 +82,12 @@ pub struct Counters {
 
 impl Counters {
     /// All of them with their names.
-    pub fn snapshot(&self) -> [(&'static str, u64); 6] {
+    pub fn snapshot(&self) -> [(&'static str, u64); 7] {
         [
             ("unknown_qp", &self.unknown_qp),
             ("wrong_peer", &self.wrong_peer),
             ("wrong_state", &self.wrong_state),
+            ("wrong_pkey", &self.wrong_pkey),
             ("wrong_qkey", &self.wrong_qkey),
             ("no_receive", &self.no_receive),
             ("received", &self.received),

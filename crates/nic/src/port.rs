@@ -1,6 +1,9 @@
 //! What a port says of itself, in the numbers of `ibv_query_port`(3): one source for the calls and for what is shown
 //! of it elsewhere.
 
+use wire::Pkey;
+use wire::roce::Packet;
+
 use crate::device::Port;
 
 /// Logical state: `enum ibv_port_state`, same numbers.
@@ -34,6 +37,12 @@ pub struct LinkRate {
 
 /// `port_cap_flags` of a RoCE port: IBV_PORT_CM_SUP and IBV_PORT_IP_BASED_GIDS.
 pub const CAPABILITIES: u32 = 1 << 16 | 1 << 26;
+
+/// Whether a packet is of the partition that the port, and with it each queue pair, is a full member of: the default one,
+/// the only entry of its table. Whoever is no member is not heard (IBA 1.4 §10.9.3).
+pub fn is_of_partition(packet: &Packet<'_>) -> bool {
+    packet.header.bth.pkey.matches(Pkey::default())
+}
 
 /// What `fw_ver` says: the version of this software.
 pub const FIRMWARE: &str = env!("CARGO_PKG_VERSION");

@@ -20,7 +20,7 @@ use crate::events::{AsyncEvent, Element, EventKind, EventQueue};
 use crate::scratch::with_batch;
 use crate::tm::Rendezvous;
 use crate::wq::Spread;
-use crate::{Error, Path, Pd, PostError, Srq, Xrcd, limits};
+use crate::{Error, Path, Pd, PostError, Srq, Xrcd, limits, port};
 
 /// Sizes of a queue pair's queues (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -327,6 +327,10 @@ impl Qp {
         }
         if !matches!(inner.current_state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             counters.wrong_state.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if !port::is_of_partition(packet) {
+            counters.wrong_pkey.fetch_add(1, Ordering::Relaxed);
             return;
         }
         counters.received.fetch_add(1, Ordering::Relaxed);

@@ -30,6 +30,8 @@ pub struct Counters {
     pub unknown_device: AtomicU64,
     /// Dropped: for a queue pair of a process that there is not, or that could not take it.
     pub unknown_owner: AtomicU64,
+    /// Dropped: sent to QP1, and of a partition that the port is no member of.
+    pub wrong_pkey: AtomicU64,
     /// Dropped: sent to QP1, and no message of a connection manager.
     pub bad_mad: AtomicU64,
     /// Connection requests refused for want of memory or numbers.
@@ -42,13 +44,14 @@ pub struct Counters {
 
 impl Counters {
     /// All of them with their names.
-    pub fn snapshot(&self) -> [(&'static str, u64); 9] {
+    pub fn snapshot(&self) -> [(&'static str, u64); 10] {
         [
             ("icrc", &self.icrc),
             ("malformed", &self.malformed),
             ("unknown_opcode", &self.unknown_opcode),
             ("unknown_device", &self.unknown_device),
             ("unknown_owner", &self.unknown_owner),
+            ("wrong_pkey", &self.wrong_pkey),
             ("bad_mad", &self.bad_mad),
             ("no_resources", &self.no_resources),
             ("mads", &self.mads),
@@ -154,6 +157,10 @@ impl<W: World> Node<W> {
 
     /// A packet for QP1 (IBA 1.4 §13.5.1): checked, then to the connection manager of the process it is for.
     fn management(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
+        // IBA 1.4 §9.6.1.1.3: any P_Key of the port's table.
+        if !nic::port::is_of_partition(packet) {
+            return count(&self.counters.wrong_pkey);
+        }
         let legal = matches!(packet.header.op, Op::Send(SendAt::Only(_)))
             && matches!(packet.header.service, Service::Ud(deth) if deth.qkey == GSI_QKEY);
         let Some(mad) = legal.then(|| Mad::parse(packet.payload).ok()).flatten() else {

@@ -1,4 +1,5 @@
-//! What one peer asks for holds nobody else up: turns and timers, seen by whole hosts that get packets no honest peer sends.
+//! What one peer asks for holds nobody else up: turns, timers, partitions, seen by whole hosts that get packets no honest
+//! peer sends.
 
 mod kit;
 
@@ -11,10 +12,11 @@ use node::world::Datagram;
 use node::{Guest, Input, World};
 use sim::{Buffer, Faults, Sim};
 use transport::op::{RecvWr, SendWr, Status};
-use wire::bth::{Bth, Reth};
+use wire::bth::{Bth, Deth, Reth};
 use wire::icrc::{self, Flow, ICRC_LEN};
-use wire::roce::{Header, Op, Service};
-use wire::{Mtu, Psn, Qkey};
+use wire::mad::GSI_QKEY;
+use wire::roce::{Header, Op, SendAt, SendTail, Service};
+use wire::{Mtu, Pkey, Psn, Qkey, Qpn};
 
 const WIRING: Wiring =
     Wiring { mtu: Mtu::M1024, timeout: 14, rnr_retry: 7, min_rnr_timer: 1, max_rd_atomic: 4 };
@@ -58,6 +60,10 @@ fn forge(node: &SimNode, header: &Header, payload: &[u8]) {
     let hold = transport::rc::Hold::No;
     let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes: &bytes };
     node.input(World::now(&**node.world()), Input::Datagram(datagram));
+}
+
+fn counted(node: &SimNode, name: &str) -> u64 {
+    node.counted().into_iter().find(|(n, _)| n.ends_with(name)).unwrap().1
 }
 
 /// Historic bug 23.
@@ -148,4 +154,38 @@ fn datagrams_that_wait_for_their_pace_do_not_stop_a_host_whose_queue_pair_drains
     ud.qp.modify(now(), &attr.with_state(QpState::Rts), state).unwrap();
     sim.run_for(10 * MS);
     assert!(left + Endpoint::poll(&ud.sends).len() >= kit::DEPTH as usize);
+}
+
+#[test]
+fn who_is_no_member_of_the_partition_is_not_heard() {
+    let (mut sim, nodes) = hosts();
+    let (_ours, theirs) = connect(&nodes);
+    let inbox = Buffer::new(&theirs.pd, 64, 0x10_0000, RIGHTS).unwrap();
+    for wr_id in 0..4 {
+        theirs.qp.post_receive(RecvWr { wr_id, sges: [inbox.sge(0, 64)].into_iter().collect() }).unwrap();
+    }
+    let message = |pkey: u16, psn: u32| {
+        let bth = Bth { pkey: Pkey(pkey), dest_qp: theirs.qp.qpn(), psn: Psn::new(psn), ..Bth::default() };
+        Header { bth, service: Service::Rc, op: Op::Send(SendAt::Only(SendTail::None)) }
+    };
+    for pkey in [0x8001, 0xfffe, 0x7ffe, 0x8000, 0] {
+        forge(&nodes[1], &message(pkey, 0), b"");
+    }
+    let device = nodes[1].devices()[0].clone();
+    assert_eq!(device.counters.wrong_pkey.load(std::sync::atomic::Ordering::Relaxed), 5);
+    assert!(theirs.receives.is_empty());
+    // Full and limited members are.
+    forge(&nodes[1], &message(0xffff, 0), b"");
+    forge(&nodes[1], &message(0x7fff, 1), b"");
+    assert_eq!(Endpoint::poll(&theirs.receives).len(), 2);
+    let management = |pkey: u16| {
+        let bth = Bth { pkey: Pkey(pkey), dest_qp: Qpn::GSI, ..Bth::default() };
+        let service = Service::Ud(Deth { qkey: GSI_QKEY, source_qp: Qpn::GSI });
+        Header { bth, service, op: Op::Send(SendAt::Only(SendTail::None)) }
+    };
+    forge(&nodes[1], &management(0x8001), &[0; 256]);
+    assert_eq!((counted(&nodes[1], "node.wrong_pkey"), counted(&nodes[1], "node.bad_mad")), (1, 0));
+    forge(&nodes[1], &management(0x7fff), &[0; 256]);
+    assert_eq!((counted(&nodes[1], "node.wrong_pkey"), counted(&nodes[1], "node.bad_mad")), (1, 1));
+    sim.run_for(MS);
 }

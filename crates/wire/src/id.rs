@@ -63,6 +63,18 @@ pub struct Qkey(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pkey(pub u16);
 
+impl Pkey {
+    /// The bit of a full member of the partition.
+    const FULL: u16 = 1 << 15;
+
+    /// Whether who has one hears whom who sends with the other (IBA 1.4 §10.9.3): members of the same partition, not both of
+    /// them limited; 0 is none.
+    pub const fn matches(self, other: Pkey) -> bool {
+        let base = self.0 & !Self::FULL;
+        base != 0 && base == other.0 & !Self::FULL && (self.0 | other.0) & Self::FULL != 0
+    }
+}
+
 impl Default for Pkey {
     /// The default partition, full member: all that RoCE has.
     fn default() -> Self {
@@ -174,6 +186,15 @@ impl fmt::Debug for Gid {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_of_a_partition_hear_each_other_unless_both_are_limited() {
+        let hears = |a, b| Pkey(a).matches(Pkey(b));
+        assert!(hears(0xffff, 0xffff) && hears(0xffff, 0x7fff) && hears(0x7fff, 0xffff));
+        assert!(!hears(0x7fff, 0x7fff));
+        assert!(!hears(0xffff, 0xfffe) && !hears(0xffff, 0x8001) && !hears(0xffff, 1));
+        assert!(!hears(0x8000, 0x8000) && !hears(0, 0) && !hears(0x8000, 0));
+    }
 
     #[test]
     fn psn_distance_wraps_at_24_bits() {

@@ -1,6 +1,7 @@
 //! What devices and ports are (ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3), ibv_query_pkey(3)).
 
 use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use abi::verbs::{
     _compat_ibv_port_attr, IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_cq_moderation_caps, ibv_device_attr,
@@ -198,6 +199,9 @@ fn port_attr(context: &Context, number: u8) -> Result<ibv_port_attr, Errno> {
     a.gid_tbl_len = limits::MAX_GIDS as c_int;
     a.port_cap_flags = port::CAPABILITIES;
     a.max_msg_sz = limits::MAX_MESSAGE as u32;
+    let counters = &context.nic.counters;
+    a.bad_pkey_cntr = port_counter(&counters.wrong_pkey);
+    a.qkey_viol_cntr = port_counter(&counters.wrong_qkey);
     a.pkey_tbl_len = limits::PKEYS;
     a.max_vl_num = 1;
     let rate = p.rate();
@@ -205,6 +209,11 @@ fn port_attr(context: &Context, number: u8) -> Result<ibv_port_attr, Errno> {
     a.active_speed_ex = a.active_speed.into();
     a.link_layer = LINK_LAYER_ETHERNET;
     Ok(a)
+}
+
+/// A counter of 16 bits that stays at its highest (IBA 1.4 §14.2.5.6).
+fn port_counter(counter: &AtomicU64) -> u32 {
+    counter.load(Ordering::Relaxed).min(0xffff) as u32
 }
 
 /// `ibv_query_port`, the exported form that programs built against old headers call.
