@@ -54,7 +54,7 @@ use node::{Guest, Input};
 pub use counters::Counters;
 pub use world::RealWorld;
 
-use receive::Delivery;
+use receive::{Delivery, Drained};
 
 /// The interfaces of this host as they are now, with nothing started.
 ///
@@ -129,6 +129,9 @@ pub struct Host<G: Guest> {
 /// After so many polls in a row that bring packets their ACKs leave: a sender's window is wider.
 const POLLS_PER_ACK: u32 = 16;
 
+/// How often one poll looks for packets: about 100 us of small ones.
+const LOOKS: u32 = 64;
+
 /// How often a process that ends looks whether the engine has done what it was asked for.
 const EXIT_PAUSE: Duration = Duration::from_micros(20);
 
@@ -178,18 +181,35 @@ impl<G: Guest> Host<G> {
     /// with no lock of the guest held. A panic in the guest comes through.
     #[inline]
     pub fn poll(&self) -> bool {
+        self.look() != Drained::Empty
+    }
+
+    /// The same for a thread that will not come back soon: where what arrived says nothing to the program (`says_something`), what it
+    /// waits for may lie behind that, or be the answer to it. So it looks again, [`LOOKS`] times at most, but not where
+    /// packets come in bulk, of which there is no end.
+    #[inline]
+    pub fn poll_until(&self, says_something: impl Fn() -> bool) {
+        let mut looks = 1;
+        while self.look() == (Drained::Some { bulk: false }) && looks < LOOKS && !says_something() {
+            looks += 1;
+        }
+    }
+
+    #[inline]
+    fn look(&self) -> Drained {
         if !self.is_ours() {
-            return false;
+            return Drained::Empty;
         }
         let RealWorld { clock, counters, ports, alarm, .. } = &*self.world;
-        let found = ports.poll(&Delivery { guest: &*self.guest, clock, counters, alarm });
+        let drained = ports.poll(&Delivery { guest: &*self.guest, clock, counters, alarm });
         // One ACK for what is there and for what was there before, as long as the sender need not wait for it.
+        let found = drained != Drained::Empty;
         let row = if found { self.found.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
         if row == 0 || row >= POLLS_PER_ACK {
             self.found.store(0, Ordering::Relaxed);
             self.guest.release(true);
         }
-        found
+        drained
     }
 
     /// For a thread whose process may end at once, after its last message: what it has sent to another process of this host may

@@ -250,13 +250,13 @@ impl Ports {
         true
     }
 
-    /// Tries the socket whose turn it is, for a thread that polls a completion queue; whether packets were dispatched.
+    /// Tries the socket whose turn it is, for a thread that polls a completion queue. One that another thread reads counts as empty.
     #[inline]
-    pub(crate) fn poll<G: Guest>(&self, to: &Delivery<'_, G>) -> bool {
+    pub(crate) fn poll<G: Guest>(&self, to: &Delivery<'_, G>) -> Drained {
         let lineup = self.lineup.load();
         let Lineup { sockets, hot } = &**lineup;
         if sockets.is_empty() {
-            return false;
+            return Drained::Empty;
         }
         let instant = Instant::now();
         let now = to.clock.nanos(instant);
@@ -275,16 +275,16 @@ impl Ports {
             socket.lease.renew(now);
         }
         match socket.drain(READS_PER_POLL, Some(instant), to) {
-            Drained::Some { .. } => {
+            found @ Drained::Some { .. } => {
                 if index >= *hot {
                     self.heat(socket, now);
                 }
                 socket.lease.poll_found();
-                true
+                found
             }
             Drained::Empty | Drained::Busy => {
                 self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
-                false
+                Drained::Empty
             }
         }
     }

@@ -137,6 +137,35 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_takes_over_whe
 }
 
 #[test]
+fn a_poll_that_brings_nothing_for_the_program_looks_again() {
+    let _alone = alone();
+    let host = start();
+    host.world().attach(LO).unwrap();
+    let me = std::thread::current().name().unwrap_or("").to_owned();
+    let end = Instant::now() + PATIENCE;
+    let mut psn = 0;
+    loop {
+        assert!(Instant::now() < end, "no poll took three packets");
+        // The socket is this thread's by now, unless the engine was faster.
+        host.poll();
+        (0..3).for_each(|n| host.world().send(&path(V4), &mut batch(psn + n, &[64])));
+        psn += 3;
+        host.poll_until(|| false);
+        let taken = || host.guest().find_within(Duration::ZERO, kit::packet);
+        let mine = std::iter::from_fn(taken).filter(|packet| packet.thread == me).count();
+        if mine == 3 {
+            break;
+        }
+        while host.guest().find_within(Duration::from_millis(5), kit::packet).is_some() {}
+    }
+    // What says something ends it: the others wait for the next poll, or for the engine.
+    (0..3).for_each(|n| host.world().send(&path(V4), &mut batch(psn + n, &[64])));
+    let asked = std::cell::Cell::new(0);
+    host.poll_until(|| asked.replace(asked.get() + 1) == 0);
+    assert!(asked.get() <= 1);
+}
+
+#[test]
 fn order_survives_a_polling_thread_and_the_engine_on_one_socket() {
     let _alone = alone();
     let host = start();

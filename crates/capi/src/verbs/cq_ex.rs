@@ -125,7 +125,7 @@ fn set_functions(c: &mut ibv_cq_ex) {
 /// A queue of ours, taken by this thread.
 unsafe fn advance(current: *mut ibv_cq_ex, ours: &Cq) -> Result<(), Errno> {
     if ours.nic.is_empty() {
-        ours.instance.host.poll();
+        cq::fetch(ours);
     }
     let (completion, stamp) = ours.nic.poll_one()?.ok_or(Errno(libc::ENOENT))?;
     // SAFETY: as the caller says.
