@@ -121,6 +121,7 @@ fn a_datagram_is_answered_through_a_handle_made_from_its_completion() {
     let mut wc = all[0];
     assert_eq!((wc.wr_id, wc.status, wc.opcode), (1, IBV_WC_SUCCESS, IBV_WC_RECV));
     assert_eq!((wc.byte_len, wc.src_qp, wc.wc_flags), (45, qpn, IBV_WC_GRH | IBV_WC_WITH_IMM));
+    assert_eq!(wc.sl, 0b1010, "UDP over IPv4, as Mellanox's adapters say it");
     assert_eq!(l.memory[HALF + GRH..HALF + 45], *b"hello");
 
     let grh = l.memory[HALF..].as_mut_ptr().cast::<ibv_grh>();

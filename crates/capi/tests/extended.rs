@@ -96,7 +96,7 @@ fn an_extended_queue_gives_one_completion_at_a_time_with_its_times() {
             if opcode == IBV_WC_RECV {
                 assert_eq!(c.read_byte_len.expect("built")(cq), 9);
                 assert_eq!(c.read_imm_data.expect("built")(cq), 0x0102_0304_u32.to_be());
-                assert_eq!(c.read_wc_flags.expect("built")(cq), IBV_WC_WITH_IMM);
+                assert_eq!(c.read_wc_flags.expect("built")(cq), IBV_WC_WITH_IMM | IBV_WC_GRH);
             }
             seen.push(((*cq).wr_id, opcode));
             if seen.len() == 2 {

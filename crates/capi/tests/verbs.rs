@@ -129,7 +129,7 @@ fn a_message_with_immediate_data_goes_from_inline_bytes_to_a_completion() {
     all.sort_by_key(|wc| wc.wr_id);
     let [received, sent] = &all[..] else { unreachable!() };
     assert_eq!((received.wr_id, received.status, received.opcode), (41, IBV_WC_SUCCESS, IBV_WC_RECV));
-    assert_eq!((received.byte_len, received.wc_flags), (14, IBV_WC_WITH_IMM));
+    assert_eq!((received.byte_len, received.wc_flags), (14, IBV_WC_WITH_IMM | IBV_WC_GRH));
     assert_eq!(unsafe { received.imm.imm_data }, 0x1234_5678);
     assert_eq!((sent.wr_id, sent.status, sent.opcode), (42, IBV_WC_SUCCESS, IBV_WC_SEND));
     assert_eq!(l.memory[HALF..HALF + 14], text);

@@ -365,7 +365,7 @@ mod tests {
             qpn: Qpn::new(1),
             source_qp: Qpn::new(0),
             solicited: status != Status::Success,
-            grh: false,
+            header: Default::default(),
             tm: Default::default(),
         }
     }

@@ -14,7 +14,7 @@ use nic::{
     Access, Cq, Device, DeviceConfig, Error, GidTable, Numbers, Outlet, Path, Pd, Qp, QpAttr, QpCap, QpInit,
     QpState, QpType, Signal, mask,
 };
-use transport::op::{Completion, Data, RecvWr, SendOp, SendWr, Status};
+use transport::op::{Completion, Data, NetworkHeader, RecvWr, SendOp, SendWr, Status};
 use transport::{Sge, TxBatch};
 use wire::roce::SendTail;
 use wire::{Guid, Mtu, Qpn, Rkey};
@@ -216,7 +216,7 @@ fn a_queue_pair_without_rules_gets_nothing_and_one_with_gets_the_whole_frame() {
     assert!(with.is_steered_to() && !without.is_steered_to());
     bench.comes(&frame(MAC));
     let all = completions(&with.init().recv_cq);
-    assert_eq!((all.len(), all[0].byte_len, all[0].grh), (1, 30, false));
+    assert_eq!((all.len(), all[0].byte_len, all[0].header), (1, 30, NetworkHeader::None));
     assert_eq!(bench.memory[..30], frame(MAC));
     assert_eq!(got(&without), 0);
     assert_eq!(bench.outlet.watched.load(Ordering::Relaxed), 1);

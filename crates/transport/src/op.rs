@@ -384,6 +384,20 @@ pub struct TagInfo {
     pub sync_required: bool,
 }
 
+/// What a receive completion says of the network header of what came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NetworkHeader {
+    /// Nothing.
+    #[default]
+    None,
+    /// That there was one, which the program does not get: on a connection. So rdma_rxe says it.
+    Unseen,
+    /// The first 40 bytes received are it, of a datagram over IPv4.
+    V4,
+    /// The same over IPv6.
+    V6,
+}
+
 /// A work completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -401,8 +415,8 @@ pub struct Completion {
     pub qpn: Qpn,
     /// The sender of a datagram.
     pub source_qp: Qpn,
-    /// The first 40 bytes received are the header that says where a datagram came from.
-    pub grh: bool,
+    /// What a receive says of the network header.
+    pub header: NetworkHeader,
     /// The sender asked for a solicited event, or the completion is an error: next-solicited arming fires.
     pub solicited: bool,
     /// Of a tag-matching queue.
@@ -420,7 +434,7 @@ impl Completion {
             tail: SendTail::None,
             qpn,
             source_qp: Qpn::default(),
-            grh: false,
+            header: NetworkHeader::None,
             solicited: status != Status::Success,
             tm: TagInfo::default(),
         }

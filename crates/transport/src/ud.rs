@@ -15,7 +15,8 @@ use wire::{Pkey, Psn, Qkey, Qpn};
 
 use crate::batch::{TxBatch, packet_len};
 use crate::op::{
-    Completed, Completion, Context, Memory, QpEvent, RecvWr, SendOp, SendWr, Side, Status, Tail,
+    Completed, Completion, Context, Memory, NetworkHeader, QpEvent, RecvWr, SendOp, SendWr, Side, Status,
+    Tail,
 };
 pub use crate::unreliable::{Pace, State};
 use crate::unreliable::{Pacer, Takes, sent};
@@ -163,7 +164,10 @@ impl<A: Copy + PartialEq> Ud<A> {
             byte_len: len as u32,
             tail,
             source_qp: deth.source_qp,
-            grh: true,
+            header: match grh {
+                Grh::V4 { .. } => NetworkHeader::V4,
+                Grh::V6 { .. } => NetworkHeader::V6,
+            },
             solicited: packet.header.bth.solicited,
             ..receive.completion(Status::Success, self.qpn)
         };

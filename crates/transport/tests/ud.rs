@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use support::*;
-use transport::op::{Data, QpEvent, RecvWr, SendOp, SendWr, Status};
+use transport::op::{Data, NetworkHeader, QpEvent, RecvWr, SendOp, SendWr, Status};
 use transport::ud::{Destination, State, Taken, Ud};
 use transport::{Sge, TxBatch};
 use wire::grh::{GRH_LEN, Grh};
@@ -84,7 +84,10 @@ fn a_datagram_lies_behind_forty_bytes_and_names_its_sender() {
     let bytes = packet(SendWr { op: SendOp::Send(tail), solicited: true, ..wr }, to(0));
     assert_eq!(b.hear(&bytes), Taken::Yes);
     let (_, c) = b.cx.completions[0];
-    assert_eq!((c.status, c.byte_len, c.source_qp, c.grh), (Status::Success, 70, Qpn::new(0x11), true));
+    assert_eq!(
+        (c.status, c.byte_len, c.source_qp, c.header),
+        (Status::Success, 70, Qpn::new(0x11), NetworkHeader::V4)
+    );
     assert_eq!((c.tail, c.solicited), (tail, true));
     let got = b.cx.memory.bytes(1);
     assert_eq!(got[..GRH_LEN], GRH.emit());

@@ -15,7 +15,7 @@ use abi::verbs::{
 };
 use nic::device::CqSlot;
 use nic::{Arm, Clock, CqExtras, Moderation, Stamp};
-use transport::op::Completion;
+use transport::op::{Completion, NetworkHeader};
 use wire::roce::SendTail;
 
 use crate::border::{self, Errno};
@@ -290,11 +290,21 @@ pub(crate) fn convert(c: &Completion) -> ibv_wc {
         imm,
         qp_num: c.qpn.get(),
         src_qp: c.source_qp.get(),
-        wc_flags: wc_flags | if c.grh { IBV_WC_GRH } else { 0 } | tm_flags(c),
+        wc_flags: wc_flags | if c.header == NetworkHeader::None { 0 } else { IBV_WC_GRH } | tm_flags(c),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: packet_type(c.header),
         dlid_path_bits: 0,
+    }
+}
+
+/// What Mellanox's adapters say of a datagram over Ethernet in place of a service level: bit 3 a UDP header, bits 0 to 2 the network
+/// header, 1 for IPv6 and 2 for IPv4. UCX before 1.18 tells by it where the addresses are (uct_ud_iface_check_grh).
+fn packet_type(header: NetworkHeader) -> u8 {
+    match header {
+        NetworkHeader::None | NetworkHeader::Unseen => 0,
+        NetworkHeader::V4 => 0b1010,
+        NetworkHeader::V6 => 0b1001,
     }
 }
 

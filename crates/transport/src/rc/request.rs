@@ -6,8 +6,8 @@ use wire::roce::{Header, Op, SendAt, SendTail, WriteAt};
 
 use super::{MAX_MESSAGE, Path};
 use crate::op::{
-    AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, Memory, SendOp, SendWr, Status, TagInfo,
-    Tail,
+    AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, Memory, NetworkHeader, SendOp, SendWr,
+    Status, TagInfo, Tail,
 };
 
 /// Fewest response packets that a READ is split into parts of.
@@ -248,7 +248,7 @@ impl Request {
             tail: SendTail::None,
             qpn: path.qpn,
             source_qp: path.dest,
-            grh: false,
+            header: NetworkHeader::None,
             solicited: !good,
             tm: TagInfo::default(),
         }

@@ -12,8 +12,8 @@ use super::resources::{Executed, Resources};
 use super::{MAX_MESSAGE, Path, RtrAttr};
 use crate::TxBatch;
 use crate::op::{
-    Access, AtomicOp, Completed, Completion, Context, Fault, Flush, Memory, QpEvent, RecvWr, Remote, Side,
-    Status, TagInfo, Tagged, Tail,
+    Access, AtomicOp, Completed, Completion, Context, Fault, Flush, Memory, NetworkHeader, QpEvent, RecvWr,
+    Remote, Side, Status, TagInfo, Tagged, Tail,
 };
 
 /// Repeated READs and atomics answered at once beyond `max_dest_rd_atomic`; more are dropped, their requester asks again.
@@ -340,8 +340,9 @@ impl Responder {
                 completion.byte_len = after as u32;
                 completion.tail = tail;
                 completion.solicited = solicited;
-                if let Some(tagged) = tagged {
-                    (completion.status, completion.tm) = (tagged.status, tagged.info);
+                match tagged {
+                    Some(tagged) => (completion.status, completion.tm) = (tagged.status, tagged.info),
+                    None => completion.header = NetworkHeader::Unseen,
                 }
             }
             cx.complete(Side::Receive, completion);
@@ -401,6 +402,7 @@ impl Responder {
             if copied.is_ok() {
                 completion.byte_len = after as u32;
                 completion.tail = SendTail::Immediate(immediate);
+                completion.header = NetworkHeader::Unseen;
                 completion.solicited = packet.header.bth.solicited;
             }
             cx.complete(Side::Receive, completion);

@@ -10,7 +10,9 @@ use wire::roce::{Op, Packet, SendAt, SendTail, WriteAt};
 use wire::{Psn, Qpn};
 
 use super::{MAX_MESSAGE, Path};
-use crate::op::{Access, Completed, Completion, Context, Memory, RecvWr, Remote, Side, Status, Tail};
+use crate::op::{
+    Access, Completed, Completion, Context, Memory, NetworkHeader, RecvWr, Remote, Side, Status, Tail,
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Responder {
@@ -175,6 +177,7 @@ fn arrived(receive: &RecvWr, path: &Path, packet: &Packet<'_>, len: u64, opcode:
         opcode,
         byte_len: len as u32,
         source_qp: path.dest,
+        header: NetworkHeader::Unseen,
         solicited: packet.header.bth.solicited,
         ..receive.completion(Status::Success, path.qpn)
     }
