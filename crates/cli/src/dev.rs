@@ -11,18 +11,32 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use host::view::View;
+use nic::DeviceConfig;
+use nic::device::Port;
+
+/// The interface of this name reaches nobody but its host.
+const LOOPBACK: &str = "lo";
 
 const INFINIBAND: &str = "infiniband";
 
 /// What can stand for a device, best first; every /dev has the second.
 const MODELS: [&str; 2] = ["full", "null"];
 
-/// Shows `uverbs0` and on, so many, in the directory of this name below `dev`: it is covered, or where there is none, `dev` itself
+/// The numbers of the devices to show. UCX takes every RoCE device for one that reaches all others and spreads long messages
+/// over two of them: that on the loopback interface is shown where there is no other with a port that is up.
+pub fn shown(devices: &[(DeviceConfig, Port)]) -> Vec<usize> {
+    let is_loopback = |config: &DeviceConfig| config.interface_name == LOOPBACK;
+    let reached = devices.iter().any(|(config, port)| !is_loopback(config) && port.up);
+    let numbered = devices.iter().enumerate();
+    numbered.filter(|(_, (config, _))| !(reached && is_loopback(config))).map(|(index, _)| index).collect()
+}
+
+/// Shows `uverbsN` for each of these numbers in the directory of this name below `dev`: it is covered, or where there is none, `dev` itself
 /// with all its entries, to which it can be added.
 ///
 /// # Errors
 /// What the kernel refused.
-pub fn build(view: &mut View, dev: &Path, devices: usize) -> io::Result<()> {
+pub fn build(view: &mut View, dev: &Path, devices: &[usize]) -> io::Result<()> {
     let dir = dev.join(INFINIBAND);
     let covered = if dir.is_dir() {
         view.cover(&dir)?;
@@ -35,6 +49,25 @@ pub fn build(view: &mut View, dev: &Path, devices: usize) -> io::Result<()> {
     let is_device = |path: &Path| fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device());
     let model = MODELS.map(|name| dev.join(name)).into_iter().find(|path| is_device(path));
     let model = model.ok_or(io::ErrorKind::NotFound)?;
-    (0..devices).try_for_each(|index| view.show(&model, &dir.join(format!("uverbs{index}"))))?;
+    devices.iter().try_for_each(|index| view.show(&model, &dir.join(format!("uverbs{index}"))))?;
     view.seal(covered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic::GidTable;
+
+    fn device(interface: &str, up: bool) -> (DeviceConfig, Port) {
+        let (name, interface_name) = (format!("rxe_{interface}"), interface.to_owned());
+        let config = DeviceConfig { name, guid: wire::Guid(1), interface: 1, interface_name, mac: [0; 6] };
+        (config, Port { up, mtu: wire::Mtu::M1024, speed_mbps: None, gids: GidTable::default() })
+    }
+
+    #[test]
+    fn the_loopback_device_is_shown_where_no_other_is_up() {
+        assert_eq!(shown(&[device("lo", true)]), [0]);
+        assert_eq!(shown(&[device("eth0", false), device("lo", true)]), [0, 1]);
+        assert_eq!(shown(&[device("eth0", true), device("eth1", false), device("lo", true)]), [0, 1]);
+    }
 }

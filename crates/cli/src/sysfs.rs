@@ -63,7 +63,7 @@ pub fn present() -> io::Result<()> {
     let devices = devices::survey().map_err(io::Error::other)?;
     view::enter(|view| {
         // Only some programs look into /dev: the others have what they need without.
-        let _ = view.attempt(|view| dev::build(view, Path::new(DEV), devices.len()));
+        let _ = view.attempt(|view| dev::build(view, Path::new(DEV), &dev::shown(&devices)));
         build(view, Path::new(CLASS), &devices)
     })
 }
