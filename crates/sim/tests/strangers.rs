@@ -1,0 +1,116 @@
+//! Messages of connection managers that concern nobody, in any number: they are answered so often and no more, and leave nothing
+//! behind.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use node::world::{Datagram, Hold};
+use node::{Guest, Input, World};
+use sim::{Faults, Sim, SimWorld};
+use transport::TxBatch;
+use wire::bth::{Bth, Deth};
+use wire::icrc::{self, Flow};
+use wire::mad::{GSI_QKEY, MAD_LEN, PortSpace};
+use wire::roce::{Header, Op, SendAt, SendTail, Service};
+use wire::{Qpn, ServiceId};
+
+type Node = Arc<node::Node<SimWorld>>;
+
+const VICTIM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
+
+fn victim() -> (Sim, Node) {
+    let mut sim = Sim::new(1, Faults::none());
+    let host = sim.add_host(&[VICTIM], 1500);
+    let process = sim.start(host, &node::Config::default());
+    let node = sim.node(process).unwrap();
+    node.attach(&node.devices()[0]).unwrap();
+    (sim, node)
+}
+
+/// A message of the stranger's arrives: of the CM class, with an attribute and what follows the common header of 24 bytes.
+fn hear(node: &Node, attribute: u16, body: &[u8]) {
+    let header = Header {
+        bth: Bth { dest_qp: Qpn::GSI, ..Bth::default() },
+        service: Service::Ud(Deth { qkey: GSI_QKEY, source_qp: Qpn::GSI }),
+        op: Op::Send(SendAt::Only(SendTail::None)),
+    };
+    let mut mad = [0; MAD_LEN];
+    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+    mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+    mad[24..24 + body.len()].copy_from_slice(body);
+    let mut batch = TxBatch::new();
+    let fill = |to: &mut [u8]| {
+        to.copy_from_slice(&mad);
+        Ok(())
+    };
+    batch.push(&header, MAD_LEN, fill).unwrap();
+    let mut bytes = batch.iter().next().unwrap().to_vec();
+    let (source, dest) = (SocketAddr::new(STRANGER, 50_000), SocketAddr::new(VICTIM, 4791));
+    icrc::seal(&Flow { source, dest }, 0, &mut bytes);
+    let interface = node.devices()[0].config.interface;
+    let datagram = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &bytes };
+    node.input(node.world().now(), Input::Datagram(datagram));
+}
+
+/// A REQ for some port of RDMA_PS_TCP (IBA 1.4 table 106), from queue pair and communication id `n`.
+fn request(node: &Node, n: u32) {
+    let mut body = [0; 232];
+    body[..4].copy_from_slice(&n.to_be_bytes());
+    let service = ServiceId::from_port(PortSpace::Tcp, 1000 + (n % 60_000) as u16);
+    body[8..16].copy_from_slice(&service.0.to_be_bytes());
+    body[32..36].copy_from_slice(&(n << 8).to_be_bytes());
+    // P_Key, path MTU 1024.
+    body[48..51].copy_from_slice(&[0xff, 0xff, 3 << 4]);
+    hear(node, 0x10, &body);
+}
+
+fn datagram_request(node: &Node, n: u32) {
+    let mut body = [0; 232];
+    body[..4].copy_from_slice(&n.to_be_bytes());
+    body[8..16].copy_from_slice(&ServiceId::from_port(PortSpace::Udp, 9).0.to_be_bytes());
+    hear(node, 0x17, &body);
+}
+
+fn disconnect(node: &Node, n: u32) {
+    let words = [n, n << 12, n << 8];
+    hear(node, 0x15, &words.map(u32::to_be_bytes).concat());
+}
+
+fn counted(node: &Node, name: &str) -> u64 {
+    node.counted().into_iter().find(|(known, _)| known == name).unwrap().1
+}
+
+#[test]
+fn requests_for_a_service_that_nobody_has_are_refused_and_not_remembered() {
+    let (mut sim, node) = victim();
+    for n in 1..=200 {
+        request(&node, n);
+        datagram_request(&node, n);
+    }
+    sim.run_for(Duration::from_millis(1));
+    assert_eq!((counted(&node, "node.mads"), node.connections()), (400, 0));
+    assert_eq!(sim.counters().sent, 400, "each was answered");
+}
+
+#[test]
+fn a_flood_for_nobody_is_answered_so_often_and_no_more_and_leaves_connections_alone() {
+    let (mut sim, node) = victim();
+    for n in 1..=20_000 {
+        request(&node, n);
+        disconnect(&node, n);
+        if n % 20 == 0 {
+            sim.run_for(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(node.connections(), 0);
+    let answered = sim.counters().sent;
+    assert!((1_000..2_000).contains(&answered), "{answered} answers in a second");
+    assert!(counted(&node, "node.strangers") > 38_000);
+    // Some time later the stranger is heard as anybody is.
+    sim.run_for(Duration::from_secs(1));
+    request(&node, 1);
+    sim.run_for(Duration::from_millis(1));
+    assert_eq!(sim.counters().sent, answered + 1);
+}
