@@ -268,7 +268,8 @@ impl Cq {
         if state.overrun {
             return;
         }
-        if state.queue.len() >= state.capacity {
+        // A queue that can not grow, for want of memory, is full.
+        if state.queue.len() >= state.capacity || state.queue.try_reserve(1).is_err() {
             if !self.extras.ignore_overrun {
                 state.overrun = true;
                 if let Some(me) = self.me.upgrade() {
@@ -277,7 +278,10 @@ impl Cq {
                 }
                 return;
             }
-            state.queue.pop_front();
+            if state.queue.pop_front().is_none() {
+                // Not even room for one.
+                return;
+            }
         }
         state.queue.push_back((completion, stamp));
         self.len.store(state.queue.len(), Ordering::Release);
