@@ -9,7 +9,8 @@
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
+
+use crate::per_process::Kept;
 
 /// A value of errno, positive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,13 +38,13 @@ impl From<std::io::Error> for Errno {
 }
 
 /// What to do after a caught panic, once set.
-static AFTER_PANIC: OnceLock<fn()> = OnceLock::new();
+static AFTER_PANIC: Kept<fn()> = Kept::new();
 
 /// Sets what happens after a caught panic: whoever owns the devices makes them fatal and tells their programs by an
 /// async event. Only the first call has an effect. `f` is called on the thread that panicked, with no lock of the border held;
 /// should it panic too, that is caught as well.
 pub fn after_panic(f: fn()) {
-    let _ = AFTER_PANIC.set(f);
+    AFTER_PANIC.get_or_make(|| f);
 }
 
 /// A panic was caught: does what [`after_panic`] set.
@@ -75,9 +76,32 @@ pub fn or_minus_one(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     or(-1, f)
 }
 
-/// Runs a function that fails with NULL and errno.
+/// Runs a function that makes an object, or fails with NULL and errno: ENOMEM where the heap is at its end.
 pub fn or_null<T>(f: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
-    or(std::ptr::null_mut(), f)
+    or(std::ptr::null_mut(), || room(ROOM).and_then(|()| f()))
+}
+
+/// What the making of an object takes from the heap, and what programs may choose of it, is far below this: queues grow when
+/// they are used, and say that they are full where they can not.
+pub(crate) const ROOM: usize = 1 << 16;
+
+/// ENOMEM where the heap has not so many bytes left. Rust ends the process where it gets no memory for something small, so
+/// whoever makes an object looks first. Another thread may take what was found here: then that is the end all the same.
+pub(crate) fn room(bytes: usize) -> Result<(), Errno> {
+    // SAFETY: an allocation of its own, given back at once; the compiler does not see that nobody looks at it.
+    unsafe {
+        let found = std::hint::black_box(libc::malloc(bytes));
+        if found.is_null() {
+            return Err(Errno(libc::ENOMEM));
+        }
+        libc::free(found);
+    }
+    Ok(())
+}
+
+/// Runs a function that makes something for an object, or fails with -1 and errno, as [`or_null`] does.
+pub fn making(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    or_minus_one(|| room(ROOM).and_then(|()| f()))
 }
 
 /// Runs a function that returns 0 or a positive errno: most of libibverbs'. Sets errno too, as rdma-core does in effect:

@@ -11,16 +11,16 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 
 use crate::instance::Instance;
+use crate::per_process::Kept;
 
 /// The file as it was named, made absolute: a daemon changes its directory.
-static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
+static FILE: Kept<Option<PathBuf>> = Kept::new();
 
 /// Remembers the file that the environment asks for. A forked child inherits it.
 pub(crate) fn remember_file() {
-    FILE.get_or_init(|| {
+    FILE.get_or_make(|| {
         // SAFETY: a query without arguments in memory. A program with more rights than its user (ld.so(8), secure-execution
         // mode) writes no file at the user's wish.
         if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {

@@ -94,7 +94,8 @@ const LAST_SWEEP: Duration = Duration::from_millis(20);
 /// Runs in `exit`, while other threads go on and may hold any lock: it waits for none.
 extern "C" fn at_exit() {
     border::nothing(|| {
-        if let Some(instance) = try_get() {
+        // With the heap at its end nothing can be said, and the process shall end as it wished to.
+        if let (Some(instance), Ok(())) = (try_get(), border::room(border::ROOM)) {
             instance.node().last_words(Instant::now());
             instance.host.sweep_at_exit(LAST_SWEEP);
             counters::write(&instance);
@@ -102,7 +103,11 @@ extern "C" fn at_exit() {
     });
 }
 
+/// Of the heap, for a host with many devices: tables of regions, the engine thread.
+const ROOM: usize = 64 << 20;
+
 fn start() -> Result<Instance, Errno> {
+    border::room(ROOM)?;
     border::after_panic(|| {
         let current = CURRENT.get().lock().unwrap_or_else(PoisonError::into_inner).clone();
         current.iter().for_each(|instance| instance.fail());

@@ -15,5 +15,6 @@ mod counters;
 mod fds;
 mod instance;
 mod per_process;
+pub mod signals;
 pub mod unbuilt;
 pub mod verbs;

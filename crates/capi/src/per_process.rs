@@ -1,5 +1,6 @@
 //! State that belongs to one process. A child that was forked while another thread of its parent held a lock would find
-//! the lock taken for ever and what it guards half changed; so what is here begins anew in a child, locks included.
+//! the lock taken for ever and what it guards half changed; so what is here begins anew in a child, locks included. Nothing
+//! else that is static in these crates holds a lock or waits for another thread (`crates/lib/tests/statics.rs` looks).
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -40,6 +41,43 @@ impl<T: Default + Send + Sync> PerProcess<T> {
                     // SAFETY: just made, and nobody else knows it.
                     drop(unsafe { Box::from_raw(made) });
                     seen = now;
+                }
+            }
+        }
+    }
+}
+
+/// A value that is made once and then kept, by forked children too. Whoever comes while another makes it makes it as well, and
+/// one of the two is kept: nobody waits, so that no child waits for a thread that it has not.
+pub(crate) struct Kept<T> {
+    value: AtomicPtr<T>,
+}
+
+impl<T: Send + Sync> Kept<T> {
+    pub const fn new() -> Kept<T> {
+        Kept { value: AtomicPtr::new(null_mut()) }
+    }
+
+    /// The value, if it has been made.
+    pub fn get(&self) -> Option<&T> {
+        // SAFETY: NULL or from `Box::into_raw` below, and never freed once it has been stored.
+        unsafe { self.value.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The value, made by `make` if it has not been.
+    pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        let made = Box::into_raw(Box::new(make()));
+        match self.value.compare_exchange(null_mut(), made, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: as above.
+            Ok(_) => unsafe { &*made },
+            Err(kept) => {
+                // SAFETY: just made, and nobody else knows it; the other one as above.
+                unsafe {
+                    drop(Box::from_raw(made));
+                    &*kept
                 }
             }
         }

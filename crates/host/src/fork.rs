@@ -7,8 +7,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// How many forks lie between this process and the first one that used the crate.
 pub(crate) fn generation() -> u32 {
@@ -31,12 +30,14 @@ impl Fd {
     ///
     /// Those of `open`; EMFILE for a number above 2^20, the most that Linux gives by default (fs.nr_open).
     pub(crate) fn open<T: Into<OwnedFd>>(open: impl FnOnce() -> io::Result<T>) -> io::Result<Fd> {
-        static REGISTER: Once = Once::new();
-        REGISTER.call_once(|| {
+        // Not a `Once`: a child would wait for ever where it was forked in the middle. Registered twice they do no harm.
+        static REGISTERED: AtomicBool = AtomicBool::new(false);
+        if !REGISTERED.load(Ordering::Acquire) {
             // SAFETY: the three handlers are functions that live as long as the process (the object is linked
             // with -z nodelete) and touch statics only.
             unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
-        });
+            REGISTERED.store(true, Ordering::Release);
+        }
         let _changing = Changing::begin();
         let fd: OwnedFd = open()?.into();
         let raw = fd.as_raw_fd();
@@ -117,15 +118,25 @@ impl Drop for Changing {
     }
 }
 
-/// Whether the thread that forks holds [`CHANGING`].
-static FORKING: AtomicBool = AtomicBool::new(false);
+/// The thread that forks and holds [`CHANGING`], or 0.
+static FORKING: AtomicI32 = AtomicI32::new(0);
+
+fn this_thread() -> i32 {
+    // SAFETY: a query without arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
 
 extern "C" fn before() {
+    let me = this_thread();
+    if FORKING.load(Ordering::Relaxed) == me {
+        // Registered twice: it is held already.
+        return;
+    }
     // Not for ever: a signal handler that forks may have interrupted the very thread that holds it. The worst that
     // follows is one descriptor too many in the child.
     for _ in 0..10_000 {
         if !CHANGING.swap(true, Ordering::Acquire) {
-            FORKING.store(true, Ordering::Relaxed);
+            FORKING.store(me, Ordering::Relaxed);
             return;
         }
         std::thread::yield_now();
@@ -133,7 +144,7 @@ extern "C" fn before() {
 }
 
 extern "C" fn after_in_parent() {
-    if FORKING.swap(false, Ordering::Relaxed) {
+    if FORKING.compare_exchange(this_thread(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
         CHANGING.store(false, Ordering::Release);
     }
 }
@@ -150,6 +161,6 @@ extern "C" fn after_in_child() {
             bits &= bits - 1;
         }
     }
-    FORKING.store(false, Ordering::Relaxed);
+    FORKING.store(0, Ordering::Relaxed);
     CHANGING.store(false, Ordering::Release);
 }

@@ -279,7 +279,8 @@ impl Cq {
         if state.overrun {
             return;
         }
-        if state.queue.len() >= state.capacity {
+        // A queue that can not grow, for want of memory, is full.
+        if state.queue.len() >= state.capacity || state.queue.try_reserve(1).is_err() {
             if !self.extras.ignore_overrun {
                 state.overrun = true;
                 if let Some(me) = self.me.upgrade() {
@@ -288,7 +289,10 @@ impl Cq {
                 }
                 return;
             }
-            state.queue.pop_front();
+            if state.queue.pop_front().is_none() {
+                // Not even room for one.
+                return;
+            }
         }
         state.queue.push_back((completion, stamp));
         ADDED.set(ADDED.get().wrapping_add(1));

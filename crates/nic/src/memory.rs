@@ -49,6 +49,7 @@ mod window;
 pub use change::Advice;
 pub(crate) use dm::take as take_dm;
 pub use dm::{DeviceMemory, GRANULE, RegionOn};
+pub use guard::handler::{program_sets, system_sets};
 pub use window::{Mw, WindowType};
 
 /// Bits of `enum ibv_access_flags`.
@@ -311,7 +312,7 @@ fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error
     if access & Access::FLUSH_PERSISTENT != 0 {
         flush::check_persistent(addr, len)?;
     }
-    guard::install();
+    guard::handler::install();
     if access & Access::ON_DEMAND != 0 {
         Ok(())
     } else {

@@ -305,7 +305,8 @@ impl Qp {
             }
             _ => {}
         }
-        if inner.receives.len() >= self.init.cap.max_recv_wr as usize {
+        let full = inner.receives.len() >= self.init.cap.max_recv_wr as usize;
+        if full || inner.receives.try_reserve(1).is_err() {
             return Err(PostError::Full);
         }
         inner.receives.push_back(wr);

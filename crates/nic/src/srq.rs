@@ -155,7 +155,7 @@ impl Srq {
             return Err(PostError::Invalid("more elements than max_sge"));
         }
         let mut inner = self.lock();
-        if inner.receives.len() >= inner.max_wr as usize {
+        if inner.receives.len() >= inner.max_wr as usize || inner.receives.try_reserve(1).is_err() {
             return Err(PostError::Full);
         }
         inner.receives.push_back(wr);

@@ -103,7 +103,7 @@ impl TagList {
     }
     /// The handle, or nothing where the list is full. Handles repeat after 2^32 tags.
     fn add(&mut self, receive: RecvWr, tag: u64, mask: u64) -> Option<u32> {
-        if self.entries.len() >= self.max_tags {
+        if self.entries.len() >= self.max_tags || self.entries.try_reserve(1).is_err() {
             return None;
         }
         let handle = self.next_handle;

@@ -148,6 +148,7 @@ impl Wq {
             }
             WqState::Ready if inner.receives.len() >= self.max_wr as usize => Err(PostError::Full),
             WqState::Ready => {
+                inner.receives.try_reserve(1).map_err(|_| PostError::Full)?;
                 inner.receives.push_back(wr);
                 Ok(())
             }

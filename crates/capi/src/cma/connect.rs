@@ -22,7 +22,7 @@ use crate::cma::sockaddr::{self, Address};
 /// EADDRINUSE where the same address has the port, EADDRNOTAVAIL where a wildcard or loopback address has or wants it. Of `AF_IB` addresses only those without a GID: ENODEV for others, EPROTONOSUPPORT for a service id of
 /// another port space.
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
-    border::or_minus_one(|| {
+    border::making(|| {
         let ours = CmId::checked(id)?;
         // SAFETY: an address, by the man page's contract.
         let addr = unsafe { sockaddr::read(addr)? };
@@ -44,7 +44,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     dst: *mut libc::sockaddr,
     timeout_ms: c_int,
 ) -> c_int {
-    let started = border::or_minus_one(|| {
+    let started = border::making(|| {
         let ours = CmId::checked(id)?;
         // SAFETY: addresses, by the man page's contract.
         let dst = unsafe { sockaddr::read(dst)? };
@@ -80,7 +80,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
 
 /// `rdma_listen`. errno: EINVAL for NULL or a wrong state, EADDRINUSE where the UDP port belongs to another.
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    border::or_minus_one(|| {
+    border::making(|| {
         let ours = CmId::checked(id)?;
         ours.instance.node().listen(&ours.node, u32::try_from(backlog).unwrap_or(0))?;
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
@@ -147,7 +147,7 @@ const DEFAULT_PARAMETERS: ConnParam = ConnParam {
 /// NULL, neither parameters nor a queue pair, a wrong state, more than 56 bytes of private data (180 for datagrams), or
 /// depths beyond the device's. Retry counts above 7 are 7, as in the kernel.
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    let started = border::or_minus_one(|| {
+    let started = border::making(|| {
         let ours = CmId::checked(id)?;
         // SAFETY: a program calls on an identifier from one thread at a time; parameters, by the man page's contract.
         let given = unsafe {
@@ -167,7 +167,7 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
 /// for NULL, neither parameters nor a queue pair, a wrong state, more than 196 bytes of private data (136 for
 /// datagrams), or depths beyond the device's.
 pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    let started = border::or_minus_one(|| {
+    let started = border::making(|| {
         let ours = CmId::checked(id)?;
         // SAFETY: as in `rdma_connect`.
         let given = unsafe {

@@ -46,7 +46,7 @@ pub unsafe extern "C" fn rdma_create_id(
     user: *mut c_void,
     ps: u32,
 ) -> c_int {
-    border::or_minus_one(|| {
+    border::making(|| {
         if id.is_null() {
             return Err(Errno(libc::EINVAL));
         }
@@ -143,7 +143,7 @@ pub(crate) unsafe fn complete(id: *mut rdma_cm_id, started: c_int) -> c_int {
 /// `rdma_migrate_id`: to a channel, or with NULL to synchronous operation. Waits until its events are acknowledged. errno: EINVAL for a
 /// NULL identifier and for NULL where it is synchronous already, EBADF for a channel destroyed.
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> c_int {
-    border::or_minus_one(|| {
+    border::making(|| {
         let ours = CmId::checked(id)?;
         let synchronous = to.is_null();
         if synchronous && ours.is_synchronous() {

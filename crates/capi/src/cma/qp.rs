@@ -178,13 +178,13 @@ pub unsafe extern "C" fn rdma_create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: the man page's contract.
-    border::or_minus_one(|| unsafe { create(id, pd, attr).map(|()| 0) })
+    border::making(|| unsafe { create(id, pd, attr).map(|()| 0) })
 }
 
 /// `rdma_create_qp_ex`: `attr` says the domain. errno: EINVAL for NULL, an identifier without a device or with a queue pair;
 /// and those of `ibv_create_qp_ex`.
 pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
-    border::or_minus_one(|| {
+    border::making(|| {
         if attr.is_null() {
             return Err(Errno(libc::EINVAL));
         }

@@ -82,12 +82,12 @@ pub unsafe extern "C" fn rdma_create_srq(
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
     // SAFETY: the man page's contract.
-    border::or_minus_one(|| unsafe { create(id, pd, attr).map(|()| 0) })
+    border::making(|| unsafe { create(id, pd, attr).map(|()| 0) })
 }
 
 /// `rdma_create_srq_ex`: as [`rdma_create_srq`]; EINVAL without a type, EOPNOTSUPP for tag matching.
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
-    border::or_minus_one(|| {
+    border::making(|| {
         if attr.is_null() {
             return Err(Errno(libc::EINVAL));
         }

@@ -1,17 +1,17 @@
 //! Copies that fail where memory faults. A program may unmap registered memory, or take the right to write away; an
 //! adapter would find that out in its page tables, and so do we: the few instructions that touch registered memory
-//! lie in one range of code, and a handler for SIGSEGV and SIGBUS lets those that fault there return an error. All
-//! other faults go to whoever handled them before.
+//! lie in one range of code, and a handler for SIGSEGV and SIGBUS (`handler`) lets those that fault there return an error.
 //!
-//! The handler is installed with the first registration ([`install`]). Where the program has set one of its own since, its
-//! handler stays, and copies go by `process_vm_readv` and `process_vm_writev` to ourselves, which report bad addresses by
-//! themselves (about a microsecond each).
+//! Where the program has replaced the handler behind our back, copies go by `process_vm_readv` and `process_vm_writev` to
+//! ourselves, which report bad addresses by themselves (about a microsecond each).
+
+pub(crate) mod handler;
 
 use std::arch::global_asm;
-use std::ffi::{c_int, c_void};
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use handler::is_replaced;
 use transport::op::Fault;
 
 unsafe extern "C" {
@@ -297,104 +297,4 @@ fn probe(at: *mut u64) -> Result<(), Fault> {
     // SAFETY: the advice changes no content; a range that is not mapped for writing is an error, not a fault.
     let code = unsafe { libc::madvise(page.cast(), 4096, libc::MADV_POPULATE_WRITE) };
     if code == 0 || !super::advice_is_known() { Ok(()) } else { Err(Fault::Unmapped) }
-}
-
-// ---- the handler ----
-
-/// Who handled the two signals before, and whether the program has taken one of them since.
-static BEFORE: [AtomicPtr<libc::sigaction>; 2] =
-    [AtomicPtr::new(std::ptr::null_mut()), AtomicPtr::new(std::ptr::null_mut())];
-static REPLACED: AtomicBool = AtomicBool::new(false);
-const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
-
-#[inline]
-fn is_replaced() -> bool {
-    REPLACED.load(Ordering::Relaxed)
-}
-
-/// Installs the handler, once a process (a forked child inherits it), and looks whether it still is in place.
-pub fn install() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
-            // SAFETY: a structure of integers, pointers and a signal set of plain bytes.
-            let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
-            // SAFETY: as above.
-            let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-            new.sa_sigaction = handler as *const () as usize;
-            new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            // The former one first: from the moment ours is in place it may be wanted.
-            // SAFETY: a valid signal and structures of ours; the handler keeps to what is safe in one.
-            unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut old) };
-            before.store(Box::into_raw(Box::new(old)), Ordering::Release);
-            // SAFETY: as above.
-            unsafe { libc::sigaction(signal, &raw const new, std::ptr::null_mut()) };
-        }
-    });
-    let replaced = SIGNALS.into_iter().any(|signal| {
-        // SAFETY: as above.
-        let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
-        unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
-        now.sa_sigaction != handler as *const () as usize
-    });
-    REPLACED.store(replaced, Ordering::Relaxed);
-}
-
-/// A fault in one of our copies goes on where it returns an error. All else goes to who handled it before.
-extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel's context of the faulting thread.
-    let at = unsafe { program_counter(context) };
-    let begin = verbena_guarded_begin as *const () as usize;
-    let end = verbena_guarded_end as *const () as usize;
-    if (begin..end).contains(at) {
-        *at = verbena_guarded_fault as *const () as usize;
-        return;
-    }
-    let which = usize::from(signal != libc::SIGSEGV);
-    // SAFETY: set before this handler was, and never freed.
-    let before = unsafe { BEFORE[which].load(Ordering::Acquire).as_ref() };
-    match before.map(|b| (b.sa_sigaction, b.sa_flags)) {
-        Some((f, flags)) if f != libc::SIG_DFL && f != libc::SIG_IGN => {
-            if flags & libc::SA_SIGINFO != 0 {
-                // SAFETY: what the program installed for three arguments.
-                let f: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
-                    unsafe { std::mem::transmute(f) };
-                f(signal, info, context);
-            } else {
-                // SAFETY: what the program installed for one argument.
-                let f: extern "C" fn(c_int) = unsafe { std::mem::transmute(f) };
-                f(signal);
-            }
-        }
-        _ => {
-            // The default: the instruction faults again, and ends the process as if we were not there.
-            // SAFETY: as in `install`.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
-        }
-    }
-}
-
-/// # Safety
-///
-/// The third argument of a signal handler.
-#[cfg(target_arch = "x86_64")]
-unsafe fn program_counter<'a>(context: *mut c_void) -> &'a mut usize {
-    // SAFETY: as the caller says; a register is eight bytes of any value.
-    unsafe {
-        let context = context.cast::<libc::ucontext_t>();
-        &mut *(&raw mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize]).cast::<usize>()
-    }
-}
-
-/// # Safety
-///
-/// The third argument of a signal handler.
-#[cfg(target_arch = "aarch64")]
-unsafe fn program_counter<'a>(context: *mut c_void) -> &'a mut usize {
-    // SAFETY: as the caller says; a register is eight bytes of any value.
-    unsafe {
-        let context = context.cast::<libc::ucontext_t>();
-        &mut *(&raw mut (*context).uc_mcontext.pc).cast::<usize>()
-    }
 }

@@ -73,7 +73,7 @@ fn memory_that_was_unmapped_or_became_read_only_is_an_error_and_the_process_live
 
 #[test]
 fn the_same_holds_where_the_program_has_taken_the_signal_handlers() {
-    guard::install();
+    guard::handler::install();
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: the default disposition; the test ends if anything faults.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
