@@ -1,0 +1,62 @@
+//! What the fuzz targets do with their bytes, without a fuzzer: the ordinary tests run the same functions over the files of
+//! `corpus/` and `regressions/`.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`input`] | numbers out of bytes |
+//! | [`ground`] | memory and receives under an engine |
+//! | [`requests`], [`packets`], [`messages`] | work requests, packets and CM messages out of bytes |
+//! | [`ledger`] | what a program knows of its send requests |
+//! | [`adapter`] | a device without a world |
+//! | the rest | the targets, see [`TARGETS`] |
+#![deny(unsafe_code)]
+
+pub mod adapter;
+pub mod ground;
+pub mod input;
+pub mod ledger;
+pub mod messages;
+pub mod packets;
+pub mod requests;
+
+#[allow(unsafe_code)]
+pub mod c_functions;
+pub mod cm_engine;
+pub mod cm_pair;
+pub mod frames_flows;
+pub mod icrc;
+pub mod mad;
+pub mod names;
+pub mod rc_engine;
+pub mod rc_pair;
+pub mod roce_packet;
+pub mod tag_matching;
+pub mod uc_ud;
+pub mod xrc;
+
+pub use input::Input;
+
+/// A target: its name, and what it does with a fuzzer's bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    ("c_functions", c_functions::run),
+    ("cm_engine", cm_engine::run),
+    ("cm_pair", cm_pair::run),
+    ("frames_flows", frames_flows::run),
+    ("icrc", icrc::run),
+    ("mad", mad::run),
+    ("names", names::run),
+    ("rc_engine", rc_engine::run),
+    ("rc_pair", rc_pair::run),
+    ("roce_packet", roce_packet::run),
+    ("tag_matching", tag_matching::run),
+    ("uc_ud", uc_ud::run),
+    ("xrc", xrc::run),
+];
+
+/// Where virtual time begins; only differences to it are ever looked at.
+pub fn start() -> std::time::Instant {
+    std::time::Instant::now()
+}

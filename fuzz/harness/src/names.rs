@@ -1,0 +1,178 @@
+//! Names and what their bearers hand each other: any text as a name, any bytes as a message, and what a node does with the packet
+//! in it.
+//!
+//! What parses survives being written and parsed; a packet that was handed on once is not handed on again, and provokes few others.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use host::names;
+use nic::events::EventQueue;
+use nic::{Cq, Qp, QpCap, QpInit, QpType};
+use node::world::{Datagram, Hold, World};
+use node::{EventChannel, Guest, Id, Input as Told, Name, Node};
+use sim::{Faults, Mark, ProcessId, Sim, SimWorld};
+use wire::bth::{Bth, Deth};
+use wire::icrc::{self, Flow};
+use wire::mad::{GSI_QKEY, Mad, PortSpace};
+use wire::roce::{Header, Op, SendAt, SendTail, Service};
+use wire::{CommId, Psn, Qpn, ServiceId};
+
+use crate::messages::{self, Known, MESSAGES};
+use crate::{Input, packets};
+
+/// Most messages of one input.
+const STEPS: u32 = 40;
+const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+/// The simulation's one interface.
+const INTERFACE: u32 = 2;
+const PORT: u16 = 7471;
+/// Most packets that one message may provoke in a second, repetitions of an answer included.
+const MAX_ANSWERS: u64 = 64;
+
+/// The fuzzer's bytes.
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    if input.one_in(4) {
+        return name(input.rest());
+    }
+    let mut scene = Scene::new();
+    for _ in 0..STEPS {
+        if !input.more() {
+            break;
+        }
+        scene.message(&mut input);
+    }
+    scene.end();
+}
+
+/// Any text.
+fn name(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    for text in [text.to_string(), format!("verbena/1/{text}"), format!("verbena/1/port/tcp/{text}")] {
+        let Some(name) = names::parse(&text) else { continue };
+        assert_eq!(names::parse(&names::text(name)), Some(name));
+        assert!(names::text(name).len() < 107, "longer than an address of a Unix socket");
+        if let Name::Port { space, port, .. } | Name::Shared { space, port, .. } = name {
+            assert!(name.is_of_port(space, port));
+        }
+    }
+}
+
+/// A node with a listener and a queue pair, and another host.
+struct Scene {
+    sim: Sim,
+    process: ProcessId,
+    node: Arc<Node<SimWorld>>,
+    _listener: Arc<Id>,
+    channel: Arc<EventChannel>,
+    qp: Arc<Qp>,
+    known: Known,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let mut sim = Sim::new(7, Faults::default());
+        let here = sim.add_host(&[HERE], 1500);
+        sim.add_host(&[THERE], 1500);
+        let process = sim.start(here, &node::Config::default());
+        let node = sim.node(process).expect("it was started just now");
+        let channel = EventChannel::new(Box::new(Mark::default()));
+        let listener = node.create_id(&channel, PortSpace::Tcp);
+        node.bind(&listener, SocketAddr::new(HERE, PORT)).expect("the port is free");
+        node.listen(&listener, 4).expect("the port is ours");
+        let device = node.devices()[0].clone();
+        let pd = Arc::new(device.alloc_pd().expect("the first domain"));
+        let events = EventQueue::new(Box::new(Mark::default()));
+        let cq = Cq::new(16, None, events.clone()).expect("a small queue");
+        let (send_cq, recv_cq, cap) = (cq.clone(), cq, QpCap::default());
+        let init = QpInit { kind: QpType::Ud, send_cq, recv_cq, srq: None, cap, sq_sig_all: false, events };
+        let qp = Qp::create(&pd, init).expect("a small queue pair");
+        let mut known = Known::default();
+        // Numbers of this process, so that some are its own.
+        known.ids.extend((0..3).map(|n| CommId(qp.qpn().get() << 8 & 0xfff0_0000 | n)));
+        Scene { sim, process, node, _listener: listener, channel, qp, known }
+    }
+
+    /// A message from another process of the host.
+    fn message(&mut self, input: &mut Input<'_>) {
+        let bytes = match input.below(4) {
+            0 => input.bytes(400).to_vec(),
+            _ => self.handed_on(input),
+        };
+        let Some(datagram) = names::read(&bytes) else { return };
+        let again = [&names::emit(&datagram)[..], datagram.bytes].concat();
+        let same = names::read(&again).expect("what is written is read");
+        let numbers = |d: &Datagram<'_>| (d.source, d.dest, d.interface, d.bytes.to_vec());
+        assert_eq!(numbers(&same), numbers(&datagram));
+        assert!(datagram.forwarded, "it has come by way of another process");
+
+        let (now, before) = (self.node.world().now(), self.sim.counters());
+        self.node.input(now, Told::Datagram(datagram));
+        self.sim.run_for(Duration::from_millis(u64::from(input.u8())));
+        while self.node.next_event(&self.channel).is_some() {}
+        let after = self.sim.counters();
+        assert_eq!(after.forwarded, before.forwarded, "handed on twice");
+        assert!(after.sent - before.sent <= MAX_ANSWERS, "one message provokes {}", after.sent - before.sent);
+    }
+
+    /// One as a process writes it: a packet that is good, as far as its ICRC goes; some bytes of it may then be others.
+    fn handed_on(&mut self, input: &mut Input<'_>) -> Vec<u8> {
+        let source = SocketAddr::new(if input.one_in(8) { HERE } else { THERE }, 49_152);
+        let dest = SocketAddr::new(HERE, 4791);
+        let mut packet = self.packet(input);
+        icrc::seal(&Flow { source, dest }, 0, &mut packet);
+        let interface = if input.one_in(16) { 1 } else { INTERFACE };
+        let datagram = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &packet };
+        let mut bytes = [&names::emit(&datagram)[..], &packet].concat();
+        if input.one_in(8) {
+            let at = input.index(bytes.len());
+            bytes[at] = input.u8();
+        }
+        bytes
+    }
+
+    /// A packet with room for the ICRC: for the connection manager, the queue pair, or nobody.
+    fn packet(&mut self, input: &mut Input<'_>) -> Vec<u8> {
+        let qpn = match input.below(8) {
+            0 => self.qp.qpn(),
+            1 => Qpn::new(input.u32()),
+            2 => Qpn::MULTICAST,
+            _ => Qpn::GSI,
+        };
+        let bth = Bth { dest_qp: qpn, psn: Psn::new(input.below(4)), ..Bth::default() };
+        let ud = Service::Ud(Deth { qkey: GSI_QKEY, source_qp: Qpn::GSI });
+        let (service, op, payload) = if qpn == Qpn::GSI {
+            let payload =
+                self.mad(input).map_or_else(|| input.bytes(256).to_vec(), |mad| mad.emit().to_vec());
+            (ud, Op::Send(SendAt::Only(SendTail::None)), payload)
+        } else {
+            let service = if input.any() { Service::Rc } else { ud };
+            (service, packets::op(input.below(packets::OPS), input), input.bytes(64).to_vec())
+        };
+        let header = Header { bth, service, op };
+        let mut bytes = vec![0; header.len()];
+        header.emit(payload.len(), &mut bytes);
+        bytes.extend(&payload);
+        bytes.resize(bytes.len().next_multiple_of(4) + icrc::ICRC_LEN, 0);
+        bytes
+    }
+
+    fn mad(&mut self, input: &mut Input<'_>) -> Option<Mad> {
+        let mut mad = messages::message(input.below(MESSAGES), input, &self.known)?;
+        let service = ServiceId(0x0106_0000 | u64::from(if input.one_in(4) { PORT + 1 } else { PORT }));
+        match &mut mad.message {
+            wire::mad::Message::Req(req) => req.service_id = service,
+            wire::mad::Message::SidrReq(req) => req.service_id = service,
+            _ => {}
+        }
+        Some(mad)
+    }
+
+    fn end(mut self) {
+        self.qp.destroy();
+        self.sim.kill(self.process);
+    }
+}
