@@ -34,13 +34,12 @@ pub(crate) struct Doubt {
 impl Cm {
     /// Asks the peer of a connection whether it still knows it; one question at a time.
     pub(crate) fn doubt(&mut self, now: Instant, id: ConnId) {
-        let transaction_id = (self.transaction_ids)();
-        let retry = Retry::new(now, self.config.timing.doubt);
         let Some(conn) = self.connections.get_mut(&id) else { return };
         if !matches!(conn.state, State::RepReceived | State::Established) || conn.doubt.is_some() {
             return;
         }
-        conn.doubt = Some(Doubt { transaction_id, retry });
+        let transaction_id = (self.transaction_ids)();
+        conn.doubt = Some(Doubt { transaction_id, retry: Retry::new(now, self.config.timing.doubt) });
         self.ask(id);
         self.rearm(id);
     }
