@@ -131,11 +131,10 @@ pub fn fits(dir: &Path) -> bool {
 pub fn bases(uid: u32) -> Vec<PathBuf> {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|d| d.is_absolute() && fs::metadata(d).is_ok_and(|m| is_private(&m, uid)));
-    runtime
-        .into_iter()
-        .chain([env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from("/var/tmp")])
-        .filter(|d| fits(d))
-        .collect()
+    let temporary = [env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from("/var/tmp")];
+    let mut bases: Vec<_> = runtime.into_iter().chain(temporary).filter(|d| fits(d)).collect();
+    bases.dedup();
+    bases
 }
 
 /// The private directory in `base` for an object, named after a hash of its path.
