@@ -293,12 +293,9 @@ impl Ports {
     /// sending; where another thread does, waits until it has.
     pub(crate) fn sweep<G: Guest>(&self, to: &Delivery<'_, G>) {
         for socket in &self.lineup.load().sockets {
-            let mut rounds = SWEEP_ROUNDS;
-            while rounds > 0 {
-                match socket.drain(READS_PER_POLL, None, to) {
-                    Drained::Some { .. } => rounds -= 1,
-                    Drained::Busy => std::thread::yield_now(),
-                    Drained::Empty => break,
+            for _ in 0..SWEEP_ROUNDS {
+                if socket.drain_in_turn(READS_PER_POLL, to) == Drained::Empty {
+                    break;
                 }
             }
         }
