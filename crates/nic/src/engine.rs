@@ -16,6 +16,10 @@ use crate::{Path, QpAttr, QpState, QpType, mask};
 
 /// One queue pair's engine.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would cost each packet of a reliable connection one more load"
+)]
 pub(crate) enum Engine {
     Rc(Rc),
     Uc(Uc),

@@ -18,7 +18,7 @@ impl Free {
         let mut slots = self.lock();
         // Slot 0 stays free, so that no key is 0.
         let slots = slots.get_or_insert_with(|| (1..=(SLOTS - 1) as u16).collect());
-        let chosen = (random >> 16) as usize * slots.len() >> 16;
+        let chosen = ((random >> 16) as usize * slots.len()) >> 16;
         if slots.is_empty() {
             return Err(Error::Limit("memory regions and windows"));
         }
