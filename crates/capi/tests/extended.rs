@@ -407,8 +407,9 @@ fn the_queue_pair_of_an_identifier_takes_receives_from_its_shared_queue() {
         assert_eq!(id::rdma_create_id(null_mut(), &raw mut own, null_mut(), abi::cma::RDMA_PS_TCP), 0);
         let mut at: libc::sockaddr_in = std::mem::zeroed();
         at.sin_family = libc::AF_INET as _;
-        at.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-        assert_eq!(cm::rdma_bind_addr(own, (&raw mut at).cast()), 0);
+        (at.sin_addr.s_addr, at.sin_port) = (u32::from_ne_bytes([127, 0, 0, 1]), 1);
+        // A loopback address alone names no device.
+        assert_eq!(cm::rdma_resolve_addr(own, null_mut(), (&raw mut at).cast(), 1000), 0);
         let mut sizes: ibv_srq_init_attr = std::mem::zeroed();
         sizes.attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
         assert_eq!(cma_srq::rdma_create_srq(own, null_mut(), &raw mut sizes), 0);
