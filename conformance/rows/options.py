@@ -381,6 +381,7 @@ for group, place, kernel in PLACES:
     # The kernel's sender destroys its queue pair before more than the first message has left.
     leaves = kernel and group == OUT
     pairs = [tuple(o.replace("-C 3", "-C 1") for o in pair) for pair in MCKEY if "-c" not in pair[0].split()] if leaves else MCKEY
-    pairs = pairs + (MCKEY_QUIET if group in (WIRE, IN) else []) + ([] if kernel else MCKEY_GID)
-    row(group, "options of mckey", f"mckey -m{'' if kernel else ' -M'} -s -b -c -C -S -o -p{' -l' if group in (WIRE, IN) else ''}", limit=120, kernel=kernel)(
+    # With -M mckey asks the device of the address it has bound, and a loopback address has none.
+    pairs = pairs + (MCKEY_QUIET if group in (WIRE, IN) else []) + (MCKEY_GID if group == WIRE else [])
+    row(group, "options of mckey", f"mckey -m{' -M' if group == WIRE else ''} -s -b -c -C -S -o -p{' -l' if group in (WIRE, IN) else ''}", limit=120, kernel=kernel)(
         lambda r, place=place, pairs=pairs: mckey(r, place(r), pairs))

@@ -25,12 +25,16 @@ pub struct Ids {
     ports: Vec<u16>,
 }
 
-fn address(port: u16) -> libc::sockaddr_in {
-    // SAFETY: all zero is a value of the structure.
-    let mut address: libc::sockaddr_in = unsafe { zeroed() };
-    (address.sin_family, address.sin_port) = (libc::AF_INET as _, port.to_be());
-    address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-    address
+/// An address with room for one of any family.
+fn address(port: u16) -> libc::sockaddr_storage {
+    // SAFETY: all zero is a value of both structures, and the larger is aligned for the other.
+    unsafe {
+        let mut address: libc::sockaddr_storage = zeroed();
+        let v4 = &mut *(&raw mut address).cast::<libc::sockaddr_in>();
+        (v4.sin_family, v4.sin_port) = (libc::AF_INET as _, port.to_be());
+        v4.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+        address
+    }
 }
 
 impl Ids {
@@ -171,7 +175,7 @@ impl Ids {
                     let port = FIRST_PORT + scene.input.below(4) as u16;
                     let mut at = address(if scene.input.one_in(3) { port } else { 0 });
                     if scene.input.one_in(16) {
-                        at.sin_family = scene.input.odd() as _;
+                        at.ss_family = scene.input.odd() as _;
                     }
                     connect::rdma_bind_addr(id, (&raw mut at).cast());
                 }
