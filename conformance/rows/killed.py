@@ -146,25 +146,25 @@ def kernel_server(r):
     r.check(client.until("RDMA_CM_EVENT_DISCONNECTED", 20) - at <= 5, "too late", client)
 
 
-@row(KILLED, "a stranger calls a connection with the kernel stale: it stays; the kernel's server killed: DISCONNECTED 0", "rping, programs/stranger.py", limit=90)
+@row(KILLED, "a stranger calls a connection with the kernel stale: it stays; the kernel's client killed: DISCONNECTED 0", "rping, programs/stranger.py", limit=90)
 def kernel_and_stranger(r):
     g = Guest.get("A")
-    server = r.guest(g, "rping", "-s", "-a", g.ip, "-d")
-    guest_listening(g)
+    keep = lambda line: "cma" in line or "DISCONNECT" in line or "ESTABLISHED" in line
+    server = r.run("rping", "-s", "-a", "10.77.0.1", "-d", ns=g.ns, lines=True, keep=keep)
+    r.listening(server, 7174)
     stranger = r.plain(sys.executable, STRANGER, "br0", g.ip, "10.77.0.1", ns=g.ns)
     stranger.until("listening")
-    keep = lambda line: "cma" in line or "DISCONNECT" in line or "ESTABLISHED" in line
-    client = r.run("rping", "-c", "-a", g.ip, "-d", ns=g.ns, lines=True, keep=keep)
-    client.until("ESTABLISHED")
+    client = r.guest(g, "rping", "-c", "-a", "10.77.0.1", "-d")
+    server.until("ESTABLISHED")
     r.check(stranger.wait(30) == 0, "the stranger failed", stranger)
     n = {name: int(value) for name, value in (line.split() for line in stranger.out.lines if line != "listening")}
     r.check(n["refused"] == 1, "the stranger's request was not refused", stranger)
     r.check(3 <= n["asked"] <= 6, "the kernel was not asked", stranger)
     r.check(n["answered"] == 0, "the kernel does not know the connection", stranger)
     r.check(n["unknown"] == 1, "the kernel does not say what it does not know", stranger)
-    r.check(client.running() and not any("DISCONNECT" in line for line in client.out.lines), "the connection has ended", client)
-    g.k("kill", g.name, server.job, "KILL")
-    client.until("RDMA_CM_EVENT_DISCONNECTED", 20)
+    r.check(server.running() and not any("DISCONNECT" in line for line in server.out.lines), "the connection has ended", server)
+    g.k("kill", g.name, client.job, "KILL")
+    server.until("RDMA_CM_EVENT_DISCONNECTED", 20)
 
 
 @row(KILLED, "the kernel's server stopped for 8 s before it answers: ESTABLISHED all the same", "rping, SIGSTOP", limit=60)

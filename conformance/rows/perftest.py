@@ -37,9 +37,9 @@ def sane_bandwidth(n):
 
 def spoilt(client, server):
     """perftest's own faults on a busy machine. It measures the processor's clock rate first, and where it could not says so and
-    prints nonsense. With -R its client connects as its server begins to listen; where it was too early, it crashes as it
-    tries again (mended in 2025, perftest 3d9d8d0)."""
-    early = client.rc in (-11, 139) and any(re.search("REJECTED; error: 8|UNREACHABLE; error: 1", line) for line in client.err.lines)
+    prints nonsense. With -R its client connects as its server begins to listen, a second time for atomics; where it was too
+    early, it destroys what it has destroyed as it tries again (mended in 2025, perftest 3d9d8d0): that is an error, or crashes it."""
+    early = client.rc in (1, -11, 139) and any(re.search("REJECTED; error: 8|UNREACHABLE; error: 1", line) for line in client.err.lines)
     if early:
         server.end()
     return early or any("Correlation coefficient" in line for line in client.err.lines)
