@@ -5,6 +5,7 @@
 mod cm;
 mod support;
 
+use std::collections::VecDeque;
 use std::ptr::null_mut;
 
 use abi::cma::*;
@@ -60,34 +61,55 @@ fn client(port: u16) {
     works(unsafe { connect::rdma_disconnect(active) });
 }
 
-/// Answers, and flushes what it has not heard of as soon as it hears of the end. How the answer completed.
-fn serve(theirs: *mut rdma_event_channel) -> ibv_wc_status {
-    let passive = expect(theirs, RDMA_CM_EVENT_CONNECT_REQUEST).id;
-    with_qp(passive);
-    post_receive(passive);
-    works(unsafe { connect::rdma_accept(passive, null_mut()) });
-    expect(theirs, RDMA_CM_EVENT_ESTABLISHED);
-    while poll(passive, unsafe { (*passive).recv_cq }).is_none() {}
-    send(passive);
-    let mut ended = false;
-    let status = loop {
-        if !ended && comes(theirs, 0) {
-            expect(theirs, RDMA_CM_EVENT_DISCONNECTED);
-            works(unsafe { connect::rdma_disconnect(passive) });
-            ended = true;
+/// The server's end: its channel, and the clients that have asked so far. The next client may ask before the end of the one
+/// before is heard.
+struct Server {
+    channel: *mut rdma_event_channel,
+    asked: VecDeque<*mut rdma_cm_id>,
+}
+
+impl Server {
+    /// Takes one event: whether it is this one. Clients that ask are kept for later.
+    #[track_caller]
+    fn hears(&mut self, event: u32) -> bool {
+        let seen = next(self.channel);
+        if seen.event == RDMA_CM_EVENT_CONNECT_REQUEST {
+            self.asked.push_back(seen.id);
+        } else {
+            assert_eq!(seen.event, event, "status {}", seen.status);
         }
-        if let Some(status) = poll(passive, unsafe { (*passive).send_cq }) {
-            break status;
+        seen.event == event
+    }
+
+    /// Answers, and flushes what it has not heard of as soon as it hears of the end. How the answer completed.
+    fn serve(&mut self) -> ibv_wc_status {
+        while self.asked.is_empty() {
+            self.hears(RDMA_CM_EVENT_CONNECT_REQUEST);
         }
-    };
-    if !ended {
-        expect(theirs, RDMA_CM_EVENT_DISCONNECTED);
+        let passive = self.asked.pop_front().unwrap();
+        with_qp(passive);
+        post_receive(passive);
+        works(unsafe { connect::rdma_accept(passive, null_mut()) });
+        while !self.hears(RDMA_CM_EVENT_ESTABLISHED) {}
+        while poll(passive, unsafe { (*passive).recv_cq }).is_none() {}
+        send(passive);
+        let mut ended = false;
+        let status = loop {
+            if !ended && comes(self.channel, 0) && self.hears(RDMA_CM_EVENT_DISCONNECTED) {
+                works(unsafe { connect::rdma_disconnect(passive) });
+                ended = true;
+            }
+            if let Some(status) = poll(passive, unsafe { (*passive).send_cq }) {
+                break status;
+            }
+        };
+        while !ended {
+            ended = self.hears(RDMA_CM_EVENT_DISCONNECTED);
+        }
+        // Takes the events about it with it that have not been fetched.
+        destroy(passive);
+        status
     }
-    destroy(passive);
-    while comes(theirs, 0) {
-        next(theirs);
-    }
-    status
 }
 
 #[test]
@@ -95,7 +117,8 @@ fn a_message_completes_as_delivered_though_its_receiver_disconnects_and_exits_at
     let theirs = channel();
     let (listener, port) = listener(theirs, RDMA_PS_TCP, 4);
     let clients = std::thread::spawn(move || (0..ROUNDS).filter(|_| in_a_child(|| client(port))).count());
-    let delivered = (0..ROUNDS).filter(|_| serve(theirs) == IBV_WC_SUCCESS).count();
+    let mut server = Server { channel: theirs, asked: VecDeque::new() };
+    let delivered = (0..ROUNDS).filter(|_| server.serve() == IBV_WC_SUCCESS).count();
     assert_eq!((delivered, clients.join().unwrap()), (ROUNDS, ROUNDS));
     destroy(listener);
     unsafe { channel::rdma_destroy_event_channel(theirs) };

@@ -2,8 +2,8 @@
 //! everything that is not a packet. One per host.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use node::{Guest, Input};
@@ -43,13 +43,15 @@ struct Engine<G> {
     awake_until: u64,
 }
 
-/// Runs until `stop` is set and the bell rung.
-pub(crate) fn run<G: Guest>(world: Arc<RealWorld>, guest: Arc<G>, stop: &AtomicBool) {
+/// Runs until `stop` is set and the bell rung. Meets whoever started it at the barrier, once it has the memory it works with.
+pub(crate) fn run<G: Guest>(world: Arc<RealWorld>, guest: Arc<G>, stop: &AtomicBool, at_work: Arc<Barrier>) {
     sys::tighten_timers();
     let bytes = vec![0; 1 << 16].into_boxed_slice();
     let mut engine =
         Engine { world, guest, leased: Vec::new(), asked: Vec::new(), bytes, guest_at: None, awake_until: 0 };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
+    at_work.wait();
+    drop(at_work);
     while !stop.load(Ordering::Acquire) {
         let timeout = engine.timers();
         let timeout = engine.backlogs().or(timeout);

@@ -44,7 +44,7 @@ mod world;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -137,7 +137,8 @@ const EXIT_PAUSE: Duration = Duration::from_micros(20);
 
 impl<G: Guest> Host<G> {
     /// Opens the world, makes the guest on it, tells it the interfaces ([`Input::Interfaces`]) and starts the engine
-    /// thread, named "verbena".
+    /// thread, named "verbena". Returns when that thread is at work: programs write over the C library's functions of memory
+    /// (libfabric's memory hooks: munmap and its like), and a thread that is just starting is in the midst of them.
     ///
     /// # Errors
     ///
@@ -152,8 +153,13 @@ impl<G: Guest> Host<G> {
         let stop = Arc::new(AtomicBool::new(false));
         let engine = {
             let (world, guest, stop) = (world.clone(), guest.clone(), stop.clone());
+            let at_work = Arc::new(Barrier::new(2));
             let thread = std::thread::Builder::new().name("verbena".to_owned());
-            sys::with_signals_blocked(|| thread.spawn(move || engine::run(world, guest, &stop)))?
+            let theirs = at_work.clone();
+            let engine =
+                sys::with_signals_blocked(|| thread.spawn(move || engine::run(world, guest, &stop, theirs)))?;
+            at_work.wait();
+            engine
         };
         Ok(Arc::new(Host { world, guest, stop, engine: Mutex::new(Some(engine)), found: AtomicU32::new(0) }))
     }

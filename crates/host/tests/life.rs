@@ -2,6 +2,7 @@
 
 mod kit;
 
+use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,27 @@ fn a_stopped_host_gives_back_its_sockets_and_its_thread() {
     }
     if alone.own_namespace {
         assert!(std::net::UdpSocket::bind("127.0.0.1:4791").is_ok());
+    }
+}
+
+/// The threads of this process that bear the engine's name, which it takes as its first step.
+fn engines() -> Vec<OsString> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
+    let is_ours = |task: &std::fs::DirEntry| {
+        std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim_end() == "verbena")
+    };
+    tasks.filter(is_ours).map(|task| task.file_name()).collect()
+}
+
+#[test]
+fn a_host_that_has_started_has_its_thread_at_work() {
+    let _alone = alone();
+    for _ in 0..100 {
+        // One that was joined may be there for a moment longer.
+        let before = engines();
+        let host = start();
+        assert!(engines().iter().any(|engine| !before.contains(engine)));
+        host.stop();
     }
 }
 

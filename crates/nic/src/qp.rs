@@ -198,7 +198,9 @@ impl Qp {
         self.lock().current_state()
     }
 
-    /// Takes the queue pair off its device and forgets its completions and events.
+    /// Takes the queue pair off its device and forgets its events, what is under way, and its completions but for what its send
+    /// queue had done. That stays, as with rdma_rxe: a program may hear of the end of a connection, and destroy the queue pair,
+    /// before it polls for its last message.
     pub fn destroy(self: &Arc<Self>) {
         {
             let mut inner = self.lock();
@@ -220,8 +222,8 @@ impl Qp {
             self.pd.device.forget_flows(self);
             self.pd.device.outlet.close_frames(self.pd.device.config.interface);
         }
-        self.init.send_cq.forget_qp(self.qpn);
-        self.init.recv_cq.forget_qp(self.qpn);
+        self.init.send_cq.forget_all_but_sent(self.qpn);
+        self.init.recv_cq.forget_all_but_sent(self.qpn);
         self.init.events.forget_qp(self);
     }
 

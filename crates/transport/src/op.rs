@@ -369,6 +369,13 @@ pub enum Completed {
     TmNoTag = 134,
 }
 
+impl Completed {
+    /// Whether it is the receive side's (the bit IBV_WC_RECV).
+    pub fn is_receive(self) -> bool {
+        self as u8 & Completed::Receive as u8 != 0
+    }
+}
+
 /// What a tag-matching queue says of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TagInfo {
