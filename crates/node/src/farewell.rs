@@ -16,9 +16,9 @@ use crate::Node;
 use crate::manager::{ConnKey, Core};
 use crate::world::World;
 
-/// How long a DREQ waits for answers under way. A process that hands them on may have to wait for a processor; peers repeat a DREQ
-/// after a quarter of a second at the earliest.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How long a DREQ waits for answers under way: on a busy machine a process that hands them on waits for a processor, some tens of
+/// milliseconds. A DREQ that is repeated meanwhile changes nothing.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A DREQ that waits.
 pub(crate) struct Waiting {
