@@ -191,7 +191,7 @@ impl<G: Guest> Host<G> {
     }
 
     /// The same for a thread that will not come back soon: where what arrived says nothing to the program (`says_something`), what it
-    /// waits for may lie behind that, or be the answer to it. So it looks again, [`LOOKS`] times at most, but not where
+    /// waits for may lie behind that, or be the answer to it. So it looks again, 64 times at most, but not where
     /// packets come in bulk, of which there is no end.
     #[inline]
     pub fn poll_until(&self, says_something: impl Fn() -> bool) {
