@@ -48,6 +48,7 @@ def heard(wire, end):
 
 def main(interface, kernel, ours):
     wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     wire.bind((interface, 0))
     raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
     print("listening", flush=True)
@@ -56,7 +57,9 @@ def main(interface, kernel, ours):
     message = first(kernel, REQ)
     guid, qpn = struct.unpack_from(">Q", message, 16)[0], struct.unpack_from(">I", message, 32)[0] >> 8
     mine, theirs = struct.unpack_from(">II", first(ours, REP))
-    time.sleep(1)
+    # The two go on talking; what is not read meanwhile would leave no room for the answers.
+    for _ in heard(wire, time.monotonic() + 1):
+        pass
     send(raw, kernel, ours, mad(REQ, random.getrandbits(64), req(random.getrandbits(32) | 1, guid, qpn, kernel, ours)))
     unknown = random.getrandbits(64)
     send(raw, ours, kernel, mad(DREQ, unknown, struct.pack(">III", 5, 6, NOBODY << 8)))
