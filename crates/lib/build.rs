@@ -10,16 +10,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-/// The lists of exported symbols, and the chain of nodes of each library, oldest first.
-const LIBRARIES: [&str; 2] = ["ibverbs", "rdmacm"];
+/// The lists of exported symbols, and the chain of nodes of each library, oldest first. `signals` are the C library's, with its own
+/// oldest node: the object stands in front of it where a program asks for them (`capi::signals`).
+const LISTS: [&str; 3] = ["ibverbs", "rdmacm", "signals"];
+
+/// The oldest node of glibc on x86-64, as the list has it, and on aarch64.
+const OLDEST: (&str, &str) = ("GLIBC_2.2.5", "GLIBC_2.17");
 
 fn main() {
     println!("cargo::rerun-if-changed=symbols");
     println!("cargo::rerun-if-changed=build.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let mut exports = Vec::new();
-    for library in LIBRARIES {
-        exports.extend(pairs(&format!("symbols/{library}.txt")));
+    for list in LISTS {
+        exports.extend(pairs(&format!("symbols/{list}.txt")));
+    }
+    if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "aarch64") {
+        let oldest = exports.iter_mut().map(|(_, node)| node).filter(|node| *node == OLDEST.0);
+        oldest.for_each(|node| *node = OLDEST.1.to_owned());
     }
     fs::write(out.join("trampolines.rs"), trampolines(&exports)).expect("OUT_DIR can be written");
     let script = out.join("nodes.map");

@@ -19,7 +19,7 @@ unsafe extern "C" {
 /// # Safety
 ///
 /// NULL, or structures as the man page describes them.
-pub unsafe fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
+pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: as the caller says.
     unsafe {
         nic::memory::program_sets(signal, new, old)
@@ -42,7 +42,7 @@ fn set(signal: c_int, handler: sighandler_t, flags: c_int) -> Option<sighandler_
 /// # Safety
 ///
 /// A function that may be called as a handler, SIG_DFL or SIG_IGN.
-pub unsafe fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+pub unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
     if handler == libc::SIG_ERR {
         Errno(libc::EINVAL).set();
         return libc::SIG_ERR;
@@ -56,7 +56,7 @@ pub unsafe fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
 /// # Safety
 ///
 /// As for [`signal`].
-pub unsafe fn signal_once(signal: c_int, handler: sighandler_t) -> sighandler_t {
+pub unsafe extern "C" fn signal_once(signal: c_int, handler: sighandler_t) -> sighandler_t {
     if handler == libc::SIG_ERR {
         Errno(libc::EINVAL).set();
         return libc::SIG_ERR;

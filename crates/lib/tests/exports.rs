@@ -31,7 +31,7 @@ fn every_symbol_of_the_lists_is_found_under_its_version() {
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!handle.is_null(), "{path:?} does not load");
     let mut missing = Vec::new();
-    for line in ["ibverbs.txt", "rdmacm.txt"].into_iter().flat_map(list) {
+    for line in ["ibverbs.txt", "rdmacm.txt", "signals.txt"].into_iter().flat_map(list) {
         let (symbol, node) = (c(&line[0]), c(&line[1]));
         // SAFETY: the handle is open, both strings end with a zero byte; the address is only compared.
         let address = unsafe { libc::dlvsym(handle, symbol.as_ptr(), node.as_ptr()) };
