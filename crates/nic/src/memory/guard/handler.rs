@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use super::{verbena_guarded_begin, verbena_guarded_end, verbena_guarded_fault};
 
-/// Copies of one thread between two looks at whether the handler is still ours: two system calls, a nanosecond a copy.
+/// Copies of one thread between two looks at whether the handler is still ours; a look is two system calls.
 const LOOK_EVERY: u32 = 256;
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
