@@ -97,7 +97,7 @@ fn targets() -> BTreeMap<String, Target> {
     }
     for line in lines("symbols/unbuilt.txt") {
         match &line[..] {
-            [symbol, answer] => add(symbol, Target::Function(format!("capi::unbuilt::{answer}"))),
+            [symbol, answer] => add(symbol, Target::Function(format!("capi::unsupported::{answer}"))),
             other => fail(&format!("symbols/unbuilt.txt: `{}` is not \"symbol answer\"", other.join(" "))),
         }
     }

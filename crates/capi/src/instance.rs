@@ -9,8 +9,8 @@ use host::{Host, RealWorld};
 use nic::{Device, Element, EventKind};
 use node::{DeviceSpec, Node};
 
-use crate::border::{self, Errno};
 use crate::counters;
+use crate::ffi_guard::{self, Errno};
 use crate::per_process::PerProcess;
 
 /// A host and its node, running.
@@ -93,11 +93,11 @@ const LAST_SWEEP: Duration = Duration::from_millis(20);
 
 /// Runs in `exit`, while other threads go on and may hold any lock: it waits for none.
 extern "C" fn at_exit() {
-    border::nothing(|| {
+    ffi_guard::nothing(|| {
         // With the heap at its end nothing can be said, and the process shall end as it wished to.
-        if let (Some(instance), Ok(())) = (try_get(), border::room(border::ROOM)) {
-            instance.node().last_words(Instant::now());
-            instance.host.sweep_at_exit(LAST_SWEEP);
+        if let (Some(instance), Ok(())) = (try_get(), ffi_guard::room(ffi_guard::ROOM)) {
+            instance.node().on_exit(Instant::now());
+            instance.host.drain_at_exit(LAST_SWEEP);
             counters::write(&instance);
         }
     });
@@ -107,8 +107,8 @@ extern "C" fn at_exit() {
 const ROOM: usize = 64 << 20;
 
 fn start() -> Result<Instance, Errno> {
-    border::room(ROOM)?;
-    border::after_panic(|| {
+    ffi_guard::room(ROOM)?;
+    ffi_guard::after_panic(|| {
         let current = CURRENT.get().lock().unwrap_or_else(PoisonError::into_inner).clone();
         current.iter().for_each(|instance| instance.fail());
     });
@@ -129,7 +129,7 @@ fn start() -> Result<Instance, Errno> {
         }
         Node::new(world, &config, &interfaces)
     };
-    let host = Host::start(make, host::Config { on_panic: border::panicked, ..host::Config::default() })?;
+    let host = Host::start(make, host::Config { on_panic: ffi_guard::panicked, ..host::Config::default() })?;
     // A forked child inherits the function. No `Once`, which a child could inherit as taken; one thread at a time is here.
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
     if !AT_EXIT.load(Ordering::Relaxed) {

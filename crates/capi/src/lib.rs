@@ -9,12 +9,12 @@
 //! `crates/lib/symbols/unbuilt.txt` to `built.txt` beside it.
 #![allow(clippy::missing_safety_doc)] // one contract for all, above
 
-pub mod border;
 pub mod cma;
 mod counters;
-mod fds;
+mod eventfd;
+pub mod ffi_guard;
 mod instance;
 mod per_process;
 pub mod signals;
-pub mod unbuilt;
+pub mod unsupported;
 pub mod verbs;

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 
 use libc::{sigaction as Action, sighandler_t};
 
-use crate::border::Errno;
+use crate::ffi_guard::Errno;
 
 unsafe extern "C" {
     // Other names of the C library's `signal` and `__sysv_signal`, which the shared object does not stand in front of.

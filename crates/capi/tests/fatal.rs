@@ -4,7 +4,7 @@
 mod support;
 
 use abi::verbs::*;
-use capi::border;
+use capi::ffi_guard;
 use capi::verbs::{event, memory};
 
 use support::{Loop, errno};
@@ -13,7 +13,7 @@ use support::{Loop, errno};
 fn a_caught_panic_makes_the_device_fatal() {
     let l = Loop::open();
     assert_eq!(l.post_recv(1, 8), 0);
-    assert_eq!(border::or_errno(|| panic!("as a fault of ours would")), libc::EIO);
+    assert_eq!(ffi_guard::or_errno(|| panic!("as a fault of ours would")), libc::EIO);
     unsafe {
         let mut e: ibv_async_event = std::mem::zeroed();
         assert_eq!(event::ibv_get_async_event(l.context, &raw mut e), 0);

@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use host::view::View;
+use host::mount_namespace::View;
 use nic::DeviceConfig;
 use nic::device::Port;
 

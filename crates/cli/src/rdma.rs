@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 
 use nic::DeviceConfig;
 use nic::device::Port;
-use nic::port::{CAPABILITIES, FIRMWARE, PhysState, PortState};
+use nic::device::port::{CAPABILITIES, FIRMWARE, PhysState, PortState};
 
 use crate::{devices, sysfs};
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use host::{Host, RealWorld};
-use nic::events::EventQueue;
+use nic::device::async_events::AsyncEventQueue;
 use nic::memory::Access;
 use nic::{Cq, Mr, Pd, Qp, QpCap, QpInit, QpType, Signal};
 use node::{ConnParam, Event, EventChannel, EventKind, Id, Node};
@@ -147,7 +147,7 @@ impl Side {
     fn make_queues(&mut self, id: &Arc<Id>) -> Result<(), String> {
         let said = |e: nic::Error| e.to_string();
         let device = id.lock().device.clone().ok_or("the identifier has no device")?;
-        let events = EventQueue::new(Box::new(Bell::default()));
+        let events = AsyncEventQueue::new(Box::new(Bell::default()));
         let pd = Arc::new(device.alloc_pd().map_err(said)?);
         let cq = Cq::new(256, None, events.clone()).map_err(said)?;
         let cap =

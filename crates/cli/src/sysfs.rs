@@ -19,10 +19,10 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use host::view::{self, View};
+use host::mount_namespace::{self, View};
 use nic::device::Port;
-use nic::port::{FIRMWARE, PhysState, PortState};
-use nic::{DeviceConfig, limits, port};
+use nic::device::port::{FIRMWARE, PhysState, PortState};
+use nic::{DeviceConfig, device::port, limits};
 
 use crate::{dev, devices};
 
@@ -61,7 +61,7 @@ pub fn guid(guid: wire::Guid) -> String {
 /// What the kernel refused, or a message for what VERBENA_DEVICES says; nothing has changed then.
 pub fn present() -> io::Result<()> {
     let devices = devices::survey().map_err(io::Error::other)?;
-    view::enter(|view| {
+    mount_namespace::enter(|view| {
         // Only some programs look into /dev: the others have what they need without.
         let _ = view.attempt(|view| dev::build(view, Path::new(DEV), &dev::shown(&devices)));
         build(view, Path::new(CLASS), &devices)

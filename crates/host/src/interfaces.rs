@@ -143,7 +143,7 @@ fn read_link(known: &mut Known, message: &Message<'_>) {
     known.list.push(interface);
 }
 
-/// Link speed in Mb/s (Documentation/ABI/testing/sysfs-class-net); reading fails, or says -1, where there is none.
+/// Tx speed in Mb/s (Documentation/ABI/testing/sysfs-class-net); reading fails, or says -1, where there is none.
 fn speed(name: &str) -> Option<u32> {
     if name.contains('/') {
         return None;

@@ -6,40 +6,40 @@
 //! | file | what |
 //! |---|---|
 //! | `world` | the world's face: [`nic::Outlet`] and [`node::World`] |
-//! | `engine`, `alarm`, `interest` | the thread, when it wakes, what it waits for |
-//! | `link` | the send path |
-//! | `ports`, `receive`, `management` | the receive path: which sockets, one of them, what waits there |
+//! | `progress`, `alarm`, `reactor` | the thread, when it wakes, what it waits for |
+//! | `tx` | the send path |
+//! | `rx_sockets`, `rx_socket`, `management` | the receive path: which sockets, one of them, what waits there |
 //! | `sockets` | how both kinds are set up |
-//! | `raw` over `packet` | whole frames of an interface |
-//! | `registry` over `names`, `user` | names, and packets handed from process to process of one user |
+//! | `frames` over `packet` | whole frames of an interface |
+//! | `names` over `name_messages`, `user` | names, and packets handed from process to process of one user |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
-//! | `view` | a file system view for one program |
+//! | `mount_namespace` | a file system view for one program |
 //! | `fork`, `sys` | descriptors that end with a fork; system calls. With `packet` the only unsafe code |
 
 mod alarm;
 mod clock;
 mod counters;
-mod engine;
 mod fork;
-mod identity;
-mod interest;
+mod frames;
+mod host_id;
 mod interfaces;
 mod lease;
-mod link;
 mod management;
-pub mod names;
+pub mod mount_namespace;
+pub mod name_messages;
+mod names;
 mod neighbours;
 mod netlink;
 mod packet;
-mod ports;
-mod raw;
-mod receive;
-mod registry;
+mod progress;
+mod reactor;
 mod routes;
+mod rx_socket;
+mod rx_sockets;
 mod sockets;
 mod sys;
+mod tx;
 mod user;
-pub mod view;
 mod world;
 
 use std::io;
@@ -54,7 +54,7 @@ use node::{Guest, Input};
 pub use counters::Counters;
 pub use world::RealWorld;
 
-use receive::{Delivery, Drained};
+use rx_socket::{Delivery, Drained};
 
 /// The interfaces of this host as they are now, with nothing started.
 ///
@@ -69,7 +69,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
 
 /// What tells this host and network namespace from all others, see [`node::devices::guid`]; 40 bits.
 pub fn host_id() -> u64 {
-    identity::host_id()
+    host_id::host_id()
 }
 
 /// The effective user of this process.
@@ -83,7 +83,7 @@ pub fn user() -> u32 {
 ///
 /// What statvfs(3) says.
 pub fn may_load_from(dir: &std::path::Path) -> io::Result<bool> {
-    Ok(!sys::refuses_execution(&view::c_path(dir)?)?)
+    Ok(!sys::refuses_execution(&mount_namespace::c_path(dir)?)?)
 }
 
 /// What can be chosen about a host.
@@ -156,8 +156,9 @@ impl<G: Guest> Host<G> {
             let at_work = Arc::new(Barrier::new(2));
             let thread = std::thread::Builder::new().name("verbena".to_owned());
             let theirs = at_work.clone();
-            let engine =
-                sys::with_signals_blocked(|| thread.spawn(move || engine::run(world, guest, &stop, theirs)))?;
+            let engine = sys::with_signals_blocked(|| {
+                thread.spawn(move || progress::run(world, guest, &stop, theirs))
+            })?;
             at_work.wait();
             engine
         };
@@ -206,8 +207,8 @@ impl<G: Guest> Host<G> {
         if !self.is_ours() {
             return Drained::Empty;
         }
-        let RealWorld { clock, counters, ports, alarm, .. } = &*self.world;
-        let drained = ports.poll(&Delivery { guest: &*self.guest, clock, counters, alarm });
+        let RealWorld { clock, counters, rx_sockets, alarm, .. } = &*self.world;
+        let drained = rx_sockets.poll(&Delivery { guest: &*self.guest, clock, counters, alarm });
         // One ACK for what is there and for what was there before, as long as the sender need not wait for it.
         let found = drained != Drained::Empty;
         let row = if found { self.found.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
@@ -220,18 +221,18 @@ impl<G: Guest> Host<G> {
 
     /// For a thread whose process may end at once, after its last message: what it has sent to another process of this host may
     /// lie in a socket of its own, and is handed on. Call it with no lock of the guest held.
-    pub fn sweep(&self) {
+    pub fn drain_all(&self) {
         if self.is_ours() {
-            let RealWorld { clock, counters, ports, alarm, .. } = &*self.world;
-            ports.sweep(&Delivery { guest: &*self.guest, clock, counters, alarm });
+            let RealWorld { clock, counters, rx_sockets, alarm, .. } = &*self.world;
+            rx_sockets.drain_all(&Delivery { guest: &*self.guest, clock, counters, alarm });
         }
     }
 
-    /// For the end of the process, where other threads may hold any lock: the engine sweeps, and the caller waits for it for `limit`
+    /// For the end of the process, where other threads may hold any lock: the engine empties its sockets, and the caller waits for it for `limit`
     /// at most.
-    pub fn sweep_at_exit(&self, limit: Duration) {
+    pub fn drain_at_exit(&self, limit: Duration) {
         let runs = self.engine.try_lock().is_ok_and(|engine| engine.is_some());
-        if !self.is_ours() || !runs || self.world.ports.is_empty() {
+        if !self.is_ours() || !runs || self.world.rx_sockets.is_empty() {
             return;
         }
         let end = Instant::now() + limit;
@@ -244,10 +245,10 @@ impl<G: Guest> Host<G> {
 
     /// For a thread that polled and now is about to wait (on a completion channel): hands the sockets back to the
     /// engine at once. Without it the engine takes them back up to 200 us later.
-    pub fn rest(&self) {
+    pub fn end_polling(&self) {
         if self.is_ours() {
             self.guest.release(true);
-            self.world.ports.rest(&self.world.interest);
+            self.world.rx_sockets.end_polling(&self.world.reactor);
         }
     }
 

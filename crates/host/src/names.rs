@@ -1,125 +1,344 @@
-//! What the names of `registry` look like, and the messages between their bearers.
-//!
-//! | name | what |
-//! |---|---|
-//! | `verbena/1/block/0a3` | a block of queue pair numbers and communication ids, in hexadecimal |
-//! | `verbena/1/port/tcp/*/7174` | a port of a port space on all addresses |
-//! | `verbena/1/port/tcp/::/7174` | the same on all of a family |
-//! | `verbena/1/port/tcp/10.0.0.1/7174` | the same on one |
-//! | `verbena/1/shared/tcp/*/7174/1c0ffee5` | one of those who share it, with a random number in hexadecimal |
-//!
-//! The 1 is the version of these names and of the messages on their connections. One message is one packet:
-//!
-//! | bytes | field |
-//! |---|---|
-//! | 1 | 4 or 6, the IP version |
-//! | 3 | 0 |
-//! | 4 | interface index |
-//! | 2 + 2 | source port, destination port |
-//! | 4 + 4 | scopes of source and destination address |
-//! | 16 + 16 | source, destination address; an IPv4 address in the first four bytes |
-//! | rest | the packet, BTH to ICRC |
-//!
-//! Numbers are little-endian.
+//! Names that processes of one network namespace claim, as abstract Unix sockets (unix(7)): atomic to claim, gone with
+//! the process, scoped like the addresses. They are the index of blocks and ports, and the way packets take to
+//! the process that they are for. What names and messages look like is in `names`. Both ends must belong to one user.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use node::Name;
-use node::world::{Datagram, Hold};
+use node::world::{Claim, ClaimError, Datagram};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use wire::mad::PortSpace;
 
-const PREFIX: &str = "verbena/1/";
-/// Bytes in front of a packet.
-const HEADER: usize = 52;
+use crate::counters::{Counters, add};
+use crate::fork::Fd;
+use crate::name_messages;
+use crate::reactor::{HANG_UP, IN, Reactor, Source};
+use crate::sockets;
+use crate::sys::{self, ControlBuffer};
+use crate::user;
 
-/// The name as an abstract address, without the leading zero.
-pub fn text(name: Name) -> String {
-    match name {
-        Name::Block(block) => format!("{PREFIX}block/{block:03x}"),
-        Name::Port { space, addr, port } => {
-            format!("{PREFIX}port/{}/{}/{port}", space_name(space), addr_name(addr))
+/// Connections of other processes that wait to be accepted.
+const BACKLOG: i32 = 128;
+/// Most connections to other processes that are kept for forwarding alone.
+const MAX_BEARERS: usize = 512;
+/// Bytes of queue on such a connection; the system's limit may be lower.
+const QUEUE_BYTES: u32 = 1 << 21;
+/// Connections that are accepted before the engine looks at anything else: other users can ask too.
+const ACCEPTS_PER_EVENT: usize = 32;
+
+/// The processes that bear names we use.
+#[derive(Default)]
+pub(crate) struct Names {
+    bearers: Mutex<HashMap<Name, Arc<Bearer>>>,
+    /// A socket that is connected to nobody, for the next name: most that strangers make us look for are nobody's.
+    spare: Mutex<Option<Fd>>,
+}
+
+/// A connection to the process that bears a name.
+pub(crate) struct Bearer {
+    name: Name,
+    fd: Fd,
+    token: u64,
+    /// Somebody wants to know when it ends.
+    watched: AtomicBool,
+}
+
+/// A name of ours, where other processes connect.
+pub(crate) struct Listener {
+    fd: Fd,
+    token: u64,
+    connections: Mutex<Connections>,
+}
+
+#[derive(Default)]
+struct Connections {
+    closed: bool,
+    open: Vec<Arc<Connection>>,
+}
+
+/// Another process that hands us packets.
+pub(crate) struct Connection {
+    fd: Fd,
+    token: u64,
+}
+
+/// A name held.
+struct Held {
+    listener: Arc<Listener>,
+    reactor: Arc<Reactor>,
+}
+
+impl Claim for Held {}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.reactor.remove(self.listener.token, &self.listener.fd);
+        let mut connections = self.listener.lock();
+        connections.closed = true;
+        for connection in connections.open.drain(..) {
+            self.reactor.remove(connection.token, &connection.fd);
         }
-        Name::Shared { space, addr, port, holder } => {
-            format!("{PREFIX}shared/{}/{}/{port}/{holder:x}", space_name(space), addr_name(addr))
-        }
+        // Until the engine lets go of an event it has in hand, the socket may live on: stop listening now.
+        let _ = SockRef::from(&self.listener.fd).shutdown(std::net::Shutdown::Both);
     }
 }
 
-fn addr_name(addr: Option<IpAddr>) -> String {
-    addr.map_or_else(|| "*".to_owned(), |addr| addr.to_string())
+/// Claims a name.
+pub(crate) fn claim(name: Name, reactor: &Arc<Reactor>) -> Result<Box<dyn Claim>, ClaimError> {
+    let listen = || -> io::Result<Arc<Listener>> {
+        let fd = Fd::open(|| Socket::new(Domain::UNIX, Type::SEQPACKET, None))?;
+        let socket = SockRef::from(&fd);
+        socket.set_nonblocking(true)?;
+        socket.bind(&address(name)?)?;
+        socket.listen(BACKLOG)?;
+        let listener = Arc::new(Listener { fd, token: reactor.token(), connections: Mutex::default() });
+        reactor.add(
+            listener.token,
+            &listener.fd,
+            IN | libc::EPOLLET as u32,
+            Source::Listener(listener.clone()),
+        )?;
+        Ok(listener)
+    };
+    match listen() {
+        Ok(listener) => Ok(Box::new(Held { listener, reactor: reactor.clone() })),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(ClaimError::InUse),
+        Err(error) => Err(ClaimError::System(sys::errno(&error))),
+    }
 }
 
-/// The name in an abstract address, without its leading zero.
-pub fn parse(text: &str) -> Option<Name> {
-    let mut parts = text.strip_prefix(PREFIX)?.split('/');
-    let name = match parts.next()? {
-        "block" => Name::Block(u16::from_str_radix(parts.next()?, 16).ok()?),
-        kind @ ("port" | "shared") => {
-            let space = parts.next()?;
-            let space = SPACES.into_iter().find(|&known| space_name(known) == space)?;
-            let addr = match parts.next()? {
-                "*" => None,
-                addr => Some(addr.parse().ok()?),
+/// The names claimed for a port, by any process of the namespace (/proc/net/unix, proc_net(5)).
+pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
+    let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
+    let mut names: Vec<Name> = String::from_utf8_lossy(&table)
+        .lines()
+        .filter_map(|line| name_messages::parse(line.rsplit_once(' ')?.1.strip_prefix('@')?))
+        .filter(|name| name.is_of_port(space, port))
+        .collect();
+    // Accepted connections bear the name of their listener too.
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+impl Names {
+    /// Whether the bearer of `name` is known already: then handing on is one system call.
+    pub(crate) fn is_known(&self, name: Name) -> bool {
+        self.lock().contains_key(&name)
+    }
+
+    /// Hands a packet to the process that bears `name`; false where nobody does, or nobody of this user. One that can not take it
+    /// just now loses it.
+    pub(crate) fn forward(
+        &self,
+        name: Name,
+        datagram: &Datagram<'_>,
+        reactor: &Reactor,
+        counters: &Counters,
+    ) -> bool {
+        let header = name_messages::emit(datagram);
+        let buffers = [IoSlice::new(&header), IoSlice::new(datagram.bytes)];
+        // A connection may have ended unnoticed, and its name have a new bearer: so a second attempt.
+        for _ in 0..2 {
+            let bearer = match self.bearer(name, reactor) {
+                Ok(bearer) => bearer,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return false,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    add(&counters.forward_refused, 1);
+                    return false;
+                }
+                Err(_) => {
+                    add(&counters.forward_drops, 1);
+                    return true;
+                }
             };
-            let port = parts.next()?.parse().ok()?;
-            match kind {
-                "port" => Name::Port { space, addr, port },
-                _ => {
-                    let holder = u32::from_str_radix(parts.next()?, 16).ok()?;
-                    Name::Shared { space, addr, port, holder }
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            match SockRef::from(&bearer.fd).send_vectored_with_flags(&buffers, flags) {
+                Ok(_) => {
+                    add(&counters.forwarded_out, 1);
+                    return true;
+                }
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN)
+                    ) =>
+                {
+                    self.forget(&bearer);
+                }
+                Err(_) => {
+                    add(&counters.forward_drops, 1);
+                    return true;
                 }
             }
         }
-        _ => return None,
-    };
-    parts.next().is_none().then_some(name)
-}
+        false
+    }
 
-const SPACES: [PortSpace; 4] = [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ipoib, PortSpace::Ib];
+    /// Has the engine tell when the bearer of `name` ends; false where nobody bears it. One that can not be watched (another
+    /// user's) passes for one that lives.
+    pub(crate) fn watch(&self, name: Name, reactor: &Reactor) -> bool {
+        let bearer = match self.bearer(name, reactor) {
+            Ok(bearer) => bearer,
+            Err(error) => return error.kind() != io::ErrorKind::ConnectionRefused,
+        };
+        bearer.watched.store(true, Ordering::Release);
+        // A hang-up that the engine has seen before the mark was set is found here.
+        if self.lock().get(&name).is_some_and(|known| known.token == bearer.token) {
+            return true;
+        }
+        !bearer.watched.swap(false, Ordering::AcqRel)
+    }
 
-fn space_name(space: PortSpace) -> &'static str {
-    match space {
-        PortSpace::Tcp => "tcp",
-        PortSpace::Udp => "udp",
-        PortSpace::Ipoib => "ipoib",
-        PortSpace::Ib => "ib",
+    /// A bearer hung up; its name where somebody watches it.
+    pub(crate) fn ended(&self, bearer: &Bearer, reactor: &Reactor) -> Option<Name> {
+        self.forget(bearer);
+        reactor.remove(bearer.token, &bearer.fd);
+        bearer.watched.swap(false, Ordering::AcqRel).then_some(bearer.name)
+    }
+
+    /// Forgets all bearers.
+    pub(crate) fn close(&self, reactor: &Reactor) {
+        *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        for (_, bearer) in self.lock().drain() {
+            reactor.remove(bearer.token, &bearer.fd);
+        }
+    }
+
+    /// ECONNREFUSED where nobody bears the name.
+    fn bearer(&self, name: Name, reactor: &Reactor) -> io::Result<Arc<Bearer>> {
+        let mut bearers = self.lock();
+        if let Some(bearer) = bearers.get(&name) {
+            return Ok(bearer.clone());
+        }
+        if bearers.len() >= MAX_BEARERS {
+            let idle = bearers.iter().find(|(_, bearer)| !bearer.watched.load(Ordering::Acquire));
+            if let Some(idle) = idle.map(|(name, _)| *name).and_then(|name| bearers.remove(&name)) {
+                reactor.remove(idle.token, &idle.fd);
+            }
+        }
+        let bearer = Arc::new(self.connect(name, reactor.token())?);
+        reactor.add(bearer.token, &bearer.fd, HANG_UP, Source::Bearer(bearer.clone()))?;
+        bearers.insert(name, bearer.clone());
+        Ok(bearer)
+    }
+
+    fn connect(&self, name: Name, token: u64) -> io::Result<Bearer> {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let fd = spare.map_or_else(unconnected, Ok)?;
+        if let Err(error) = SockRef::from(&fd).connect(&address(name)?) {
+            if error.kind() == io::ErrorKind::ConnectionRefused {
+                *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(fd);
+            }
+            return Err(error);
+        }
+        user::check(&fd)?;
+        Ok(Bearer { name, fd, token, watched: AtomicBool::new(false) })
+    }
+
+    /// The engine still tells of its end, which is why it stays with the engine.
+    fn forget(&self, bearer: &Bearer) {
+        let mut bearers = self.lock();
+        if bearers.get(&bearer.name).is_some_and(|known| known.token == bearer.token) {
+            bearers.remove(&bearer.name);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Name, Arc<Bearer>>> {
+        self.bearers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A packet's header in a message to another process.
-pub fn emit(datagram: &Datagram<'_>) -> [u8; HEADER] {
-    let mut header = [0; HEADER];
-    header[0] = if datagram.source.is_ipv4() { 4 } else { 6 };
-    header[4..8].copy_from_slice(&datagram.interface.to_le_bytes());
-    for (end, port, scope, address) in [(&datagram.source, 8, 12, 20), (&datagram.dest, 10, 16, 36)] {
-        header[port..port + 2].copy_from_slice(&end.port().to_le_bytes());
-        match end {
-            SocketAddr::V4(v4) => header[address..address + 4].copy_from_slice(&v4.ip().octets()),
-            SocketAddr::V6(v6) => {
-                header[scope..scope + 4].copy_from_slice(&v6.scope_id().to_le_bytes());
-                header[address..address + 16].copy_from_slice(&v6.ip().octets());
-            }
-        }
-    }
-    header
+/// A socket to connect to a name.
+fn unconnected() -> io::Result<Fd> {
+    let fd = Fd::open(|| Socket::new(Domain::UNIX, Type::SEQPACKET, None))?;
+    SockRef::from(&fd).set_nonblocking(true)?;
+    sockets::buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, QUEUE_BYTES);
+    Ok(fd)
 }
 
-/// The packet of a message from another process; `None` where it is none.
-pub fn read(message: &[u8]) -> Option<Datagram<'_>> {
-    let (header, bytes) = message.split_first_chunk::<HEADER>()?;
-    let u32_at = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    let end = |port: usize, scope: usize, at: usize| {
-        let port = u16::from_le_bytes([header[port], header[port + 1]]);
-        let address: [u8; 16] = header[at..at + 16].try_into().ok()?;
-        match header[0] {
-            4 => {
-                let [a, b, c, d, ..] = address;
-                Some(SocketAddr::from((IpAddr::V4(Ipv4Addr::new(a, b, c, d)), port)))
+impl Listener {
+    /// Takes in processes that want to hand us packets; whether there may be more. To be called until there are none: the engine
+    /// is told of new ones only.
+    pub(crate) fn accept(&self, reactor: &Reactor) -> bool {
+        for _ in 0..ACCEPTS_PER_EVENT {
+            // Where descriptors run out, the next connection tries again.
+            let Ok(fd) = Fd::open(|| SockRef::from(&self.fd).accept().map(|(socket, _)| socket)) else {
+                return false;
+            };
+            if user::check(&fd).is_err() {
+                continue;
             }
-            6 => Some(SocketAddrV6::new(Ipv6Addr::from(address), port, 0, u32_at(scope)).into()),
-            _ => None,
+            let connection = Arc::new(Connection { fd, token: reactor.token() });
+            let mut connections = self.lock();
+            if connections.closed {
+                return false;
+            }
+            let source = Source::Connection(connection.clone());
+            if reactor.add(connection.token, &connection.fd, IN | HANG_UP, source).is_ok() {
+                // Those that ended are held by nobody else.
+                connections.open.retain(|connection| Arc::strong_count(connection) > 1);
+                connections.open.push(connection);
+            }
         }
-    };
-    let (source, dest) = (end(8, 12, 20)?, end(10, 16, 36)?);
-    Some(Datagram { source, dest, interface: u32_at(4), forwarded: true, hold: Hold::No, bytes })
+        true
+    }
+
+    /// Its name with the engine.
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    /// Reads what has come, at most `limit` packets; false where the other end is gone.
+    pub(crate) fn read(
+        &self,
+        limit: usize,
+        bytes: &mut [u8],
+        counters: &Counters,
+        mut each: impl FnMut(Datagram<'_>),
+    ) -> bool {
+        for _ in 0..limit {
+            let mut control = ControlBuffer::new();
+            let len = match sys::receive(&self.fd, bytes, &mut control, 0) {
+                Ok(received) if received.len == 0 => return false,
+                Ok(received) => received.len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return false,
+            };
+            match name_messages::read(&bytes[..len]) {
+                Some(datagram) => {
+                    add(&counters.forwarded_in, 1);
+                    each(datagram);
+                }
+                None => add(&counters.forward_errors, 1),
+            }
+        }
+        true
+    }
+
+    /// Takes it out of the epoll instance, which closes it.
+    pub(crate) fn close(&self, reactor: &Reactor) {
+        reactor.remove(self.token, &self.fd);
+    }
+}
+
+impl AsRawFd for Bearer {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+fn address(name: Name) -> io::Result<SockAddr> {
+    SockAddr::unix(format!("\0{}", name_messages::text(name)))
 }

@@ -13,9 +13,9 @@ use node::world::Route;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use crate::fork::Fd;
-use crate::interest::{IN, Interest, Source};
 use crate::interfaces::{Known, family_and_bytes, ip};
 use crate::netlink::{Message, Netlink, put_attribute, u16_at, u32_at};
+use crate::reactor::{IN, Reactor, Source};
 use crate::sys;
 
 /// How long somebody is kept waiting; ARP and neighbour discovery give up after three seconds.
@@ -76,7 +76,7 @@ impl Neighbours {
         route: &Route,
         known: &Known,
         requests: &Mutex<Netlink>,
-        interest: &Interest,
+        reactor: &Reactor,
     ) {
         let neighbour = Neighbour { interface: route.interface, address: route.next_hop };
         let mut state = self.lock();
@@ -94,7 +94,7 @@ impl Neighbours {
         }
         // First listen, then ask: the answer may be quick. Without notifications the rechecks have to do.
         if state.changes.is_none() {
-            state.changes = subscribe(interest);
+            state.changes = subscribe(reactor);
         }
         if let Err(error) = provoke(route) {
             state.answers.push((ticket, Err(sys::errno(&error))));
@@ -250,9 +250,9 @@ fn read(message: &Message<'_>) -> Option<(Neighbour, u16)> {
     Some((Neighbour { interface: u32_at(head, 4)?, address: ip(address)? }, u16_at(head, 8)?))
 }
 
-fn subscribe(interest: &Interest) -> Option<Netlink> {
+fn subscribe(reactor: &Reactor) -> Option<Netlink> {
     let changes = Netlink::for_notifications(&[libc::RTNLGRP_NEIGH]).ok()?;
-    interest.add(interest.token(), &changes.as_raw_fd(), IN, Source::Neighbours).ok()?;
+    reactor.add(reactor.token(), &changes.as_raw_fd(), IN, Source::Neighbours).ok()?;
     Some(changes)
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Sending {
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
     /// This host gets nothing of what it sends to groups.
-    pub(crate) quiet: bool,
+    pub(crate) no_multicast_loop: bool,
 }
 
 /// An unconnected socket on a port of its own, and its address.
@@ -58,7 +58,7 @@ pub(crate) fn sender(to: &Sending, config: &Config) -> io::Result<(Fd, SocketAdd
         set_option(&fd, IPPROTO_IP, libc::IP_TTL, c_int::from(hop_limit))?;
         if to.dest.is_multicast() {
             set_option(&fd, IPPROTO_IP, libc::IP_MULTICAST_TTL, c_int::from(hop_limit))?;
-            socket.set_multicast_loop_v4(!to.quiet)?;
+            socket.set_multicast_loop_v4(!to.no_multicast_loop)?;
             if let IpAddr::V4(v4) = to.source {
                 socket.set_multicast_if_v4(&v4)?;
             }
@@ -71,7 +71,7 @@ pub(crate) fn sender(to: &Sending, config: &Config) -> io::Result<(Fd, SocketAdd
         set_option(&fd, IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, c_int::from(hop_limit))?;
         if to.dest.is_multicast() {
             set_option(&fd, IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, c_int::from(hop_limit))?;
-            socket.set_multicast_loop_v6(!to.quiet)?;
+            socket.set_multicast_loop_v6(!to.no_multicast_loop)?;
             socket.set_multicast_if_v6(to.interface)?;
         }
     }

@@ -15,16 +15,16 @@ use wire::mad::PortSpace;
 use crate::alarm::Alarm;
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::interest::{IN, Interest, Source};
+use crate::frames::Frames;
 use crate::interfaces::Interfaces;
-use crate::link::{Link, Sender};
+use crate::names::{self, Names};
 use crate::neighbours::Neighbours;
 use crate::netlink::Netlink;
-use crate::ports::{Opener, Ports};
-use crate::raw::Frames;
-use crate::registry::{self, Registry};
+use crate::reactor::{IN, Reactor, Source};
+use crate::rx_sockets::{Opener, RxSockets};
 use crate::sys::{self, Bell};
-use crate::{Config, fork, identity, interfaces, neighbours, routes};
+use crate::tx::{Sender, Tx};
+use crate::{Config, fork, host_id, interfaces, neighbours, routes};
 
 /// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by a guest and the
 /// [`Host`](crate::Host) that runs it.
@@ -36,42 +36,42 @@ pub struct RealWorld {
     pub(crate) config: Config,
     pub(crate) clock: Clock,
     pub(crate) counters: Counters,
-    pub(crate) interest: Arc<Interest>,
+    pub(crate) reactor: Arc<Reactor>,
     pub(crate) alarm: Alarm,
     pub(crate) requests: Mutex<Netlink>,
     pub(crate) interfaces: Interfaces,
     pub(crate) neighbours: Neighbours,
-    pub(crate) ports: Ports,
-    pub(crate) link: Link,
+    pub(crate) rx_sockets: RxSockets,
+    pub(crate) tx: Tx,
     pub(crate) frames: Frames,
-    pub(crate) registry: Registry,
-    /// The process ends: the engine sweeps, then clears this.
+    pub(crate) names: Names,
+    /// The process ends: the engine empties its sockets, then clears this.
     pub(crate) sweep_asked: AtomicBool,
 }
 
 impl RealWorld {
     pub(crate) fn open(config: Config) -> io::Result<RealWorld> {
-        let interest = Arc::new(Interest::new()?);
+        let reactor = Arc::new(Reactor::new()?);
         let alarm = Alarm::new(Bell::new()?);
-        interest.add(interest.token(), &alarm.bell, IN, Source::Bell)?;
+        reactor.add(reactor.token(), &alarm.bell, IN, Source::Bell)?;
         let mut requests = Netlink::for_requests()?;
         let interfaces = Interfaces::open(&mut requests).map_err(io::Error::from_raw_os_error)?;
-        interest.add(interest.token(), &*interfaces.changes(), IN, Source::Interfaces)?;
+        reactor.add(reactor.token(), &*interfaces.changes(), IN, Source::Interfaces)?;
         Ok(RealWorld {
             generation: fork::generation(),
-            host_id: identity::host_id(),
+            host_id: host_id::host_id(),
             config,
             clock: Clock::start(),
             counters: Counters::default(),
-            interest,
+            reactor,
             alarm,
             requests: Mutex::new(requests),
             interfaces,
             neighbours: Neighbours::default(),
-            ports: Ports::default(),
-            link: Link::default(),
+            rx_sockets: RxSockets::default(),
+            tx: Tx::default(),
             frames: Frames::default(),
-            registry: Registry::default(),
+            names: Names::default(),
             sweep_asked: AtomicBool::new(false),
         })
     }
@@ -103,16 +103,16 @@ impl RealWorld {
     }
 
     pub(crate) fn opener(&self) -> Opener<'_> {
-        let RealWorld { config, clock, interest, counters, .. } = self;
-        Opener { config, clock, interest, counters }
+        let RealWorld { config, clock, reactor, counters, .. } = self;
+        Opener { config, clock, reactor, counters }
     }
 
     /// Closes everything but the names, which their holders give back.
     pub(crate) fn close(&self) {
-        self.ports.close(&self.interest);
-        self.frames.close_all(&self.interest);
-        self.registry.close(&self.interest);
-        self.link.retain(|_| false, &self.interest);
+        self.rx_sockets.close(&self.reactor);
+        self.frames.close_all(&self.reactor);
+        self.names.close(&self.reactor);
+        self.tx.retain(|_| false, &self.reactor);
     }
 
     fn check_ours(&self) -> Result<(), i32> {
@@ -123,19 +123,19 @@ impl RealWorld {
 impl Outlet for RealWorld {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
         if self.is_ours() {
-            let RealWorld { config, clock, interest, counters, .. } = self;
-            self.link.send(path, batch, &Sender { config, clock, interest, counters });
+            let RealWorld { config, clock, reactor, counters, .. } = self;
+            self.tx.send(path, batch, &Sender { config, clock, reactor, counters });
         }
     }
 
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), i32> {
         self.check_ours()?;
-        self.ports.join(interface, group, &self.opener()).map_err(|error| sys::errno(&error))
+        self.rx_sockets.join(interface, group, &self.opener()).map_err(|error| sys::errno(&error))
     }
 
     fn leave(&self, interface: u32, group: IpAddr) {
         if self.is_ours() {
-            self.ports.leave(interface, group, &self.interest);
+            self.rx_sockets.leave(interface, group, &self.reactor);
         }
     }
 
@@ -146,7 +146,7 @@ impl Outlet for RealWorld {
 
     fn close_frames(&self, interface: u32) {
         if self.is_ours() {
-            self.frames.close(interface, &self.interest);
+            self.frames.close(interface, &self.reactor);
         }
     }
 
@@ -157,7 +157,7 @@ impl Outlet for RealWorld {
 
     fn watch_frames(&self, interface: u32, watch: bool) -> Result<(), i32> {
         self.check_ours()?;
-        self.frames.watch(interface, watch, &self.config, &self.interest)
+        self.frames.watch(interface, watch, &self.config, &self.reactor)
     }
 
     fn persist(&self, work: Persist) {
@@ -198,7 +198,7 @@ impl Outlet for RealWorld {
 impl World for RealWorld {
     fn attach(&self, interface: u32) -> Result<(), i32> {
         self.check_ours()?;
-        self.ports.attach(interface, &self.interfaces.current(), &self.opener())
+        self.rx_sockets.attach(interface, &self.interfaces.current(), &self.opener())
     }
 
     fn route(&self, query: RouteQuery) -> Result<Route, i32> {
@@ -209,30 +209,30 @@ impl World for RealWorld {
 
     fn reach(&self, ticket: u64, route: &Route) {
         if self.is_ours() {
-            self.neighbours.reach(ticket, route, &self.interfaces.current(), &self.requests, &self.interest);
+            self.neighbours.reach(ticket, route, &self.interfaces.current(), &self.requests, &self.reactor);
             self.alarm.set(0);
         }
     }
 
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError> {
         self.check_ours().map_err(ClaimError::System)?;
-        registry::claim(name, &self.interest)
+        names::claim(name, &self.reactor)
     }
 
     fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name> {
-        registry::port_names(space, port)
+        names::port_names(space, port)
     }
 
     fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool {
-        self.is_ours() && self.registry.forward(name, datagram, &self.interest, &self.counters)
+        self.is_ours() && self.names.forward(name, datagram, &self.reactor, &self.counters)
     }
 
     fn is_known(&self, name: Name) -> bool {
-        self.registry.is_known(name)
+        self.names.is_known(name)
     }
 
     fn watch(&self, name: Name) -> bool {
-        self.is_ours() && self.registry.watch(name, &self.interest)
+        self.is_ours() && self.names.watch(name, &self.reactor)
     }
 
     fn host_id(&self) -> u64 {

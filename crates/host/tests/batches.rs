@@ -77,8 +77,8 @@ fn each_pair_of_processes_and_each_detour_has_its_own_source_port() {
     let _alone = alone();
     let host = start();
     host.world().attach(LO).unwrap();
-    let port = |dest_qpn, detour| {
-        let path = nic::Path { dest_qpn: wire::Qpn::new(dest_qpn), detour, ..path(V4) };
+    let port = |dest_qpn, source_port_epoch| {
+        let path = nic::Path { dest_qpn: wire::Qpn::new(dest_qpn), source_port_epoch, ..path(V4) };
         host.world().send(&path, &mut batch(1, &[64]));
         host.guest().packet().unwrap().source.port()
     };
@@ -131,7 +131,7 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_takes_over_whe
     assert_eq!(host.guest().packet().unwrap().thread, "verbena");
     // Nor after saying so.
     host.poll();
-    host.rest();
+    host.end_polling();
     host.world().send(&path(V4), &mut batch(1, &[64]));
     assert_eq!(host.guest().packet().unwrap().thread, "verbena");
 }

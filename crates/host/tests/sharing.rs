@@ -53,20 +53,23 @@ fn a_flow_that_was_forwarded_again_and_again_comes_directly() {
         owner.world().attach(LO).unwrap();
         wrong.world().attach(LO).unwrap();
         // A source port whose hash leads to the wrong process.
-        let (detour, flow) = (0..64)
-            .find_map(|detour| {
-                wrong.world().send(&nic::Path { detour, ..path(address) }, &mut batch(detour, &[512]));
+        let (source_port_epoch, flow) = (0..64)
+            .find_map(|source_port_epoch| {
+                wrong.world().send(
+                    &nic::Path { source_port_epoch, ..path(address) },
+                    &mut batch(source_port_epoch, &[512]),
+                );
                 wrong
                     .guest()
                     .find_within(std::time::Duration::from_millis(50), kit::packet)
-                    .map(|flow| (detour, flow))
+                    .map(|flow| (source_port_epoch, flow))
             })
             .expect("one flow in two leads to each");
         while owner.guest().find_within(std::time::Duration::ZERO, kit::packet).is_some() {}
         forward_until_promoted(&wrong, &owner, &flow, block);
         assert_eq!(counter(&owner, "promotions"), 1);
         for psn in 100..120 {
-            wrong.world().send(&nic::Path { detour, ..path(address) }, &mut batch(psn, &[512]));
+            wrong.world().send(&nic::Path { source_port_epoch, ..path(address) }, &mut batch(psn, &[512]));
             let packet = owner.guest().packet().unwrap();
             assert_eq!((packet.psn(), packet.forwarded), (psn, false));
         }

@@ -65,8 +65,14 @@ fn whoever_a_message_of_the_connection_manager_is_for_it_leaves_from_one_of_few_
     for n in 0..2_000_u32 {
         let dest = IpAddr::V4(Ipv4Addr::new(127, 0, 1, n as u8));
         let (traffic_class, hop_limit) = ((n % 251) as u8, (n % 249) as u8);
-        let stranger =
-            nic::Path { dest, dest_qpn: Qpn::GSI, traffic_class, hop_limit, detour: n, ..path(V4) };
+        let stranger = nic::Path {
+            dest,
+            dest_qpn: Qpn::GSI,
+            traffic_class,
+            hop_limit,
+            source_port_epoch: n,
+            ..path(V4)
+        };
         host.world().send(&stranger, &mut batch(n, &[64]));
     }
     assert!(descriptors() <= before + 8, "{} descriptors more", descriptors() - before);
@@ -129,15 +135,15 @@ fn a_flow_has_few_sockets_however_often_it_is_suspected() {
     let before = descriptors();
     let mut ports = std::collections::BTreeSet::new();
     let end = Instant::now() + Duration::from_millis(400);
-    let mut detour = 0;
+    let mut source_port_epoch = 0;
     while Instant::now() < end {
-        host.world().send(&nic::Path { dest, detour, ..path(V4) }, &mut batch(1, &[64]));
+        host.world().send(&nic::Path { dest, source_port_epoch, ..path(V4) }, &mut batch(1, &[64]));
         ports.insert(peer.recv_from(&mut [0; 2048]).unwrap().1);
-        detour += 1;
+        source_port_epoch += 1;
     }
     assert!(descriptors() <= before + 8, "{} descriptors more", descriptors() - before);
     // New ones are found all the same, in time.
-    assert!((9..=17).contains(&ports.len()), "{} ports for {detour} detours", ports.len());
+    assert!((9..=17).contains(&ports.len()), "{} ports for {source_port_epoch} detours", ports.len());
 }
 
 #[test]

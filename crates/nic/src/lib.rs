@@ -5,56 +5,34 @@
 //! after queue pairs and completion queues are unlocked. Timers and turns come last of all.
 #![deny(unsafe_code)]
 
-mod ah;
-pub mod attr;
-pub mod counter;
 pub mod cq;
-mod datagram;
-mod detour;
 pub mod device;
-mod engine;
-pub mod events;
-pub mod flow;
-mod flush;
-pub mod gid;
-mod groups;
-mod held;
-mod knock;
 pub mod limits;
-pub mod mailbox;
+pub mod link;
 #[allow(unsafe_code)]
 pub mod memory;
-pub mod outlet;
-pub mod port;
-pub mod post;
+mod persist;
 pub mod qp;
-pub mod raw;
-mod scratch;
 pub mod srq;
-mod stand;
-mod timers;
-mod tm;
-mod turns;
-pub mod wq;
-mod xrc;
+pub mod steering;
 
-pub use ah::{Ah, Datagram};
-pub use attr::{AddressVector, QpAttr, QpState, QpType, mask};
-pub use counter::CompletionCounter;
+pub use cq::counter::CompletionCounter;
 pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Moderation, Stamp};
+pub use device::async_events::{AsyncEvent, Element, EventKind};
+pub use device::gid::{GidEntry, GidTable};
 pub use device::{Device, DeviceConfig, Numbers, Pd};
-pub use events::{AsyncEvent, Element, EventKind};
-pub use flow::{Flow, FlowId, FlowKind};
-pub use flush::Persist;
-pub use gid::{GidEntry, GidTable};
+pub use link::{Outlet, Path, Signal};
 pub use memory::{Access, Advice, Mr, Mw, WindowType};
-pub use outlet::{Outlet, Path, Signal};
-pub use post::{PostError, Request};
+pub use persist::Persist;
+pub use qp::ah::{Ah, Datagram};
+pub use qp::attr::{AddressVector, QpAttr, QpState, QpType, mask};
+pub use qp::post::{PostError, Request};
+pub use qp::xrc::{Inode, Xrcd};
 pub use qp::{Qp, QpCap, QpInit};
+pub use srq::tag_matching::{TagOp, TagWr};
 pub use srq::{Srq, SrqAttr};
-pub use tm::{TagOp, TagWr};
-pub use wq::{Spread, Wq, WqState};
-pub use xrc::{Inode, Xrcd};
+pub use steering::flow::{Flow, FlowId, FlowKind};
+pub use steering::rss::{Spread, Wq, WqState};
 
 /// Why the adapter refuses a call; the C functions map each to its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

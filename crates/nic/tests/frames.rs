@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use nic::device::Port;
-use nic::events::EventQueue;
-use nic::flow::{Flow, FlowKind, Masked, Spec};
-use nic::wq::{self, KEY_LEN, Spread, Wq, WqState};
+use nic::device::async_events::AsyncEventQueue;
+use nic::steering::flow::{Flow, FlowKind, Masked, Spec};
+use nic::steering::rss::{self, KEY_LEN, Spread, Wq, WqState};
 use nic::{
     Access, Cq, Device, DeviceConfig, Error, GidTable, Numbers, Outlet, Path, Pd, Qp, QpAttr, QpCap, QpInit,
     QpState, QpType, Signal, mask,
@@ -87,7 +87,7 @@ struct Bench {
     outlet: Arc<Kept>,
     device: Arc<Device>,
     pd: Arc<Pd>,
-    events: Arc<EventQueue>,
+    events: Arc<AsyncEventQueue>,
     memory: Vec<u8>,
     key: Rkey,
     now: Instant,
@@ -113,7 +113,7 @@ fn bench() -> Bench {
     let mut memory = vec![0_u8; 64 * SLOT];
     let at = memory.as_mut_ptr().expose_provenance() as u64;
     let mr = pd.register(at, memory.len() as u64, at, Access::LOCAL_WRITE).unwrap();
-    let events = EventQueue::new(Box::new(Nobody));
+    let events = AsyncEventQueue::new(Box::new(Nobody));
     Bench { outlet, device, pd, events, key: mr.key, memory, now: Instant::now() }
 }
 
@@ -346,14 +346,14 @@ fn frames_are_spread_over_work_queues_by_their_hash() {
     }
     let key: [u8; KEY_LEN] = std::array::from_fn(|i| (i * 37 + 11) as u8);
     let qp = bench.qp(0..0);
-    qp.spread_over(Spread::new(queues.clone(), key, wq::fields::SRC_IPV4).unwrap()).unwrap();
+    qp.spread_over(Spread::new(queues.clone(), key, rss::fields::SRC_IPV4).unwrap()).unwrap();
     assert!(qp.post_receive(bench.receive(0, SLOT)).is_err());
     qp.steer(to(MAC)).unwrap();
     let mut seen = BTreeSet::new();
     for from in 0..8 {
         bench.comes(&from_host(from));
         let all = completions(&cq);
-        let index = wq::toeplitz(&key, &[10, 0, 0, from]) as usize % 4;
+        let index = rss::toeplitz(&key, &[10, 0, 0, from]) as usize % 4;
         assert_eq!((all.len(), all[0].qpn, all[0].status), (1, queues[index].number(), Status::Success));
         seen.insert(index);
     }

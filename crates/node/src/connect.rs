@@ -9,10 +9,10 @@ use nic::{Device, Qp, QpAttr, QpState};
 use wire::mad::{Ece, IpCm, reason};
 use wire::{CommId, Psn, Qkey, Qpn, ServiceId};
 
+use crate::cm_agent::{ConnKey, Core, INIT_MASK, ListenKey, plain};
 use crate::event::{ConnParam, Event, EventKind};
 use crate::id::{Claimed, Id, Inner, Progress, WRONG_STATE, everywhere, libc_errno, with_scope};
 use crate::listener::Listener;
-use crate::manager::{ConnKey, Core, INIT_MASK, ListenKey, plain};
 use crate::world::{Route, RouteQuery, World};
 use crate::{Error, Node};
 
@@ -35,7 +35,7 @@ impl<W: World> Node<W> {
             inner.qp = Some(qp.clone());
         }
         let now = self.world.now();
-        let mut core = self.manager.lock();
+        let mut core = self.cm_agent.lock();
         core.begun(now, id);
         self.settle(core, now);
         let begun = if id.is_datagram() {
@@ -64,7 +64,7 @@ impl<W: World> Node<W> {
     /// Where it can not be moved the peer is refused.
     pub fn finish_connect(&self, id: &Arc<Id>) -> Result<(), Error> {
         let now = self.world.now();
-        let mut core = self.manager.lock();
+        let mut core = self.cm_agent.lock();
         let key = {
             let inner = id.lock();
             let waits = inner.progress == Progress::Answered && !inner.accepted;
@@ -99,7 +99,7 @@ impl<W: World> Node<W> {
             None => self.attach_all()?,
         }
         self.take_port_to_listen(id, address.port())?;
-        let mut core = self.manager.lock();
+        let mut core = self.cm_agent.lock();
         let mut inner = id.lock();
         inner.progress = Progress::Listening;
         let key = (inner.place.map_or(id.space, |p| p.space), everywhere(address.ip()), address.port());
@@ -140,7 +140,7 @@ impl<W: World> Node<W> {
             return Err(Error::Invalid("more than 56 bytes of private data"));
         }
         let now = self.world.now();
-        let mut core = self.manager.lock();
+        let mut core = self.cm_agent.lock();
         let (interface, connect) = {
             let inner = id.lock();
             if inner.progress != Progress::RouteResolved {
@@ -195,7 +195,7 @@ impl<W: World> Node<W> {
             return Err(Error::Invalid("more than 196 bytes of private data"));
         }
         let now = self.world.now();
-        let mut core = self.manager.lock();
+        let mut core = self.cm_agent.lock();
         let (key, param, qpn, told, ece) = {
             let inner = id.lock();
             if inner.progress != Progress::Requested {
@@ -237,7 +237,7 @@ impl<W: World> Node<W> {
             return Err(e);
         }
         if id.lock().qp.is_some() {
-            self.manager.await_data(&mut core, qpn, key);
+            self.cm_agent.await_data(&mut core, qpn, key);
         }
         {
             let mut inner = id.lock();
@@ -267,7 +267,7 @@ impl<W: World> Node<W> {
             return Err(Error::Invalid("more than 148 bytes of private data"));
         }
         let now = self.world.now();
-        let mut core = self.manager.lock();
+        let mut core = self.cm_agent.lock();
         let key = {
             let inner = id.lock();
             let may = matches!(inner.progress, Progress::Requested | Progress::Answered);
@@ -286,7 +286,7 @@ impl<W: World> Node<W> {
     /// `rdma_establish`: the active side's queue pair, not owned by the identifier, is ready.
     pub fn establish(&self, id: &Arc<Id>) -> Result<(), Error> {
         let now = self.world.now();
-        let mut core = self.manager.lock();
+        let mut core = self.cm_agent.lock();
         let key = {
             let mut inner = id.lock();
             if inner.progress != Progress::Answered || inner.qp.is_some() {
@@ -305,7 +305,7 @@ impl<W: World> Node<W> {
     /// came; Established follows. EISCONN where that was known already, EINVAL before an accept and after the end.
     pub fn communication_established(&self, id: &Arc<Id>) -> Result<(), Error> {
         let now = self.world.now();
-        let mut core = self.manager.lock();
+        let mut core = self.cm_agent.lock();
         let key = {
             let inner = id.lock();
             let key = inner.conn.ok_or(WRONG_STATE)?;
@@ -329,7 +329,7 @@ impl<W: World> Node<W> {
             return self.stop(id);
         }
         let now = self.world.now();
-        let mut core = self.manager.lock();
+        let mut core = self.cm_agent.lock();
         let (key, qp) = {
             let inner = id.lock();
             match inner.progress {
@@ -354,7 +354,7 @@ impl<W: World> Node<W> {
     pub fn destroy(&self, id: &Arc<Id>) {
         self.detach_all(id);
         let now = self.world.now();
-        let mut core = self.manager.lock();
+        let mut core = self.cm_agent.lock();
         let (key, channel, listened, was) = {
             let mut inner = id.lock();
             let was = std::mem::replace(&mut inner.progress, Progress::Destroyed);
@@ -402,7 +402,7 @@ impl<W: World> Node<W> {
 
     /// The attributes that `rdma_init_qp_attr` gives for a move to `state`, with their mask.
     pub fn init_qp_attr(&self, id: &Arc<Id>, state: QpState) -> Result<(QpAttr, u32), Error> {
-        use crate::manager::{RTR_MASK, RTS_MASK};
+        use crate::cm_agent::{RTR_MASK, RTS_MASK};
         if id.is_datagram() {
             id.lock().device.as_ref().ok_or(WRONG_STATE)?;
             return self.datagram_attr(id, state);
@@ -412,7 +412,7 @@ impl<W: World> Node<W> {
             (inner.conn, inner.device.clone().ok_or(WRONG_STATE)?)
         };
         let wants = key.and_then(|key| {
-            let mut core = self.manager.lock();
+            let mut core = self.cm_agent.lock();
             let (cm, conn) = core.cm(key)?;
             cm.qp_attr(conn).or_else(|| cm.requested_qp_attr(conn))
         });
@@ -507,7 +507,7 @@ impl<W: World> Node<W> {
             (inner.channel.clone(), inner.ib)
         };
         let id = Id::of_kind(listener.space, listener.kind, channel);
-        self.manager.everyone.add(&id);
+        self.cm_agent.everyone.add(&id);
         let (ours, theirs) = (path.local_gid.ip(), path.remote_gid.ip());
         let query = RouteQuery { dest: theirs, scope: key.0, source: Some(ours) };
         let mut inner = id.lock();

@@ -15,10 +15,10 @@ use nic::{AddressVector, Qp, QpAttr, QpState, QpType, mask};
 use wire::mad::{IpCm, PortSpace, SidrReq, sidr_status};
 use wire::{Qkey, Qpn, ServiceId};
 
+use crate::cm_agent::{ConnKey, Core, plain};
 use crate::connect::{consumer_data, path, refused};
 use crate::event::{Event, EventKind, UdParam};
 use crate::id::{Id, Progress, WRONG_STATE, libc_errno};
-use crate::manager::{ConnKey, Core, plain};
 use crate::world::World;
 use crate::{Error, Node};
 
@@ -77,7 +77,7 @@ impl<W: World> Node<W> {
             return Err(Error::Invalid("more than 180 bytes of private data"));
         }
         let now = self.world.now();
-        let mut core = self.manager.lock();
+        let mut core = self.cm_agent.lock();
         let (interface, ask) = {
             let inner = id.lock();
             let (Progress::RouteResolved, Some(source), Some(dest), Some(route), Some(device)) =
@@ -136,7 +136,7 @@ impl<W: World> Node<W> {
             return Err(Error::Invalid("more than 136 bytes of private data"));
         }
         let now = self.world.now();
-        let mut core = self.manager.lock();
+        let mut core = self.cm_agent.lock();
         let key = {
             let inner = id.lock();
             inner.conn.filter(|_| inner.progress == Progress::Requested).ok_or(WRONG_STATE)?

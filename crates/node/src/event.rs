@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nic::mailbox::Mailbox;
+use nic::device::event_queue::EventQueue;
 use nic::{AddressVector, Signal};
 use wire::{Qkey, Qpn};
 
@@ -90,7 +90,7 @@ pub struct Event {
 
 /// An event channel; [`crate::Node::next_event`] reads it.
 pub struct EventChannel {
-    queue: Mailbox<Event>,
+    queue: EventQueue<Event>,
 }
 
 impl std::fmt::Debug for EventChannel {
@@ -102,7 +102,7 @@ impl std::fmt::Debug for EventChannel {
 impl EventChannel {
     /// A channel whose owner is told by `signal`, once an event.
     pub fn new(signal: Box<dyn Signal>) -> Arc<EventChannel> {
-        Arc::new(EventChannel { queue: Mailbox::new(signal) })
+        Arc::new(EventChannel { queue: EventQueue::new(signal) })
     }
     pub(crate) fn pop(&self) -> Option<Event> {
         self.queue.pop()

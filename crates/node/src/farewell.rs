@@ -13,7 +13,7 @@ use wire::Qpn;
 use wire::mad::{Mad, Message};
 
 use crate::Node;
-use crate::manager::{ConnKey, Core};
+use crate::cm_agent::{ConnKey, Core};
 use crate::world::World;
 
 /// How long a DREQ waits for answers under way: on a busy machine a process that hands them on waits for a processor, some tens of
@@ -53,7 +53,7 @@ impl<W: World> Node<W> {
         if core.dreqs.get(&qp.qpn()).is_none_or(|waiting| waiting.key != key) {
             let waiting = Waiting { key, origin, mad: mad.clone(), until: now + PATIENCE };
             core.dreqs.insert(qp.qpn(), waiting);
-            self.manager.count_awaited(core);
+            self.cm_agent.count_awaited(core);
         }
         true
     }
@@ -75,7 +75,7 @@ impl<W: World> Node<W> {
 
     fn hear_waiting(&self, core: &mut Core, now: Instant, qpn: Qpn) -> bool {
         let Some(Waiting { origin, mad, .. }) = core.dreqs.remove(&qpn) else { return false };
-        self.manager.count_awaited(core);
+        self.cm_agent.count_awaited(core);
         self.hear(core, now, origin, &mad);
         true
     }
@@ -98,8 +98,8 @@ pub(crate) fn way(path: &cm::Path, mad: &Mad, attempt: u32, data: Option<Path>) 
         dest_qpn: Qpn::GSI,
         traffic_class: path.traffic_class,
         hop_limit: path.hop_limit,
-        detour: attempt,
-        quiet: false,
+        source_port_epoch: attempt,
+        no_multicast_loop: false,
     };
     match &mad.message {
         _ if attempt > 0 || !is_farewell(mad) => way,

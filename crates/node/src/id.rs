@@ -10,11 +10,11 @@ use wire::mad::{Ece, PortSpace};
 use wire::{Gid, Mtu, Psn};
 
 use crate::Node;
+use crate::af_ib::IbService;
+use crate::cm_agent::{ConnKey, ListenKey, plain};
 use crate::event::{ConnParam, Event, EventChannel, EventKind};
-use crate::manager::{ConnKey, ListenKey, plain};
 use crate::multicast::Membership;
 use crate::ports::Place;
-use crate::service::IbService;
 use crate::world::{Claim, Route, RouteQuery, World};
 
 /// How far an identifier has come.
@@ -211,7 +211,7 @@ impl<W: World> Node<W> {
     /// A new identifier whose events go to `channel`.
     pub fn create_id(&self, channel: &Arc<EventChannel>, space: PortSpace) -> Arc<Id> {
         let id = Id::new(space, channel.clone());
-        self.manager.everyone.add(&id);
+        self.cm_agent.everyone.add(&id);
         id
     }
 
@@ -221,7 +221,7 @@ impl<W: World> Node<W> {
             PortSpace::Ib => Id::of_kind(space, kind, channel.clone()),
             _ => Id::new(space, channel.clone()),
         };
-        self.manager.everyone.add(&id);
+        self.cm_agent.everyone.add(&id);
         id
     }
 
@@ -343,7 +343,7 @@ impl<W: World> Node<W> {
                     self.finish_resolve(id, Ok(()));
                     return Ok(());
                 }
-                let ticket = self.manager.start_resolving(id, self.world.now() + timeout);
+                let ticket = self.cm_agent.start_resolving(id, self.world.now() + timeout);
                 self.world.wake_at(self.world.now() + timeout);
                 self.world.reach(ticket, &route);
             }

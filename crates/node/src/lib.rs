@@ -5,20 +5,20 @@
 //! channels come last.
 #![forbid(unsafe_code)]
 
-pub mod blocks;
+mod af_ib;
+mod cm_agent;
 pub mod connect;
 pub mod datagram;
+mod device_events;
 pub mod devices;
+mod dispatch;
 pub mod event;
 mod farewell;
 pub mod id;
-mod input;
 pub mod listener;
-mod manager;
 mod multicast;
+pub mod number_blocks;
 mod ports;
-mod removal;
-mod service;
 mod strangers;
 pub mod world;
 
@@ -28,13 +28,13 @@ use std::time::Instant;
 use nic::device::Port;
 use nic::{Device, GidTable};
 
-pub use blocks::Blocks;
+pub use af_ib::IbService;
 pub use devices::DeviceSpec;
+pub use dispatch::Counters;
 pub use event::{ConnParam, Event, EventChannel, EventKind, UdParam};
 pub use id::{Id, PathChoice, Progress};
-pub use input::Counters;
 pub use nic::Error;
-pub use service::IbService;
+pub use number_blocks::NumberBlocks;
 pub use world::{Guest, Input, Interface, Name, World};
 
 /// What a node is made from.
@@ -50,8 +50,8 @@ pub struct Config {
 pub struct Node<W> {
     world: Arc<W>,
     devices: RwLock<Vec<Arc<Device>>>,
-    blocks: Arc<Blocks<W>>,
-    manager: manager::Manager,
+    blocks: Arc<NumberBlocks<W>>,
+    cm_agent: cm_agent::CmAgent,
     strangers: strangers::Strangers,
     /// What became of packets that no queue pair got.
     pub counters: Counters,
@@ -60,7 +60,7 @@ pub struct Node<W> {
 impl<W: World> Node<W> {
     /// A node in its world, with the interfaces that the world has now.
     pub fn new(world: Arc<W>, config: &Config, interfaces: &[Interface]) -> Arc<Node<W>> {
-        let blocks = Arc::new(Blocks::new(world.clone()));
+        let blocks = Arc::new(NumberBlocks::new(world.clone()));
         let host_id = world.host_id();
         let devices: Vec<Arc<Device>> = devices::choose(config.devices.as_deref(), interfaces, host_id)
             .into_iter()
@@ -70,7 +70,7 @@ impl<W: World> Node<W> {
         world.fill_random(&mut key);
         let node = Arc::new(Node {
             strangers: strangers::Strangers::new(world.now(), u64::from_ne_bytes(key)),
-            manager: manager::Manager::new(&config.timing, host_id),
+            cm_agent: cm_agent::CmAgent::new(&config.timing, host_id),
             world,
             devices: RwLock::new(devices),
             blocks,
@@ -106,10 +106,10 @@ impl<W: World> Node<W> {
     }
 
     /// The process ends, while other threads go on and may hold any lock; none is waited for. ACKs held back leave
-    /// ([`Device::last_words`]), and peers hear that connections end.
-    pub fn last_words(&self, now: Instant) {
+    /// ([`Device::on_exit`]), and peers hear that connections end.
+    pub fn on_exit(&self, now: Instant) {
         if let Ok(devices) = self.devices.try_read() {
-            devices.iter().for_each(|d| d.last_words());
+            devices.iter().for_each(|d| d.on_exit());
         }
         self.leave_connections(now);
     }

@@ -144,8 +144,8 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cm_agent::plain;
     use crate::event::{EventChannel, EventKind};
-    use crate::manager::plain;
     use nic::Signal;
     use wire::mad::PortSpace;
 

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use nic::Qp;
 use wire::Qpn;
 
+use crate::cm_agent::plain;
 use crate::datagram::address_vector;
 use crate::event::{Event, EventKind, UdParam};
 use crate::id::{Id, Progress, WRONG_STATE, libc_errno, normal};
-use crate::manager::plain;
 use crate::world::World;
 use crate::{Error, Node};
 

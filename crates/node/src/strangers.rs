@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use wire::CommId;
 use wire::mad::{Mad, Message, Rej, SidrRep, reason, sidr_status};
 
-use crate::input::count;
+use crate::dispatch::count;
 use crate::world::{Datagram, Name, World};
-use crate::{Node, blocks, farewell};
+use crate::{Node, farewell, number_blocks};
 
 /// Source ports of answers to nobody in particular.
 pub(crate) const PORTS: u32 = 4;
@@ -88,7 +88,7 @@ impl Allowance {
     }
 }
 
-/// Blocks that nobody bore a moment ago.
+/// NumberBlocks that nobody bore a moment ago.
 #[derive(Debug)]
 struct Absent {
     since: Instant,
@@ -150,7 +150,7 @@ impl<W: World> Node<W> {
         if known.is_some_and(|name| self.world.forward(*name, d)) {
             return Some(true);
         }
-        let names = || names.iter().filter(|name| blocks::may_be_borne(**name));
+        let names = || names.iter().filter(|name| number_blocks::may_be_borne(**name));
         if names().next().is_some() && !self.strangers.questions.take(now, d.source.ip()) {
             count(&self.counters.strangers);
             return None;

@@ -135,23 +135,23 @@ impl SimWorld {
     fn act(&self, action: Action) {
         self.shared.outbox().push_back((self.process, action));
     }
-    fn source_port(&self, detour: u32) -> u16 {
+    fn source_port(&self, source_port_epoch: u32) -> u16 {
         let span = u32::from(u16::MAX) - FIRST_SOURCE_PORT;
-        (FIRST_SOURCE_PORT + (self.process.0 as u32 * DETOURS + detour % DETOURS) % span) as u16
+        (FIRST_SOURCE_PORT + (self.process.0 as u32 * DETOURS + source_port_epoch % DETOURS) % span) as u16
     }
 }
 
 impl Outlet for SimWorld {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
         let flow = Flow {
-            source: SocketAddr::new(path.source, self.source_port(path.detour)),
+            source: SocketAddr::new(path.source, self.source_port(path.source_port_epoch)),
             dest: SocketAddr::new(path.dest, PORT),
         };
         // One segmented send: identifications count from 0.
         for (ip_id, packet) in (0..).zip(batch.iter()) {
             let mut bytes = packet.to_vec();
             icrc::seal(&flow, ip_id, &mut bytes);
-            self.act(Action::Send { flow, bytes, quiet: path.quiet });
+            self.act(Action::Send { flow, bytes, quiet: path.no_multicast_loop });
         }
     }
 

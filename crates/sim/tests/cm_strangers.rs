@@ -40,8 +40,8 @@ fn forge(stranger: &SimNode, source: IpAddr, dest: IpAddr, mad: &Mad) {
         dest_qpn: Qpn::GSI,
         traffic_class: 0,
         hop_limit: 64,
-        detour: 0,
-        quiet: false,
+        source_port_epoch: 0,
+        no_multicast_loop: false,
     };
     stranger.world().send(&way, &mut batch);
 }

@@ -43,8 +43,8 @@ fn send(sim: &Sim, from: ProcessId, to: IpAddr, packets: usize) {
         dest_qpn: Qpn::new(0x77_7777),
         traffic_class: 0,
         hop_limit: 64,
-        detour: 0,
-        quiet: false,
+        source_port_epoch: 0,
+        no_multicast_loop: false,
     };
     let bth = Bth { dest_qp: path.dest_qpn, ..Bth::default() };
     let header = Header { bth, service: Service::Rc, op: Op::Send(SendAt::Middle) };

@@ -6,16 +6,16 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod congestion_window;
 pub mod op;
+pub mod pacing;
 pub mod rc;
 pub mod uc;
 pub mod ud;
-pub mod unreliable;
-pub mod window;
 
 pub use batch::TxBatch;
+pub use congestion_window::CongestionWindow;
 pub use op::{Context, Fault, Memory, Remote, Sge};
 pub use rc::Rc;
 pub use uc::Uc;
 pub use ud::Ud;
-pub use window::Window;

@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use wire::roce::SendTail;
 use wire::{Qpn, Rkey};
 
-use crate::Window;
+use crate::CongestionWindow;
 
 /// A piece of local memory (`struct ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -528,5 +528,5 @@ pub trait Context {
         Err(Fault::Key)
     }
     /// The congestion window of the path to the peer.
-    fn window(&self) -> &Window;
+    fn window(&self) -> &CongestionWindow;
 }

@@ -18,8 +18,8 @@ use crate::op::{
     Completed, Completion, Context, Memory, NetworkHeader, QpEvent, RecvWr, SendOp, SendWr, Side, Status,
     Tail,
 };
-pub use crate::unreliable::{Pace, State};
-use crate::unreliable::{Pacer, Takes, sent};
+pub use crate::pacing::{Pace, State};
+use crate::pacing::{Pacer, Takes, sent};
 
 /// With this bit a work request asks for the queue pair's own Q_Key in place of its own (IBA 1.4 §9.8.3).
 const CONTROLLED_QKEY: u32 = 1 << 31;

@@ -94,7 +94,7 @@ fn an_ack_that_was_held_is_not_lost_with_the_queue_pair() {
     b.hold = Hold::ForProgram;
     b.hear(0, ONLY, &[1]);
     let mut batch = transport::TxBatch::new();
-    b.rc.last_words(&mut batch, &mut b.cx);
+    b.rc.on_exit(&mut batch, &mut b.cx);
     assert_eq!(batch.len(), 1);
     b.hear(1, ONLY, &[1]);
     b.rc.fail(&mut b.cx);

@@ -9,7 +9,7 @@ use support::{
 };
 use transport::op::{AtomicOp, Completion, QpEvent, RecvWr, SendOp, SendWr, Side, Status};
 use transport::rc::{Hold, State};
-use transport::{Context, Fault, Memory, Rc, TxBatch, Window};
+use transport::{CongestionWindow, Context, Fault, Memory, Rc, TxBatch};
 use wire::bth::{Bth, Feth, NakCode, Reth, XrcEth};
 use wire::roce::{Header, Op, Packet, ReadAt, SendAt, SendTail, Service, WriteAt};
 use wire::{Mtu, Pkey, Psn, Qpn, Rkey};
@@ -45,7 +45,7 @@ impl Context for Domain {
         self.chosen = self.queues.contains_key(&number).then_some(number);
         self.chosen.map(drop).ok_or(Fault::Key)
     }
-    fn window(&self) -> &Window {
+    fn window(&self) -> &CongestionWindow {
         self.inner.window()
     }
 }

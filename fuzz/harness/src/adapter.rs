@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nic::device::Port;
-use nic::events::EventQueue;
+use nic::device::async_events::AsyncEventQueue;
 use nic::{
     Cq, Device, DeviceConfig, Error, GidTable, Numbers, Outlet, Path, Pd, Persist, Qp, QpAttr, QpCap, QpInit,
     QpState, QpType, Signal, mask,
@@ -98,7 +98,7 @@ pub struct Adapter {
     /// Its domain.
     pub pd: Arc<Pd>,
     /// Where events go.
-    pub events: Arc<EventQueue>,
+    pub events: Arc<AsyncEventQueue>,
     /// The time.
     pub now: Instant,
 }
@@ -130,7 +130,7 @@ impl Default for Adapter {
         let (device, outlet) = device();
         outlet.random.store(0, Ordering::Relaxed);
         let pd = Arc::new(device.alloc_pd().expect("the domains of earlier inputs are gone"));
-        let events = EventQueue::new(Box::new(Nobody));
+        let events = AsyncEventQueue::new(Box::new(Nobody));
         Adapter { outlet, device, pd, events, now: start() }
     }
 }

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nic::flow::{Flow, FlowCounter, FlowKind, Masked, Spec};
-use nic::wq::{Spread, Wq, WqState};
+use nic::steering::flow::{Flow, FlowCounter, FlowKind, Masked, Spec};
+use nic::steering::rss::{Spread, Wq, WqState};
 use nic::{Access, Cq, FlowId, Qp, QpType};
 use sim::Buffer;
 use transport::op::{Completion, Data, RecvWr, SendOp, SendWr, Status};
@@ -65,7 +65,7 @@ impl<'a, 'b> Scene<'a, 'b> {
             queue
         };
         let queues: Vec<Arc<Wq>> = (0..4).map(queue).collect();
-        let fields = input.u64() & nic::wq::fields::ALL;
+        let fields = input.u64() & nic::steering::rss::fields::ALL;
         let table = Spread::new(queues.clone().into(), std::array::from_fn(|i| i as u8), fields);
         if let Ok(table) = table {
             spread.qp.spread_over(table).expect("a raw packet queue pair without a table");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::Poll;
 
 use transport::op::{Access, AtomicOp, Bind, Completion, Context, Flush, QpEvent, RecvWr, Sge, Side, Tail};
-use transport::{Fault, Memory, Remote, Window};
+use transport::{CongestionWindow, Fault, Memory, Remote};
 use wire::Rkey;
 
 /// Bytes of the region.
@@ -165,7 +165,7 @@ pub struct Ground {
     pub done: Vec<(Side, Completion)>,
     /// Events, all of them.
     pub events: Vec<QpEvent>,
-    window: Window,
+    window: CongestionWindow,
 }
 
 impl Ground {
@@ -209,7 +209,7 @@ impl Context for Ground {
         self.chosen = number;
         if self.receives.contains_key(&number) { Ok(()) } else { Err(Fault::Key) }
     }
-    fn window(&self) -> &Window {
+    fn window(&self) -> &CongestionWindow {
         &self.window
     }
 }

@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use host::names;
-use nic::events::EventQueue;
+use host::name_messages;
+use nic::device::async_events::AsyncEventQueue;
 use nic::{Cq, Qp, QpCap, QpInit, QpType};
 use node::world::{Datagram, Hold, World};
 use node::{EventChannel, Guest, Id, Input as Told, Name, Node};
@@ -52,9 +52,9 @@ pub fn run(bytes: &[u8]) {
 fn name(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     for text in [text.to_string(), format!("verbena/1/{text}"), format!("verbena/1/port/tcp/{text}")] {
-        let Some(name) = names::parse(&text) else { continue };
-        assert_eq!(names::parse(&names::text(name)), Some(name));
-        assert!(names::text(name).len() < 107, "longer than an address of a Unix socket");
+        let Some(name) = name_messages::parse(&text) else { continue };
+        assert_eq!(name_messages::parse(&name_messages::text(name)), Some(name));
+        assert!(name_messages::text(name).len() < 107, "longer than an address of a Unix socket");
         if let Name::Port { space, port, .. } | Name::Shared { space, port, .. } = name {
             assert!(name.is_of_port(space, port));
         }
@@ -85,7 +85,7 @@ impl Scene {
         node.listen(&listener, 4).expect("the port is ours");
         let device = node.devices()[0].clone();
         let pd = Arc::new(device.alloc_pd().expect("the first domain"));
-        let events = EventQueue::new(Box::new(Mark::default()));
+        let events = AsyncEventQueue::new(Box::new(Mark::default()));
         let cq = Cq::new(16, None, events.clone()).expect("a small queue");
         let (send_cq, recv_cq, cap) = (cq.clone(), cq, QpCap::default());
         let init = QpInit { kind: QpType::Ud, send_cq, recv_cq, srq: None, cap, sq_sig_all: false, events };
@@ -102,9 +102,9 @@ impl Scene {
             0 => input.bytes(400).to_vec(),
             _ => self.handed_on(input),
         };
-        let Some(datagram) = names::read(&bytes) else { return };
-        let again = [&names::emit(&datagram)[..], datagram.bytes].concat();
-        let same = names::read(&again).expect("what is written is read");
+        let Some(datagram) = name_messages::read(&bytes) else { return };
+        let again = [&name_messages::emit(&datagram)[..], datagram.bytes].concat();
+        let same = name_messages::read(&again).expect("what is written is read");
         let numbers = |d: &Datagram<'_>| (d.source, d.dest, d.interface, d.bytes.to_vec());
         assert_eq!(numbers(&same), numbers(&datagram));
         assert!(datagram.forwarded, "it has come by way of another process");
@@ -126,7 +126,7 @@ impl Scene {
         icrc::seal(&Flow { source, dest }, 0, &mut packet);
         let interface = if input.one_in(16) { 1 } else { INTERFACE };
         let datagram = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &packet };
-        let mut bytes = [&names::emit(&datagram)[..], &packet].concat();
+        let mut bytes = [&name_messages::emit(&datagram)[..], &packet].concat();
         if input.one_in(8) {
             let at = input.index(bytes.len());
             bytes[at] = input.u8();

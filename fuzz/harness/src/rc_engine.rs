@@ -136,7 +136,7 @@ impl<'a, 'b> End<'a, 'b> {
                 }
             }
             8 if self.input.one_in(8) => {
-                self.rc.last_words(&mut self.batch, &mut self.ground);
+                self.rc.on_exit(&mut self.batch, &mut self.ground);
                 self.sent();
             }
             _ => self.receive(),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use transport::op::{Data, SendOp, SendWr, Side, Status};
+use transport::pacing::{Pace, State};
 use transport::ud::Destination;
-use transport::unreliable::{Pace, State};
 use transport::{Sge, TxBatch, Uc, Ud, uc};
 use wire::bth::{Bth, Deth};
 use wire::grh::Grh;

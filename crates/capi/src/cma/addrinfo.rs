@@ -16,10 +16,10 @@ use abi::verbs::{IBV_QPT_RC, IBV_QPT_UD};
 use libc::{addrinfo, socklen_t};
 use node::{EventKind, IbService, Progress};
 
-use crate::border::{self, Errno};
 use crate::cma::cm_id::CmId;
 use crate::cma::id::complete;
 use crate::cma::sockaddr::{self, Address};
+use crate::ffi_guard::{self, Errno};
 use crate::instance;
 
 /// All flags there are.
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     hints: *const rdma_addrinfo,
     res: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         if res.is_null() {
             return Err(Errno(libc::EINVAL));
         }
@@ -340,7 +340,7 @@ unsafe fn copy_to(
 /// `rdma_freeaddrinfo`.
 pub unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     // SAFETY: a list from `rdma_getaddrinfo` or `rdma_query_addrinfo`, or NULL.
-    border::nothing(|| unsafe {
+    ffi_guard::nothing(|| unsafe {
         let mut at = res;
         while !at.is_null() {
             let info = Box::from_raw(at);
@@ -384,7 +384,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> c_int {
-    let started = border::or_minus_one(|| {
+    let started = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         if matches!(*ours.resolution(), Resolution::Resolved(_)) {
             return Err(Errno(libc::EBUSY));
@@ -412,7 +412,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
 /// `rdma_query_addrinfo`: the answer to `rdma_resolve_addrinfo`, once; to be freed by [`rdma_freeaddrinfo`]. errno: EINVAL for NULL, ENOENT
 /// where there is none.
 pub unsafe extern "C" fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         if info.is_null() {
             return Err(Errno(libc::EINVAL));

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use abi::cma::{rdma_cm_event, rdma_conn_param, rdma_event_channel, rdma_ud_param};
 use node::{EventChannel, EventKind, UdParam};
 
-use crate::border::{self, Errno};
 use crate::cma::cm_id::CmId;
-use crate::fds::{self, Counter};
+use crate::eventfd::{self, Counter};
+use crate::ffi_guard::{self, Errno};
 use crate::instance::{self, Instance};
 use crate::per_process::PerProcess;
 use crate::verbs::ah;
@@ -70,7 +70,7 @@ pub(crate) fn free(channel: *mut rdma_event_channel) -> Option<Arc<Channel>> {
 
 /// `rdma_create_event_channel`. errno: ENODEV where there is no device, EMFILE, ENFILE, ENOMEM.
 pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         let instance = instance::get()?;
         if instance.node().devices().is_empty() {
             return Err(Errno(libc::ENODEV));
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 
 /// `rdma_destroy_event_channel`: connections of identifiers that are still on it end.
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    border::nothing(|| destroy(channel));
+    ffi_guard::nothing(|| destroy(channel));
 }
 
 /// An event as C sees it. Its private data lives as long as it does.
@@ -103,10 +103,10 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
         Errno(libc::EINVAL).set();
         return -1;
     }
-    let fd = border::or_minus_one(|| {
+    let fd = ffi_guard::or_minus_one(|| {
         let ours = find(channel)?;
         // A peer may wait for the ACK of what this thread has polled.
-        ours.instance.host.rest();
+        ours.instance.host.end_polling();
         // SAFETY: it is in the table.
         Ok(unsafe { (*channel).fd })
     });
@@ -115,10 +115,10 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     }
     loop {
         // SAFETY: this frame has nothing to drop while it waits.
-        if unsafe { !fds::wait(fd) } {
+        if unsafe { !eventfd::wait(fd) } {
             return -1;
         }
-        let found = border::or_minus_one(|| {
+        let found = ffi_guard::or_minus_one(|| {
             let Some(found) = next(&*find(channel)?)? else { return Ok(0) };
             // SAFETY: the caller's variable.
             unsafe { *event = found };
@@ -228,7 +228,7 @@ fn datagram(ud: &UdParam, private_data: &mut [u8]) -> rdma_ud_param {
 
 /// `rdma_ack_cm_event`: frees the event; `rdma_destroy_id` waits for it. errno: EINVAL for NULL.
 pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         if event.is_null() {
             return Err(Errno(libc::EINVAL));
         }

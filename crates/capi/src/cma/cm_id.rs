@@ -20,11 +20,11 @@ use node::id::Progress;
 use node::{IbService, Id};
 use wire::Gid;
 
-use crate::border::Errno;
 use crate::cma::addrinfo::Resolution;
 use crate::cma::channel::{self, Channel};
 use crate::cma::devices::{context_of, default_pd};
 use crate::cma::sockaddr;
+use crate::ffi_guard::Errno;
 use crate::instance::Instance;
 use crate::per_process::PerProcess;
 use crate::verbs::event::Unacked;

@@ -11,18 +11,18 @@ use host::RealWorld;
 use nic::QpState;
 use node::{ConnParam, EventKind, Id, Node};
 
-use crate::border::{self, Errno};
 use crate::cma::channel::rdma_get_cm_event;
 use crate::cma::cm_id::CmId;
 use crate::cma::id::{complete, rdma_destroy_id, release_event};
 use crate::cma::qp;
 use crate::cma::sockaddr::{self, Address};
+use crate::ffi_guard::{self, Errno};
 
 /// `rdma_bind_addr`. errno: EINVAL for NULL or a bound identifier, another address family, a link-local address without its interface;
 /// EADDRINUSE where the same address has the port, EADDRNOTAVAIL where a wildcard or loopback address has or wants it. Of `AF_IB` addresses only those without a GID: ENODEV for others, EPROTONOSUPPORT for a service id of
 /// another port space.
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
-    border::making(|| {
+    ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
         // SAFETY: an address, by the man page's contract.
         let addr = unsafe { sockaddr::read(addr)? };
@@ -44,7 +44,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     dst: *mut libc::sockaddr,
     timeout_ms: c_int,
 ) -> c_int {
-    let started = border::making(|| {
+    let started = ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
         // SAFETY: addresses, by the man page's contract.
         let dst = unsafe { sockaddr::read(dst)? };
@@ -67,7 +67,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
 
 /// `rdma_resolve_route`: an event follows. errno: EINVAL for NULL or a wrong state.
 pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    let started = border::or_minus_one(|| {
+    let started = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         ours.instance.node().resolve_route(&ours.node)?;
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
@@ -80,7 +80,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
 
 /// `rdma_listen`. errno: EINVAL for NULL or a wrong state, EADDRINUSE where the UDP port belongs to another.
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    border::making(|| {
+    ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
         ours.instance.node().listen(&ours.node, u32::try_from(backlog).unwrap_or(0))?;
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
@@ -147,7 +147,7 @@ const DEFAULT_PARAMETERS: ConnParam = ConnParam {
 /// NULL, neither parameters nor a queue pair, a wrong state, more than 56 bytes of private data (180 for datagrams), or
 /// depths beyond the device's. Retry counts above 7 are 7, as in the kernel.
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    let started = border::making(|| {
+    let started = ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
         // SAFETY: a program calls on an identifier from one thread at a time; parameters, by the man page's contract.
         let given = unsafe {
@@ -167,7 +167,7 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
 /// for NULL, neither parameters nor a queue pair, a wrong state, more than 196 bytes of private data (136 for
 /// datagrams), or depths beyond the device's.
 pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    let started = border::making(|| {
+    let started = ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
         // SAFETY: as in `rdma_connect`.
         let given = unsafe {
@@ -180,7 +180,7 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
         unsafe { ours.refresh() };
         if ours.node.is_datagram() {
             // As with a rejection.
-            ours.instance.host.sweep();
+            ours.instance.host.drain_all();
         }
         Ok(0)
     });
@@ -195,7 +195,7 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
 }
 
 fn is_datagram(id: *mut rdma_cm_id) -> bool {
-    border::or(false, || Ok(CmId::checked(id)?.node.is_datagram()))
+    ffi_guard::or(false, || Ok(CmId::checked(id)?.node.is_datagram()))
 }
 
 /// `rdma_reject`: the peer's event is REJECTED with status 28. errno: EINVAL for NULL or a wrong state, or more than 148 bytes of private
@@ -220,7 +220,7 @@ unsafe fn reject(
     len: u8,
     by: impl FnOnce(&Node<RealWorld>, &Arc<Id>, &[u8]) -> Result<(), nic::Error>,
 ) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         let data: &[u8] = if data.is_null() || len == 0 {
             &[]
@@ -230,14 +230,14 @@ unsafe fn reject(
         };
         by(ours.instance.node(), &ours.node, data)?;
         // Many a server ends now, and nobody would repeat its answer: a REQ sent again would find no listener.
-        ours.instance.host.sweep();
+        ours.instance.host.drain_all();
         Ok(0)
     })
 }
 
 /// `rdma_establish`: for queue pairs that the identifier does not own. errno: EINVAL for NULL or a wrong state.
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         unsafe { ours.take_in_qp()? };
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 /// `rdma_notify` of IBV_EVENT_COMM_EST: data came before the peer said that it is ready; RDMA_CM_EVENT_ESTABLISHED follows. errno:
 /// EISCONN where that was known already; EINVAL for NULL, other events, and where nothing was accepted.
 pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         if event != IBV_EVENT_COMM_EST {
             return Err(Errno(libc::EINVAL));
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn rdma_write_cm_event(
     status: c_int,
     arg: u64,
 ) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         if event != cma::RDMA_CM_EVENT_USER {
             return Err(Errno(libc::EINVAL));
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn rdma_write_cm_event(
 
 /// `rdma_disconnect`. errno: EINVAL for NULL or an identifier that was never connected.
 pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    let started = border::or_minus_one(|| {
+    let started = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         if unsafe { ours.take_in_qp() }.is_err() {
@@ -287,10 +287,10 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             ours.instance.node().take_in_qp(&ours.node, None)?;
         }
         // ACKs that have arrived: what they acknowledge was delivered, and is not flushed.
-        ours.instance.host.sweep();
+        ours.instance.host.drain_all();
         ours.instance.node().disconnect(&ours.node)?;
         // The last ACKs and the DREQ: its queue pair repeats neither, and the program may end now.
-        ours.instance.host.sweep();
+        ours.instance.host.drain_all();
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         unsafe { ours.refresh() };
         Ok(0)
@@ -302,7 +302,7 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
 /// `rdma_get_request`: waits for a request on a synchronous listener; a passive endpoint's queue pair is made. errno: EINVAL
 /// for NULL or an identifier with a channel.
 pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
-    let ready = border::or_minus_one(|| {
+    let ready = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(listen)?;
         if !ours.is_synchronous() || id.is_null() {
             return Err(Errno(libc::EINVAL));
@@ -320,7 +320,7 @@ pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
         return -1;
     }
     // SAFETY: an event just made, of a listener of ours.
-    border::or_minus_one(|| unsafe {
+    ffi_guard::or_minus_one(|| unsafe {
         if (*event).status != 0 || (*event).event != cma::RDMA_CM_EVENT_CONNECT_REQUEST {
             let status = (*event).status.abs();
             (*listen).event = event;
@@ -353,7 +353,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     attr: *mut ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         if attr.is_null() || mask.is_null() {
             return Err(Errno(libc::EINVAL));
@@ -371,7 +371,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
 
 /// `rdma_get_src_port`: in network byte order, 0 where there is none.
 pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
-    border::or(0, || {
+    ffi_guard::or(0, || {
         let ours = CmId::checked(id)?;
         Ok(ours.node.lock().source.map_or(0, |a| a.port().to_be()))
     })
@@ -379,7 +379,7 @@ pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
 
 /// `rdma_get_dst_port`: in network byte order, 0 where there is none.
 pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
-    border::or(0, || {
+    ffi_guard::or(0, || {
         let ours = CmId::checked(id)?;
         Ok(ours.node.lock().dest.map_or(0, |a| a.port().to_be()))
     })

@@ -9,8 +9,8 @@ use abi::verbs::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr,
 };
 
-use crate::border::{self, Errno};
 use crate::cma::cm_id::CmId;
+use crate::ffi_guard::{self, Errno};
 use crate::instance;
 use crate::per_process::PerProcess;
 use crate::verbs::{context, device, memory, xrc};
@@ -103,7 +103,7 @@ pub(crate) unsafe fn domain(id: *mut rdma_cm_id, given: *mut ibv_pd) -> Result<*
 
 /// `rdma_get_devices`: the shared contexts, NULL-terminated; to be freed by [`rdma_free_devices`].
 pub unsafe extern "C" fn rdma_get_devices(num: *mut c_int) -> *mut *mut ibv_context {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         let devices = instance::get()?.node().devices();
         let bytes = (devices.len() + 1) * size_of::<*mut ibv_context>();
         // SAFETY: plain allocation of at least one pointer.

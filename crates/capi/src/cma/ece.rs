@@ -8,8 +8,8 @@ use abi::cma::rdma_cm_id;
 use abi::verbs::ibv_ece;
 use wire::mad::Ece;
 
-use crate::border::{self, Errno};
 use crate::cma::cm_id::CmId;
+use crate::ffi_guard::{self, Errno};
 
 /// Vendors have 24 bits on the wire.
 const VENDOR_MASK: u32 = 0xff_ffff;
@@ -26,7 +26,7 @@ fn without_qp(id: *mut rdma_cm_id, ece: *const ibv_ece) -> Result<Arc<CmId>, Err
 /// `rdma_set_local_ece`: what the next rdma_connect or rdma_accept tells the peer; an answer bears the asker's vendor. errno: EINVAL for
 /// NULL, an identifier with a queue pair of its own, no vendor or one of more than 24 bits, a `comp_mask`.
 pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let ours = without_qp(id, ece)?;
         // SAFETY: the caller's structure.
         let given = unsafe { *ece };
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
 /// `rdma_get_remote_ece`: what the peer's request or reply told; zeros where it told nothing, or nothing has come. errno: EINVAL for NULL
 /// and for an identifier with a queue pair of its own.
 pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let ours = without_qp(id, ece)?;
         let told = ours.node.lock().remote_ece;
         // SAFETY: the caller's structure.

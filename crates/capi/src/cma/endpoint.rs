@@ -7,12 +7,12 @@ use abi::cma::{self, rdma_addrinfo, rdma_cm_id};
 use abi::verbs::{ibv_pd, ibv_qp_init_attr};
 use node::connect::CONNECT_DATA;
 
-use crate::border::{self, Errno};
 use crate::cma::cm_id::{CmId, Saved};
 use crate::cma::connect::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 use crate::cma::id::{complete, create, rdma_destroy_id};
 use crate::cma::option::rdma_set_option;
 use crate::cma::{qp, srq};
+use crate::ffi_guard::{self, Errno};
 
 /// How long an endpoint's address and route may take to resolve, as in librdmacm.
 const RESOLVE_MS: c_int = 2_000;
@@ -34,7 +34,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     unsafe {
         let ps = (*res).ai_port_space as u32;
         let kind = (*res).ai_qp_type as u32;
-        let new = border::or_null(|| create(std::ptr::null_mut(), std::ptr::null_mut(), ps, kind));
+        let new = ffi_guard::or_null(|| create(std::ptr::null_mut(), std::ptr::null_mut(), ps, kind));
         if new.is_null() {
             return -1;
         }
@@ -61,7 +61,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
 
 /// What a passive endpoint keeps for its requests.
 fn keep(id: *mut rdma_cm_id, saved: Saved) {
-    border::nothing(|| {
+    ffi_guard::nothing(|| {
         if let Ok(ours) = CmId::checked(id) {
             *ours.saved() = Some(saved);
         }
@@ -81,7 +81,7 @@ unsafe extern "C-unwind" fn active(
         {
             return -1;
         }
-        border::or_minus_one(|| {
+        ffi_guard::or_minus_one(|| {
             if (*res).ai_connect_len != 0 && !(*res).ai_connect.is_null() {
                 let data = std::slice::from_raw_parts((*res).ai_connect.cast::<u8>(), (*res).ai_connect_len);
                 if data.len() > CONNECT_DATA {

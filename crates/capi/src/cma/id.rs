@@ -8,9 +8,9 @@ use abi::verbs::ibv_qp_type;
 use nic::QpType;
 use wire::mad::PortSpace;
 
-use crate::border::{self, Errno};
 use crate::cma::channel;
 use crate::cma::cm_id::CmId;
+use crate::ffi_guard::{self, Errno};
 use crate::instance;
 
 /// Makes an identifier; without a channel, one for synchronous operation. `kind` is the type of its queue pair in RDMA_PS_IB.
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn rdma_create_id(
     user: *mut c_void,
     ps: u32,
 ) -> c_int {
-    border::making(|| {
+    ffi_guard::making(|| {
         if id.is_null() {
             return Err(Errno(libc::EINVAL));
         }
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn rdma_create_id(
 /// `ibv_destroy_qp` or, as librdmacm bears it, by `rdma_destroy_qp` of the identifier that was. errno: EINVAL for NULL, one
 /// destroyed already and a parent's in a forked child.
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         // SAFETY: the C structure lives as long as `ours`.
         unsafe { release_event(id) };
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
             ours.node.cookie.store(0, Ordering::Release);
         }
         // Its last message may be the process's last.
-        ours.instance.host.sweep();
+        ours.instance.host.drain_all();
         ours.unacked.wait();
         // SAFETY: as above; nobody else uses it any more, by the man page's contract.
         unsafe { ours.stay_with_what_it_names() };
@@ -101,7 +101,7 @@ pub(crate) unsafe fn release_event(id: *mut rdma_cm_id) {
 }
 
 fn is_synchronous(id: *mut rdma_cm_id) -> bool {
-    border::or(false, || Ok(CmId::checked(id)?.is_synchronous()))
+    ffi_guard::or(false, || Ok(CmId::checked(id)?.is_synchronous()))
 }
 
 /// Ends a call: on a synchronous identifier waits for its event, which stays in `id->event`; a failure it tells becomes errno.
@@ -143,7 +143,7 @@ pub(crate) unsafe fn complete(id: *mut rdma_cm_id, started: c_int) -> c_int {
 /// `rdma_migrate_id`: to a channel, or with NULL to synchronous operation. Waits until its events are acknowledged. errno: EINVAL for a
 /// NULL identifier and for NULL where it is synchronous already, EBADF for a channel destroyed.
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> c_int {
-    border::making(|| {
+    ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
         let synchronous = to.is_null();
         if synchronous && ours.is_synchronous() {

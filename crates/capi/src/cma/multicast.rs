@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use abi::cma::{self, rdma_cm_id, rdma_cm_join_mc_attr_ex};
 
-use crate::border::{self, Errno};
 use crate::cma::cm_id::CmId;
 use crate::cma::id::complete;
 use crate::cma::sockaddr::{self, Address};
+use crate::ffi_guard::{self, Errno};
 
 /// The group of an address; of one of the family `AF_IB` that of its GID, as a RoCE v2 group's GID is its address.
 ///
@@ -53,7 +53,7 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the man page's contract.
-    let started = border::or_minus_one(|| unsafe { join(id, addr, false, context) });
+    let started = ffi_guard::or_minus_one(|| unsafe { join(id, addr, false, context) });
     // SAFETY: as above.
     unsafe { complete(id, started) }
 }
@@ -65,7 +65,7 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
     attr: *mut rdma_cm_join_mc_attr_ex,
     context: *mut c_void,
 ) -> c_int {
-    let started = border::or_minus_one(|| {
+    let started = ffi_guard::or_minus_one(|| {
         if attr.is_null() {
             return Err(Errno(libc::EINVAL));
         }
@@ -89,7 +89,7 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
 /// `rdma_leave_multicast`: events of the join that were fetched stay valid until they are acknowledged; nobody waits for that.
 /// errno: EINVAL for NULL, EADDRNOTAVAIL where the identifier does not belong to the group.
 pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         // SAFETY: an address or NULL, by the man page's contract.
         let group = unsafe { group_at(addr)? };

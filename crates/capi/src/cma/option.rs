@@ -15,8 +15,8 @@ use abi::sa::{self, ibv_path_data};
 use node::PathChoice;
 use wire::{Gid, Mtu};
 
-use crate::border::{self, Errno};
 use crate::cma::cm_id::CmId;
+use crate::ffi_guard::{self, Errno};
 
 /// The flags of the one path of an array that counts, as in the kernel.
 const THE_PATH: u32 = sa::IBV_PATH_FLAG_GMP | sa::IBV_PATH_FLAG_PRIMARY | sa::IBV_PATH_FLAG_BIDIRECTIONAL;
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn rdma_set_option(
     value: *mut c_void,
     len: usize,
 ) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         if value.is_null() {
             return Err(Errno(libc::EINVAL));

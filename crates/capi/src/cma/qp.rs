@@ -9,9 +9,9 @@ use abi::verbs::{
     ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_xrcd,
 };
 
-use crate::border::{self, Errno};
 use crate::cma::cm_id::CmId;
 use crate::cma::devices::{default_xrcd, domain};
+use crate::ffi_guard::{self, Errno};
 use crate::verbs::{channel, cq, qp, qp_ex};
 
 /// Makes an identifier's queue pair and takes it to INIT; without a domain in the device's default one, without completion
@@ -178,13 +178,13 @@ pub unsafe extern "C" fn rdma_create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: the man page's contract.
-    border::making(|| unsafe { create(id, pd, attr).map(|()| 0) })
+    ffi_guard::making(|| unsafe { create(id, pd, attr).map(|()| 0) })
 }
 
 /// `rdma_create_qp_ex`: `attr` says the domain. errno: EINVAL for NULL, an identifier without a device or with a queue pair;
 /// and those of `ibv_create_qp_ex`.
 pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
-    border::making(|| {
+    ffi_guard::making(|| {
         if attr.is_null() {
             return Err(Errno(libc::EINVAL));
         }
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_q
 /// (`ibv_destroy_qp(id->qp)`) is forgotten.
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     // SAFETY: the C structure lives as long as `ours`; a program calls on it from one thread at a time.
-    border::nothing(|| unsafe {
+    ffi_guard::nothing(|| unsafe {
         let Some(ours) = CmId::even_destroyed(id) else { return };
         _ = ours.take_in_qp();
         ours.instance.node().take_qp(&ours.node);

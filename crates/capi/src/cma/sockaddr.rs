@@ -8,7 +8,7 @@ use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
 use node::IbService;
 use wire::Gid;
 
-use crate::border::Errno;
+use crate::ffi_guard::Errno;
 
 /// An address that rdma_cm takes.
 pub(crate) enum Address {

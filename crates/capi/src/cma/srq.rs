@@ -6,10 +6,10 @@ use std::ffi::c_int;
 use abi::cma::rdma_cm_id;
 use abi::verbs::{self as v, ibv_pd, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 
-use crate::border::{self, Errno};
 use crate::cma::cm_id::CmId;
 use crate::cma::devices::{default_xrcd, domain};
 use crate::cma::qp::{receive_queue, release_queues};
+use crate::ffi_guard::{self, Errno};
 use crate::verbs::srq;
 
 /// # Safety
@@ -82,12 +82,12 @@ pub unsafe extern "C" fn rdma_create_srq(
     attr: *mut ibv_srq_init_attr,
 ) -> c_int {
     // SAFETY: the man page's contract.
-    border::making(|| unsafe { create(id, pd, attr).map(|()| 0) })
+    ffi_guard::making(|| unsafe { create(id, pd, attr).map(|()| 0) })
 }
 
 /// `rdma_create_srq_ex`: as [`rdma_create_srq`]; EINVAL without a type, EOPNOTSUPP for tag matching.
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
-    border::making(|| {
+    ffi_guard::making(|| {
         if attr.is_null() {
             return Err(Errno(libc::EINVAL));
         }
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
 /// `rdma_destroy_srq`: after the queue pair's end; also of an identifier that was destroyed with it.
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     // SAFETY: the C structure lives as long as `ours`; a program calls on it from one thread at a time.
-    border::nothing(|| unsafe {
+    ffi_guard::nothing(|| unsafe {
         let Some(_ours) = CmId::even_destroyed(id) else { return };
         let made = std::mem::replace(&mut (*id).srq, std::ptr::null_mut());
         if srq::exists(made) {

@@ -13,7 +13,7 @@ use node::world::RouteQuery;
 use wire::Gid;
 use wire::grh::{GRH_LEN, Grh};
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::verbs::context::Context;
 use crate::verbs::memory::Pd;
 
@@ -86,12 +86,12 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Err
 /// another address family than that at the index; ENODEV in a forked child.
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: a domain of ours and the caller's structure, by the man page's contract.
-    border::or_null(|| unsafe { create(pd, &*attr) })
+    ffi_guard::or_null(|| unsafe { create(pd, &*attr) })
 }
 
 /// `ibv_destroy_ah`: requests that name it may still be on their way.
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: made by `Box::into_raw` in `create`, by the man page's contract.
         let ah = unsafe { Box::from_raw(ah.cast::<Ah>()) };
         // SAFETY: a domain lives as long as its handles, by `ibv_dealloc_pd`'s EBUSY.
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     grh: *mut ibv_grh,
     attr: *mut ibv_ah_attr,
 ) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         // SAFETY: by the man page's contract.
         unsafe { attr.write(sender_of(context, port, &*wc, grh)?) };
         Ok(0)
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     port: u8,
 ) -> *mut ibv_ah {
     // SAFETY: by the man page's contract.
-    border::or_null(|| unsafe { create(pd, &sender_of((*pd).context, port, &*wc, grh)?) })
+    ffi_guard::or_null(|| unsafe { create(pd, &sender_of((*pd).context, port, &*wc, grh)?) })
 }
 
 /// `ibv_resolve_eth_l2_from_gid`: the Ethernet address of the neighbour that packets to an address go to first, and the VLAN of
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     eth_mac: *mut [u8; 6],
     vid: *mut u16,
 ) -> c_int {
-    let code = border::or_errno(|| {
+    let code = ffi_guard::or_errno(|| {
         // SAFETY: a context of ours and the caller's structures, by the man page's contract.
         let (ours, av) = unsafe { (Context::usable(context)?, from_c(&*attr)) };
         let entry = ours.nic.gid(av.sgid_index).filter(|_| av.port == 1).ok_or(Errno(libc::EINVAL))?;

@@ -10,7 +10,7 @@ use abi::verbs::{
     self as v, ibv_buf, ibv_context, ibv_dm, ibv_dmah, ibv_dmah_init_attr, ibv_mr, ibv_mr_init_attr, ibv_pd,
 };
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::verbs::context::Context;
 use crate::verbs::memory::{self, Pd, Under};
 
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: the man page's contract.
-    border::or_null(|| unsafe { register_dmabuf(pd, offset, length, iova, fd, access.cast_unsigned()) })
+    ffi_guard::or_null(|| unsafe { register_dmabuf(pd, offset, length, iova, fd, access.cast_unsigned()) })
 }
 
 /// # Safety
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_a
     const FD: u64 = v::IBV_REG_MR_MASK_FD as u64;
     const OFFSET: u64 = v::IBV_REG_MR_MASK_FD_OFFSET as u64;
     const BUF: u64 = v::IBV_REG_MR_MASK_BUF as u64;
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: the caller's structure, of which only what the mask names is looked at.
         let attr = unsafe { &*attr };
         let mask = attr.comp_mask;
@@ -171,7 +171,7 @@ unsafe fn lies_in(buf: *mut ibv_buf, pd: *mut ibv_pd, addr: *mut c_void, len: us
 
 /// `ibv_alloc_buf`: whole pages of the process. errno: EINVAL for NULL or no bytes, ENOMEM.
 pub unsafe extern "C" fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         if pd.is_null() || buf.is_null() || size == 0 {
             return Err(Errno(libc::EINVAL));
         }
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
         return;
     }
     // SAFETY: made by `Box::into_raw` in `ibv_alloc_buf`, with memory of `posix_memalign`, by the man page's contract.
-    border::nothing(|| unsafe { libc::free(Box::from_raw(buf.cast::<Buffer>()).addr) });
+    ffi_guard::nothing(|| unsafe { libc::free(Box::from_raw(buf.cast::<Buffer>()).addr) });
 }
 
 /// `ibv_reg_buf_mr`: errno as of [`ibv_reg_mr_ex`].
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn ibv_reg_buf_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a buffer of ours, by the man page's contract.
         unsafe { lies_in(buf, pd, addr, length)? };
         memory::register(pd, addr, length, addr.expose_provenance() as u64, access.cast_unsigned())
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn ibv_reg_buf_mr(
 
 /// `ibv_export_buf_dmabuf_fd`: errno ENODATA, because no buffer here is a dma-buf.
 pub unsafe extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut ibv_buf) -> c_int {
-    border::or_minus_one(|| Err(Errno(libc::ENODATA)))
+    ffi_guard::or_minus_one(|| Err(Errno(libc::ENODATA)))
 }
 
 /// `ibv_alloc_dmah`: errno EOPNOTSUPP. A DMA handle steers an adapter's writes into a processor's cache; here processors write.
@@ -221,15 +221,15 @@ pub unsafe extern "C" fn ibv_alloc_dmah(
     _context: *mut ibv_context,
     _attr: *mut ibv_dmah_init_attr,
 ) -> *mut ibv_dmah {
-    border::or_null(|| Err(Errno(libc::EOPNOTSUPP)))
+    ffi_guard::or_null(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
 /// `ibv_dealloc_dmah`: EOPNOTSUPP, as there is none.
 pub unsafe extern "C" fn ibv_dealloc_dmah(_dmah: *mut ibv_dmah) -> c_int {
-    border::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
+    ffi_guard::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
 /// `ibv_dm_export_dmabuf_fd`: errno EOPNOTSUPP. Device memory here is the process's own, and no dma-buf.
 pub unsafe extern "C" fn ibv_dm_export_dmabuf_fd(_dm: *mut ibv_dm) -> c_int {
-    border::or_minus_one(|| Err(Errno(libc::EOPNOTSUPP)))
+    ffi_guard::or_minus_one(|| Err(Errno(libc::EOPNOTSUPP)))
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use abi::verbs::{ibv_comp_channel, ibv_context, ibv_cq};
 
-use crate::border::{self, Errno};
-use crate::fds::{self, Counter};
-use crate::verbs::compat;
+use crate::eventfd::{self, Counter};
+use crate::ffi_guard::{self, Errno};
+use crate::verbs::abi_1_0;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
 use crate::verbs::event::{self, HandingOut};
@@ -43,8 +43,8 @@ impl Channel {
 
 /// `ibv_create_comp_channel`. errno: EMFILE, ENFILE, ENOMEM.
 pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    border::or_null(|| {
-        let context = compat::real_context(context);
+    ffi_guard::or_null(|| {
+        let context = abi_1_0::real_context(context);
         // SAFETY: a context of ours, by the man page's contract.
         let shared = unsafe {
             Context::usable(context)?;
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
 
 /// `ibv_destroy_comp_channel`: EBUSY while completion queues report to it.
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a channel of ours, by the man page's contract.
         if unsafe { Channel::of(channel) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
@@ -91,10 +91,10 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     let fd = unsafe { (*channel).fd };
     loop {
         // SAFETY: this frame has nothing to drop while it waits.
-        if unsafe { !fds::wait(fd) } {
+        if unsafe { !eventfd::wait(fd) } {
             return -1;
         }
-        let found = border::or_minus_one(|| {
+        let found = ffi_guard::or_minus_one(|| {
             // Another thread may have destroyed it meanwhile.
             // SAFETY: it is in the table, and stays while it is looked at.
             let next = CHANNELS.with(channel, |channel| unsafe { next(channel) });
@@ -135,5 +135,5 @@ unsafe fn next(channel: *mut ibv_comp_channel) -> Option<*mut ibv_cq> {
 /// `ibv_ack_cq_events`: `ibv_destroy_cq` waits for it.
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
     // SAFETY: a queue of ours, by the man page's contract.
-    border::nothing(|| unsafe { Cq::of(cq) }.completion_events.ack(nevents));
+    ffi_guard::nothing(|| unsafe { Cq::of(cq) }.completion_events.ack(nevents));
 }

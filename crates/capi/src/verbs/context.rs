@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use abi::verbs::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, verbs_context};
-use nic::events::EventQueue;
+use nic::device::async_events::AsyncEventQueue;
 
-use crate::border::{self, Errno};
-use crate::fds::Counter;
+use crate::eventfd::Counter;
+use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::device::{self, Device};
 use crate::verbs::event::HandingOut;
@@ -26,7 +26,7 @@ pub(crate) struct Context {
     c: UnsafeCell<verbs_context>,
     pub nic: Arc<nic::Device>,
     pub instance: Arc<Instance>,
-    pub events: Arc<EventQueue>,
+    pub events: Arc<AsyncEventQueue>,
     /// For the events of [`Context::events`].
     pub handing_out: HandingOut,
     _fd: Counter,
@@ -110,7 +110,7 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     ours.instance.check()?;
     let fd = Counter::new()?;
     let command = import::command_fd(&ours.nic)?;
-    let events = EventQueue::new(Box::new(fd.clone()));
+    let events = AsyncEventQueue::new(Box::new(fd.clone()));
     ours.nic.tell(&events);
     // SAFETY: every field is an integer, a pointer, a nullable function or a mutex of zeroes; those C looks at are set below.
     let mut c: verbs_context = unsafe { std::mem::zeroed() };
@@ -175,13 +175,13 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
 /// `ibv_open_device`. errno: ENODEV for a device that the parent listed and a forked child has not;
 /// EIO after the device became fatal; EMFILE, ENFILE, ENOMEM.
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    border::or_null(|| open(device))
+    ffi_guard::or_null(|| open(device))
 }
 
 /// `ibv_close_device`: what was made on it ends, as in the kernel when the file closes: queue pairs are destroyed, regions and
 /// windows are no more. The objects themselves are freed by their own calls, before or after.
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         // SAFETY: a context of ours that is not closed, by the man page's contract.
         let ours = unsafe { Context::of(context) };
         if ours.instance.is_ours() && !ours.closed.swap(true, Ordering::AcqRel) {

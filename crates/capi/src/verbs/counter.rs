@@ -9,9 +9,9 @@ use abi::verbs::{
     IBV_COMP_CNTR_TYPE_WRS, ibv_comp_cntr, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr, ibv_context, ibv_qp,
     ibv_qp_attach_comp_cntr_attr,
 };
-use nic::{CompletionCounter, counter::ops, limits};
+use nic::{CompletionCounter, cq::counter::ops, limits};
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::context::Context;
 use crate::verbs::qp::Qp;
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn _ibv_query_comp_cntr_caps(
     caps: *mut ibv_comp_cntr_caps,
     size: usize,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a context of ours, by the man page's contract.
         unsafe { Context::usable(context)? };
         let all = ibv_comp_cntr_caps {
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn ibv_create_comp_cntr(
     context: *mut ibv_context,
     attr: *mut ibv_comp_cntr_init_attr,
 ) -> *mut ibv_comp_cntr {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
         let (ours, attr) = unsafe { (Context::usable(context)?, &*attr) };
         if attr.comp_mask != 0 || attr.flags != 0 {
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn ibv_create_comp_cntr(
 
 /// `ibv_destroy_comp_cntr`: EBUSY while queue pairs count into it.
 pub unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a counter of ours, by the man page's contract.
         let ours = unsafe { Counter::of(counter)? };
         // The queue pairs of a forked child's parent stay.
@@ -109,7 +109,7 @@ unsafe fn with(
     number: fn(&CompletionCounter) -> &AtomicU64,
     f: impl FnOnce(&AtomicU64),
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: as the caller says.
         f(number(&unsafe { Counter::of(counter)? }.nic));
         Ok(())
@@ -133,7 +133,7 @@ macro_rules! calls {
         #[doc = concat!("`", stringify!($read), "`. EINVAL for NULL.")]
         pub unsafe extern "C" fn $read(counter: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
             if value.is_null() {
-                return border::or_errno(|| Err(Errno(libc::EINVAL)));
+                return ffi_guard::or_errno(|| Err(Errno(libc::EINVAL)));
             }
             // SAFETY: the man page's contract.
             unsafe { with(counter, |c| &c.$number, |n| *value = n.load(Ordering::Acquire)) }
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn ibv_qp_attach_comp_cntr(
     counter: *mut ibv_comp_cntr,
     attr: *mut ibv_qp_attach_comp_cntr_attr,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: objects of ours and the caller's structure, by the man page's contract.
         let (ours, of, attr) = unsafe { (Qp::of(qp), Counter::of(counter)?, &*attr) };
         ours.instance.check()?;

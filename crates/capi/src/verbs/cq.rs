@@ -18,7 +18,7 @@ use nic::{Arm, Clock, CqExtras, Moderation, Stamp};
 use transport::op::{Completion, NetworkHeader};
 use wire::roce::SendTail;
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::channel::Channel;
 use crate::verbs::context::Context;
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         let invalid = |_| Errno(libc::EINVAL);
         let init = CqInit {
             cqe: u32::try_from(cqe).map_err(invalid)?,
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 
 /// `ibv_resize_cq`: EINVAL below what the queue holds or above the limit.
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         let size = u32::try_from(cqe).map_err(|_| Errno(libc::EINVAL))?;
         // SAFETY: a queue of ours, by the man page's contract.
         unsafe {
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 /// `ibv_modify_cq`, through the context's table: holds completion events back until so many completions came or so
 /// many microseconds passed. EINVAL for attributes that are not known.
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
         let (ours, attr) = unsafe { (Cq::of(cq), *attr) };
         ours.instance.check()?;
@@ -221,7 +221,7 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
 
 /// `ibv_destroy_cq`: EBUSY while queue pairs use it; waits until its events are acknowledged.
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Cq::of(cq) };
         if ours.users.load(Ordering::Acquire) > 0 {
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 
 /// `ibv_poll_cq`, through the context's table. An empty queue first takes what has arrived from the sockets, in this thread.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    border::or(-libc::EIO, || {
+    ffi_guard::or(-libc::EIO, || {
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Cq::of(cq) };
         let most = usize::try_from(num_entries).map_err(|_| Errno(libc::EINVAL))?;
@@ -325,7 +325,7 @@ fn tm_flags(c: &Completion) -> u32 {
 
 /// `ibv_req_notify_cq`, through the context's table.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Cq::of(cq) };
         if !ours.instance.is_ours() {
@@ -333,7 +333,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         }
         ours.nic.arm(if solicited_only == 0 { Arm::Next } else { Arm::Solicited });
         // Whoever arms is about to wait: the engine takes the sockets over.
-        ours.instance.host.rest();
+        ours.instance.host.end_polling();
         Ok(())
     })
 }

@@ -11,7 +11,7 @@ use abi::verbs::{
 use nic::Stamp;
 use transport::op::TagInfo;
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::{self, Cq, CqInit};
 
 /// The fields that a queue may be asked to report. There are no VLAN tags or flow tags here.
@@ -61,7 +61,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: the caller's structure, by the man page's contract.
         let attr = unsafe { &*attr };
         if attr.comp_mask & !(v::IBV_CQ_INIT_ATTR_MASK_FLAGS | v::IBV_CQ_INIT_ATTR_MASK_PD) != 0 {
@@ -176,7 +176,7 @@ unsafe extern "C" fn next_poll(current: *mut ibv_cq_ex) -> c_int {
 /// `ibv_end_poll`: nothing where no poll has begun.
 unsafe extern "C" fn end_poll(current: *mut ibv_cq_ex) {
     // SAFETY: a queue of ours, by the man page's contract.
-    border::nothing(|| unsafe { give_back(current, Cq::of(current.cast())) });
+    ffi_guard::nothing(|| unsafe { give_back(current, Cq::of(current.cast())) });
 }
 
 /// # Safety
@@ -189,10 +189,10 @@ unsafe fn give_back(current: *mut ibv_cq_ex, ours: &Cq) {
     }
 }
 
-/// Like [`border::or_errno`], but an empty queue, which is no failure, leaves errno alone.
+/// Like [`ffi_guard::or_errno`], but an empty queue, which is no failure, leaves errno alone.
 fn quietly(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     let mut empty = false;
-    let code = border::or_errno(|| match f() {
+    let code = ffi_guard::or_errno(|| match f() {
         Err(Errno(libc::ENOENT)) => {
             empty = true;
             Ok(())

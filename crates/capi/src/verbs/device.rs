@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use abi::verbs::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::instance::{self, Instance};
 use crate::per_process::PerProcess;
 
@@ -80,7 +80,7 @@ fn copy(text: &str, to: &mut [c_char]) {
 
 /// `ibv_get_device_list`: a NULL-terminated array, to be freed by [`ibv_free_device_list`]. errno: what the system refused.
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         let devices = all().inspect_err(|_| {
             if !num_devices.is_null() {
                 // SAFETY: the caller's integer.

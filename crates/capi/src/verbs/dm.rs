@@ -11,7 +11,7 @@ use abi::verbs::{
 };
 use nic::memory::DeviceMemory;
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::verbs::context::Context;
 use crate::verbs::{import, memory};
 
@@ -46,7 +46,7 @@ pub(crate) fn enter(c: &mut verbs_context) {
 /// `ibv_alloc_dm`. errno: EINVAL for an unknown `comp_mask`, no bytes, or an alignment beyond a page; ENOMEM where
 /// the device has not so much left.
 unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
         let (ours, attr) = unsafe { (Context::of(context), &*attr) };
         // A forked child may have memory of a device that it cannot use otherwise: no socket and no thread is behind it.
@@ -94,7 +94,7 @@ pub(crate) unsafe fn forget(dm: *mut ibv_dm) {
 
 /// `ibv_free_dm`: EBUSY while regions lie on it.
 unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: device memory of ours, by the man page's contract.
         if unsafe { Dm::of(dm) }.nic.is_used() {
             return Err(Errno(libc::EBUSY));
@@ -108,13 +108,13 @@ unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 /// `ibv_memcpy_to_dm`: EINVAL for bytes beyond the end, or an offset or a length that is no multiple of 4.
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
     // SAFETY: device memory of ours, and `length` bytes of the caller's, by the man page's contract.
-    border::or_errno(|| unsafe { Ok(Dm::of(dm).nic.copy_in(offset, from.cast(), length as u64)?) })
+    ffi_guard::or_errno(|| unsafe { Ok(Dm::of(dm).nic.copy_in(offset, from.cast(), length as u64)?) })
 }
 
 /// `ibv_memcpy_from_dm`: as [`memcpy_to_dm`].
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
     // SAFETY: as in `memcpy_to_dm`.
-    border::or_errno(|| unsafe { Ok(Dm::of(dm).nic.copy_out(offset, to.cast(), length as u64)?) })
+    ffi_guard::or_errno(|| unsafe { Ok(Dm::of(dm).nic.copy_out(offset, to.cast(), length as u64)?) })
 }
 
 /// `ibv_reg_dm_mr`: named by offsets from the region's first byte. errno: EINVAL without `IBV_ACCESS_ZERO_BASED`, for
@@ -126,7 +126,7 @@ unsafe extern "C" fn reg_dm_mr(
     length: usize,
     access: c_uint,
 ) -> *mut ibv_mr {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: objects of ours, by the man page's contract.
         let (context, dm) = unsafe { (Context::usable((*pd).context)?, Dm::of(dm)) };
         if access & IBV_ACCESS_ZERO_BASED == 0 || !dm.nic.is_of(&context.nic) {

@@ -6,8 +6,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use abi::verbs::{ibv_async_event, ibv_async_event_element, ibv_context};
 use nic::{AsyncEvent, Element};
 
-use crate::border::{self, Errno};
-use crate::fds;
+use crate::eventfd;
+use crate::ffi_guard::{self, Errno};
 use crate::verbs::context::{self, Context};
 use crate::verbs::cq::Cq;
 use crate::verbs::qp::Qp;
@@ -68,10 +68,10 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
     let fd = unsafe { (*context).async_fd };
     loop {
         // SAFETY: this frame has nothing to drop while it waits.
-        if unsafe { !fds::wait(fd) } {
+        if unsafe { !eventfd::wait(fd) } {
             return -1;
         }
-        let found = border::or_minus_one(|| {
+        let found = ffi_guard::or_minus_one(|| {
             // Another thread may have closed it meanwhile.
             let open = context::still_open(context).ok_or(Errno(libc::EBADF))?;
             let Some(found) = next(&open) else { return Ok(0) };
@@ -146,7 +146,7 @@ fn convert(event: &AsyncEvent) -> Option<ibv_async_event> {
 pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     use abi::verbs as v;
     // SAFETY: an event from `ibv_get_async_event`; its type says which member is set.
-    border::nothing(|| unsafe {
+    ffi_guard::nothing(|| unsafe {
         match (*event).event_type {
             v::IBV_EVENT_SRQ_ERR | v::IBV_EVENT_SRQ_LIMIT_REACHED => {
                 Srq::of((*event).element.srq).async_events.ack(1);

@@ -6,9 +6,9 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use abi::verbs::{self as v, ibv_counters, ibv_flow, ibv_flow_attr, ibv_flow_spec_hdr, ibv_qp};
-use nic::flow::{Flow, FlowId, FlowKind, Masked, Spec};
+use nic::steering::flow::{Flow, FlowId, FlowKind, Masked, Spec};
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::flow_counter;
 use crate::verbs::qp::Qp;
@@ -29,7 +29,7 @@ struct Rule {
 /// other queue pairs and for what the man page does not allow, EOPNOTSUPP for specifications and flags that are not built,
 /// EPERM without CAP_NET_RAW, ENOMEM at the limit.
 pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
         ours.instance.check()?;
@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
 
 /// `ibv_destroy_flow`, through the context's table.
 pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: made by `Box::into_raw` in `create_flow`, and used by nobody any more, by the man page's contract.
         let rule = unsafe { Box::from_raw(flow.cast::<Rule>()) };
         if rule.instance.is_ours() {

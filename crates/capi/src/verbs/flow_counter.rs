@@ -9,9 +9,9 @@ use abi::verbs::{
     IBV_COUNTER_BYTES, IBV_COUNTER_PACKETS, IBV_READ_COUNTERS_ATTR_PREFER_CACHED, ibv_context,
     ibv_counter_attach_attr, ibv_counters, ibv_counters_init_attr, ibv_flow, verbs_context,
 };
-use nic::flow::FlowCounter;
+use nic::steering::flow::FlowCounter;
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::context::Context;
 
@@ -71,7 +71,7 @@ unsafe extern "C" fn create_counters(
     context: *mut ibv_context,
     attr: *mut ibv_counters_init_attr,
 ) -> *mut ibv_counters {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
         let (ours, mask) = unsafe { (Context::usable(context)?, (*attr).comp_mask) };
         if mask != 0 {
@@ -91,7 +91,7 @@ unsafe extern "C" fn create_counters(
 
 /// `ibv_destroy_counters`: EBUSY while rules count into them.
 unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: counters of ours, by the man page's contract.
         if unsafe { Counters::of(counters) }.is_bound() {
             return Err(Errno(libc::EBUSY));
@@ -109,7 +109,7 @@ unsafe extern "C" fn attach_counters_point_flow(
     attr: *mut ibv_counter_attach_attr,
     flow: *mut ibv_flow,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: counters of ours and the caller's structure, by the man page's contract.
         let (ours, attr) = unsafe { (Counters::of(counters), &*attr) };
         let known = matches!(attr.counter_desc, IBV_COUNTER_PACKETS | IBV_COUNTER_BYTES);
@@ -139,7 +139,7 @@ unsafe extern "C" fn read_counters(
     n: u32,
     flags: u32,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: counters of ours, by the man page's contract.
         let ours = unsafe { Counters::of(counters) };
         let points = ours.points();

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use abi::verbs::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use nic::memory::DeviceMemory;
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::per_process::PerProcess;
 use crate::verbs::context::{self, Context};
 use crate::verbs::device::{self, Device};
@@ -57,7 +57,7 @@ fn name_behind(fd: c_int) -> Option<String> {
 /// `ibv_import_device`: a context of its own, which takes the descriptor over. errno: EBADF for a descriptor that is
 /// no context's `cmd_fd`, ENODEV where the device is gone; and those of `ibv_open_device`.
 pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         let name = name_behind(cmd_fd).ok_or(Errno(libc::EBADF))?;
         // SAFETY: a device of our list.
         let named = |d: &*mut _| unsafe { Device::of(*d) }.nic.config.name == name;
@@ -108,7 +108,7 @@ pub(crate) fn remember_dm(device: &Arc<nic::Device>, handle: u32, dm: &Arc<Devic
 /// `ibv_import_pd`: the same domain for another context of the device. errno: ENOENT for a handle that is none of
 /// this process.
 pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
         let ours = unsafe { Context::usable(context)? };
         let nic = recall(&DOMAINS, &ours.nic, handle)?;
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -
 
 /// `ibv_unimport_pd`: the domain itself stays. Where objects made through it still stand, so does what they point to.
 pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
-    border::nothing(|| {
+    ffi_guard::nothing(|| {
         // SAFETY: an imported domain, by the man page's contract.
         _ = unsafe { memory::ibv_dealloc_pd(pd) };
     });
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
 /// `ibv_import_mr`: the same region for another context; `addr` is NULL. errno: ENOENT for a handle that is no region
 /// of the domain.
 pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a domain of ours, by the man page's contract.
         let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
         let (nic, len) = ours.nic.region(handle).ok_or(Errno(libc::ENOENT))?;
@@ -141,12 +141,12 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv
 /// `ibv_unimport_mr`: the region itself stays.
 pub unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: an imported region, by the man page's contract.
-    border::nothing(|| drop(unsafe { memory::forget(mr) }));
+    ffi_guard::nothing(|| drop(unsafe { memory::forget(mr) }));
 }
 
 /// `ibv_import_dm`: the same memory for another context. errno: ENOENT for a handle that is none of this process.
 pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
         let ours = unsafe { Context::usable(context)? };
         let nic = recall(&DEVICE_MEMORY, &ours.nic, handle)?;
@@ -158,5 +158,5 @@ pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -
 /// `ibv_unimport_dm`: the memory itself stays while its maker or a region has it.
 pub unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: imported memory, by the man page's contract.
-    border::nothing(|| unsafe { dm::forget(dm) });
+    ffi_guard::nothing(|| unsafe { dm::forget(dm) });
 }

@@ -6,7 +6,7 @@ use abi::verbs::{
     ib_uverbs_ah_attr, ib_uverbs_qp_attr, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_cap,
 };
 
-use crate::border;
+use crate::ffi_guard;
 
 fn address(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     ibv_ah_attr {
@@ -29,12 +29,12 @@ fn address(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
 /// `ibv_copy_ah_attr_from_kern`.
 pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(dst: *mut ibv_ah_attr, src: *mut ib_uverbs_ah_attr) {
     // SAFETY: the caller's structures.
-    border::nothing(|| unsafe { dst.write(address(&*src)) });
+    ffi_guard::nothing(|| unsafe { dst.write(address(&*src)) });
 }
 
 /// `ibv_copy_qp_attr_from_kern`: all but `qp_state` and `rate_limit`, which stay as they are.
 pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(dst: *mut ibv_qp_attr, src: *mut ib_uverbs_qp_attr) {
-    border::nothing(|| {
+    ffi_guard::nothing(|| {
         // SAFETY: the caller's structures.
         let (to, from) = unsafe { (&mut *dst, &*src) };
         to.cur_qp_state = from.cur_qp_state;
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(dst: *mut ibv_qp_attr, src: 
 
 /// `ibv_copy_path_rec_from_kern`.
 pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(dst: *mut ibv_sa_path_rec, src: *mut ib_user_path_rec) {
-    border::nothing(|| {
+    ffi_guard::nothing(|| {
         // SAFETY: the caller's structures.
         let (to, from) = unsafe { (&mut *dst, &*src) };
         *to = ibv_sa_path_rec {
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(dst: *mut ibv_sa_path_rec, 
 
 /// `ibv_copy_path_rec_to_kern`.
 pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(dst: *mut ib_user_path_rec, src: *mut ibv_sa_path_rec) {
-    border::nothing(|| {
+    ffi_guard::nothing(|| {
         // SAFETY: the caller's structures; a GID is bytes.
         let (to, from, dgid, sgid) = unsafe { (&mut *dst, &*src, (*src).dgid.raw, (*src).sgid.raw) };
         *to = ib_user_path_rec {

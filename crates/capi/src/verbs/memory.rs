@@ -16,7 +16,7 @@ use nic::memory::RegionOn;
 use transport::Sge;
 use wire::Rkey;
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::verbs::buffer::Mapping;
 use crate::verbs::context::Context;
 use crate::verbs::import;
@@ -120,7 +120,7 @@ pub(crate) enum Under {
 
 /// `ibv_alloc_pd`. errno: ENOMEM at the limit of domains.
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
         let nic = Arc::new(unsafe { Context::usable(context)? }.nic.alloc_pd()?);
         // SAFETY: as above.
@@ -133,7 +133,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
         let mask = unsafe { Context::usable(context).map(|_| (*attr).comp_mask)? };
         if mask != 0 {
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
 
 /// `ibv_dealloc_td`, through the context's table: EBUSY while parent domains use it.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a thread domain of ours, by the man page's contract.
         if unsafe { Td::of(td) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
@@ -169,7 +169,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     const KNOWN: u32 = v::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
         | v::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
         | v::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
         let attr = unsafe { Context::usable(context).map(|_| &*attr)? };
         let (pd, td, mask) = (attr.pd, attr.td, attr.comp_mask);
@@ -194,7 +194,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 
 /// `ibv_dealloc_pd`: EBUSY while regions, windows, queues or parent domains use it.
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a domain of ours, by the man page's contract.
         if unsafe { Pd::of(pd) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     let access = access as c_uint;
     let zero_based = access & IBV_ACCESS_ZERO_BASED != 0;
     let iova = if zero_based { 0 } else { addr.expose_provenance() as u64 };
-    border::or_null(|| register(pd, addr, length, iova, access))
+    ffi_guard::or_null(|| register(pd, addr, length, iova, access))
 }
 
 /// `ibv_reg_mr_iova`: work requests and peers name the first byte by `iova`.
@@ -312,7 +312,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    border::or_null(|| register(pd, addr, length, iova, access as c_uint))
+    ffi_guard::or_null(|| register(pd, addr, length, iova, access as c_uint))
 }
 
 /// `ibv_reg_mr_iova2`: what the header's `ibv_reg_mr` calls where access has optional flags.
@@ -323,7 +323,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    border::or_null(|| register(pd, addr, length, iova, access))
+    ffi_guard::or_null(|| register(pd, addr, length, iova, access))
 }
 
 /// `ibv_rereg_mr`: the key stays. 0, or IBV_REREG_MR_ERR_INPUT with errno: the region is what it was. EINVAL for flags and
@@ -350,7 +350,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         Errno(libc::EINVAL).set();
         return v::IBV_REREG_MR_ERR_INPUT;
     }
-    border::or(v::IBV_REREG_MR_ERR_INPUT, || {
+    ffi_guard::or(v::IBV_REREG_MR_ERR_INPUT, || {
         // SAFETY: a region of ours that nobody else changes meanwhile, and a domain of ours, by the man page's contract.
         let (ours, new_pd) = unsafe {
             let ours = &mut *mr.cast::<Mr>();
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
 
 /// `ibv_alloc_null_mr`, through the context's table: for local use, reads as zero, what is written is lost.
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a domain of ours and its context, by the man page's contract.
         let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
         let nic = ours.nic.register_null()?;
@@ -400,7 +400,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
     sg_list: *mut ibv_sge,
     num_sge: u32,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         let write = match advice {
             v::IBV_ADVISE_MR_ADVICE_PREFETCH | v::IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => false,
             v::IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => true,
@@ -445,7 +445,7 @@ pub(crate) unsafe fn forget(mr: *mut ibv_mr) -> Option<Under> {
 
 /// `ibv_dereg_mr`: no access is under way any more when it returns. EBUSY while windows are bound to it.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a region of ours and its context, by the man page's contract.
         let (ours, context) = unsafe { (&*mr.cast::<Mr>(), Context::of((*mr).context)) };
         // In a forked child accesses that were under way in the parent never end. A context's end has ended its regions.

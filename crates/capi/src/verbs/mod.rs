@@ -1,9 +1,9 @@
 //! libibverbs.
 
+pub mod abi_1_0;
 pub mod ah;
 pub mod buffer;
 pub mod channel;
-pub mod compat;
 pub mod context;
 pub mod counter;
 pub mod cq;

@@ -10,7 +10,7 @@ use transport::op::{AtomicOp, Data, LocalOp, MAX_SGE, RecvWr, SendOp, SendWr, Sg
 use wire::roce::SendTail;
 use wire::{Qkey, Qpn, Rkey};
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::verbs::ah::Ah;
 use crate::verbs::qp::Qp;
 use crate::verbs::window;
@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
         if !ours.instance.is_ours() {
@@ -210,7 +210,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
         let posted = if ours.instance.is_ours() {

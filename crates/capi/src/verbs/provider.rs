@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 
 /// A provider offers itself, from its constructor. No adapter of the kernel is ever shown here, so none is asked for.
 pub unsafe extern "C" fn verbs_register_driver(_ops: *const c_void) {}
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     buf: *mut c_char,
     size: usize,
 ) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         if dir.is_null() || file.is_null() || buf.is_null() {
             return Err(Errno(libc::EINVAL));
         }

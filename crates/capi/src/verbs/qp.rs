@@ -13,7 +13,7 @@ use abi::verbs::{
 use nic::{QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use wire::{Mtu, Psn, Qkey, Qpn};
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::ah;
 use crate::verbs::context::Context;
@@ -338,7 +338,7 @@ unsafe fn uses(send_cq: *mut ibv_cq, recv_cq: *mut ibv_cq, pd: *mut ibv_pd, coun
 /// where the UDP port belongs to another.
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the man page's contract.
-    border::or_null(|| unsafe { create(pd, attr) })
+    ffi_guard::or_null(|| unsafe { create(pd, attr) })
 }
 
 /// Gives a handle back, and the queue pair with the last.
@@ -359,7 +359,7 @@ fn give_back(handle: *mut ibv_qp, nic: &Arc<nic::Qp>, context: &Context) {
 /// `ibv_destroy_qp`: EBUSY while it is attached to a multicast group or a flow rule leads to it; waits until its
 /// asynchronous events are acknowledged.
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
         // SAFETY: what a queue pair uses lives as long as it, by their EBUSY.
@@ -372,7 +372,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             }
             give_back(qp, &ours.nic, &ours.context);
             // Its last messages, or ACKs, are repeated by nobody, and the program may end now.
-            ours.instance.host.sweep();
+            ours.instance.host.drain_all();
         }
         if ours.instance.is_ours() {
             ours.async_events.wait();
@@ -400,7 +400,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 /// `ibv_modify_qp`: EINVAL for a transition, mask or value that IBA 1.4 §10.3 does not allow; ENODEV for a parent's
 /// queue pair in a forked child.
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue pair of ours and attributes, by the man page's contract.
         let (ours, attr) = unsafe { (Qp::of(qp), &*attr) };
         if !ours.instance.is_ours() {
@@ -497,7 +497,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     _attr_mask: c_int,
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
         if !ours.instance.is_ours() {
@@ -526,12 +526,12 @@ pub unsafe extern "C" fn ibv_query_qp(
 /// `ibv_query_ece`: EOPNOTSUPP. Enhanced connection establishment lets two adapters of one vendor agree on options; a
 /// software adapter has none, and neither have the kernel's.
 pub unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    border::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
+    ffi_guard::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
 /// `ibv_set_ece`: EOPNOTSUPP, as [`ibv_query_ece`].
 pub unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    border::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
+    ffi_guard::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
 /// `ibv_query_qp_data_in_order`: 0, whatever is asked. The last word of a message is written last, but the processor

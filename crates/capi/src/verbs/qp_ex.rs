@@ -16,7 +16,7 @@ use transport::op::{AtomicOp, Data, Flush, LocalOp, MAX_SGE, SendOp};
 use wire::roce::SendTail;
 use wire::{Qkey, Qpn, Rkey};
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::verbs::ah::Ah;
 use crate::verbs::context::Context;
 use crate::verbs::post;
@@ -124,7 +124,7 @@ pub(crate) unsafe fn create(
     // SAFETY: the plain attributes are the first part of the extended ones; objects of ours, as the caller says.
     unsafe {
         let made = qp::create_with(init.pd, attr.cast::<ibv_qp_init_attr>(), builder)?;
-        Qp::of(made).nic.quiet.store(quiet, Ordering::Relaxed);
+        Qp::of(made).nic.no_multicast_loop.store(quiet, Ordering::Relaxed);
         Ok(made)
     }
 }
@@ -136,12 +136,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     // SAFETY: the man page's contract.
-    border::or_null(|| unsafe { create(context, attr) })
+    ffi_guard::or_null(|| unsafe { create(context, attr) })
 }
 
 /// `ibv_qp_to_qp_ex`: NULL where the queue pair was not made with `send_ops_flags`.
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let extended = unsafe { Qp::of(qp) }.builder.is_some();
         Ok(if extended { qp.cast() } else { std::ptr::null_mut() })
@@ -178,7 +178,7 @@ pub(crate) fn set_functions(c: &mut ibv_qp_ex) {
 
 /// `ibv_wr_start`: the building belongs to this thread until `ibv_wr_complete` or `ibv_wr_abort`.
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    border::nothing(|| {
+    ffi_guard::nothing(|| {
         // SAFETY: an extended queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp.cast()) };
         let Some(builder) = &ours.builder else { return };
@@ -229,12 +229,12 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         }
     };
     // SAFETY: an extended queue pair of ours, by the man page's contract.
-    border::or_errno(|| unsafe { end(qp, post) })
+    ffi_guard::or_errno(|| unsafe { end(qp, post) })
 }
 
 /// `ibv_wr_abort`: forgets all that was built.
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    border::nothing(|| {
+    ffi_guard::nothing(|| {
         // Nothing can fail but ending what never began.
         // SAFETY: an extended queue pair of ours, by the man page's contract.
         _ = unsafe { end(qp, |_, _| Ok(())) };
@@ -264,7 +264,7 @@ unsafe fn work<'a>(qp: *mut ibv_qp_ex) -> Option<(&'a Builder, &'a mut Work)> {
 ///
 /// As for [`work`].
 unsafe fn begin(qp: *mut ibv_qp_ex, operation: u32, op: SendOp) {
-    border::nothing(|| {
+    ffi_guard::nothing(|| {
         // SAFETY: as the caller says.
         let Some((builder, work)) = (unsafe { work(qp) }) else { return };
         if builder.operations & u64::from(operation) == 0 {
@@ -372,7 +372,7 @@ unsafe extern "C" fn wr_bind_mw(
 /// As for [`work`].
 unsafe fn refuse(qp: *mut ibv_qp_ex, errno: c_int) {
     // SAFETY: as the caller says.
-    border::nothing(|| unsafe {
+    ffi_guard::nothing(|| unsafe {
         if let Some((_, work)) = work(qp) {
             work.fail(errno);
         }
@@ -387,7 +387,7 @@ unsafe fn refuse(qp: *mut ibv_qp_ex, errno: c_int) {
 ///
 /// As for [`work`].
 unsafe fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Request) -> Result<(), Errno>) {
-    border::nothing(|| {
+    ffi_guard::nothing(|| {
         // SAFETY: as the caller says.
         let Some((_, work)) = (unsafe { work(qp) }) else { return };
         if work.failure.is_some() {

@@ -8,9 +8,10 @@ use abi::verbs::{
     ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input,
     ibv_rss_caps, ibv_tm_caps, ibv_values_ex,
 };
-use nic::{limits, port};
+use nic::device::port;
+use nic::limits;
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::verbs::context::Context;
 use crate::verbs::cq::clock_ns;
 
@@ -76,7 +77,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
 /// `ibv_query_device`.
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: a context of ours and the caller's structure, by the man page's contract.
-    border::or_errno(|| unsafe {
+    ffi_guard::or_errno(|| unsafe {
         attr.write(device_attr(Context::of(context)));
         Ok(())
     })
@@ -89,7 +90,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr: *mut ibv_device_attr_ex,
     size: usize,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: NULL or the caller's structure.
         if size < size_of::<ibv_device_attr>() || unsafe { !input.is_null() && (*input).comp_mask != 0 } {
             return Err(Errno(libc::EINVAL));
@@ -137,7 +138,7 @@ fn receive_side_scaling() -> ibv_rss_caps {
         supported_qpts: 1 << v::IBV_QPT_RAW_PACKET,
         max_rwq_indirection_tables: limits::MAX_QP,
         max_rwq_indirection_table_size: 1 << limits::MAX_LOG_TABLE,
-        rx_hash_fields_mask: nic::wq::fields::ALL,
+        rx_hash_fields_mask: nic::steering::rss::fields::ALL,
         rx_hash_function: v::IBV_RX_HASH_FUNC_TOEPLITZ as u8,
     }
 }
@@ -168,7 +169,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
         let values = unsafe {
             Context::of(context).instance.check()?;
@@ -224,7 +225,7 @@ pub unsafe extern "C" fn ibv_query_port(
 ) -> c_int {
     // SAFETY: a context of ours and the caller's structure, by the man page's contract. The old structure is the
     // first part of the new one.
-    border::or_errno(|| unsafe {
+    ffi_guard::or_errno(|| unsafe {
         let a = port_attr(Context::of(context), port)?;
         let n = size_of::<_compat_ibv_port_attr>();
         std::ptr::copy_nonoverlapping((&raw const a).cast::<u8>(), attr.cast::<u8>(), n);
@@ -240,7 +241,7 @@ pub(crate) unsafe extern "C" fn query_port(
     size: usize,
 ) -> c_int {
     // SAFETY: a context of ours, and a structure of `size` bytes.
-    border::or_errno(|| unsafe {
+    ffi_guard::or_errno(|| unsafe {
         let a = port_attr(Context::of(context), port)?;
         attr.cast::<u8>().write_bytes(0, size);
         let n = size.min(size_of::<ibv_port_attr>());
@@ -256,7 +257,7 @@ pub unsafe extern "C" fn ibv_query_port_speed(
     port: u32,
     speed: *mut u64,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         if port != 1 || speed.is_null() {
             return Err(Errno(libc::EINVAL));
         }
@@ -281,7 +282,7 @@ pub unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let index = index_in_table(port, index.cast_unsigned())?;
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
         unsafe {
@@ -299,7 +300,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     index: c_uint,
     kind: *mut u32,
 ) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         index_in_table(port, index)?;
         // SAFETY: the caller's variable.
         unsafe { *kind = GID_SYSFS_ROCE_V2 };
@@ -329,7 +330,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     flags: u32,
     size: usize,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         let port = u8::try_from(port).map_err(|_| Errno(libc::EINVAL))?;
         let index = index_in_table(port, index)?;
         if flags != 0 {
@@ -360,7 +361,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     flags: u32,
     size: usize,
 ) -> isize {
-    let result = border::or(Err(libc::EIO), || {
+    let result = ffi_guard::or(Err(libc::EIO), || {
         if flags != 0 {
             return Ok(Err(libc::EOPNOTSUPP));
         }
@@ -386,7 +387,7 @@ pub unsafe extern "C" fn ibv_query_pkey(
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         if port != 1 || index != 0 {
             return Err(Errno(libc::EINVAL));
         }
@@ -398,7 +399,7 @@ pub unsafe extern "C" fn ibv_query_pkey(
 
 /// `ibv_get_pkey_index`: the pkey is in network byte order. errno: EINVAL where the table has none like it.
 pub unsafe extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
-    border::or_minus_one(|| {
+    ffi_guard::or_minus_one(|| {
         let full = wire::Pkey::default().0;
         if port == 1 && u16::from_be(pkey) | 0x8000 == full { Ok(0) } else { Err(Errno(libc::EINVAL)) }
     })

@@ -12,7 +12,7 @@ use abi::verbs::{
 use nic::{SrqAttr, TagOp, TagWr, limits};
 use transport::op::RecvWr;
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
@@ -179,7 +179,7 @@ unsafe fn create_with(
 /// `ibv_create_srq`; what was asked for is granted as asked. errno: EINVAL for sizes out of range, ENOMEM at the limit.
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: a domain of ours and the caller's structure, by the man page's contract.
-    border::or_null(|| unsafe { create(pd, &mut *attr) })
+    ffi_guard::or_null(|| unsafe { create(pd, &mut *attr) })
 }
 
 /// `ibv_create_srq_ex`, through the context's table; the header takes plain queues to [`ibv_create_srq`] itself. errno: as
@@ -189,7 +189,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: the caller's structure, by the man page's contract.
         let init = unsafe { &*attr };
         let given = |bit| init.comp_mask & bit != 0;
@@ -226,7 +226,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 
 /// `ibv_destroy_srq`: EBUSY while queue pairs use it; waits until its events are acknowledged.
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Srq::of(srq) };
         if ours.users.load(Ordering::Acquire) > 0 {
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
 /// `ibv_modify_srq`: EINVAL for a mask that is not known, a size below what is posted or above the device's, a limit
 /// above the size.
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
         let (ours, attr) = unsafe { (Srq::usable(srq)?, *attr) };
         let mask = mask.cast_unsigned();
@@ -271,7 +271,7 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_at
 
 /// `ibv_query_srq`.
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
         unsafe {
             let now = Srq::usable(srq)?.nic.query();
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
 
 /// `ibv_get_srq_num`, through the context's table.
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's variable, by the man page's contract.
         unsafe { *number = Srq::of(srq).nic.number() };
         Ok(())
@@ -298,7 +298,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and a list of requests, by the man page's contract.
         let posted = unsafe {
             Srq::usable(srq).map_err(|e| (wr, e)).and_then(|ours| {
@@ -347,7 +347,7 @@ pub(crate) unsafe extern "C" fn post_srq_ops(
     wr: *mut ibv_ops_wr,
     bad_wr: *mut *mut ibv_ops_wr,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         let mut at = wr;
         while !at.is_null() {
             // SAFETY: a queue of ours and a list of requests, by the man page's contract.

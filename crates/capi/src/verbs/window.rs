@@ -11,7 +11,7 @@ use nic::WindowType;
 use transport::op::{Bind, Data, LocalOp, SendOp};
 use wire::Rkey;
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::verbs::context::Context;
 use crate::verbs::live::Live;
 use crate::verbs::memory::Pd;
@@ -53,7 +53,7 @@ impl Mw {
 
 /// `ibv_alloc_mw`. errno: EINVAL for a type that is not known, ENOMEM at the limit.
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a domain of ours and its context, by the man page's contract.
         let (context, ours) = unsafe { ((*pd).context, Pd::of(pd)) };
         // SAFETY: as above.
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
 
 /// `ibv_dealloc_mw`: unbinds it; no access through it is under way any more when it returns.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a window of ours and its context, by the man page's contract.
         let (ours, context) = unsafe { (Mw::of(mw), Context::of((*mw).context)) };
         // A context's end has ended its windows.
@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
     mw: *mut ibv_mw,
     request: *mut ibv_mw_bind,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: objects of ours and the caller's structure, by the man page's contract.
         let (queue, ours, request) = unsafe { (Qp::of(qp), Mw::of(mw), &*request) };
         if !queue.instance.is_ours() {

@@ -10,9 +10,9 @@ use abi::verbs::{
     ibv_wq, ibv_wq_attr, ibv_wq_init_attr,
 };
 use nic::limits;
-use nic::wq::{KEY_LEN, Spread, WqState};
+use nic::steering::rss::{KEY_LEN, Spread, WqState};
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn create_wq(
     context: *mut ibv_context,
     attr: *mut ibv_wq_init_attr,
 ) -> *mut ibv_wq {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
         let (ours, init) = unsafe { (Context::usable(context)?, &*attr) };
         let flags = init.comp_mask & v::IBV_WQ_INIT_ATTR_FLAGS != 0;
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn create_wq(
 /// `ibv_modify_wq`, through the context's table: EINVAL for what ibv_modify_wq(3) does not allow, EOPNOTSUPP for flags, ENODEV
 /// for a parent's queue in a forked child.
 pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
         let (ours, attr) = unsafe { (Wq::of(wq), *attr) };
         if !ours.instance.is_ours() {
@@ -150,7 +150,7 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
 
 /// `ibv_destroy_wq`, through the context's table: EBUSY while a table names it.
 pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Wq::of(wq) };
         if ours.users.load(Ordering::Acquire) > 0 {
@@ -173,7 +173,7 @@ unsafe extern "C" fn post_wq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Wq::of(wq) };
         let posted = if ours.instance.is_ours() {
@@ -197,7 +197,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
 ) -> *mut ibv_rwq_ind_table {
     /// Numbers tables in this process.
     static NEXT: AtomicI32 = AtomicI32::new(1);
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
         let init = unsafe {
             Context::usable(context)?;
@@ -225,7 +225,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
 
 /// `ibv_destroy_rwq_ind_table`, through the context's table: EBUSY while a queue pair uses it.
 pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a table of ours, by the man page's contract.
         if unsafe { Table::of(table) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));

@@ -10,7 +10,7 @@ use abi::verbs::{self as v, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd, ibv
 use nic::{Inode, QpType};
 use wire::Qpn;
 
-use crate::border::{self, Errno};
+use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::context::Context;
 use crate::verbs::qp;
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
         let (ours, init) = unsafe { (Context::usable(context)?, *attr) };
         let both = v::IBV_XRCD_INIT_ATTR_FD | v::IBV_XRCD_INIT_ATTR_OFLAGS;
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 
 /// `ibv_close_xrcd`, through the context's table: EBUSY while queue pairs or shared receive queues made with it live.
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    border::or_errno(|| {
+    ffi_guard::or_errno(|| {
         // SAFETY: a domain of ours, by the man page's contract.
         if unsafe { Xrcd::of(xrcd) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
@@ -114,7 +114,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
-    border::or_null(|| {
+    ffi_guard::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
         let (ours, open) = unsafe { (Context::usable(context)?, &*attr) };
         let needed = v::IBV_QP_OPEN_ATTR_NUM | v::IBV_QP_OPEN_ATTR_XRCD | v::IBV_QP_OPEN_ATTR_TYPE;

@@ -237,8 +237,8 @@ pub fn path(address: IpAddr) -> Path {
         dest_qpn: Qpn::new(0x123_456),
         traffic_class: 0,
         hop_limit: 0,
-        detour: 0,
-        quiet: false,
+        source_port_epoch: 0,
+        no_multicast_loop: false,
     }
 }
 

@@ -75,7 +75,7 @@ impl Table {
         Ok(())
     }
 
-    /// Held while windows are bound or unbound and while regions are found free of windows.
+    /// DelayedAcks while windows are bound or unbound and while regions are found free of windows.
     pub(super) fn binding(&self) -> MutexGuard<'_, ()> {
         self.binding.lock().unwrap_or_else(PoisonError::into_inner)
     }

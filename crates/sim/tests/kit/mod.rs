@@ -6,7 +6,7 @@ pub mod connections;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use nic::events::EventQueue;
+use nic::device::async_events::AsyncEventQueue;
 use nic::{AddressVector, Cq, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use node::Node;
 use sim::{Mark, SimWorld};
@@ -30,7 +30,7 @@ pub struct Endpoint {
     pub qp: Arc<Qp>,
     pub sends: Arc<Cq>,
     pub receives: Arc<Cq>,
-    pub events: Arc<EventQueue>,
+    pub events: Arc<AsyncEventQueue>,
 }
 
 /// A SEND of a few bytes that completes as `wr_id`.
@@ -48,7 +48,7 @@ impl Endpoint {
     pub fn of(node: &SimNode, kind: QpType) -> Endpoint {
         let device = node.devices()[0].clone();
         let pd = Arc::new(device.alloc_pd().unwrap());
-        let events = EventQueue::new(Box::new(Mark::default()));
+        let events = AsyncEventQueue::new(Box::new(Mark::default()));
         let cq = || Cq::new(1024, None, events.clone()).unwrap();
         let (sends, receives) = (cq(), cq());
         let cap = QpCap {

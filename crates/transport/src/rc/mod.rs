@@ -106,7 +106,7 @@ enum Role {
 /// One RC queue pair, or an initiator or target of XRC.
 ///
 /// An idle one takes less than a KiB; its queues grow with use. Before it is dropped it must be failed
-/// ([`Rc::fail`]), so that it leaves the [`Window`](crate::Window) it may have entered.
+/// ([`Rc::fail`]), so that it leaves the [`CongestionWindow`](crate::CongestionWindow) it may have entered.
 #[derive(Debug)]
 pub struct Rc {
     state: State,
@@ -262,7 +262,7 @@ impl Rc {
         self.held = Hold::No;
     }
     /// The ACK held back, where there is one: the queue pair is about to go.
-    pub fn last_words(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
+    pub fn on_exit(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
         if std::mem::take(&mut self.held) != Hold::No {
             self.respond(batch, cx);
         }

@@ -15,8 +15,8 @@ use wire::{Mtu, Pkey, Psn, Qpn};
 
 use crate::TxBatch;
 use crate::op::{Context, QpEvent, SendWr};
+pub use crate::pacing::{Pace, State};
 use crate::rc::MAX_MESSAGE;
-pub use crate::unreliable::{Pace, State};
 use requester::Requester;
 use responder::Responder;
 

@@ -11,7 +11,7 @@ use wire::{Psn, Qpn};
 use super::{MAX_MESSAGE, Path};
 use crate::batch::{TxBatch, packet_len};
 use crate::op::{Context, SendOp, SendWr, Side, Status};
-use crate::unreliable::{Pace, Pacer, Takes, sent};
+use crate::pacing::{Pace, Pacer, Takes, sent};
 
 #[derive(Debug)]
 pub(super) struct Requester {

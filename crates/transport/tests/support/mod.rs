@@ -11,7 +11,7 @@ use transport::op::{
     Access, AtomicOp, Completion, Data, Flush, QpEvent, RecvWr, SendOp, SendWr, Side, Status, Tail,
 };
 use transport::rc::{Hold, RtrAttr, RtsAttr};
-use transport::{Context, Fault, Memory, Rc, Remote, Sge, TxBatch, Window};
+use transport::{CongestionWindow, Context, Fault, Memory, Rc, Remote, Sge, TxBatch};
 use wire::bth::{Aeth, Bth, NakCode, Syndrome};
 use wire::roce::{Header, Op, Packet, SendTail, Service};
 use wire::{Mtu, Pkey, Psn, Qpn, Rkey};
@@ -151,7 +151,7 @@ pub struct TestContext {
     pub receives: VecDeque<RecvWr>,
     pub completions: Vec<(Side, Completion)>,
     pub events: Vec<QpEvent>,
-    pub window: Window,
+    pub window: CongestionWindow,
 }
 
 impl Context for TestContext {
@@ -167,7 +167,7 @@ impl Context for TestContext {
     fn event(&mut self, event: QpEvent) {
         self.events.push(event);
     }
-    fn window(&self) -> &Window {
+    fn window(&self) -> &CongestionWindow {
         &self.window
     }
 }

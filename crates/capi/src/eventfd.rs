@@ -1,0 +1,63 @@
+//! The descriptors that C programs poll: an eventfd that counts events. Reading it takes one.
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use nic::Signal;
+
+use crate::ffi_guard::Errno;
+
+/// An event counter. The program sees its number, may poll it and may set O_NONBLOCK on it.
+#[derive(Clone, Debug)]
+pub(crate) struct Counter(Arc<OwnedFd>);
+
+impl Counter {
+    /// A counter at 0. EMFILE, ENFILE or ENOMEM where the system has no descriptor.
+    pub fn new() -> Result<Counter, Errno> {
+        // SAFETY: no pointer; the result is checked.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: a descriptor just made, owned by nobody else.
+        Ok(Counter(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
+    }
+
+    /// Its number.
+    pub fn fd(&self) -> c_int {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Signal for Counter {
+    fn signal(&self) {
+        let one = 1_u64;
+        // A failed write means 2^64 - 2 unread events, or a program that closed the descriptor: nobody listens.
+        // SAFETY: eight readable bytes.
+        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+    }
+    fn take_back(&self) {
+        let mut count = 0_u64;
+        let to = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
+        // Without waiting whatever the program made of the descriptor: a thread of it may have read the count by now.
+        // SAFETY: eight writable bytes, described by one iovec.
+        unsafe { libc::preadv2(self.fd(), &raw const to, 1, -1, libc::RWF_NOWAIT) };
+    }
+}
+
+/// Takes one event from a counter: blocks unless the program made the descriptor non-blocking. False with errno set where
+/// the read failed (EINTR, EAGAIN).
+///
+/// # Safety
+///
+/// Threads may be cancelled in here, which unwinds the caller's frames: they are `extern "C-unwind"` or plain Rust frames
+/// without destructors, and hold no lock.
+pub(crate) unsafe fn wait(fd: c_int) -> bool {
+    unsafe extern "C-unwind" {
+        fn read(fd: c_int, buf: *mut std::ffi::c_void, count: usize) -> isize;
+    }
+    let mut count = 0_u64;
+    // SAFETY: eight writable bytes. `read` is libc's, declared as what it is: a cancellation point that may unwind.
+    unsafe { read(fd, (&raw mut count).cast(), 8) == 8 }
+}

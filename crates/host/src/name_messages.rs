@@ -1,0 +1,125 @@
+//! What the names of `names` look like, and the messages between their bearers.
+//!
+//! | name | what |
+//! |---|---|
+//! | `verbena/1/block/0a3` | a block of queue pair numbers and communication ids, in hexadecimal |
+//! | `verbena/1/port/tcp/*/7174` | a port of a port space on all addresses |
+//! | `verbena/1/port/tcp/::/7174` | the same on all of a family |
+//! | `verbena/1/port/tcp/10.0.0.1/7174` | the same on one |
+//! | `verbena/1/shared/tcp/*/7174/1c0ffee5` | one of those who share it, with a random number in hexadecimal |
+//!
+//! The 1 is the version of these names and of the messages on their connections. One message is one packet:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 1 | 4 or 6, the IP version |
+//! | 3 | 0 |
+//! | 4 | interface index |
+//! | 2 + 2 | source port, destination port |
+//! | 4 + 4 | scopes of source and destination address |
+//! | 16 + 16 | source, destination address; an IPv4 address in the first four bytes |
+//! | rest | the packet, BTH to ICRC |
+//!
+//! Numbers are little-endian.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use node::Name;
+use node::world::{Datagram, Hold};
+use wire::mad::PortSpace;
+
+const PREFIX: &str = "verbena/1/";
+/// Bytes in front of a packet.
+const HEADER: usize = 52;
+
+/// The name as an abstract address, without the leading zero.
+pub fn text(name: Name) -> String {
+    match name {
+        Name::Block(block) => format!("{PREFIX}block/{block:03x}"),
+        Name::Port { space, addr, port } => {
+            format!("{PREFIX}port/{}/{}/{port}", space_name(space), addr_name(addr))
+        }
+        Name::Shared { space, addr, port, holder } => {
+            format!("{PREFIX}shared/{}/{}/{port}/{holder:x}", space_name(space), addr_name(addr))
+        }
+    }
+}
+
+fn addr_name(addr: Option<IpAddr>) -> String {
+    addr.map_or_else(|| "*".to_owned(), |addr| addr.to_string())
+}
+
+/// The name in an abstract address, without its leading zero.
+pub fn parse(text: &str) -> Option<Name> {
+    let mut parts = text.strip_prefix(PREFIX)?.split('/');
+    let name = match parts.next()? {
+        "block" => Name::Block(u16::from_str_radix(parts.next()?, 16).ok()?),
+        kind @ ("port" | "shared") => {
+            let space = parts.next()?;
+            let space = SPACES.into_iter().find(|&known| space_name(known) == space)?;
+            let addr = match parts.next()? {
+                "*" => None,
+                addr => Some(addr.parse().ok()?),
+            };
+            let port = parts.next()?.parse().ok()?;
+            match kind {
+                "port" => Name::Port { space, addr, port },
+                _ => {
+                    let holder = u32::from_str_radix(parts.next()?, 16).ok()?;
+                    Name::Shared { space, addr, port, holder }
+                }
+            }
+        }
+        _ => return None,
+    };
+    parts.next().is_none().then_some(name)
+}
+
+const SPACES: [PortSpace; 4] = [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ipoib, PortSpace::Ib];
+
+fn space_name(space: PortSpace) -> &'static str {
+    match space {
+        PortSpace::Tcp => "tcp",
+        PortSpace::Udp => "udp",
+        PortSpace::Ipoib => "ipoib",
+        PortSpace::Ib => "ib",
+    }
+}
+
+/// A packet's header in a message to another process.
+pub fn emit(datagram: &Datagram<'_>) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[0] = if datagram.source.is_ipv4() { 4 } else { 6 };
+    header[4..8].copy_from_slice(&datagram.interface.to_le_bytes());
+    for (end, port, scope, address) in [(&datagram.source, 8, 12, 20), (&datagram.dest, 10, 16, 36)] {
+        header[port..port + 2].copy_from_slice(&end.port().to_le_bytes());
+        match end {
+            SocketAddr::V4(v4) => header[address..address + 4].copy_from_slice(&v4.ip().octets()),
+            SocketAddr::V6(v6) => {
+                header[scope..scope + 4].copy_from_slice(&v6.scope_id().to_le_bytes());
+                header[address..address + 16].copy_from_slice(&v6.ip().octets());
+            }
+        }
+    }
+    header
+}
+
+/// The packet of a message from another process; `None` where it is none.
+pub fn read(message: &[u8]) -> Option<Datagram<'_>> {
+    let (header, bytes) = message.split_first_chunk::<HEADER>()?;
+    let u32_at = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let end = |port: usize, scope: usize, at: usize| {
+        let port = u16::from_le_bytes([header[port], header[port + 1]]);
+        let address: [u8; 16] = header[at..at + 16].try_into().ok()?;
+        match header[0] {
+            4 => {
+                let [a, b, c, d, ..] = address;
+                Some(SocketAddr::from((IpAddr::V4(Ipv4Addr::new(a, b, c, d)), port)))
+            }
+            6 => Some(SocketAddrV6::new(Ipv6Addr::from(address), port, 0, u32_at(scope)).into()),
+            _ => None,
+        }
+    };
+    let (source, dest) = (end(8, 12, 20)?, end(10, 16, 36)?);
+    Some(Datagram { source, dest, interface: u32_at(4), forwarded: true, hold: Hold::No, bytes })
+}

@@ -1,0 +1,266 @@
+//! The thread that serves whoever does not poll: targets of one-sided operations, completion channels, timers; and
+//! everything that is not a packet. One per host.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use node::{Guest, Input};
+
+use crate::counters::add;
+use crate::names::Listener;
+use crate::reactor::Source;
+use crate::rx_socket::{Delivery, Drained, RxSocket};
+use crate::sys;
+use crate::world::RealWorld;
+
+/// How often one event reads its socket before the others get their turn.
+const READS_PER_EVENT: usize = 16;
+/// How many sockets are read before timers and turns are looked after again.
+const EVENTS_PER_WAIT: usize = 16;
+/// For how long the engine looks again, rather than sleeps, where bulk came: the next of it is near, and waking a thread costs the
+/// sender, on whose core loopback packets arrive, a good part of a segmented send.
+const BULK_PAUSE: Duration = Duration::from_micros(30);
+/// When the engine tries a socket again at which messages wait and a thread of the program reads.
+const BUSY_PAUSE: Duration = Duration::from_micros(100);
+/// How long a guest is left alone that panicked, so that a panic in a timer does not take a whole processor.
+const AFTER_PANIC: Duration = Duration::from_millis(10);
+
+/// The engine's own state.
+struct Engine<G> {
+    world: Arc<RealWorld>,
+    guest: Arc<G>,
+    /// Sockets that polling threads serve: looked at again when their lease ends.
+    leased: Vec<Arc<RxSocket>>,
+    /// Names at which more processes want to connect than one event takes.
+    asked: Vec<Arc<Listener>>,
+    /// For packets of other processes.
+    bytes: Box<[u8]>,
+    /// When the guest is called again.
+    guest_at: Option<Instant>,
+    /// Bulk came lately: until then, on the world's clock, the engine does not sleep.
+    awake_until: u64,
+}
+
+/// Runs until `stop` is set and the bell rung. Meets whoever started it at the barrier, once it has the memory it works with.
+pub(crate) fn run<G: Guest>(world: Arc<RealWorld>, guest: Arc<G>, stop: &AtomicBool, at_work: Arc<Barrier>) {
+    sys::tighten_timers();
+    let bytes = vec![0; 1 << 16].into_boxed_slice();
+    let mut engine =
+        Engine { world, guest, leased: Vec::new(), asked: Vec::new(), bytes, guest_at: None, awake_until: 0 };
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
+    at_work.wait();
+    drop(at_work);
+    while !stop.load(Ordering::Acquire) {
+        let timeout = engine.timers();
+        let timeout = engine.backlogs().or(timeout);
+        let world = engine.world.clone();
+        match world.reactor.wait(&mut events, timeout) {
+            // The program's own threads may want this core.
+            Ok([]) if engine.awake_until > 0 => std::thread::yield_now(),
+            Ok(events) => events.iter().for_each(|event| engine.event(event.events, event.u64)),
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            // Nothing that a valid epoll instance can say; but never turn in circles at full speed.
+            Err(_) => std::thread::sleep(AFTER_PANIC),
+        }
+    }
+}
+
+impl<G: Guest> Engine<G> {
+    /// Does what is due; how long there is nothing to do (`None`: until something happens).
+    fn timers(&mut self) -> Option<Duration> {
+        let world = self.world.clone();
+        let due = world.alarm.take();
+        let now = Instant::now();
+        world.neighbours.recheck(now, &world.requests);
+        for (ticket, result) in world.neighbours.take_answers() {
+            self.guarded(|guest| guest.input(now, Input::Resolved { ticket, result }));
+        }
+        let is_due = due <= world.clock.nanos(now);
+        if is_due || self.guest_at.is_some_and(|at| at <= now) {
+            let fine = self.guarded(|guest| guest.expire(now));
+            self.guest_at = if fine { self.deadline() } else { Some(now + AFTER_PANIC) };
+        } else {
+            self.guest_at = self.deadline();
+        }
+        let lease_end = self.look_after_leases();
+        let own = [self.guest_at, world.neighbours.deadline()].into_iter().flatten();
+        let set = (!is_due).then_some(due);
+        let own = own.map(|at| world.clock.nanos(at)).chain(lease_end).chain(set).min().unwrap_or(u64::MAX);
+        if self.awake_until > 0 {
+            if world.clock.nanos(now) < self.awake_until {
+                return Some(Duration::ZERO);
+            }
+            self.awake_until = 0;
+        }
+        match world.alarm.sleep(own) {
+            u64::MAX => None,
+            at => Some(Duration::from_nanos(at.saturating_sub(world.clock.now()))),
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let mut deadline = None;
+        self.guarded(|guest| deadline = guest.deadline());
+        deadline
+    }
+
+    /// Takes back the sockets whose lease has ended; when the next one ends.
+    fn look_after_leases(&mut self) -> Option<u64> {
+        let now = self.world.clock.now();
+        let reactor = &self.world.reactor;
+        let mut next: Option<u64> = None;
+        self.leased.retain(|socket| match socket.lease.ends_at(now) {
+            Some(end) => {
+                next = Some(next.map_or(end, |next| next.min(end)));
+                true
+            }
+            None => {
+                socket.lease.taken_back(now);
+                socket.arm(reactor);
+                false
+            }
+        });
+        next
+    }
+
+    /// Goes on with what one event did not take: connections to names, and messages of connection managers that wait at sockets
+    /// with nothing else to read. How soon to come back where some are left.
+    fn backlogs(&mut self) -> Option<Duration> {
+        let world = self.world.clone();
+        std::mem::take(&mut self.asked).into_iter().for_each(|listener| self.accept(listener));
+        let mut again = (!self.asked.is_empty()).then_some(Duration::ZERO);
+        world.rx_sockets.each_with_backlog(|socket| {
+            let mut drained = Drained::Empty;
+            self.guarded(|guest| {
+                let to =
+                    Delivery { guest, clock: &world.clock, counters: &world.counters, alarm: &world.alarm };
+                drained = socket.drain(READS_PER_EVENT, None, &to);
+            });
+            if drained == Drained::Busy {
+                again = again.or(Some(BUSY_PAUSE));
+            } else if socket.has_backlog() {
+                again = Some(Duration::ZERO);
+            }
+        });
+        again
+    }
+
+    /// Accepts some of the connections to a name, and notes where there are more.
+    fn accept(&mut self, listener: Arc<Listener>) {
+        let known = self.asked.iter().any(|asked| asked.token() == listener.token());
+        if listener.accept(&self.world.reactor) && !known {
+            self.asked.push(listener);
+        }
+    }
+
+    fn event(&mut self, events: u32, token: u64) {
+        let world = self.world.clone();
+        // Removed since the event: nothing to do.
+        let Some(source) = world.reactor.get(token) else { return };
+        match source {
+            Source::Bell => {
+                world.alarm.bell.silence();
+                if world.sweep_asked.load(Ordering::Acquire) {
+                    self.guarded(|guest| {
+                        let RealWorld { clock, counters, alarm, .. } = &*world;
+                        let to = Delivery { guest, clock, counters, alarm };
+                        world.rx_sockets.drain_all(&to);
+                    });
+                    world.sweep_asked.store(false, Ordering::Release);
+                }
+            }
+            Source::Receive(socket) => self.packets(events, &socket),
+            Source::Frames(socket) => {
+                self.guarded(|guest| socket.drain(READS_PER_EVENT, guest, &world.counters));
+            }
+            Source::Send(socket) => {
+                self.guarded(|guest| socket.report_errors(guest, &world.counters));
+            }
+            Source::Interfaces => self.interfaces(),
+            Source::Neighbours => world.neighbours.follow(),
+            Source::Listener(listener) => self.accept(listener),
+            Source::Connection(connection) => {
+                let mut bytes = std::mem::take(&mut self.bytes);
+                let mut open = true;
+                self.guarded(|guest| {
+                    open = connection.read(READS_PER_EVENT, &mut bytes, &world.counters, |datagram| {
+                        world.rx_sockets.note_forwarded(datagram.source, datagram.dest, &world.opener());
+                        guest.input(Instant::now(), Input::Datagram(datagram));
+                    });
+                });
+                self.bytes = bytes;
+                if !open {
+                    connection.close(&world.reactor);
+                }
+            }
+            Source::Bearer(bearer) => {
+                if let Some(name) = world.names.ended(&bearer, &world.reactor) {
+                    self.guarded(|guest| guest.input(Instant::now(), Input::Gone(name)));
+                }
+            }
+        }
+    }
+
+    /// Packets wait at a socket, or an error does.
+    fn packets(&mut self, events: u32, socket: &Arc<RxSocket>) {
+        let world = self.world.clone();
+        let readable = events & libc::EPOLLIN as u32 != 0;
+        let shared = socket.lease.is_shared();
+        if readable && !shared && socket.lease.ends_at(world.clock.now()).is_some() {
+            return self.leave_to_poller(socket);
+        }
+        let polled_at = world.rx_sockets.polled_at();
+        let mut drained = Drained::Empty;
+        self.guarded(|guest| {
+            let to = Delivery { guest, clock: &world.clock, counters: &world.counters, alarm: &world.alarm };
+            drained = match shared {
+                true => socket.drain_in_turn(READS_PER_EVENT, &to),
+                false => socket.drain(READS_PER_EVENT, None, &to),
+            };
+        });
+        match drained {
+            Drained::Some { bulk } => {
+                let now = world.clock.now();
+                socket.lease.engine_found(now, polled_at);
+                world.rx_sockets.delivered_by_engine(socket, now);
+                if bulk {
+                    self.awake_until = now + BULK_PAUSE.as_nanos() as u64;
+                }
+            }
+            // Its thread may have found it empty before this packet came.
+            Drained::Busy => self.leave_to_poller(socket),
+            Drained::Empty => {}
+        }
+    }
+
+    fn leave_to_poller(&mut self, socket: &Arc<RxSocket>) {
+        socket.lease.renew(self.world.clock.now().max(1));
+        socket.disarm(&self.world.reactor);
+        if !self.leased.iter().any(|leased| leased.token == socket.token) {
+            self.leased.push(socket.clone());
+        }
+    }
+
+    fn interfaces(&mut self) {
+        let world = self.world.clone();
+        if let Some(known) = world.interfaces.follow(&world.requests) {
+            world.rx_sockets.follow(&known, &world.opener());
+            world.tx.retain(|address| known.bearing(address, 0).is_some(), &world.reactor);
+            self.guarded(|guest| guest.input(Instant::now(), Input::Interfaces(&known.list)));
+        }
+    }
+
+    /// Calls the guest; a panic in it is counted, and the thread lives on. False where it panicked.
+    fn guarded(&self, call: impl FnOnce(&G)) -> bool {
+        // The guest's own locks tell it what was left half-done; ours are not held here, but for a receive token, which
+        // guards nothing but buffers.
+        let fine = catch_unwind(AssertUnwindSafe(|| call(&self.guest))).is_ok();
+        if !fine {
+            add(&self.world.counters.panics, 1);
+            let _ = catch_unwind(self.world.config.on_panic);
+        }
+        fine
+    }
+}

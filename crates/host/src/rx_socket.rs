@@ -1,0 +1,345 @@
+//! One socket that receives: its receive token, its lease, and how what it brings reaches the guest.
+//!
+//! Whoever reads the socket holds the token until what was read is dispatched: two threads that drain one socket would
+//! reorder packets, and go-back-N turns that into a storm of NAKs.
+//!
+//! Data comes first: messages of connection managers wait in [`Management`] until the socket is read empty, and are served a few
+//! at a time with a look at the socket in between. So a flood of them takes what time data leaves.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::Instant;
+
+use node::world::{Datagram, Hold};
+use node::{Guest, Input};
+
+use crate::alarm::Alarm;
+use crate::clock::Clock;
+use crate::counters::{Counters, add};
+use crate::fork::Fd;
+use crate::lease::Lease;
+use crate::management::Management;
+use crate::reactor::{IN, Reactor};
+use crate::sys::{self, ControlBuffer};
+
+/// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders wait for them.
+const READS_PER_ACK: usize = 4;
+/// What is read at once and is longer than any single packet of ours: there may be more where it came from.
+const BULK: usize = 8_192;
+/// Messages of connection managers that are served between two looks at the socket.
+const SLICE: usize = 4;
+/// A thread of the program that finds data at each of so many polls in a row serves one of them all the same.
+const POLLS_PER_MESSAGE: u32 = 32;
+
+/// A socket on the RoCEv2 port of one of our addresses.
+pub(crate) struct RxSocket {
+    fd: Fd,
+    /// Its name with the engine.
+    pub(crate) token: u64,
+    /// Our address.
+    pub(crate) dest: SocketAddr,
+    /// The interface that bears it.
+    pub(crate) interface: u32,
+    /// The one flow it is connected to, if it is.
+    pub(crate) peer: Option<SocketAddr>,
+    receiver: Mutex<Receiver>,
+    /// Whether polling threads serve it, the engine, or both.
+    pub(crate) lease: Lease,
+    /// When it last brought something.
+    delivered_at: AtomicU64,
+    /// Messages of connection managers were left waiting.
+    backlog: AtomicBool,
+    /// Whether the engine is told of packets. Held while the engine's interest follows: were the two to part, nobody would
+    /// read the socket any more.
+    armed: Mutex<bool>,
+}
+
+/// What the holder of the token works with.
+struct Receiver {
+    bytes: Box<[u8]>,
+    /// Datagrams dropped so far, as the socket told last (SO_RXQ_OVFL).
+    dropped: u32,
+    management: Management,
+    /// Polls that found data while messages waited.
+    passed_over: u32,
+}
+
+/// What became of an attempt to read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Drained {
+    /// Another thread holds the token.
+    Busy,
+    /// Nothing there.
+    Empty,
+    /// Packets were dispatched; `bulk`: more at once than any single packet of ours.
+    Some { bulk: bool },
+}
+
+/// Where packets go.
+pub(crate) struct Delivery<'a, G> {
+    pub(crate) guest: &'a G,
+    pub(crate) clock: &'a Clock,
+    pub(crate) counters: &'a Counters,
+    /// Wakes the engine.
+    pub(crate) alarm: &'a Alarm,
+}
+
+/// How far reading a socket has come.
+enum Read {
+    /// Nothing is left in it.
+    All,
+    /// There may be more.
+    Enough,
+}
+
+impl RxSocket {
+    pub(crate) fn new(
+        fd: Fd,
+        token: u64,
+        dest: SocketAddr,
+        interface: u32,
+        peer: Option<SocketAddr>,
+    ) -> RxSocket {
+        RxSocket {
+            fd,
+            token,
+            dest,
+            interface,
+            peer,
+            receiver: Mutex::new(Receiver {
+                // The longest UDP datagram, and so the longest that segments are put together to.
+                bytes: vec![0; 1 << 16].into_boxed_slice(),
+                dropped: 0,
+                management: Management::new(peer.is_some()),
+                passed_over: 0,
+            }),
+            lease: Lease::default(),
+            delivered_at: AtomicU64::new(0),
+            backlog: AtomicBool::new(false),
+            armed: Mutex::new(true),
+        }
+    }
+
+    /// Reads at most `limit` times and dispatches. A thread of the program that polls (`polled`: since just now) stops
+    /// behind anything but bulk: more is likely behind that only, and the program comes back at once.
+    pub(crate) fn drain<G: Guest>(
+        &self,
+        limit: usize,
+        polled: Option<Instant>,
+        to: &Delivery<'_, G>,
+    ) -> Drained {
+        match self.receiver.try_lock() {
+            Ok(mut receiver) => self.drain_with(&mut receiver, limit, polled, to),
+            // A guest that panicked left no half-done work in here.
+            Err(TryLockError::Poisoned(poisoned)) => {
+                self.drain_with(&mut poisoned.into_inner(), limit, polled, to)
+            }
+            Err(TryLockError::WouldBlock) => Drained::Busy,
+        }
+    }
+
+    /// For the engine, holding no lock: waits until it has the token, then reads at most `limit` times and dispatches. Where it
+    /// runs on the processor of the very thread that holds it, trying again would only keep that thread from going on.
+    pub(crate) fn drain_in_turn<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
+        let mut receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        self.drain_with(&mut receiver, limit, None, to)
+    }
+
+    #[inline]
+    fn drain_with<G: Guest>(
+        &self,
+        receiver: &mut Receiver,
+        limit: usize,
+        polled: Option<Instant>,
+        to: &Delivery<'_, G>,
+    ) -> Drained {
+        let mut drained = Drained::Empty;
+        let read = self.read_up_to(receiver, limit, polled, to, &mut drained);
+        if drained != Drained::Empty {
+            to.guest.release(false);
+        }
+        if !receiver.management.is_empty() || self.has_backlog() {
+            self.manage(receiver, read, limit, polled, to, &mut drained);
+        }
+        drained
+    }
+
+    /// Reads at most `limit` times and dispatches the data.
+    #[inline]
+    fn read_up_to<G: Guest>(
+        &self,
+        receiver: &mut Receiver,
+        limit: usize,
+        polled: Option<Instant>,
+        to: &Delivery<'_, G>,
+        drained: &mut Drained,
+    ) -> Read {
+        for n in 1..=limit {
+            match self.read(receiver, polled, to) {
+                Ok((bytes, data)) => {
+                    let before = *drained == Drained::Some { bulk: true };
+                    *drained = Drained::Some { bulk: before || bytes >= BULK };
+                    if n.is_multiple_of(READS_PER_ACK) {
+                        to.guest.release(false);
+                    }
+                    if polled.is_some() && bytes < BULK && data {
+                        return Read::Enough;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Read::All,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // An ICMP error that somebody forged (nothing is sent from here): reading it took it away.
+                Err(_) => add(&to.counters.receive_errors, 1),
+            }
+        }
+        Read::Enough
+    }
+
+    /// Serves messages of connection managers: up to `limit` while the socket brings nothing else, a few where it does. What is
+    /// left is the engine's.
+    #[cold]
+    fn manage<G: Guest>(
+        &self,
+        receiver: &mut Receiver,
+        mut read: Read,
+        limit: usize,
+        polled: Option<Instant>,
+        to: &Delivery<'_, G>,
+        drained: &mut Drained,
+    ) {
+        let mut left = limit;
+        while left > 0 {
+            let slice = match (&read, polled) {
+                (_, None) | (Read::All, Some(_)) => SLICE,
+                (Read::Enough, Some(_)) => {
+                    receiver.passed_over = receiver.passed_over.wrapping_add(1);
+                    usize::from(receiver.passed_over.is_multiple_of(POLLS_PER_MESSAGE))
+                }
+            };
+            let served = self.serve(receiver, slice.min(left), to);
+            if served > 0 && *drained == Drained::Empty {
+                *drained = Drained::Some { bulk: false };
+            }
+            left -= served;
+            if served < SLICE || matches!(read, Read::Enough) {
+                break;
+            }
+            read = self.read_up_to(receiver, SLICE, polled, to, drained);
+            to.guest.release(false);
+        }
+        let backlog = !receiver.management.is_empty();
+        if !self.backlog.swap(backlog, Ordering::AcqRel) && backlog {
+            to.alarm.set(0);
+        }
+    }
+
+    /// Hands at most `most` messages of connection managers to the guest; how many there were.
+    fn serve<G: Guest>(&self, receiver: &mut Receiver, most: usize, to: &Delivery<'_, G>) -> usize {
+        let messages = std::iter::from_fn(|| receiver.management.pop()).take(most);
+        messages
+            .map(|message| self.dispatch(Instant::now(), message.source, &message.bytes, Hold::No, to))
+            .count()
+    }
+
+    fn dispatch<G: Guest>(
+        &self,
+        now: Instant,
+        source: SocketAddr,
+        bytes: &[u8],
+        hold: Hold,
+        to: &Delivery<'_, G>,
+    ) {
+        let (dest, interface) = (self.dest, self.interface);
+        let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes };
+        to.guest.input(now, Input::Datagram(datagram));
+    }
+
+    /// One recvmsg and its dispatch: how many bytes it brought, and whether data was among them.
+    #[inline]
+    fn read<G: Guest>(
+        &self,
+        receiver: &mut Receiver,
+        polled: Option<Instant>,
+        to: &Delivery<'_, G>,
+    ) -> io::Result<(usize, bool)> {
+        let mut control = ControlBuffer::new();
+        let received = sys::receive(&self.fd, &mut receiver.bytes, &mut control, 0)?;
+        let now = polled.unwrap_or_else(Instant::now);
+        self.delivered_at.store(to.clock.nanos(now), Ordering::Relaxed);
+        let mut size = received.len;
+        for (level, kind, data) in received.control {
+            match (level, kind) {
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    size = sys::first_int(data).and_then(|size| usize::try_from(size).ok()).unwrap_or(size);
+                }
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                    let dropped = sys::first_int(data).unwrap_or(0) as u32;
+                    add(&to.counters.overflow_drops, dropped.wrapping_sub(receiver.dropped) as usize);
+                    receiver.dropped = dropped;
+                }
+                _ => {}
+            }
+        }
+        let Some(source) = received.address.filter(|_| !received.truncated && size > 0) else {
+            add(&to.counters.receive_errors, 1);
+            return Ok((0, true));
+        };
+        let packets = receiver.bytes[..received.len].chunks(size);
+        let count = packets.len();
+        add(&to.counters.receives, 1);
+        add(&to.counters.packets_received, count);
+        let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
+        let mut data = false;
+        for bytes in packets {
+            if !Management::takes(bytes) {
+                data = true;
+                self.dispatch(now, source, bytes, hold, to);
+            } else if !receiver.management.push(source, bytes) {
+                add(&to.counters.management_drops, 1);
+            }
+        }
+        Ok((received.len, data))
+    }
+
+    /// Whether messages of connection managers were left waiting by whoever read the socket last.
+    #[inline]
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.backlog.load(Ordering::Acquire)
+    }
+
+    /// When it last brought something, in nanoseconds of the clock.
+    pub(crate) fn delivered_at(&self) -> u64 {
+        self.delivered_at.load(Ordering::Relaxed)
+    }
+
+    /// Has the engine told of packets again; of those that wait, at once.
+    pub(crate) fn arm(&self, reactor: &Reactor) {
+        self.set_armed(true, reactor);
+    }
+
+    /// Leaves packets to the polling thread.
+    pub(crate) fn disarm(&self, reactor: &Reactor) {
+        self.set_armed(false, reactor);
+    }
+
+    fn set_armed(&self, to: bool, reactor: &Reactor) {
+        let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+        if *armed != to {
+            *armed = to;
+            if to {
+                reactor.resume(self.token, self, IN);
+            } else {
+                reactor.pause(self);
+            }
+        }
+    }
+}
+
+impl AsRawFd for RxSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}

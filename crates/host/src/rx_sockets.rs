@@ -1,0 +1,376 @@
+//! The RoCEv2 port of this host's addresses: which sockets are open, which of them a polling thread looks at, which
+//! flows have one of their own.
+//!
+//! The port is opened on each address, never on the wildcard, and shared with the other processes of this user
+//! (SO_REUSEPORT): a hash decides which of them gets a packet. One that is not its owner hands the packet over; a flow
+//! for which that happens again and again gets a socket at its owner that is connected to the peer, and then the
+//! kernel itself takes it there.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use node::Guest;
+
+use crate::Config;
+use crate::clock::Clock;
+use crate::counters::{Counters, add};
+use crate::fork::Fd;
+use crate::interfaces::Known;
+use crate::lease::LEASE_NANOS;
+use crate::reactor::{IN, Reactor, Source};
+use crate::rx_socket::{Delivery, Drained, RxSocket};
+use crate::sockets::{self, ROCE_PORT, endpoint};
+use crate::sys;
+
+/// Most flows with a socket of their own.
+const MAX_PROMOTED: usize = 64;
+/// A flow that was silent for so long may lose its socket to another.
+const SILENT_NANOS: u64 = 100_000_000;
+/// Most flows whose forwarded packets are counted.
+const MAX_COUNTED: usize = 1024;
+/// Most sockets that polling threads look at each time.
+const MAX_HOT: usize = 8;
+/// A hot socket that brought nothing for so long may lose its place.
+const COLD_NANOS: u64 = 1_000_000;
+/// A hot socket that brought something within this time is tried before the others.
+const WARM_NANOS: u64 = 50_000;
+/// Every how many fruitless polls a socket is tried that is not hot.
+const COLD_TURN: u32 = 16;
+/// How often one poll reads a socket that brings bundles.
+const READS_PER_POLL: usize = 8;
+/// Rounds of as many reads in which a process that may end empties a socket.
+const SWEEP_ROUNDS: u32 = 1024;
+
+/// Which hot socket's turn it is: that of the next one that brought something just now. Each eighth round, or where there is
+/// no such one, all have their turns.
+fn next_hot(hot: &[Arc<RxSocket>], turn: u32, now: u64) -> usize {
+    let turn = turn as usize;
+    let is_warm = |&index: &usize| now.saturating_sub(hot[index].delivered_at()) < WARM_NANOS;
+    let everyone = (turn / hot.len()).is_multiple_of(8);
+    let warm = (turn..turn + hot.len()).map(|t| t % hot.len()).find(is_warm).filter(|_| !everyone);
+    warm.unwrap_or(turn % hot.len())
+}
+
+/// All sockets that receive.
+#[derive(Default)]
+pub(crate) struct RxSockets {
+    state: Mutex<State>,
+    lineup: ArcSwap<Lineup>,
+    /// Counts fruitless polls; says whose turn it is.
+    turn: AtomicU32,
+    /// When somebody last polled.
+    polled_at: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    attached: Vec<u32>,
+    /// Packets of each flow (peer, our address) that came by way of another process.
+    forwarded: HashMap<(SocketAddr, SocketAddr), u32>,
+}
+
+/// The sockets in the order they are polled.
+#[derive(Default)]
+struct Lineup {
+    sockets: Vec<Arc<RxSocket>>,
+    /// So many in front are hot: they brought the latest packets.
+    hot: usize,
+}
+
+/// What opening sockets needs.
+pub(crate) struct Opener<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) clock: &'a Clock,
+    pub(crate) reactor: &'a Reactor,
+    pub(crate) counters: &'a Counters,
+}
+
+impl RxSockets {
+    /// Opens the port on all addresses of an interface. The error is an errno: that of the first address that was
+    /// refused, where none could be opened.
+    pub(crate) fn attach(&self, interface: u32, known: &Known, with: &Opener<'_>) -> Result<(), i32> {
+        let mut state = self.lock();
+        if known.by_index(interface).is_none() {
+            return Err(libc::ENODEV);
+        }
+        let new = !state.attached.contains(&interface);
+        if new {
+            state.attached.push(interface);
+        }
+        let result = self.open_missing(&state, known, with);
+        let opened = self.lineup.load().sockets.iter().any(|socket| socket.interface == interface);
+        match result {
+            Err(error) if !opened => {
+                if new {
+                    state.attached.retain(|attached| *attached != interface);
+                }
+                Err(sys::errno(&error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Follows a change of addresses: closes what is gone, opens what is new.
+    pub(crate) fn follow(&self, known: &Known, with: &Opener<'_>) {
+        let state = self.lock();
+        let lineup = self.lineup.load_full();
+        let stays = |socket: &&Arc<RxSocket>| {
+            let address = socket.dest.ip();
+            known
+                .by_index(socket.interface)
+                .is_some_and(|interface| address.is_multicast() || interface.addresses.contains(&address))
+        };
+        let gone = lineup.sockets.iter().filter(|socket| !stays(socket));
+        gone.for_each(|socket| with.reactor.remove(socket.token, &**socket));
+        let hot = lineup.sockets[..lineup.hot].iter().filter(stays).count();
+        let sockets = lineup.sockets.iter().filter(stays).cloned().collect();
+        self.lineup.store(Arc::new(Lineup { sockets, hot }));
+        // A refused address is counted; there is nobody to return the error to.
+        let _ = self.open_missing(&state, known, with);
+    }
+
+    /// The first error is returned, after all addresses have been tried.
+    fn open_missing(&self, state: &State, known: &Known, with: &Opener<'_>) -> io::Result<()> {
+        let mut result = Ok(());
+        for interface in known.list.iter().filter(|interface| state.attached.contains(&interface.index)) {
+            for &address in &interface.addresses {
+                let dest = endpoint(address, ROCE_PORT, interface.index);
+                if self
+                    .lineup
+                    .load()
+                    .sockets
+                    .iter()
+                    .any(|socket| socket.dest == dest && socket.peer.is_none())
+                {
+                    continue;
+                }
+                if let Err(error) = self.open(dest, interface.index, None, with) {
+                    add(&with.counters.addresses_refused, 1);
+                    result = result.and(Err(error));
+                }
+            }
+        }
+        result
+    }
+
+    fn open(
+        &self,
+        dest: SocketAddr,
+        interface: u32,
+        peer: Option<SocketAddr>,
+        with: &Opener<'_>,
+    ) -> io::Result<()> {
+        let fd = sockets::receiver(dest, peer, with.config)?;
+        self.add(fd, dest, interface, peer, with)
+    }
+
+    /// Opens the port on the address of a multicast group, for what comes in through one interface. Every process that
+    /// does gets its own copy of each packet.
+    pub(crate) fn join(&self, interface: u32, group: IpAddr, with: &Opener<'_>) -> io::Result<()> {
+        let _state = self.lock();
+        let (fd, dest) = sockets::group_receiver(group, interface, with.config)?;
+        self.add(fd, dest, interface, None, with)
+    }
+
+    /// Undoes [`RxSockets::join`].
+    pub(crate) fn leave(&self, interface: u32, group: IpAddr, reactor: &Reactor) {
+        let _state = self.lock();
+        let lineup = self.lineup.load_full();
+        let goes = |socket: &&Arc<RxSocket>| socket.dest.ip() == group && socket.interface == interface;
+        let stays = |socket: &&Arc<RxSocket>| !goes(socket);
+        lineup.sockets.iter().filter(goes).for_each(|socket| reactor.remove(socket.token, &**socket));
+        let hot = lineup.sockets[..lineup.hot].iter().filter(stays).count();
+        let sockets = lineup.sockets.iter().filter(stays).cloned().collect();
+        self.lineup.store(Arc::new(Lineup { sockets, hot }));
+    }
+
+    fn add(
+        &self,
+        fd: Fd,
+        dest: SocketAddr,
+        interface: u32,
+        peer: Option<SocketAddr>,
+        with: &Opener<'_>,
+    ) -> io::Result<()> {
+        let socket = Arc::new(RxSocket::new(fd, with.reactor.token(), dest, interface, peer));
+        with.reactor.add(socket.token, &*socket, IN, Source::Receive(socket.clone()))?;
+        let lineup = self.lineup.load();
+        let mut sockets = lineup.sockets.clone();
+        sockets.push(socket);
+        self.lineup.store(Arc::new(Lineup { sockets, hot: lineup.hot }));
+        Ok(())
+    }
+
+    /// Counts a packet of `peer` that came by way of another process; at the configured number its flow gets a socket.
+    pub(crate) fn note_forwarded(&self, peer: SocketAddr, dest: SocketAddr, with: &Opener<'_>) {
+        let mut state = self.lock();
+        if state.forwarded.len() >= MAX_COUNTED {
+            // Flows that matter are soon counted again.
+            state.forwarded.clear();
+        }
+        let count = state.forwarded.entry((peer, dest)).or_insert(0);
+        *count = count.saturating_add(1);
+        if !count.is_multiple_of(with.config.promote_after.max(1)) {
+            return;
+        }
+        let lineup = self.lineup.load_full();
+        let base = lineup.sockets.iter().find(|socket| socket.dest == dest && socket.peer.is_none());
+        let already = lineup.sockets.iter().any(|socket| socket.dest == dest && socket.peer == Some(peer));
+        let Some(base) = base.filter(|_| !already) else { return };
+        if !self.make_room(&lineup, &mut state, with) {
+            return;
+        }
+        if self.open(dest, base.interface, Some(peer), with).is_ok() {
+            add(&with.counters.promotions, 1);
+        }
+    }
+
+    /// Closes the longest silent flow's socket where there are too many; false where none is silent.
+    fn make_room(&self, lineup: &Lineup, state: &mut State, with: &Opener<'_>) -> bool {
+        let promoted = || lineup.sockets.iter().filter(|socket| socket.peer.is_some());
+        if promoted().count() < MAX_PROMOTED {
+            return true;
+        }
+        let Some(oldest) = promoted().min_by_key(|socket| socket.delivered_at()) else { return false };
+        if with.clock.now().saturating_sub(oldest.delivered_at()) < SILENT_NANOS {
+            return false;
+        }
+        with.reactor.remove(oldest.token, &**oldest);
+        // Should it speak up again, it is counted from the start.
+        state.forwarded.retain(|(peer, dest), _| Some(*peer) != oldest.peer || *dest != oldest.dest);
+        let stays = |socket: &&Arc<RxSocket>| socket.token != oldest.token;
+        let hot = lineup.sockets[..lineup.hot].iter().filter(stays).count();
+        self.lineup
+            .store(Arc::new(Lineup { sockets: lineup.sockets.iter().filter(stays).cloned().collect(), hot }));
+        true
+    }
+
+    /// Tries the socket whose turn it is, for a thread that polls a completion queue. One that another thread reads counts as empty.
+    #[inline]
+    pub(crate) fn poll<G: Guest>(&self, to: &Delivery<'_, G>) -> Drained {
+        let lineup = self.lineup.load();
+        let Lineup { sockets, hot } = &**lineup;
+        if sockets.is_empty() {
+            return Drained::Empty;
+        }
+        let instant = Instant::now();
+        let now = to.clock.nanos(instant);
+        self.polled_at.store(now, Ordering::Relaxed);
+        let turn = self.turn.load(Ordering::Relaxed);
+        let cold = sockets.len() - hot;
+        let index = if *hot == 0 {
+            turn as usize % cold
+        } else if cold > 0 && turn % COLD_TURN == COLD_TURN - 1 {
+            hot + (turn / COLD_TURN) as usize % cold
+        } else {
+            next_hot(&sockets[..*hot], turn, now)
+        };
+        let socket = &sockets[index];
+        if index < *hot {
+            socket.lease.renew(now);
+        }
+        match socket.drain(READS_PER_POLL, Some(instant), to) {
+            found @ Drained::Some { .. } => {
+                if index >= *hot {
+                    self.heat(socket, now);
+                }
+                socket.lease.poll_found();
+                found
+            }
+            Drained::Empty | Drained::Busy => {
+                self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
+                Drained::Empty
+            }
+        }
+    }
+
+    /// Takes what waits at any of the sockets now to the guest, [`SWEEP_ROUNDS`] times a socket at most because peers may go on
+    /// sending; where another thread does, waits until it has.
+    pub(crate) fn drain_all<G: Guest>(&self, to: &Delivery<'_, G>) {
+        for socket in &self.lineup.load().sockets {
+            for _ in 0..SWEEP_ROUNDS {
+                if socket.drain_in_turn(READS_PER_POLL, to) == Drained::Empty {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Whether nothing is open.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lineup.load().sockets.is_empty()
+    }
+
+    /// Calls `serve` for each socket at which messages of connection managers wait.
+    pub(crate) fn each_with_backlog(&self, mut serve: impl FnMut(&RxSocket)) {
+        let lineup = self.lineup.load();
+        lineup.sockets.iter().filter(|socket| socket.has_backlog()).for_each(|socket| serve(socket));
+    }
+
+    /// When a thread last polled, in nanoseconds of the clock.
+    pub(crate) fn polled_at(&self) -> u64 {
+        self.polled_at.load(Ordering::Relaxed)
+    }
+
+    /// Hands all sockets back to the engine at once: the calling thread stops polling.
+    pub(crate) fn end_polling(&self, reactor: &Reactor) {
+        let lineup = self.lineup.load();
+        for socket in &lineup.sockets[..lineup.hot] {
+            socket.lease.end();
+            socket.arm(reactor);
+        }
+    }
+
+    /// The engine got packets out of a socket: where a thread polls, that is for it from now on.
+    pub(crate) fn delivered_by_engine(&self, socket: &Arc<RxSocket>, now: u64) {
+        if now.saturating_sub(self.polled_at.load(Ordering::Relaxed)) < LEASE_NANOS {
+            self.heat(socket, now);
+        }
+    }
+
+    /// Makes a socket hot, where there is room or another went cold.
+    fn heat(&self, socket: &Arc<RxSocket>, now: u64) {
+        let place = |lineup: &Lineup| {
+            let index = lineup.sockets.iter().position(|other| other.token == socket.token)?;
+            if index < lineup.hot {
+                return None;
+            }
+            if lineup.hot < MAX_HOT {
+                return Some((index, lineup.hot, lineup.hot + 1));
+            }
+            let hot = &lineup.sockets[..lineup.hot];
+            let coldest = (0..hot.len()).min_by_key(|&index| hot[index].delivered_at())?;
+            let idle = now.saturating_sub(hot[coldest].delivered_at());
+            (idle > COLD_NANOS).then_some((index, coldest, lineup.hot))
+        };
+        // Most calls end here, without the lock.
+        if place(&self.lineup.load()).is_none() {
+            return;
+        }
+        let _state = self.lock();
+        let lineup = self.lineup.load();
+        if let Some((from, to, hot)) = place(&lineup) {
+            let mut sockets = lineup.sockets.clone();
+            sockets.swap(from, to);
+            self.lineup.store(Arc::new(Lineup { sockets, hot }));
+        }
+    }
+
+    /// Closes all sockets, but for those that a thread is reading just now: these a moment later.
+    pub(crate) fn close(&self, reactor: &Reactor) {
+        let _state = self.lock();
+        let lineup = self.lineup.swap(Arc::default());
+        for socket in &lineup.sockets {
+            reactor.remove(socket.token, &**socket);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,376 @@
+//! The way out: one unconnected UDP socket for each pair of processes, runs of equal packets in one segmented send,
+//! each packet sealed with the IPv4 identification the kernel will give it.
+//!
+//! Messages of connection managers leave from sockets that they share whomever they are for: anybody can provoke one, and a
+//! socket for each address, traffic class and hop limit that strangers name would be a socket for each stranger.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use nic::Path;
+use node::{Guest, Input};
+use socket2::{MsgHdr, SockAddr, SockRef};
+use transport::TxBatch;
+use transport::batch::Run;
+use wire::Qpn;
+use wire::icrc::{self, Flow};
+
+use crate::Config;
+use crate::clock::Clock;
+use crate::counters::{Counters, add};
+use crate::fork::Fd;
+use crate::reactor::{ERRORS_ONLY, Reactor, Source};
+use crate::sockets::{self, ROCE_PORT, Sending, endpoint};
+use crate::sys::{self, ControlBuffer, HopControl};
+
+/// Most sockets that send.
+const MAX_SOCKETS: usize = 256;
+/// A detour that nobody has taken for so long is closed when the next one opens.
+const OLD_DETOUR: Duration = Duration::from_secs(10);
+/// Most source ports of one flow. What is repeated still finds new ones: the port used longest ago is given up for it.
+const MAX_DETOURS: usize = 8;
+/// Such a new port is had no earlier than so long after the one before.
+const DETOURS_APART: Duration = Duration::from_millis(50);
+
+/// The opcode of RC FLUSH (IBA annex A19).
+const FLUSH: u8 = 0x1c;
+
+/// All sockets that send.
+#[derive(Default)]
+pub(crate) struct Tx {
+    sockets: RwLock<Sockets>,
+}
+
+/// At most [`MAX_SOCKETS`]: comparing a few keys is faster than hashing one.
+type Sockets = BTreeMap<Key, Arc<SendSocket>>;
+
+/// What shares a socket, and so a source port.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    source: IpAddr,
+    dest: IpAddr,
+    interface: u32,
+    /// The upper bits of the destination queue pair: the process at the far end.
+    block: u16,
+    traffic_class: u8,
+    hop_limit: u8,
+    source_port_epoch: u32,
+    no_multicast_loop: bool,
+}
+
+impl From<&Path> for Key {
+    fn from(path: &Path) -> Key {
+        if path.dest_qpn == Qpn::GSI {
+            let dest = match path.source {
+                IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            };
+            let &Path { source, interface, source_port_epoch, .. } = path;
+            return Key {
+                source,
+                dest,
+                interface,
+                block: 0,
+                traffic_class: 0,
+                hop_limit: 0,
+                source_port_epoch,
+                no_multicast_loop: false,
+            };
+        }
+        Key {
+            source: path.source,
+            dest: path.dest,
+            interface: path.interface,
+            block: (path.dest_qpn.get() >> 12) as u16,
+            traffic_class: path.traffic_class,
+            hop_limit: path.hop_limit,
+            source_port_epoch: path.source_port_epoch,
+            no_multicast_loop: path.no_multicast_loop,
+        }
+    }
+}
+
+/// One of them.
+pub(crate) struct SendSocket {
+    fd: Fd,
+    token: u64,
+    source: SocketAddr,
+    /// Where all its packets go; `None` for one that is shared.
+    to: Option<To>,
+    segmented: AtomicBool,
+    opened_at: u64,
+    used_at: AtomicU64,
+    /// How FLUSH is sealed.
+    for_rxe: bool,
+}
+
+/// Where packets go.
+struct To {
+    flow: Flow,
+    dest: SockAddr,
+    /// Traffic class and hop limit, where they are not the socket's.
+    hops: Option<HopControl>,
+}
+
+impl To {
+    fn new(source: SocketAddr, dest: IpAddr, interface: u32, hops: Option<HopControl>) -> To {
+        let dest = endpoint(dest, ROCE_PORT, interface);
+        To { flow: Flow { source, dest }, dest: dest.into(), hops }
+    }
+}
+
+/// What sending needs beside the sockets.
+pub(crate) struct Sender<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) clock: &'a Clock,
+    pub(crate) reactor: &'a Reactor,
+    pub(crate) counters: &'a Counters,
+}
+
+impl Tx {
+    /// Seals and sends a batch; what can not be sent is counted.
+    pub(crate) fn send(&self, path: &Path, batch: &mut TxBatch, with: &Sender<'_>) {
+        // On lo the wire itself is this host: IP_MULTICAST_LOOP keeps nothing off it.
+        let heard_by_nobody = path.no_multicast_loop && path.dest.is_multicast() && path.source.is_loopback();
+        if batch.is_empty() || heard_by_nobody {
+            return;
+        }
+        let key = Key::from(path);
+        let found = self.sockets.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let Some(socket) = found.or_else(|| self.open(key, with).ok()) else {
+            add(&with.counters.packets_dropped_sending, batch.len());
+            return;
+        };
+        socket.used_at.store(with.clock.roughly(), Ordering::Relaxed);
+        let (bytes, runs) = batch.parts_mut();
+        match &socket.to {
+            Some(to) => socket.send(bytes, runs, to, with),
+            None => {
+                let hops = sys::hop_control(path.source.is_ipv4(), path.traffic_class, path.hop_limit);
+                let to = To::new(socket.source, path.dest, path.interface, Some(hops));
+                socket.send(bytes, runs, &to, with);
+            }
+        }
+    }
+
+    /// Closes all sockets of addresses that are gone.
+    pub(crate) fn retain(&self, ours: impl Fn(IpAddr) -> bool, reactor: &Reactor) {
+        let mut sockets = self.sockets.write().unwrap_or_else(PoisonError::into_inner);
+        sockets.retain(|key, socket| {
+            let stays = ours(key.source);
+            if !stays {
+                reactor.remove(socket.token, &socket.fd);
+            }
+            stays
+        });
+    }
+
+    fn open(&self, key: Key, with: &Sender<'_>) -> io::Result<Arc<SendSocket>> {
+        let Key { source, dest, interface, traffic_class, hop_limit, no_multicast_loop, .. } = key;
+        let mut sockets = self.sockets.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(socket) = sockets.get(&key).or_else(|| in_place_of(&sockets, &key, with)) {
+            return Ok(socket.clone());
+        }
+        let (fd, source) = sockets::sender(
+            &Sending { source, dest, interface, traffic_class, hop_limit, no_multicast_loop },
+            with.config,
+        )?;
+        let shared = dest.is_unspecified();
+        let now = with.clock.roughly();
+        let socket = Arc::new(SendSocket {
+            fd,
+            token: with.reactor.token(),
+            source,
+            to: (!shared).then(|| To::new(source, dest, interface, None)),
+            segmented: AtomicBool::new(with.config.segmentation && !shared),
+            opened_at: now,
+            used_at: AtomicU64::new(now),
+            for_rxe: key.source_port_epoch.is_multiple_of(2),
+        });
+        with.reactor.add(socket.token, &socket.fd, ERRORS_ONLY, Source::Send(socket.clone()))?;
+        make_room(&mut sockets, &key, with);
+        sockets.insert(key, socket.clone());
+        Ok(socket)
+    }
+}
+
+/// The sockets of a flow, whatever their detour.
+fn of_flow<'a>(
+    sockets: &'a Sockets,
+    flow: &'a Key,
+) -> impl Iterator<Item = (&'a Key, &'a Arc<SendSocket>)> + 'a {
+    sockets.iter().filter(|(key, _)| Key { source_port_epoch: flow.source_port_epoch, ..**key } == *flow)
+}
+
+/// The socket that a detour has to do with: where a flow has many ports and had a new one just now.
+fn in_place_of<'a>(sockets: &'a Sockets, key: &'a Key, with: &Sender<'_>) -> Option<&'a Arc<SendSocket>> {
+    let newest = of_flow(sockets, key).map(|(_, socket)| socket.opened_at).max()?;
+    let age = Duration::from_nanos(with.clock.roughly().saturating_sub(newest));
+    if age >= DETOURS_APART || of_flow(sockets, key).count() < MAX_DETOURS {
+        return None;
+    }
+    // An even detour and an odd one seal differently.
+    let alike = || {
+        of_flow(sockets, key).filter(|(other, _)| other.source_port_epoch % 2 == key.source_port_epoch % 2)
+    };
+    let turn = (key.source_port_epoch / 2) as usize % alike().count().max(1);
+    alike().nth(turn).or_else(|| of_flow(sockets, key).next()).map(|(_, socket)| socket)
+}
+
+/// Closes old detours of the same flow, its least recently used one where it has too many, and the least recently used socket
+/// of all where there are too many.
+fn make_room(sockets: &mut Sockets, new: &Key, with: &Sender<'_>) {
+    let now = with.clock.roughly();
+    let idle = |socket: &SendSocket| now.saturating_sub(socket.used_at.load(Ordering::Relaxed));
+    let close = |sockets: &mut Sockets, key: Option<Key>| {
+        if let Some((key, socket)) = key.and_then(|key| sockets.remove_entry(&key)) {
+            debug_assert!(key != *new, "it is not there yet");
+            with.reactor.remove(socket.token, &socket.fd);
+        }
+    };
+    let is_old = |socket: &SendSocket| Duration::from_nanos(idle(socket)) > OLD_DETOUR;
+    let old: Vec<Key> =
+        of_flow(sockets, new).filter(|(_, socket)| is_old(socket)).map(|(key, _)| *key).collect();
+    old.into_iter().for_each(|key| close(sockets, Some(key)));
+    if of_flow(sockets, new).count() >= MAX_DETOURS {
+        let idlest = of_flow(sockets, new).max_by_key(|(_, socket)| idle(socket)).map(|(key, _)| *key);
+        close(sockets, idlest);
+    }
+    if sockets.len() >= MAX_SOCKETS {
+        let idlest = sockets.iter().max_by_key(|(_, socket)| idle(socket)).map(|(key, _)| *key);
+        close(sockets, idlest);
+    }
+}
+
+impl SendSocket {
+    /// Sends packets run by run.
+    fn send(&self, bytes: &mut [u8], runs: &[Run], to: &To, with: &Sender<'_>) {
+        let mut rest = bytes;
+        for run in runs {
+            let (packets, after) = rest.split_at_mut(run.len);
+            if self.segmented.load(Ordering::Relaxed) {
+                self.send_run(packets, run.size, to, with);
+            } else {
+                packets.chunks_mut(run.size).for_each(|packet| self.send_run(packet, run.size, to, with));
+            }
+            rest = after;
+        }
+    }
+
+    /// Seals packets of one size, of which the last may be shorter, and sends them with one system call.
+    fn send_run(&self, packets: &mut [u8], size: usize, to: &To, with: &Sender<'_>) {
+        let count = packets.len().div_ceil(size);
+        for (id, packet) in packets.chunks_mut(size).enumerate() {
+            self.seal(&to.flow, id as u16, packet);
+        }
+        let Err(error) = self.send_segments(packets, (count > 1).then_some(size), to, with) else {
+            add(&with.counters.packets_sent, count);
+            return;
+        };
+        if count == 1 || !refuses_segments(&error) {
+            add(&with.counters.packets_dropped_sending, count);
+            return;
+        }
+        // The path may take single packets: a device without checksum offload, a segment longer than it allows.
+        let mut sent = 0;
+        for packet in packets.chunks_mut(size) {
+            self.seal(&to.flow, 0, packet);
+            sent += usize::from(self.send_segments(packet, None, to, with).is_ok());
+        }
+        add(&with.counters.packets_sent, sent);
+        add(&with.counters.packets_dropped_sending, count - sent);
+        if sent > 0 && self.segmented.swap(false, Ordering::Relaxed) {
+            add(&with.counters.segmentation_given_up, 1);
+        }
+    }
+
+    /// The kernel's rdma_rxe has an ICRC of its own for FLUSH, and takes no other; a Verbena takes both. Who takes the standard's
+    /// only gets it with the next try, which leaves by a detour.
+    fn seal(&self, flow: &Flow, id: u16, packet: &mut [u8]) {
+        if self.for_rxe && packet.first() == Some(&FLUSH) {
+            icrc::seal_rxe_flush(flow, id, packet);
+        } else {
+            icrc::seal(flow, id, packet);
+        }
+    }
+
+    /// One sendmsg. An ICMP error that waits makes it fail once with an errno that has nothing to do with it.
+    fn send_segments(
+        &self,
+        bytes: &[u8],
+        segment: Option<usize>,
+        to: &To,
+        with: &Sender<'_>,
+    ) -> io::Result<()> {
+        let buffers = [IoSlice::new(bytes)];
+        let control = segment.map(|size| sys::segment_control(size as u16));
+        let mut message = MsgHdr::new().with_addr(&to.dest).with_buffers(&buffers);
+        if let Some(control) = &control {
+            message = message.with_control(control);
+        } else if let Some(hops) = &to.hops {
+            message = message.with_control(hops);
+        }
+        let mut attempts = 0;
+        loop {
+            add(&with.counters.sends, 1);
+            match SockRef::from(&self.fd).sendmsg(&message, libc::MSG_DONTWAIT) {
+                Ok(_) => return Ok(()),
+                Err(error) if is_full(&error) || attempts == 2 => return Err(error),
+                Err(_) => attempts += 1,
+            }
+        }
+    }
+
+    /// Tells the guest of the ICMP errors for what was sent here (IP_RECVERR, ip(7)).
+    pub(crate) fn report_errors<G: Guest>(&self, guest: &G, counters: &Counters) {
+        let mut bytes = [0; 2048];
+        let mut control = ControlBuffer::new();
+        // As many as may wait; the rest is told by the next event.
+        for _ in 0..64 {
+            let Ok(received) = sys::receive(&self.fd, &mut bytes, &mut control, libc::MSG_ERRQUEUE) else {
+                return;
+            };
+            let Some(dest) = received.address else { continue };
+            let errno =
+                received.control.into_iter().find_map(|(level, kind, data)| icmp_errno(level, kind, data));
+            let Some(errno) = errno else { continue };
+            add(&counters.icmp_errors, 1);
+            let source = self.source.ip();
+            let sent = &bytes[..received.len];
+            guest.input(Instant::now(), Input::Unreachable { dest: dest.ip(), source, errno, sent });
+        }
+    }
+}
+
+impl AsRawFd for SendSocket {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// What the kernel says where a path has no segmented sends (net/ipv4/udp.c, udp_send_skb).
+fn refuses_segments(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOPROTOOPT)
+    )
+}
+
+/// The errno in a control message about an ICMP error. Errors that this host itself found (a packet longer than the
+/// link takes) were returned by the send already.
+fn icmp_errno(level: i32, kind: i32, data: &[u8]) -> Option<i32> {
+    let v4 = level == libc::IPPROTO_IP && kind == libc::IP_RECVERR;
+    let v6 = level == libc::IPPROTO_IPV6 && kind == libc::IPV6_RECVERR;
+    // sock_extended_err: errno (4), origin, ICMP type, code, padding, info (4), data (4).
+    let from_icmp = matches!(data.get(4), Some(&(libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6)));
+    sys::first_int(data).filter(|_| (v4 || v6) && from_icmp)
+}

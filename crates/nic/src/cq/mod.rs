@@ -1,0 +1,491 @@
+//! Completion queues and the channels that tell of them.
+
+pub mod counter;
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use transport::op::{Completion, Status};
+
+use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
+use crate::device::event_queue::EventQueue;
+use crate::{Device, Error, Persist, Signal, limits};
+
+/// Which completion the next event is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// Any.
+    Next,
+    /// One whose sender asked for it, or an error.
+    Solicited,
+}
+
+/// A completion channel: tells which of its queues have something.
+pub struct Channel {
+    ready: EventQueue<Arc<Cq>>,
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Channel")
+    }
+}
+
+impl Channel {
+    /// A channel whose owner is told by `signal`, once an event.
+    pub fn new(signal: Box<dyn Signal>) -> Arc<Channel> {
+        Arc::new(Channel { ready: EventQueue::new(signal) })
+    }
+    /// Takes the oldest event.
+    pub fn pop(&self) -> Option<Arc<Cq>> {
+        self.ready.pop()
+    }
+    /// Forgets the events of a queue that is being destroyed.
+    pub fn forget(&self, cq: &Arc<Cq>) {
+        self.ready.take_back(|c| Arc::ptr_eq(c, cq));
+    }
+    fn push(&self, cq: Arc<Cq>) {
+        self.ready.push(cq);
+    }
+}
+
+thread_local! {
+    static ADDED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// How many completions this thread has added, to whatever queues; runs over.
+#[inline]
+pub fn added() -> u32 {
+    ADDED.get()
+}
+
+/// When a completion was added, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// On the device's own clock, which never steps.
+    pub raw_ns: u64,
+    /// Since 1970.
+    pub wall_ns: u64,
+}
+
+/// The time, for queues that stamp their completions or moderate their events: completions come about in threads that
+/// have no time to hand over.
+pub trait Clock: Send + Sync {
+    /// For deadlines.
+    fn now(&self) -> Instant;
+    /// For completions.
+    fn stamp(&self) -> Stamp;
+}
+
+/// What a completion queue does beside queueing.
+#[derive(Clone, Default)]
+pub struct CqExtras {
+    /// Every completion bears the time of its coming.
+    pub stamped: bool,
+    /// A full queue loses its oldest completion and goes on (IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN).
+    pub ignore_overrun: bool,
+    /// Without it neither stamps nor moderation.
+    pub clock: Option<Arc<dyn Clock>>,
+    /// Whose timers end the waiting of moderated events.
+    pub device: Weak<Device>,
+}
+
+impl std::fmt::Debug for CqExtras {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CqExtras")
+    }
+}
+
+/// How events are held back (ibv_modify_cq(3)): until so many completions came, or so long after the first of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moderation {
+    /// Completions; 0 and 1 hold nothing back.
+    pub count: u16,
+    /// Microseconds; 0 holds nothing back.
+    pub period_us: u16,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<(Completion, Stamp)>,
+    armed: Option<Arm>,
+    capacity: usize,
+    overrun: bool,
+    moderation: Moderation,
+    /// Completions that would have raised an event, had it not been held back.
+    held_back: u16,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    me: Weak<Cq>,
+    state: Mutex<State>,
+    /// Completions in the queue, readable without the lock: an empty poll costs no more.
+    len: AtomicUsize,
+    channel: Option<Arc<Channel>>,
+    events: Arc<AsyncEventQueue>,
+    extras: CqExtras,
+    /// The owner's mark, such as the address of its C structure.
+    pub cookie: AtomicU64,
+}
+
+/// Something to tell once all locks are released.
+#[derive(Debug)]
+pub enum Note {
+    /// A completion event.
+    Channel(Arc<Channel>, Arc<Cq>),
+    /// An asynchronous event.
+    Async(Arc<AsyncEventQueue>, AsyncEvent),
+    /// A completion event that is held back until then.
+    Later(Instant, Arc<Cq>),
+    /// A peer's FLUSH is to be done.
+    Persist(Box<Persist>),
+}
+
+impl Note {
+    /// Tells it.
+    pub fn send(self) {
+        match self {
+            Note::Channel(channel, cq) => channel.push(cq),
+            Note::Async(queue, event) => queue.push(event),
+            Note::Later(at, cq) => {
+                if let Some(device) = cq.extras.device.upgrade() {
+                    device.look_after_cq(at, &cq);
+                }
+            }
+            Note::Persist(work) => work.hand_out(),
+        }
+    }
+}
+
+impl Cq {
+    /// A queue of at least `cqe` completions, 1 to [`limits::MAX_CQE`].
+    pub fn new(
+        cqe: u32,
+        channel: Option<Arc<Channel>>,
+        events: Arc<AsyncEventQueue>,
+    ) -> Result<Arc<Cq>, Error> {
+        Cq::with(cqe, channel, events, CqExtras::default())
+    }
+    /// The same with extras.
+    pub fn with(
+        cqe: u32,
+        channel: Option<Arc<Channel>>,
+        events: Arc<AsyncEventQueue>,
+        extras: CqExtras,
+    ) -> Result<Arc<Cq>, Error> {
+        if cqe == 0 || cqe > limits::MAX_CQE {
+            return Err(Error::Invalid("cqe is 0 or above max_cqe"));
+        }
+        let state = State { capacity: cqe as usize, ..State::default() };
+        Ok(Arc::new_cyclic(|me| Cq {
+            me: me.clone(),
+            state: Mutex::new(state),
+            len: AtomicUsize::new(0),
+            channel,
+            events,
+            extras,
+            cookie: AtomicU64::new(0),
+        }))
+    }
+    /// Completions it holds at most.
+    pub fn capacity(&self) -> u32 {
+        self.lock().capacity as u32
+    }
+    /// Changes the size; not below what it holds now.
+    pub fn resize(&self, cqe: u32) -> Result<(), Error> {
+        let mut state = self.lock();
+        if cqe == 0 || cqe > limits::MAX_CQE || (cqe as usize) < state.queue.len() {
+            return Err(Error::Invalid("cqe is out of range"));
+        }
+        state.capacity = cqe as usize;
+        Ok(())
+    }
+    /// The channel it reports to.
+    pub fn channel(&self) -> Option<&Arc<Channel>> {
+        self.channel.as_ref()
+    }
+    /// Whether there is nothing to poll.
+    pub fn is_empty(&self) -> bool {
+        self.len.load(Ordering::Acquire) == 0
+    }
+    /// Hands the oldest completions, at most `max`, to `take`; returns how many. An overrun queue gives the error.
+    pub fn poll(&self, max: usize, mut take: impl FnMut(Completion)) -> Result<usize, Error> {
+        if self.is_empty() {
+            return Ok(0);
+        }
+        let mut state = self.lock();
+        if state.overrun {
+            return Err(Error::Invalid("completion queue was overrun"));
+        }
+        let n = max.min(state.queue.len());
+        state.queue.drain(..n).for_each(|(completion, _)| take(completion));
+        self.len.store(state.queue.len(), Ordering::Release);
+        Ok(n)
+    }
+    /// The oldest completion and when it came. An overrun queue gives the error.
+    pub fn poll_one(&self) -> Result<Option<(Completion, Stamp)>, Error> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let mut state = self.lock();
+        if state.overrun {
+            return Err(Error::Invalid("completion queue was overrun"));
+        }
+        let oldest = state.queue.pop_front();
+        self.len.store(state.queue.len(), Ordering::Release);
+        Ok(oldest)
+    }
+    /// Changes how events are held back; one that is held back now is no longer.
+    pub fn moderate(&self, moderation: Moderation) {
+        let mut state = self.lock();
+        state.moderation = moderation;
+        self.release(state);
+    }
+    /// The time of an event held back is over.
+    pub(crate) fn period_over(&self) {
+        self.release(self.lock());
+    }
+    /// Sends the event that is held back, if there is one.
+    fn release(&self, mut state: std::sync::MutexGuard<'_, State>) {
+        if std::mem::take(&mut state.held_back) == 0 {
+            return;
+        }
+        state.armed = None;
+        drop(state);
+        if let (Some(channel), Some(me)) = (&self.channel, self.me.upgrade()) {
+            channel.push(me);
+        }
+    }
+    /// Asks for one event at the next completion added from now on.
+    pub fn arm(&self, arm: Arm) {
+        let mut state = self.lock();
+        // A request for any completion is not narrowed by a later one for solicited ones only.
+        if state.armed != Some(Arm::Next) {
+            state.armed = Some(arm);
+        }
+    }
+    /// Removes the completions of a queue pair that is being reset.
+    pub fn forget_qp(&self, qpn: wire::Qpn) {
+        self.retain(|c| c.qpn != qpn);
+    }
+    /// Removes what a queue pair that is being destroyed had received or flushed: whoever takes up a receive posts the next, and a
+    /// flushed request says no more than the destruction does. What its send queue had done stays.
+    pub fn forget_all_but_sent(&self, qpn: wire::Qpn) {
+        let was_sent = |c: &Completion| c.status != Status::WrFlush && !c.opcode.is_receive();
+        self.retain(|c| c.qpn != qpn || was_sent(c));
+    }
+    fn retain(&self, stays: impl Fn(&Completion) -> bool) {
+        let mut state = self.lock();
+        state.queue.retain(|(c, _)| stays(c));
+        self.len.store(state.queue.len(), Ordering::Release);
+    }
+    /// Adds a completion; what must be told afterwards is added to `notes`.
+    pub(crate) fn push(&self, completion: Completion, notes: &mut Vec<Note>) {
+        let stamp = match &self.extras.clock {
+            Some(clock) if self.extras.stamped => clock.stamp(),
+            _ => Stamp::default(),
+        };
+        let mut state = self.lock();
+        if state.overrun {
+            return;
+        }
+        // A queue that can not grow, for want of memory, is full.
+        if state.queue.len() >= state.capacity || state.queue.try_reserve(1).is_err() {
+            if !self.extras.ignore_overrun {
+                state.overrun = true;
+                if let Some(me) = self.me.upgrade() {
+                    let event = AsyncEvent { kind: EventKind::CqError, element: Element::Cq(me) };
+                    notes.push(Note::Async(self.events.clone(), event));
+                }
+                return;
+            }
+            if state.queue.pop_front().is_none() {
+                // Not even room for one.
+                return;
+            }
+        }
+        state.queue.push_back((completion, stamp));
+        ADDED.set(ADDED.get().wrapping_add(1));
+        self.len.store(state.queue.len(), Ordering::Release);
+        let fires = match state.armed {
+            None => false,
+            Some(Arm::Next) => true,
+            Some(Arm::Solicited) => completion.solicited,
+        };
+        if fires {
+            self.fire(&mut state, completion.status, notes);
+        }
+    }
+    /// A completion that raises an event: now, or as the moderation says. Errors are not held back.
+    fn fire(&self, state: &mut State, status: Status, notes: &mut Vec<Note>) {
+        let (Some(channel), Some(me)) = (&self.channel, self.me.upgrade()) else {
+            state.armed = None;
+            return;
+        };
+        let Moderation { count, period_us } = state.moderation;
+        let wait = count > 1 && period_us > 0 && status == Status::Success;
+        if wait && let Some(clock) = &self.extras.clock {
+            state.held_back += 1;
+            if state.held_back == 1 {
+                let at = clock.now() + Duration::from_micros(period_us.into());
+                notes.push(Note::Later(at, me.clone()));
+            }
+            if state.held_back < count {
+                return;
+            }
+        }
+        state.held_back = 0;
+        state.armed = None;
+        notes.push(Note::Channel(channel.clone(), me));
+    }
+    /// Whether completions were lost because the queue was full.
+    pub fn is_overrun(&self) -> bool {
+        self.lock().overrun
+    }
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use transport::op::Completed;
+    use wire::Qpn;
+    use wire::roce::SendTail;
+
+    use super::*;
+
+    struct Count(Arc<AtomicU64>);
+
+    impl Signal for Count {
+        fn signal(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn take_back(&self) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts up with every look.
+    struct Ticks(Instant, AtomicU64);
+
+    impl Clock for Ticks {
+        fn now(&self) -> Instant {
+            self.0
+        }
+        fn stamp(&self) -> Stamp {
+            let raw_ns = self.1.fetch_add(1, Ordering::Relaxed);
+            Stamp { raw_ns, wall_ns: raw_ns + 100 }
+        }
+    }
+
+    fn completion(wr_id: u64, status: Status) -> Completion {
+        Completion {
+            wr_id,
+            status,
+            opcode: Completed::Send,
+            byte_len: 0,
+            tail: SendTail::None,
+            qpn: Qpn::new(1),
+            source_qp: Qpn::new(0),
+            solicited: status != Status::Success,
+            header: Default::default(),
+            tm: Default::default(),
+        }
+    }
+
+    /// A queue of four on a channel; the completion events there are, and the asynchronous ones.
+    fn queue(extras: CqExtras) -> (Arc<Cq>, Arc<AtomicU64>, Arc<AsyncEventQueue>) {
+        let told = Arc::new(AtomicU64::new(0));
+        let channel = Channel::new(Box::new(Count(told.clone())));
+        let events = AsyncEventQueue::new(Box::new(Count(Arc::default())));
+        (Cq::with(4, Some(channel), events.clone(), extras).unwrap(), told, events)
+    }
+
+    fn ticking() -> CqExtras {
+        // The tests' own clock is wherever a clock happens to stand.
+        #[allow(clippy::disallowed_methods)]
+        let clock = Ticks(Instant::now(), AtomicU64::new(1));
+        CqExtras { stamped: true, clock: Some(Arc::new(clock)), ..CqExtras::default() }
+    }
+
+    /// Adds completions and tells what there is to tell; the times at which events held back want to be looked at.
+    fn add(cq: &Cq, ids: std::ops::Range<u64>, status: Status) -> usize {
+        let mut notes = Vec::new();
+        ids.for_each(|id| cq.push(completion(id, status), &mut notes));
+        let later = notes.iter().filter(|n| matches!(n, Note::Later(..))).count();
+        notes.into_iter().for_each(Note::send);
+        later
+    }
+
+    #[test]
+    fn completions_bear_the_time_of_their_coming() {
+        let (cq, ..) = queue(ticking());
+        add(&cq, 0..2, Status::Success);
+        let stamps: Vec<_> = (0..2).map(|_| cq.poll_one().unwrap().unwrap().1).collect();
+        assert_eq!(stamps, [Stamp { raw_ns: 1, wall_ns: 101 }, Stamp { raw_ns: 2, wall_ns: 102 }]);
+        assert_eq!(cq.poll_one(), Ok(None));
+    }
+
+    #[test]
+    fn a_queue_that_is_overrun_says_so_once_and_gives_nothing_more() {
+        let (cq, _, events) = queue(CqExtras::default());
+        add(&cq, 0..6, Status::Success);
+        assert!(cq.is_overrun() && cq.poll_one().is_err() && cq.poll(9, |_| ()).is_err());
+        assert_eq!(events.pop().map(|e| e.kind), Some(EventKind::CqError));
+        assert!(events.pop().is_none());
+    }
+
+    #[test]
+    fn a_queue_that_ignores_overrun_loses_the_oldest() {
+        let (cq, _, events) = queue(CqExtras { ignore_overrun: true, ..CqExtras::default() });
+        add(&cq, 0..6, Status::Success);
+        let mut ids = Vec::new();
+        assert_eq!(cq.poll(9, |c| ids.push(c.wr_id)), Ok(4));
+        assert_eq!((ids, events.pop().is_none()), (vec![2, 3, 4, 5], true));
+    }
+
+    #[test]
+    fn moderated_events_wait_for_so_many_completions_or_so_long() {
+        let (cq, told, _) = queue(ticking());
+        let told = || told.load(Ordering::Relaxed);
+        cq.moderate(Moderation { count: 3, period_us: 50 });
+        cq.arm(Arm::Next);
+        assert_eq!((add(&cq, 0..2, Status::Success), told()), (1, 0), "held back, with one alarm");
+        assert_eq!((add(&cq, 2..3, Status::Success), told()), (0, 1), "the third");
+        cq.poll(9, |_| ()).unwrap();
+        cq.arm(Arm::Next);
+        assert_eq!((add(&cq, 0..1, Status::Success), told()), (1, 1));
+        cq.period_over();
+        assert_eq!(told(), 2, "the period");
+        cq.period_over();
+        assert_eq!(told(), 2, "an event is sent once");
+        cq.arm(Arm::Next);
+        add(&cq, 1..2, Status::WrFlush);
+        assert_eq!(told(), 3, "errors do not wait");
+        cq.arm(Arm::Next);
+        add(&cq, 2..3, Status::Success);
+        cq.moderate(Moderation::default());
+        assert_eq!(told(), 4, "nothing is left behind");
+    }
+
+    #[test]
+    fn a_queue_grows_and_shrinks_but_not_below_what_it_holds() {
+        let (cq, ..) = queue(CqExtras::default());
+        add(&cq, 0..3, Status::Success);
+        assert!(cq.resize(2).is_err());
+        cq.resize(8).unwrap();
+        add(&cq, 3..8, Status::Success);
+        assert!(!cq.is_overrun());
+        assert_eq!(cq.poll(99, |_| ()), Ok(8));
+        cq.resize(1).unwrap();
+        assert_eq!(cq.capacity(), 1);
+    }
+}

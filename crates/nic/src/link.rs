@@ -1,0 +1,75 @@
+//! What the adapter asks of the world around it.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use transport::TxBatch;
+use wire::Qpn;
+
+use crate::Persist;
+
+/// Where packets go, and as whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Our address.
+    pub source: IpAddr,
+    /// The peer's address, of the same family.
+    pub dest: IpAddr,
+    /// Index of our interface (the scope of a link-local address).
+    pub interface: u32,
+    /// Destination queue pair. Its upper bits tell peer processes apart, so flows to two of them never share a
+    /// source port.
+    pub dest_qpn: Qpn,
+    /// IPv4 ToS or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// TTL or hop limit; 0 leaves the system's default.
+    pub hop_limit: u8,
+    /// Counts up when the flow is suspected to end at a process that is stopped: each value leaves from another
+    /// source port.
+    pub source_port_epoch: u32,
+    /// What goes to a multicast group does not come back to this host.
+    pub no_multicast_loop: bool,
+}
+
+/// The way out of an adapter: shared by all its queue pairs, called with their lock held, so it must not wait.
+pub trait Outlet: Send + Sync + 'static {
+    /// Seals (ICRC) and sends the packets of `batch`, in order. What can not be sent is lost and counted, as on any
+    /// wire; protocols above retransmit.
+    fn send(&self, path: &Path, batch: &mut TxBatch);
+    /// Takes what is sent to a multicast group in through an interface, until [`Outlet::leave`]. Not called twice for the same
+    /// group. The error is an errno, such as ENODEV or ENOBUFS.
+    fn join(&self, interface: u32, group: IpAddr) -> Result<(), i32>;
+    /// Undoes [`Outlet::join`].
+    fn leave(&self, interface: u32, group: IpAddr);
+    /// Gets ready for whole Ethernet frames on an interface; once for each [`Outlet::close_frames`]. The error is an
+    /// errno: EPERM where the process may not (CAP_NET_RAW), as in worlds that have no frames.
+    fn open_frames(&self, _interface: u32) -> Result<(), i32> {
+        Err(libc::EPERM)
+    }
+    /// Undoes [`Outlet::open_frames`].
+    fn close_frames(&self, _interface: u32) {}
+    /// Sends a frame, from the destination's hardware address to the end of the payload. The error is an errno: EMSGSIZE for
+    /// one longer than the link takes, EINVAL for one shorter than its header, others where it was lost.
+    fn send_frame(&self, _interface: u32, _frame: &[u8]) -> Result<(), i32> {
+        Err(libc::EPERM)
+    }
+    /// Begins or ends to take in all frames of an interface. Not called twice with the same wish. Ending does not fail.
+    fn watch_frames(&self, _interface: u32, _watch: bool) -> Result<(), i32> {
+        Err(libc::EPERM)
+    }
+    /// A peer waits until memory lies on its storage: `work` is run in a thread that may wait. Called with no lock held.
+    fn persist(&self, work: Persist);
+    /// Somebody wants to be woken (by the node's `expire`) at `at` or earlier.
+    fn wake_at(&self, at: Instant);
+    /// Fills `bytes` from a cryptographically secure generator.
+    fn fill_random(&self, bytes: &mut [u8]);
+}
+
+/// Somebody to tell that there is something to fetch: the C functions write to an eventfd, a simulation sets a mark.
+/// Called under the lock of the queue it belongs to: must not wait, nor call back.
+pub trait Signal: Send + Sync {
+    /// One more thing to fetch.
+    fn signal(&self);
+    /// One thing less: it was taken back before anybody fetched it.
+    fn take_back(&self);
+}

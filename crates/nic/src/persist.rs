@@ -1,0 +1,66 @@
+//! FLUSH to persistence (IBA annex A19). Waiting for the storage is nothing to do under a lock, nor in a thread that receives:
+//! the engine remembers the FLUSH, the world runs it where waiting harms nobody ([`Outlet::persist`](crate::Outlet::persist)),
+//! and the engine is told.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use transport::rc::FlushTask;
+
+use crate::Qp;
+use crate::cq::Note;
+use crate::qp::Inner;
+use crate::qp::engine::Engine;
+
+/// Memory that shall lie on its storage before a peer is answered.
+#[derive(Debug)]
+pub struct Persist {
+    qp: Arc<Qp>,
+    task: FlushTask,
+    /// Protection domain that the key is of.
+    pd: u32,
+    /// What the queue pair lets its peer do.
+    access: u32,
+    /// Which FLUSH of the queue pair it is.
+    serial: u32,
+}
+
+impl Persist {
+    /// Gives it to the world.
+    pub(crate) fn hand_out(self) {
+        let qp = self.qp.clone();
+        qp.pd().device.outlet.persist(self);
+    }
+
+    /// Waits until it is done, then lets the answer leave. Call it with no lock held; `now` is asked when the wait is over.
+    pub fn run(self, now: impl FnOnce() -> Instant) {
+        let Persist { qp, task, pd, access, serial } = self;
+        let view = qp.pd().device.memory.view(pd, access).on(qp.qpn());
+        let done = view.persist(task.range, task.how);
+        let mut inner = qp.lock();
+        // The queue pair may have been reset meanwhile.
+        if inner.flushes != serial {
+            return;
+        }
+        let (Engine::Rc(rc), mut context) = inner.split(&qp) else { return };
+        rc.flushed(done, &mut context);
+        qp.settle(inner, now());
+    }
+}
+
+impl Inner {
+    /// What the engine wants to be done is told with what else there is to tell, when the queue pair is unlocked.
+    pub(crate) fn begin_flush(&mut self, qp: &Qp) {
+        let Some(task) = self.engine.take_flush() else { return };
+        let Some(me) = qp.me.upgrade() else { return };
+        self.flushes = self.flushes.wrapping_add(1);
+        let serial = self.flushes;
+        let (_, mut context) = self.split(qp);
+        if let Some(srq) = task.srq {
+            // Where the queue is gone its memory is not found either.
+            _ = context.choose(srq);
+        }
+        let (pd, access) = (context.view.pd(), context.access);
+        self.notes.push(Note::Persist(Box::new(Persist { qp: me, task, pd, access, serial })));
+    }
+}

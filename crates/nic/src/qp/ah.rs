@@ -1,0 +1,99 @@
+//! Address handles: whom a datagram is for (`ibv_create_ah(3)`).
+
+use std::sync::Arc;
+
+use transport::op::SendWr;
+use transport::ud::Destination;
+use wire::{Qkey, Qpn};
+
+use crate::qp::post::Sender;
+use crate::{AddressVector, Error, Path, Pd, PostError, QpType};
+
+/// An address handle.
+#[derive(Clone, Debug)]
+pub struct Ah {
+    pd: Arc<Pd>,
+    av: AddressVector,
+}
+
+/// Whom a datagram is for (`ibv_send_wr::wr.ud`).
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    /// Where it goes.
+    pub ah: Ah,
+    /// The queue pair there, [`Qpn::MULTICAST`] for a group.
+    pub qpn: Qpn,
+    /// The Q_Key it expects; with the top bit set the sender's own.
+    pub qkey: Qkey,
+}
+
+impl Ah {
+    /// A handle for an address.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid`: another port than 1, no GRH, no GID at `sgid_index`, or a GID of another address family.
+    pub fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Ah, Error> {
+        if av.port != 1 {
+            return Err(Error::Invalid("port_num is not 1"));
+        }
+        // What can be wrong with the address is found out here; how it is reached is asked again with each request, as
+        // interfaces change.
+        pd.path_to(&av, Qpn::default())?;
+        Ok(Ah { pd: pd.clone(), av })
+    }
+    /// The address.
+    pub fn av(&self) -> &AddressVector {
+        &self.av
+    }
+}
+
+impl Pd {
+    /// The way to an address as things are now.
+    pub(crate) fn path_to(&self, av: &AddressVector, dest_qpn: Qpn) -> Result<Path, Error> {
+        if !av.is_global {
+            return Err(Error::Invalid("RoCE needs a GRH: is_global is not set"));
+        }
+        let device = &self.device;
+        let ours = device.gid(av.sgid_index).ok_or(Error::Invalid("no GID at sgid_index"))?;
+        let source = ours.address.ok_or(Error::Invalid("the interface has no address"))?;
+        let dest = device.address_of(av.dgid, &ours)?;
+        if source.is_ipv4() != dest.is_ipv4() {
+            return Err(Error::Invalid("dgid and the GID at sgid_index are of different address families"));
+        }
+        Ok(Path {
+            source,
+            dest,
+            interface: device.config.interface,
+            dest_qpn,
+            traffic_class: av.traffic_class,
+            hop_limit: av.hop_limit,
+            source_port_epoch: 0,
+            no_multicast_loop: false,
+        })
+    }
+}
+
+impl Sender<'_> {
+    /// Takes a request of a datagram queue pair, or says why not; those before it stay posted.
+    pub fn post_datagram(&mut self, wr: SendWr, to: &Datagram) -> Result<(), PostError> {
+        let to = self.destination(Some(to))?;
+        self.post_to(wr, to, 0)
+    }
+
+    /// Where a request goes: one of a datagram queue pair says so, others must not.
+    pub(crate) fn destination(&self, to: Option<&Datagram>) -> Result<Option<Destination<Path>>, PostError> {
+        let to = match (self.qp.init().kind, to) {
+            (QpType::Ud, Some(to)) => to,
+            (QpType::Ud, None) => return Err(PostError::Invalid("a datagram needs an address handle")),
+            (_, Some(_)) => return Err(PostError::Invalid("not a datagram queue pair")),
+            (_, None) => return Ok(None),
+        };
+        if !Arc::ptr_eq(&to.ah.pd, self.qp.pd()) {
+            return Err(PostError::Invalid("the address handle is of another protection domain"));
+        }
+        let path = to.ah.pd.path_to(&to.ah.av, to.qpn);
+        let address = path.map_err(|_| PostError::Invalid("the address is not reached any more"))?;
+        Ok(Some(Destination { address, qpn: to.qpn, qkey: to.qkey }))
+    }
+}

@@ -1,0 +1,258 @@
+//! The engine of a queue pair, whatever its transport service: the small differences in one place.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use transport::op::{Context, SendWr};
+use transport::pacing::Pace;
+use transport::rc::{FlushTask, Hold, RtrAttr, RtsAttr};
+use transport::ud::Destination;
+use transport::{Rc, TxBatch, Uc, Ud, pacing, rc, uc};
+use wire::roce::Packet;
+use wire::{Mtu, Pkey, Psn, Qpn};
+
+use crate::qp::raw_packet::Raw;
+use crate::{Path, QpAttr, QpState, QpType, mask};
+
+/// One queue pair's engine.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would cost each packet of a reliable connection one more load"
+)]
+pub(crate) enum Engine {
+    Rc(Rc),
+    Uc(Uc),
+    Ud(Ud<Path>),
+    Raw(Raw),
+}
+
+impl Engine {
+    /// In state Init.
+    pub fn new(kind: QpType, qpn: Qpn, pace: &Arc<Pace>) -> Engine {
+        let pkey = Pkey::default();
+        match kind {
+            QpType::Rc => Engine::Rc(Rc::new(qpn, pkey)),
+            QpType::XrcSend => Engine::Rc(Rc::xrc_initiator(qpn, pkey)),
+            QpType::XrcRecv => Engine::Rc(Rc::xrc_target(qpn, pkey)),
+            QpType::Uc => Engine::Uc(Uc::new(qpn, pkey, pace.clone())),
+            QpType::Ud => Engine::Ud(Ud::new(qpn, pkey, pace.clone())),
+            QpType::RawPacket => Engine::Raw(Raw::new(qpn)),
+        }
+    }
+    /// The error state that the engine went to by itself.
+    pub fn failed(&self) -> Option<QpState> {
+        let state = match self {
+            Engine::Rc(e) if e.state() == rc::State::Error => return Some(QpState::Error),
+            Engine::Rc(_) => return None,
+            Engine::Uc(e) => e.state(),
+            Engine::Ud(e) => e.state(),
+            Engine::Raw(e) => e.state(),
+        };
+        match state {
+            pacing::State::Error => Some(QpState::Error),
+            pacing::State::Sqe => Some(QpState::Sqe),
+            _ => None,
+        }
+    }
+    /// Init to RTR; `port_mtu` bounds datagrams, which have no path MTU of their own.
+    pub fn ready_to_receive(&mut self, attr: &QpAttr, port_mtu: Mtu) {
+        match self {
+            Engine::Rc(e) => e.ready_to_receive(RtrAttr {
+                dest_qpn: attr.dest_qpn,
+                path_mtu: attr.path_mtu,
+                rq_psn: attr.rq_psn,
+                max_dest_rd_atomic: attr.max_dest_rd_atomic,
+                min_rnr_timer: attr.min_rnr_timer,
+            }),
+            Engine::Uc(e) => e.ready_to_receive(uc::RtrAttr {
+                dest_qpn: attr.dest_qpn,
+                path_mtu: attr.path_mtu,
+                rq_psn: attr.rq_psn,
+            }),
+            Engine::Ud(e) => {
+                e.set_qkey(attr.qkey);
+                e.ready_to_receive(port_mtu.bytes());
+            }
+            Engine::Raw(e) => e.ready_to_receive(),
+        }
+    }
+    /// RTR to RTS.
+    pub fn ready_to_send(&mut self, attr: &QpAttr) {
+        match self {
+            Engine::Rc(e) => e.ready_to_send(rts(attr)),
+            Engine::Uc(e) => e.ready_to_send(attr.sq_psn),
+            Engine::Ud(e) => {
+                e.set_qkey(attr.qkey);
+                e.ready_to_send(attr.sq_psn);
+            }
+            Engine::Raw(e) => e.ready_to_send(),
+        }
+    }
+    /// The attributes that `bits` name changed in state `from`, where they may also change later.
+    pub fn changed(&mut self, attr: &QpAttr, from: QpState, bits: u32) {
+        const RETRIES: u32 = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY;
+        const DEPTHS: u32 = mask::MAX_QP_RD_ATOMIC | mask::MAX_DEST_RD_ATOMIC;
+        match self {
+            Engine::Rc(e) => {
+                if from == QpState::Sqd && bits & RETRIES != 0 {
+                    e.set_retries(rts(attr));
+                }
+                if from == QpState::Sqd && bits & DEPTHS != 0 {
+                    e.set_depths(attr.max_rd_atomic, attr.max_dest_rd_atomic);
+                }
+                if from != QpState::Init && bits & mask::MIN_RNR_TIMER != 0 {
+                    e.set_min_rnr_timer(attr.min_rnr_timer);
+                }
+            }
+            Engine::Uc(_) | Engine::Raw(_) => {}
+            Engine::Ud(e) => e.set_qkey(attr.qkey),
+        }
+    }
+    /// Whether what was begun is done.
+    pub fn drained(&self) -> bool {
+        match self {
+            Engine::Rc(e) => e.drained(),
+            Engine::Uc(e) => e.drained(),
+            // A message of one packet has begun only when it has left.
+            Engine::Ud(_) => true,
+            Engine::Raw(e) => e.outstanding() == 0,
+        }
+    }
+    /// The ACK held back, where there is one: the queue pair is about to go.
+    pub fn on_exit(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
+        if let Engine::Rc(e) = self {
+            e.on_exit(batch, cx);
+        }
+    }
+    /// How an ACK is held back.
+    pub fn held(&self) -> Hold {
+        if let Engine::Rc(e) = self { e.held() } else { Hold::No }
+    }
+    /// An ACK held back may leave.
+    pub fn release(&mut self) {
+        if let Engine::Rc(e) = self {
+            e.release();
+        }
+    }
+    /// RTS to SQD.
+    pub fn drain(&mut self) {
+        match self {
+            Engine::Rc(e) => e.drain(),
+            Engine::Uc(e) => e.drain(),
+            Engine::Ud(e) => e.drain(),
+            Engine::Raw(e) => e.drain(),
+        }
+    }
+    /// SQD or SQE to RTS.
+    pub fn resume(&mut self) {
+        match self {
+            Engine::Rc(e) => e.resume(),
+            Engine::Uc(e) => e.resume(),
+            Engine::Ud(e) => e.resume(),
+            Engine::Raw(e) => e.resume(),
+        }
+    }
+    /// To the error state.
+    pub fn fail(&mut self, cx: &mut impl Context) {
+        match self {
+            Engine::Rc(e) => e.fail(cx),
+            Engine::Uc(e) => e.fail(cx),
+            Engine::Ud(e) => e.fail(cx),
+            Engine::Raw(e) => e.fail(cx),
+        }
+    }
+    /// Send work requests posted and not completed.
+    pub fn outstanding(&self) -> usize {
+        match self {
+            Engine::Rc(e) => e.outstanding(),
+            Engine::Uc(e) => e.outstanding(),
+            Engine::Ud(e) => e.outstanding(),
+            Engine::Raw(e) => e.outstanding(),
+        }
+    }
+    /// Whether the peer has answers to give.
+    pub fn awaits_answers(&self) -> bool {
+        matches!(self, Engine::Rc(e) if e.outstanding() > 0)
+    }
+    /// Queues a request; a datagram's needs a destination, which the caller has seen to; `srq` is for XRC.
+    pub fn post(&mut self, wr: SendWr, to: Option<Destination<Path>>, srq: u32, cx: &mut impl Context) {
+        match (self, to) {
+            (Engine::Rc(e), _) => e.post_to_srq(wr, srq, cx),
+            (Engine::Uc(e), _) => e.post(wr, cx),
+            (Engine::Ud(e), Some(to)) => e.post(wr, to, cx),
+            (Engine::Ud(_), None) => {}
+            (Engine::Raw(e), _) => e.post(wr, cx),
+        }
+    }
+    /// A packet of a connection; datagrams take another way ([`crate::datagram`]).
+    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
+        match self {
+            Engine::Rc(e) => e.receive(now, packet, hold, cx),
+            Engine::Uc(e) => e.receive(packet, cx),
+            Engine::Ud(_) | Engine::Raw(_) => {}
+        }
+    }
+    /// A FLUSH that takes long, to be begun now.
+    pub fn take_flush(&mut self) -> Option<FlushTask> {
+        if let Engine::Rc(e) = self { e.take_flush() } else { None }
+    }
+    /// Writes packets of a connection; datagrams take another way.
+    pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
+        match self {
+            Engine::Rc(e) => e.fill(now, batch, cx),
+            Engine::Uc(e) => e.fill(now, batch, cx),
+            Engine::Ud(_) | Engine::Raw(_) => {}
+        }
+    }
+    /// The peer's next share of the time begins ([`Rc::begin_turn`]).
+    pub fn begin_turn(&mut self) {
+        if let Engine::Rc(e) = self {
+            e.begin_turn();
+        }
+    }
+    /// Whether the peer's share of the time is used up, and it wants more.
+    pub fn wants_turn(&self) -> bool {
+        if let Engine::Rc(e) = self { e.wants_turn() } else { false }
+    }
+    /// When [`Engine::expire`] wants to be called.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self {
+            Engine::Rc(e) => e.deadline(),
+            Engine::Uc(e) => e.deadline(),
+            Engine::Ud(e) => e.deadline(),
+            Engine::Raw(_) => None,
+        }
+    }
+    /// A timer may have run out. Where nothing is acknowledged, timers only ask to send on.
+    pub fn expire(&mut self, now: Instant, cx: &mut impl Context) {
+        if let Engine::Rc(e) = self {
+            e.expire(now, cx);
+        }
+    }
+    /// The PSN expected next, of a connection.
+    pub fn rq_psn(&self) -> Option<Psn> {
+        match self {
+            Engine::Rc(e) => Some(e.rq_psn()),
+            Engine::Uc(e) => Some(e.rq_psn()),
+            Engine::Ud(_) | Engine::Raw(_) => None,
+        }
+    }
+    /// Whether the path is in doubt.
+    pub fn take_path_suspect(&mut self) -> bool {
+        match self {
+            Engine::Rc(e) => e.take_path_suspect(),
+            Engine::Uc(_) | Engine::Ud(_) | Engine::Raw(_) => false,
+        }
+    }
+}
+
+fn rts(attr: &QpAttr) -> RtsAttr {
+    RtsAttr {
+        sq_psn: attr.sq_psn,
+        max_rd_atomic: attr.max_rd_atomic,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+    }
+}

@@ -1,0 +1,109 @@
+//! What an engine stands on while it has a queue pair's lock: memory, receives, completions, events.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use transport::op::{Completion, Context, Fault, Place, QpEvent, RecvWr, Side};
+use transport::{CongestionWindow, Memory};
+
+use crate::Srq;
+use crate::cq::Note;
+use crate::cq::counter::Counted;
+use crate::device::async_events::EventKind;
+use crate::memory::View;
+use crate::qp::engine::Engine;
+use crate::qp::{Inner, Qp};
+use crate::srq::tag_matching::Rendezvous;
+
+/// What the engine stands on during one call.
+pub(crate) struct EngineContext<'a> {
+    pub(crate) qp: &'a Qp,
+    pub(crate) view: View<'a>,
+    /// What peers may do.
+    pub(crate) access: u32,
+    /// The receives of a shared queue name memory of its domain.
+    pub(crate) srq_view: Option<View<'a>>,
+    /// At an XRC target, what the request in hand is for.
+    pub(crate) chosen: Option<Arc<Srq>>,
+    receives: &'a mut VecDeque<RecvWr>,
+    window: &'a CongestionWindow,
+    notes: &'a mut Vec<Note>,
+    counted: Option<&'a mut Counted>,
+    fetch: &'a mut Option<Box<Rendezvous>>,
+    /// What completes in the queue pair's own queues is to be forgotten anyway: it neither fills them nor takes an event.
+    pub(crate) mute: bool,
+}
+
+impl Context for EngineContext<'_> {
+    fn memory(&self) -> &impl Memory {
+        &self.view
+    }
+    fn receive_memory(&self) -> &impl Memory {
+        self.srq_view.as_ref().unwrap_or(&self.view)
+    }
+    fn take_receive(&mut self) -> Option<RecvWr> {
+        match self.chosen.as_ref().or(self.qp.init.srq.as_ref()) {
+            Some(srq) => srq.take(self.notes),
+            None => self.receives.pop_front(),
+        }
+    }
+    fn place(&mut self, first: &[u8], whole: bool) -> Option<Place> {
+        if let Some((srq, tags)) = self.qp.init.tags() {
+            return tags.place(srq, first, whole, self.fetch, self.notes);
+        }
+        Some(Place::ordinary(self.take_receive()?, first))
+    }
+    fn complete(&mut self, side: Side, completion: Completion) {
+        if let Some((_, tags)) = self.qp.init.tags() {
+            return tags.complete(side, completion, self.notes);
+        }
+        if let Some(counted) = &mut self.counted
+            && !counted.completed(side, &completion)
+        {
+            return;
+        }
+        let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
+        let cq = match (side, chosen) {
+            (Side::Receive, Some((_, cq))) => cq,
+            _ if self.mute => return,
+            (Side::Send, _) => &self.qp.init.send_cq,
+            (Side::Receive, None) => &self.qp.init.recv_cq,
+        };
+        cq.push(completion, self.notes);
+    }
+    fn event(&mut self, event: QpEvent) {
+        let kind = match event {
+            QpEvent::CommunicationEstablished => EventKind::CommunicationEstablished,
+            QpEvent::RequestError => EventKind::QpRequestError,
+            QpEvent::AccessError => EventKind::QpAccessError,
+            QpEvent::Fatal => EventKind::QpFatal,
+        };
+        self.notes.extend(self.qp.note(kind));
+    }
+    fn choose_srq(&mut self, number: u32) -> Result<(), Fault> {
+        self.choose(number)
+    }
+    fn window(&self) -> &CongestionWindow {
+        self.window
+    }
+}
+
+impl Inner {
+    /// The engine and what it stands on.
+    pub(crate) fn split<'a>(&'a mut self, qp: &'a Qp) -> (&'a mut Engine, EngineContext<'a>) {
+        let context = EngineContext {
+            qp,
+            view: qp.pd().device.memory.view(qp.pd().id, self.attr.access).on(qp.qpn()),
+            access: self.attr.access,
+            chosen: None,
+            srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),
+            receives: &mut self.receives,
+            window: &self.window,
+            notes: &mut self.notes,
+            counted: self.counted.as_deref_mut(),
+            fetch: &mut self.fetch,
+            mute: false,
+        };
+        (&mut self.engine, context)
+    }
+}

@@ -1,0 +1,154 @@
+//! Posting send requests: what must hold of one, and many under one lock.
+
+use std::sync::MutexGuard;
+use std::time::Instant;
+
+use transport::op::{AtomicOp, Data, SendOp, SendWr};
+use transport::ud::Destination;
+
+use crate::qp::Inner;
+use crate::{Datagram, Path, Qp, QpCap, QpState};
+
+/// Why a work request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The state does not allow it, or an argument is wrong (EINVAL).
+    #[error("invalid work request: {0}")]
+    Invalid(&'static str),
+    /// The queue is full (ENOMEM).
+    #[error("work queue is full")]
+    Full,
+}
+
+impl PostError {
+    /// The errno of `ibv_post_send` and `ibv_post_recv`.
+    pub fn errno(self) -> i32 {
+        match self {
+            PostError::Invalid(_) => libc::EINVAL,
+            PostError::Full => libc::ENOMEM,
+        }
+    }
+}
+
+/// A send request, with whom it is for where the queue pair is not connected.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The request.
+    pub wr: SendWr,
+    /// Whom a datagram is for.
+    pub to: Option<Datagram>,
+    /// Number of the shared receive queue that an XRC request is for; means nothing to others.
+    pub srq: u32,
+}
+
+/// Send requests being posted to one queue pair, its lock held; dropping it sends.
+#[derive(Debug)]
+pub struct Sender<'a> {
+    pub(crate) qp: &'a Qp,
+    now: Instant,
+    inner: Option<MutexGuard<'a, Inner>>,
+}
+
+impl Sender<'_> {
+    /// Takes all requests or none; says of the first that can not be taken why.
+    pub fn post_all(&mut self, requests: &[Request]) -> Result<(), PostError> {
+        let Some(inner) = self.inner.as_ref() else { return Err(PostError::Invalid("posting has ended")) };
+        requests.iter().try_for_each(|r| self.qp.check_send(inner, &r.wr))?;
+        let room = self.qp.init().cap.max_send_wr as usize;
+        if inner.engine.outstanding() + requests.len() > room {
+            return Err(PostError::Full);
+        }
+        let to: Result<Vec<_>, _> = requests.iter().map(|r| self.destination(r.to.as_ref())).collect();
+        requests.iter().zip(to?).try_for_each(|(r, to)| self.post_to(r.wr.clone(), to, r.srq))
+    }
+
+    /// Takes a request of a connected queue pair, or says why not; those before it stay posted.
+    pub fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
+        self.post_to_srq(wr, 0)
+    }
+
+    /// Takes a request of an XRC initiator, for the shared receive queue of that number at the target.
+    pub fn post_to_srq(&mut self, wr: SendWr, srq: u32) -> Result<(), PostError> {
+        let to = self.destination(None)?;
+        self.post_to(wr, to, srq)
+    }
+
+    pub(crate) fn post_to(
+        &mut self,
+        mut wr: SendWr,
+        to: Option<Destination<Path>>,
+        srq: u32,
+    ) -> Result<(), PostError> {
+        // Present until drop.
+        let Some(inner) = self.inner.as_mut() else { return Err(PostError::Invalid("posting has ended")) };
+        let init = self.qp.init();
+        self.qp.check_send(inner, &wr)?;
+        if inner.engine.outstanding() >= init.cap.max_send_wr as usize {
+            return Err(PostError::Full);
+        }
+        wr.signaled |= init.sq_sig_all;
+        if let Some(counted) = &mut inner.counted {
+            counted.posted(wr.signaled);
+            wr.signaled = true;
+        }
+        let (engine, mut context) = inner.split(self.qp);
+        engine.post(wr, to, srq & 0xff_ffff, &mut context);
+        Ok(())
+    }
+}
+
+impl Qp {
+    /// Begins posting send requests: the returned guard takes them one by one; dropping it sends.
+    pub fn sender(&self, now: Instant) -> Sender<'_> {
+        Sender { qp: self, now, inner: Some(self.lock()) }
+    }
+
+    /// Whether a request may be posted in this state, room apart.
+    fn check_send(&self, inner: &Inner, wr: &SendWr) -> Result<(), PostError> {
+        match inner.current_state() {
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error => {}
+            _ => return Err(PostError::Invalid("queue pair is not ready to send")),
+        }
+        self.init().kind.check_operation(&wr.op)?;
+        if self.init().tags().is_some() {
+            return Err(PostError::Invalid("the send queue belongs to the tag-matching queue"));
+        }
+        check_send(wr, &self.init().cap)
+    }
+}
+
+impl Drop for Sender<'_> {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.take() {
+            self.qp.settle(inner, self.now);
+        }
+    }
+}
+
+/// What the verbs require of a send request whatever the transport.
+fn check_send(wr: &SendWr, cap: &QpCap) -> Result<(), PostError> {
+    let len = wr.data.len_bytes();
+    match &wr.data {
+        Data::Sges(list) => {
+            if list.as_slice().len() > cap.max_send_sge as usize {
+                return Err(PostError::Invalid("more elements than max_send_sge"));
+            }
+        }
+        // Its eight bytes are an operand, not data that the queue pair was made for.
+        _ if matches!(wr.op, SendOp::Atomic { op: AtomicOp::Write(_), .. }) => {}
+        _ if len > u64::from(cap.max_inline_data) => {
+            return Err(PostError::Invalid("more bytes than max_inline_data"));
+        }
+        _ => {
+            if !matches!(wr.op, SendOp::Send(_) | SendOp::Write { .. }) {
+                return Err(PostError::Invalid("only SEND and WRITE may be inline"));
+            }
+        }
+    }
+    match wr.op {
+        SendOp::Atomic { addr, .. } if len != 8 || addr % 8 != 0 => {
+            Err(PostError::Invalid("an atomic works on eight aligned bytes"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,181 @@
+//! Raw packet queue pairs (`IBV_QPT_RAW_PACKET`): a SEND is one whole Ethernet frame, without its checksum, and so is what
+//! a receive gets. What comes in finds its queue pair by the rules of [`crate::steering::flow`]; one that is made over an indirection
+//! table spreads its frames over work queues ([`crate::steering::rss`]).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use transport::op::{Completion, Context, Memory, QpEvent, RecvWr, SendWr, Side, Status, Tail};
+use transport::pacing::{State, sent};
+use transport::ud::Taken;
+use wire::Qpn;
+
+use crate::qp::Inner;
+use crate::qp::engine::Engine;
+use crate::qp::scratch::with_frame;
+use crate::steering::rss::Spread;
+use crate::{Error, Qp, QpType};
+
+/// Longest frame: the longest IP packet behind an Ethernet header with a VLAN tag.
+pub const MAX_FRAME: usize = 65_535 + 18;
+
+/// One raw packet queue pair. Nothing is acknowledged, so a request is complete when its frame has left.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    state: State,
+    qpn: Qpn,
+    queue: VecDeque<SendWr>,
+    /// A receive that was taken for a frame too long for it.
+    spare: Option<RecvWr>,
+}
+
+impl Raw {
+    /// In state Init.
+    pub fn new(qpn: Qpn) -> Raw {
+        Raw { state: State::Init, qpn, queue: VecDeque::new(), spare: None }
+    }
+    pub fn state(&self) -> State {
+        self.state
+    }
+    /// Init to RTR.
+    pub fn ready_to_receive(&mut self) {
+        self.state = State::Rtr;
+    }
+    /// RTR to RTS.
+    pub fn ready_to_send(&mut self) {
+        self.state = State::Rts;
+    }
+    /// RTS to SQD: nothing is sent any more.
+    pub fn drain(&mut self) {
+        self.state.drain();
+    }
+    /// SQD or SQE back to RTS.
+    pub fn resume(&mut self) {
+        self.state.resume();
+    }
+    /// Send work requests posted and not completed.
+    pub fn outstanding(&self) -> usize {
+        self.queue.len()
+    }
+    /// Queues a frame; flushed at once in the states SQE and Error.
+    pub fn post(&mut self, wr: SendWr, cx: &mut impl Context) {
+        self.queue.push_back(wr);
+        if self.state.flushes() {
+            self.flush(cx);
+        }
+    }
+    /// To the error state: what is outstanding completes with `WrFlush`.
+    pub fn fail(&mut self, cx: &mut impl Context) {
+        self.state = State::Error;
+        self.flush(cx);
+        if let Some(receive) = self.spare.take() {
+            cx.complete(Side::Receive, receive.completion(Status::WrFlush, self.qpn));
+        }
+    }
+
+    fn flush(&mut self, cx: &mut impl Context) {
+        while let Some(wr) = self.queue.pop_front() {
+            cx.complete(Side::Send, sent(&wr, Status::WrFlush, self.qpn));
+        }
+    }
+
+    /// Sends what is queued, each frame by `send`, whose error is an errno.
+    pub fn send_all(&mut self, cx: &mut impl Context, mut send: impl FnMut(&[u8]) -> Result<(), i32>) {
+        with_frame(|frame| {
+            while self.state == State::Rts {
+                let Some(wr) = self.queue.pop_front() else { break };
+                match gather(&wr, frame, cx.memory()).and_then(|()| status_of(send(frame))) {
+                    Ok(()) if !wr.signaled => {}
+                    Ok(()) => cx.complete(Side::Send, sent(&wr, Status::Success, self.qpn)),
+                    Err(status) => {
+                        self.state = State::Sqe;
+                        cx.complete(Side::Send, sent(&wr, status, self.qpn));
+                        self.flush(cx);
+                    }
+                }
+            }
+        });
+    }
+
+    /// A frame that a rule steers here.
+    pub fn receive(&mut self, frame: &[u8], cx: &mut impl Context) -> Taken {
+        if !self.state.receives() {
+            return Taken::NotForUs;
+        }
+        let Some(receive) = self.spare.take().or_else(|| cx.take_receive()) else { return Taken::NoRoom };
+        if frame.len() as u64 > receive.sges.len_bytes() {
+            // Dropped, and the receive is still good, as for datagrams (IBA 1.4 §9.9.3, class D).
+            self.spare = Some(receive);
+            return Taken::NoRoom;
+        }
+        if cx.receive_memory().scatter(receive.sges.as_slice(), 0, frame, Tail::End).is_err() {
+            cx.complete(Side::Receive, receive.completion(Status::LocalProtection, self.qpn));
+            cx.event(QpEvent::Fatal);
+            self.fail(cx);
+            return Taken::NoRoom;
+        }
+        cx.complete(Side::Receive, got_frame(&receive, self.qpn, frame));
+        Taken::Yes
+    }
+}
+
+/// Puts the bytes of a request together.
+fn gather(wr: &SendWr, frame: &mut Vec<u8>, memory: &impl Memory) -> Result<(), Status> {
+    let len = usize::try_from(wr.data.len_bytes()).ok().filter(|&len| len <= MAX_FRAME);
+    frame.resize(len.ok_or(Status::LocalLength)?, 0);
+    wr.data.copy_out(0, frame, memory).map_err(|_| Status::LocalProtection)
+}
+
+/// What the system's answer means for the request. A frame that there was no room for is lost, as on any wire.
+fn status_of(sent: Result<(), i32>) -> Result<(), Status> {
+    match sent {
+        // Longer than the link takes, or shorter than an Ethernet header.
+        Err(libc::EMSGSIZE | libc::EINVAL) => Err(Status::LocalLength),
+        Err(libc::EPERM | libc::EACCES | libc::ENODEV) => Err(Status::LocalQpOperation),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// The completion of a receive that got a frame.
+pub(crate) fn got_frame(receive: &RecvWr, qpn: Qpn, frame: &[u8]) -> Completion {
+    Completion { byte_len: frame.len() as u32, ..receive.completion(Status::Success, qpn) }
+}
+
+impl Inner {
+    /// Sends the frames of a raw packet queue pair.
+    pub(crate) fn transmit_frames(&mut self, qp: &Qp) {
+        let device = qp.pd().device.clone();
+        let (Engine::Raw(raw), mut context) = self.split(qp) else { return };
+        raw.send_all(&mut context, |frame| device.outlet.send_frame(device.config.interface, frame));
+    }
+}
+
+impl Qp {
+    /// A frame that a rule steers to this queue pair.
+    pub(crate) fn input_frame(&self, now: Instant, frame: &[u8]) {
+        let device = &self.pd().device;
+        if let Some(spread) = self.spread.get() {
+            return device.count(spread.receive(device, frame));
+        }
+        let mut inner = self.lock();
+        if inner.destroyed {
+            return device.count(Taken::NotForUs);
+        }
+        let (Engine::Raw(raw), mut context) = inner.split(self) else { return };
+        device.count(raw.receive(frame, &mut context));
+        self.settle(inner, now);
+    }
+
+    /// Gives a raw packet queue pair work queues in place of its receive queue, whatever its state.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid`: not a raw packet queue pair, or it has some.
+    pub fn spread_over(&self, spread: Arc<Spread>) -> Result<(), Error> {
+        if self.init().kind != QpType::RawPacket {
+            return Err(Error::Invalid("only raw packet queue pairs spread what they receive"));
+        }
+        self.spread.set(spread).map_err(|_| Error::Invalid("the queue pair has an indirection table"))
+    }
+}

@@ -1,0 +1,85 @@
+//! The datagram ways of a queue pair: no peer is fixed, so each request says where it goes, and each packet where it
+//! came from.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use transport::op::SendOp;
+use transport::ud::Taken;
+use wire::grh::Grh;
+use wire::icrc::ICRC_LEN;
+use wire::roce::{Packet, SendTail};
+
+use crate::PostError;
+use crate::qp::Inner;
+use crate::qp::engine::Engine;
+use crate::qp::scratch::with_batch;
+use crate::{Path, Qp, QpType};
+
+/// Bytes of a UDP header (RFC 768).
+const UDP_LEN: usize = 8;
+/// Time to live and hop limit in the header that is delivered. Sockets do not tell the real one of each packet; this is what
+/// senders begin with.
+const HOP_LIMIT: u8 = 64;
+
+impl QpType {
+    /// Whether the service carries the operation at all (IBA 1.4 table 38).
+    pub(crate) fn check_operation(self, op: &SendOp) -> Result<(), PostError> {
+        let plain_send = matches!(op, SendOp::Send(SendTail::None | SendTail::Immediate(_)));
+        let carried = match self {
+            QpType::Rc | QpType::XrcSend => true,
+            QpType::XrcRecv => false,
+            QpType::Uc => plain_send || matches!(op, SendOp::Write { .. }),
+            QpType::Ud => plain_send,
+            QpType::RawPacket => matches!(op, SendOp::Send(SendTail::None)),
+        };
+        if carried { Ok(()) } else { Err(PostError::Invalid("the transport service has no such operation")) }
+    }
+}
+
+impl Qp {
+    /// A packet for this datagram queue pair, from whomever.
+    pub(crate) fn input_datagram(&self, now: Instant, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
+        if !crate::device::port::is_of_partition(packet) {
+            self.pd().device.counters.wrong_pkey.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let mut inner = self.lock();
+        let grh = header(source, dest, packet).filter(|_| !inner.destroyed);
+        let (Engine::Ud(ud), mut context) = inner.split(self) else { return };
+        let taken = grh.map_or(Taken::NotForUs, |grh| ud.receive(&grh, packet, &mut context));
+        self.pd().device.count(taken);
+        self.settle(inner, now);
+    }
+}
+
+impl Inner {
+    /// Sends what the engine has, address by address.
+    pub(crate) fn transmit_datagrams(&mut self, qp: &Qp, now: Instant) {
+        with_batch(|batch| {
+            loop {
+                batch.clear();
+                let (Engine::Ud(ud), mut context) = self.split(qp) else { break };
+                let Some(path) = ud.fill(now, batch, &mut context) else { break };
+                let path = Path { no_multicast_loop: qp.no_multicast_loop.load(Ordering::Relaxed), ..path };
+                qp.pd().device.outlet.send(&path, batch);
+            }
+        });
+    }
+}
+
+/// What goes before the payload; `None` where the addresses are of two families, which no packet's are.
+fn header(source: IpAddr, dest: IpAddr, packet: &Packet<'_>) -> Option<Grh> {
+    let padded = packet.payload.len().next_multiple_of(4);
+    let payload_len = u16::try_from(UDP_LEN + packet.header.len() + padded + ICRC_LEN).ok()?;
+    match (source, dest) {
+        (IpAddr::V4(source), IpAddr::V4(dest)) => {
+            Some(Grh::V4 { tos: 0, payload_len, identification: 0, ttl: HOP_LIMIT, source, dest })
+        }
+        (IpAddr::V6(source), IpAddr::V6(dest)) => {
+            Some(Grh::V6 { traffic_class: 0, flow_label: 0, payload_len, hop_limit: HOP_LIMIT, source, dest })
+        }
+        _ => None,
+    }
+}

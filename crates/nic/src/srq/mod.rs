@@ -1,0 +1,193 @@
+//! Shared receive queues (IBA 1.4 §10.2.9): receives for the messages of many queue pairs.
+//!
+//! Locks: a queue pair's comes before; what must be told goes to the notes of whoever took the receive.
+
+pub mod tag_matching;
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use transport::op::RecvWr;
+
+use crate::cq::Note;
+use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
+use crate::srq::tag_matching::TagMatching;
+use crate::{Cq, Error, Pd, PostError, Xrcd, limits};
+
+/// Sizes and limit of a shared receive queue (`struct ibv_srq_attr`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Receives it holds at most, 1 to [`limits::MAX_SRQ_WR`].
+    pub max_wr: u32,
+    /// Elements of a receive, 0 to [`limits::MAX_SGE`].
+    pub max_sge: u32,
+    /// Once fewer receives than this are left, an event is raised, and the limit is 0 again; 0: no event.
+    pub limit: u32,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct Srq {
+    me: Weak<Srq>,
+    number: u32,
+    pd: Arc<Pd>,
+    /// Of one for XRC: its domain, and where its receives complete.
+    xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
+    /// Of one that matches tags.
+    pub(crate) tags: Option<TagMatching>,
+    max_sge: u32,
+    inner: Mutex<Inner>,
+    events: Arc<AsyncEventQueue>,
+    /// The owner's mark, such as the address of its C structure.
+    pub cookie: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Inner {
+    receives: VecDeque<RecvWr>,
+    max_wr: u32,
+    limit: u32,
+}
+
+impl Srq {
+    /// An empty queue; its receives name memory of `pd`, whatever the domains of the queue pairs. `attr.limit` means
+    /// nothing yet.
+    pub fn create(pd: &Arc<Pd>, attr: SrqAttr, events: Arc<AsyncEventQueue>) -> Result<Arc<Srq>, Error> {
+        Srq::make(pd, attr, events, None, None)
+    }
+
+    /// The same for XRC: requests to targets of `xrcd` name it by its number, and find memory of `pd`; its receives
+    /// complete in `cq`.
+    pub fn create_xrc(
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+        events: Arc<AsyncEventQueue>,
+        xrcd: Arc<Xrcd>,
+        cq: Arc<Cq>,
+    ) -> Result<Arc<Srq>, Error> {
+        if !Arc::ptr_eq(&pd.device, xrcd.device()) {
+            return Err(Error::Invalid("the XRC domain is of another device"));
+        }
+        Srq::make(pd, attr, events, Some((xrcd, cq)), None)
+    }
+
+    /// The same for tag matching with up to `max_tags` tags, 1 to [`limits::MAX_TAGS`]: its receives, ordinary and tagged,
+    /// complete in `cq`. Queue pairs that use it must be RC and of `pd`, and their send queues are its.
+    pub fn create_tm(
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+        events: Arc<AsyncEventQueue>,
+        max_tags: u32,
+        cq: Arc<Cq>,
+    ) -> Result<Arc<Srq>, Error> {
+        Srq::make(pd, attr, events, None, Some(TagMatching::new(max_tags, cq)?))
+    }
+
+    fn make(
+        pd: &Arc<Pd>,
+        attr: SrqAttr,
+        events: Arc<AsyncEventQueue>,
+        xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
+        tags: Option<TagMatching>,
+    ) -> Result<Arc<Srq>, Error> {
+        if attr.max_wr == 0 || attr.max_wr > limits::MAX_SRQ_WR {
+            return Err(Error::Invalid("max_wr is 0 or above max_srq_wr"));
+        }
+        if attr.max_sge > limits::MAX_SGE {
+            return Err(Error::Invalid("more scatter/gather elements than max_srq_sge"));
+        }
+        pd.device.insert_srq(|number| {
+            Arc::new_cyclic(|me| Srq {
+                me: me.clone(),
+                number,
+                pd: pd.clone(),
+                xrc,
+                tags,
+                max_sge: attr.max_sge,
+                inner: Mutex::new(Inner { receives: VecDeque::new(), max_wr: attr.max_wr, limit: 0 }),
+                events,
+                cookie: AtomicU64::new(0),
+            })
+        })
+    }
+
+    /// Its number, 24 bits, by which XRC messages name it.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+    /// Its protection domain.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+    /// Its domain and completion queue, where it is for XRC.
+    pub(crate) fn xrc(&self) -> Option<&(Arc<Xrcd>, Arc<Cq>)> {
+        self.xrc.as_ref()
+    }
+    /// Sizes and limit as they are.
+    pub fn query(&self) -> SrqAttr {
+        let inner = self.lock();
+        SrqAttr { max_wr: inner.max_wr, max_sge: self.max_sge, limit: inner.limit }
+    }
+
+    /// Changes the size, the limit or both. The size stays at or above what is posted; a limit that is reached already
+    /// raises its event now.
+    pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Error> {
+        let mut inner = self.lock();
+        let size = max_wr.unwrap_or(inner.max_wr);
+        if size == 0 || size > limits::MAX_SRQ_WR || (size as usize) < inner.receives.len() {
+            return Err(Error::Invalid("max_wr is out of range"));
+        }
+        if limit.unwrap_or(inner.limit) > size {
+            return Err(Error::Invalid("srq_limit is above max_wr"));
+        }
+        inner.max_wr = size;
+        if let Some(limit) = limit {
+            inner.limit = limit;
+        }
+        let note = self.limit_reached(&mut inner);
+        drop(inner);
+        note.into_iter().for_each(Note::send);
+        Ok(())
+    }
+
+    /// Posts a receive.
+    pub fn post(&self, wr: RecvWr) -> Result<(), PostError> {
+        if wr.sges.as_slice().len() > self.max_sge as usize {
+            return Err(PostError::Invalid("more elements than max_sge"));
+        }
+        let mut inner = self.lock();
+        if inner.receives.len() >= inner.max_wr as usize || inner.receives.try_reserve(1).is_err() {
+            return Err(PostError::Full);
+        }
+        inner.receives.push_back(wr);
+        Ok(())
+    }
+
+    /// Takes the oldest receive; what must be told afterwards is added to `notes`.
+    pub(crate) fn take(&self, notes: &mut Vec<Note>) -> Option<RecvWr> {
+        let mut inner = self.lock();
+        let wr = inner.receives.pop_front()?;
+        notes.extend(self.limit_reached(&mut inner));
+        Some(wr)
+    }
+
+    /// Takes the queue off its device and forgets its events.
+    pub fn destroy(self: &Arc<Self>) {
+        self.pd.device.remove_srq(self.number);
+        self.events.forget_srq(self);
+    }
+
+    fn limit_reached(&self, inner: &mut Inner) -> Option<Note> {
+        if inner.receives.len() >= inner.limit as usize {
+            return None;
+        }
+        inner.limit = 0;
+        let event = AsyncEvent { kind: EventKind::SrqLimit, element: Element::Srq(self.me.upgrade()?) };
+        Some(Note::Async(self.events.clone(), event))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

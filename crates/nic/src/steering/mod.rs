@@ -1,0 +1,6 @@
+//! Which queue pair gets a packet that names none: flow rules for whole frames, the hash that spreads them over work queues,
+//! multicast groups.
+
+pub mod flow;
+pub(crate) mod multicast;
+pub mod rss;

@@ -1,0 +1,298 @@
+//! Work queues outside a queue pair, and receive side scaling over them (ibv_create_wq(3), ibv_create_rwq_ind_table(3)): a
+//! hash over a frame's addresses and ports chooses the queue.
+//!
+//! Locks: a work queue's, then its completion queue's. No queue pair is locked meanwhile.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use transport::Memory;
+use transport::op::{RecvWr, Status, Tail};
+use transport::ud::Taken;
+use wire::Qpn;
+
+use crate::cq::Note;
+use crate::qp::raw_packet::got_frame;
+use crate::steering::flow::{Frame, Ports};
+use crate::{Cq, Device, Error, Pd, PostError, limits};
+
+/// Bytes of a Toeplitz key.
+pub const KEY_LEN: usize = 40;
+
+/// Parts of a frame that are hashed: bits of `enum ibv_rx_hash_fields`.
+#[allow(missing_docs)]
+pub mod fields {
+    pub const SRC_IPV4: u64 = 1;
+    pub const DST_IPV4: u64 = 1 << 1;
+    pub const SRC_IPV6: u64 = 1 << 2;
+    pub const DST_IPV6: u64 = 1 << 3;
+    pub const SRC_PORT_TCP: u64 = 1 << 4;
+    pub const DST_PORT_TCP: u64 = 1 << 5;
+    pub const SRC_PORT_UDP: u64 = 1 << 6;
+    pub const DST_PORT_UDP: u64 = 1 << 7;
+    pub const ALL: u64 = 0xff;
+}
+
+/// State of a work queue: `enum ibv_wq_state`, same numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum WqState {
+    /// Takes neither receives nor frames.
+    Reset = 0,
+    /// Works.
+    Ready = 1,
+    /// Everything is flushed.
+    Error = 2,
+}
+
+impl WqState {
+    /// From `enum ibv_wq_state`.
+    pub fn from_code(code: u32) -> Option<WqState> {
+        [WqState::Reset, WqState::Ready, WqState::Error].into_iter().find(|s| *s as u32 == code)
+    }
+}
+
+/// A receive queue of its own, which completes to a completion queue.
+#[derive(Debug)]
+pub struct Wq {
+    number: Qpn,
+    pd: Arc<Pd>,
+    cq: Arc<Cq>,
+    max_wr: u32,
+    max_sge: u32,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: WqState,
+    receives: VecDeque<RecvWr>,
+}
+
+impl Wq {
+    /// A queue in state Reset, of `max_wr` receives with `max_sge` elements each.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid`: sizes of 0 or beyond the device's. `Limit`: more queues than the device has.
+    pub fn create(pd: &Arc<Pd>, cq: Arc<Cq>, max_wr: u32, max_sge: u32) -> Result<Arc<Wq>, Error> {
+        if max_wr == 0 || max_wr > limits::MAX_QP_WR {
+            return Err(Error::Invalid("max_wr is 0 or above max_qp_wr"));
+        }
+        if max_sge > limits::MAX_SGE {
+            return Err(Error::Invalid("more scatter/gather elements than max_sge"));
+        }
+        let counter = &pd.device.wqs;
+        let counted = counter
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < limits::MAX_WQ).then_some(n + 1));
+        counted.map_err(|_| Error::Limit("work queues"))?;
+        // Its completions bear the number, so no queue pair may have the same.
+        let number = pd.device.take_qpn().inspect_err(|_| _ = counter.fetch_sub(1, Ordering::Relaxed))?;
+        let inner = Mutex::new(Inner { state: WqState::Reset, receives: VecDeque::new() });
+        Ok(Arc::new(Wq { number, pd: pd.clone(), cq, max_wr, max_sge, inner }))
+    }
+
+    /// Its number, 24 bits, which its completions bear.
+    pub fn number(&self) -> Qpn {
+        self.number
+    }
+    /// Its state.
+    pub fn state(&self) -> WqState {
+        self.lock().state
+    }
+
+    /// To another state. On the way to Error its receives are flushed, on the way to Reset they are forgotten, and its
+    /// completions with them.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid`: `from` is given and not the current state; from Error straight to Ready.
+    pub fn modify(&self, from: Option<WqState>, to: WqState) -> Result<(), Error> {
+        let mut inner = self.lock();
+        if from.is_some_and(|from| from != inner.state) {
+            return Err(Error::Invalid("curr_wq_state is not the current state"));
+        }
+        if (inner.state, to) == (WqState::Error, WqState::Ready) {
+            return Err(Error::Invalid("a work queue in error must be reset first"));
+        }
+        let mut notes = Vec::new();
+        match to {
+            WqState::Ready => inner.state = to,
+            WqState::Reset => {
+                inner.state = to;
+                inner.receives.clear();
+                self.cq.forget_qp(self.number);
+            }
+            WqState::Error => self.fail(&mut inner, &mut notes),
+        }
+        drop(inner);
+        notes.into_iter().for_each(Note::send);
+        Ok(())
+    }
+
+    /// Posts a receive; flushed at once in state Error.
+    pub fn post(&self, wr: RecvWr) -> Result<(), PostError> {
+        if wr.sges.as_slice().len() > self.max_sge as usize {
+            return Err(PostError::Invalid("more elements than max_sge"));
+        }
+        let mut inner = self.lock();
+        match inner.state {
+            WqState::Reset => Err(PostError::Invalid("work queue is in state RESET")),
+            WqState::Error => {
+                let mut notes = Vec::new();
+                self.cq.push(wr.completion(Status::WrFlush, self.number), &mut notes);
+                drop(inner);
+                notes.into_iter().for_each(Note::send);
+                Ok(())
+            }
+            WqState::Ready if inner.receives.len() >= self.max_wr as usize => Err(PostError::Full),
+            WqState::Ready => {
+                inner.receives.try_reserve(1).map_err(|_| PostError::Full)?;
+                inner.receives.push_back(wr);
+                Ok(())
+            }
+        }
+    }
+
+    fn receive(&self, device: &Device, frame: &[u8]) -> Taken {
+        let mut inner = self.lock();
+        if inner.state != WqState::Ready {
+            return Taken::NotForUs;
+        }
+        // One that is too short stays for the next frame.
+        let Some(wr) = inner.receives.front().filter(|wr| wr.sges.len_bytes() >= frame.len() as u64) else {
+            return Taken::NoRoom;
+        };
+        let view = device.memory.view(self.pd.id, 0);
+        let scattered = view.scatter(wr.sges.as_slice(), 0, frame, Tail::End);
+        let completion = match scattered {
+            Ok(()) => got_frame(wr, self.number, frame),
+            Err(_) => wr.completion(Status::LocalProtection, self.number),
+        };
+        inner.receives.pop_front();
+        let mut notes = Vec::new();
+        self.cq.push(completion, &mut notes);
+        if scattered.is_err() {
+            self.fail(&mut inner, &mut notes);
+        }
+        drop(inner);
+        notes.into_iter().for_each(Note::send);
+        if scattered.is_ok() { Taken::Yes } else { Taken::NoRoom }
+    }
+
+    /// To state Error: all receives are flushed.
+    fn fail(&self, inner: &mut Inner, notes: &mut Vec<Note>) {
+        inner.state = WqState::Error;
+        for wr in inner.receives.drain(..) {
+            self.cq.push(wr.completion(Status::WrFlush, self.number), notes);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Wq {
+    fn drop(&mut self) {
+        self.cq.forget_qp(self.number);
+        self.pd.device.give_qpn(self.number);
+        self.pd.device.wqs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How a queue pair's frames are spread over work queues.
+#[derive(Debug)]
+pub struct Spread {
+    queues: Arc<[Arc<Wq>]>,
+    key: [u8; KEY_LEN],
+    fields: u64,
+}
+
+impl Spread {
+    /// Over `queues`, a power of two, by the Toeplitz hash of the parts of a frame that `fields` names.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid`: not a power of two. `Unsupported`: fields that are not hashed here.
+    pub fn new(queues: Arc<[Arc<Wq>]>, key: [u8; KEY_LEN], fields: u64) -> Result<Arc<Spread>, Error> {
+        if !queues.len().is_power_of_two() {
+            return Err(Error::Invalid("an indirection table has a power of two of entries"));
+        }
+        if fields & !fields::ALL != 0 {
+            return Err(Error::Unsupported("hash fields other than addresses and ports"));
+        }
+        Ok(Arc::new(Spread { queues, key, fields }))
+    }
+
+    /// A frame, to the queue that its hash says.
+    pub(crate) fn receive(&self, device: &Device, frame: &[u8]) -> Taken {
+        // A power of two of queues, so the remainder is the hash's low bits.
+        self.queues[self.hash(frame) as usize % self.queues.len()].receive(device, frame)
+    }
+
+    /// The hash; 0 for a frame that has nothing to be hashed.
+    fn hash(&self, bytes: &[u8]) -> u32 {
+        let frame = Frame::parse(bytes);
+        let mut input = Vec::with_capacity(36);
+        let mut take = |bit: u64, bytes: &[u8]| {
+            if self.fields & bit != 0 {
+                input.extend_from_slice(bytes);
+            }
+        };
+        if let Some(ip) = &frame.ipv4 {
+            take(fields::SRC_IPV4, &ip.source);
+            take(fields::DST_IPV4, &ip.dest);
+        }
+        if let Some(ip) = &frame.ipv6 {
+            take(fields::SRC_IPV6, &ip.source);
+            take(fields::DST_IPV6, &ip.dest);
+        }
+        match frame.ports {
+            Some(Ports::Tcp { source, dest }) => {
+                take(fields::SRC_PORT_TCP, &source);
+                take(fields::DST_PORT_TCP, &dest);
+            }
+            Some(Ports::Udp { source, dest }) => {
+                take(fields::SRC_PORT_UDP, &source);
+                take(fields::DST_PORT_UDP, &dest);
+            }
+            None => {}
+        }
+        toeplitz(&self.key, &input)
+    }
+}
+
+/// The Toeplitz hash (Microsoft, "RSS hashing functions"): for each bit set of the input, from the left, the 32 bits of the key that
+/// begin at its place, combined by exclusive or. `input` has 36 bytes at most, as many as the key serves.
+pub fn toeplitz(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
+    let mut hash = 0;
+    for (i, byte) in input.iter().take(KEY_LEN - 4).enumerate() {
+        let window = key[i..i + 5].iter().fold(0_u64, |window, &k| window << 8 | u64::from(k));
+        for bit in (0..8).filter(|bit| byte & 0x80 >> bit != 0) {
+            hash ^= (window >> (8 - bit)) as u32;
+        }
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The verification suite of Microsoft's specification.
+    const KEY: [u8; KEY_LEN] = [
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
+        0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
+        0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+    ];
+
+    #[test]
+    fn the_hash_is_that_of_the_published_examples() {
+        let input = [66, 9, 149, 187, 161, 142, 100, 80, 0x0a, 0xea, 0x06, 0xe6];
+        assert_eq!(toeplitz(&KEY, &input[..8]), 0x323e_8fc2);
+        assert_eq!(toeplitz(&KEY, &input), 0x51cc_c178);
+        assert_eq!(toeplitz(&KEY, &[]), 0);
+    }
+}

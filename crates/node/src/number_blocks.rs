@@ -1,0 +1,141 @@
+//! Queue pair numbers and communication ids of this process. Both carry the number of a block in their upper bits; a
+//! block is a name that one process of the host claims, so a packet that reached the wrong process is handed to the right
+//! one by name.
+//!
+//! | number | bits | block |
+//! |---|---|---|
+//! | QPN | 24 | upper 12; lower 12 random |
+//! | communication id | 32 | upper 12; lower 20 random |
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nic::{Error, Numbers};
+use wire::{CommId, Qpn};
+
+use crate::world::{Claim, ClaimError, Name, World};
+
+/// Bits of a QPN below its block.
+const QPN_BITS: u32 = 12;
+/// Bits of a communication id below its block.
+pub(crate) const COMM_BITS: u32 = 20;
+/// NumberBlocks a process holds at most: [`nic::limits::MAX_QP`] queue pairs.
+const MAX_BLOCKS: usize = (nic::limits::MAX_QP >> QPN_BITS) as usize;
+/// Tries to find a free block; at half of all blocks taken each fails with probability 1/2.
+const TRIES: usize = 64;
+
+/// The name of the process that hands out a queue pair number.
+pub fn qpn_owner(qpn: Qpn) -> Name {
+    Name::Block((qpn.get() >> QPN_BITS) as u16)
+}
+
+/// The name of the process that hands out a communication id.
+pub fn comm_owner(id: CommId) -> Name {
+    Name::Block((id.0 >> COMM_BITS) as u16)
+}
+
+/// Whether a name can be anybody's: block 0 holds QP0, QP1 and the identifier that stands for none, 0xfff the multicast number.
+pub(crate) fn may_be_borne(name: Name) -> bool {
+    !matches!(name, Name::Block(0 | 0xfff..))
+}
+
+struct Block {
+    prefix: u16,
+    free: VecDeque<u16>,
+    _claim: Box<dyn Claim>,
+}
+
+#[derive(Default)]
+struct Inner {
+    blocks: Vec<Block>,
+}
+
+/// The blocks of this process.
+pub struct NumberBlocks<W> {
+    world: Arc<W>,
+    inner: Mutex<Inner>,
+}
+
+impl<W: World> NumberBlocks<W> {
+    /// No block yet: the first number claims one.
+    pub fn new(world: Arc<W>) -> Self {
+        NumberBlocks { world, inner: Mutex::default() }
+    }
+
+    /// Whether a name is a block of this process.
+    pub fn owns(&self, name: Name) -> bool {
+        matches!(name, Name::Block(p) if self.lock().blocks.iter().any(|b| b.prefix == p))
+    }
+
+    /// A random communication id in a block of this process; whoever keeps the table of those in use asks again where it is.
+    pub fn comm_id(&self) -> Result<CommId, Error> {
+        let mut inner = self.lock();
+        if inner.blocks.is_empty() {
+            self.claim(&mut inner)?;
+        }
+        let prefix = u32::from(inner.blocks[0].prefix);
+        Ok(CommId(prefix << COMM_BITS | self.random() & ((1 << COMM_BITS) - 1)))
+    }
+
+    fn claim(&self, inner: &mut Inner) -> Result<(), Error> {
+        if inner.blocks.len() >= MAX_BLOCKS {
+            return Err(Error::Limit("queue pairs"));
+        }
+        for _ in 0..TRIES {
+            // 0 holds QP0 and QP1, 0xfff the multicast number.
+            let prefix = (1 + self.random() % 0xffe) as u16;
+            match self.world.claim(Name::Block(prefix)) {
+                Ok(claim) => {
+                    inner.blocks.push(Block { prefix, free: self.shuffled(), _claim: claim });
+                    return Ok(());
+                }
+                Err(ClaimError::InUse) => {}
+                Err(ClaimError::System(errno)) => return Err(Error::System(errno)),
+            }
+        }
+        Err(Error::Limit("blocks of queue pair numbers on this host"))
+    }
+
+    /// All numbers of a block in an order nobody can guess.
+    fn shuffled(&self) -> VecDeque<u16> {
+        let mut random = vec![0; 2 << QPN_BITS];
+        self.world.fill_random(&mut random);
+        let mut keyed: Vec<([u8; 2], u16)> =
+            random.chunks_exact(2).zip(0..).map(|(r, n)| ([r[0], r[1]], n)).collect();
+        keyed.sort_unstable();
+        keyed.into_iter().map(|(_, n)| n).collect()
+    }
+
+    fn random(&self) -> u32 {
+        let mut bytes = [0; 4];
+        self.world.fill_random(&mut bytes);
+        u32::from_ne_bytes(bytes)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<W: World> Numbers for NumberBlocks<W> {
+    fn take(&self) -> Result<Qpn, Error> {
+        let mut inner = self.lock();
+        if inner.blocks.iter().all(|b| b.free.is_empty()) {
+            self.claim(&mut inner)?;
+        }
+        inner
+            .blocks
+            .iter_mut()
+            .find_map(|b| Some(Qpn::new(u32::from(b.prefix) << QPN_BITS | u32::from(b.free.pop_front()?))))
+            .ok_or(Error::Limit("queue pairs"))
+    }
+
+    fn give(&self, qpn: Qpn) {
+        let (prefix, low) = ((qpn.get() >> QPN_BITS) as u16, (qpn.get() & ((1 << QPN_BITS) - 1)) as u16);
+        let mut inner = self.lock();
+        if let Some(block) = inner.blocks.iter_mut().find(|b| b.prefix == prefix) {
+            // At the end: a number is used again as late as possible, so old packets find nobody.
+            block.free.push_back(low);
+        }
+    }
+}
