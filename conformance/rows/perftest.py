@@ -31,8 +31,9 @@ def sane_latency(n):
 def sane_bandwidth(n):
     """bytes, iterations, peak and mean in MiB/s, millions of messages a second: the mean is the rate times the size."""
     size, _, peak, mean, rate = n
-    # Each is rounded, to 0.01 and 0.000001.
-    return 0 <= mean < MOST_MIB and 0 < rate and peak >= 0 and abs(mean - rate * 1e6 * size / (1 << 20)) <= 0.02 + 0.01 * mean
+    # Each is rounded: the mean to 0.01, the rate to 0.000001, half of which is half a message a second.
+    rounding = 0.02 + 0.51 * size / (1 << 20)
+    return 0 <= mean < MOST_MIB and 0 < rate and peak >= 0 and abs(mean - rate * 1e6 * size / (1 << 20)) <= rounding + 0.01 * mean
 
 
 def spoilt(client, server):
