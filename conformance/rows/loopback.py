@@ -85,11 +85,11 @@ def refused(row):
     row.check(any(once() for _ in range(4)), "the second request came too late four times", *row.programs)
 
 
-def pingpong(row, device, address, ns, server_ns, *more, service="rc", size=4096):
+def pingpong(row, device, address, ns, server_ns, *more, service="rc", size=4096, patience=30):
     argv = [f"ibv_{service}_pingpong", "-s", str(size), *(["-d", device] if device else []), "-g", "1", *more]
     server = row.run(*argv, ns=server_ns)
     row.tcp_listening(server)
-    judge_pingpong(row, service, server, row.run(*argv, address, ns=ns), size=size)
+    judge_pingpong(row, service, server, row.run(*argv, address, ns=ns), size=size, patience=patience)
 
 
 def srq_pingpong(row, *more):
@@ -146,14 +146,29 @@ def pingpong_events(row):
 
 
 def machine_pingpong(row, service, size, *more):
+    """Between processes of one address a message of UC or UD may be lost around the promotion of its flow, on a busy machine; nobody
+    sends it again, and the program waits for ever. Such a run is repeated, four times at most."""
     ns = row.namespace()
-    pingpong(row, None, "127.0.0.1", ns, ns, *more, service=service, size=size)
+    for last in (False, False, False, False, True):
+        begun = len(row.programs)
+        try:
+            pingpong(row, None, "127.0.0.1", ns, ns, *more, service=service, size=size, patience=30 if service == "rc" else 10)
+            return
+        except Fail:
+            ends = row.programs[begun:]
+            lost = service != "rc" and any(p.running() for p in ends)
+            for p in ends:
+                p.end()
+            if last or not lost:
+                raise
+        # The rows' judge looks at what is there.
+        del row.programs[begun:]
 
 
 for service, what, sizes in (("uc", "unreliable connections", (64, 65536)), ("ud", "datagrams", (64, 4096))):
     for size in sizes:
         for how, more in (("polling", []), ("events", ["-e"])):
-            row(HERE, f"{what} of {size} bytes, {how}", " ".join([f"ibv_{service}_pingpong -g 1 -s {size}", *more]))(
+            row(HERE, f"{what} of {size} bytes, {how}", " ".join([f"ibv_{service}_pingpong -g 1 -s {size}", *more]), limit=90)(
                 lambda r, service=service, size=size, more=more: machine_pingpong(r, service, size, *more))
 for how, more in (("polling", []), ("events", ["-e"])):
     row(HERE, f"queue pairs without a connection manager, 1 MiB, {how}", " ".join(["ibv_rc_pingpong -g 1 -s 1048576", *more]))(
@@ -161,7 +176,7 @@ for how, more in (("polling", []), ("events", ["-e"])):
 for mtu in (256, 512, 1024, 2048, 4096):
     row(HERE, f"queue pairs without a connection manager, MTU {mtu}", f"ibv_rc_pingpong -g 1 -s 65536 -m {mtu}")(
         lambda r, mtu=mtu: machine_pingpong(r, "rc", 65536, "-m", str(mtu)))
-    row(HERE, f"unreliable connections, MTU {mtu}", f"ibv_uc_pingpong -g 1 -s 65536 -m {mtu}")(
+    row(HERE, f"unreliable connections, MTU {mtu}", f"ibv_uc_pingpong -g 1 -s 65536 -m {mtu}", limit=90)(
         lambda r, mtu=mtu: machine_pingpong(r, "uc", 65536, "-m", str(mtu)))
 
 

@@ -50,13 +50,13 @@ def judge_golden(row, name, server, client):
         row.check([line for line in p.err.lines if line] == want[f"{side} stderr"], f"{side} complained", *row.programs)
 
 
-def judge_pingpong(row, service, server, client, iters=1000, size=4096):
+def judge_pingpong(row, service, server, client, iters=1000, size=4096, patience=30):
     """ibv_rc_pingpong, _uc_, _ud_, _srq_ (service): the recorded lines with numbers, addresses and speeds left out; both sides know the same queue pairs."""
     def shape(lines):
         return [re.sub(r"GID \S+", "GID", re.sub(r"0x[0-9a-f]+", "0x", re.sub(r"\d[\d.]*", "N", line))) for line in lines if line]
 
     want = golden(f"rxe-ibv_{service}_pingpong.txt")
-    row.check(client.wait() == 0, f"client exit {client.rc}", *row.programs)
+    row.check(client.wait(patience) == 0, f"client exit {client.rc}", *row.programs)
     row.check(server.wait(10) == 0, f"server exit {server.rc}", *row.programs)
     ends = {}
     for side, p in (("client", client), ("server", server)):
