@@ -5,7 +5,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `world` | the world's face: [`nic::Outlet`] and [`node::World`] |
+//! | `world` | the world's face: [`nic::Link`], [`nic::Frames`], [`nic::Platform`] and [`node::World`] |
 //! | `progress`, `alarm`, `reactor` | the thread, when it wakes, what it waits for |
 //! | `tx` | the send path |
 //! | `rx_sockets`, `rx_socket`, `management` | the receive path: which sockets, one of them, what waits there |

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use nic::{Outlet, Path, Persist};
+use nic::{Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, World};
 use transport::TxBatch;
@@ -120,7 +120,7 @@ impl RealWorld {
     }
 }
 
-impl Outlet for RealWorld {
+impl Link for RealWorld {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
         if self.is_ours() {
             let RealWorld { config, clock, reactor, counters, .. } = self;
@@ -138,7 +138,9 @@ impl Outlet for RealWorld {
             self.rx_sockets.leave(interface, group, &self.reactor);
         }
     }
+}
 
+impl nic::Frames for RealWorld {
     fn open_frames(&self, interface: u32) -> Result<(), i32> {
         self.check_ours()?;
         self.frames.open(interface)
@@ -159,7 +161,9 @@ impl Outlet for RealWorld {
         self.check_ours()?;
         self.frames.watch(interface, watch, &self.config, &self.reactor)
     }
+}
 
+impl Platform for RealWorld {
     fn persist(&self, work: Persist) {
         if !self.is_ours() {
             return;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use host::Config;
 use kit::{LO, PATIENCE, V4, V6, alone, batch, counter, path, start, start_with};
-use nic::Outlet;
+use nic::Link;
 use node::World;
 
 /// Sends the packets to ourselves and checks each.

@@ -3,7 +3,7 @@
 mod kit;
 
 use kit::{LO, Told, alone, ip, start};
-use nic::Outlet;
+use nic::Frames;
 
 const GROUP: [u8; 6] = [0x03, 0, 0, 0, 0, 0x17];
 

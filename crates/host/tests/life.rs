@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use kit::{LO, Told, V4, alone, batch, counter, path, start};
-use nic::Outlet;
+use nic::{Link, Platform};
 use node::{Name, World};
 
 fn expired(told: &Told) -> Option<Instant> {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use kit::{LO, Told, V4, V6, alone, batch, counter, ip, path, route_to, start};
-use nic::Outlet;
+use nic::Link;
 use node::World;
 use node::world::RouteQuery;
 

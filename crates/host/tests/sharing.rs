@@ -5,7 +5,7 @@ mod kit;
 use std::net::{IpAddr, UdpSocket};
 
 use kit::{LO, Told, V4, V6, alone, batch, counter, path, start};
-use nic::Outlet;
+use nic::Link;
 use node::world::{ClaimError, Datagram, Hold};
 use node::{Name, World};
 use wire::mad::PortSpace;

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kit::{LO, V4, alone, batch, counter, path, start};
-use nic::Outlet;
+use nic::Link;
 use node::world::{Datagram, Hold};
 use node::{Name, World};
 use socket2::{Domain, SockAddr, Socket, Type};

@@ -11,7 +11,6 @@ pub mod limits;
 pub mod link;
 #[allow(unsafe_code)]
 pub mod memory;
-mod persist;
 pub mod qp;
 pub mod srq;
 pub mod steering;
@@ -21,9 +20,8 @@ pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Moderation, Stamp};
 pub use device::async_events::{AsyncEvent, Element, EventKind};
 pub use device::gid::{GidEntry, GidTable};
 pub use device::{Device, DeviceConfig, Numbers, Pd};
-pub use link::{Outlet, Path, Signal};
+pub use link::{Frames, Link, Path, Persist, Platform, Signal};
 pub use memory::{Access, Advice, Mr, Mw, WindowType};
-pub use persist::Persist;
 pub use qp::ah::{Ah, Datagram};
 pub use qp::attr::{AddressVector, QpAttr, QpState, QpType, mask};
 pub use qp::post::{PostError, Request};

@@ -1,12 +1,14 @@
-//! What the adapter asks of the world around it.
+//! What the adapter asks of the world around it, a trait for each thing: [`Link`] carries its packets, [`Frames`] whole Ethernet
+//! frames, [`Platform`] gives time, randomness and threads that may wait.
+//!
+//! None of the calls may wait, but for the work that [`Platform::persist`] hands to a thread of its own: they are made with the
+//! lock of a queue pair held, or of a registry.
 
 use std::net::IpAddr;
 use std::time::Instant;
 
 use transport::TxBatch;
 use wire::Qpn;
-
-use crate::Persist;
 
 /// Where packets go, and as whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,38 +33,82 @@ pub struct Path {
     pub no_multicast_loop: bool,
 }
 
-/// The way out of an adapter: shared by all its queue pairs, called with their lock held, so it must not wait.
-pub trait Outlet: Send + Sync + 'static {
+/// RoCE v2 packets: UDP datagrams to addresses, and the multicast groups that are taken in.
+pub trait Link: Send + Sync + 'static {
     /// Seals (ICRC) and sends the packets of `batch`, in order. What can not be sent is lost and counted, as on any
     /// wire; protocols above retransmit.
     fn send(&self, path: &Path, batch: &mut TxBatch);
-    /// Takes what is sent to a multicast group in through an interface, until [`Outlet::leave`]. Not called twice for the same
-    /// group. The error is an errno, such as ENODEV or ENOBUFS.
+    /// Takes what is sent to a multicast group in through an interface, until [`Link::leave`]. Not called twice for the same
+    /// group.
+    ///
+    /// # Errors
+    ///
+    /// An errno, such as ENODEV or ENOBUFS.
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), i32>;
-    /// Undoes [`Outlet::join`].
+    /// Undoes [`Link::join`].
     fn leave(&self, interface: u32, group: IpAddr);
-    /// Gets ready for whole Ethernet frames on an interface; once for each [`Outlet::close_frames`]. The error is an
-    /// errno: EPERM where the process may not (CAP_NET_RAW), as in worlds that have no frames.
+}
+
+/// Whole Ethernet frames of an interface. A world that has none implements nothing: each call then says EPERM, as for a process
+/// that may not (CAP_NET_RAW).
+pub trait Frames: Send + Sync + 'static {
+    /// Gets ready to send frames on an interface; once for each [`Frames::close_frames`].
+    ///
+    /// # Errors
+    ///
+    /// An errno: EPERM where the process may not.
     fn open_frames(&self, _interface: u32) -> Result<(), i32> {
         Err(libc::EPERM)
     }
-    /// Undoes [`Outlet::open_frames`].
+    /// Undoes [`Frames::open_frames`].
     fn close_frames(&self, _interface: u32) {}
-    /// Sends a frame, from the destination's hardware address to the end of the payload. The error is an errno: EMSGSIZE for
-    /// one longer than the link takes, EINVAL for one shorter than its header, others where it was lost.
+    /// Sends a frame, from the destination's hardware address to the end of the payload.
+    ///
+    /// # Errors
+    ///
+    /// An errno: EMSGSIZE for one longer than the link takes, EINVAL for one shorter than its header, others where it was lost.
     fn send_frame(&self, _interface: u32, _frame: &[u8]) -> Result<(), i32> {
         Err(libc::EPERM)
     }
-    /// Begins or ends to take in all frames of an interface. Not called twice with the same wish. Ending does not fail.
+    /// Begins or ends to take in all frames of an interface. Not called twice with the same wish.
+    ///
+    /// # Errors
+    ///
+    /// An errno. Ending does not fail.
     fn watch_frames(&self, _interface: u32, _watch: bool) -> Result<(), i32> {
         Err(libc::EPERM)
     }
-    /// A peer waits until memory lies on its storage: `work` is run in a thread that may wait. Called with no lock held.
-    fn persist(&self, work: Persist);
+}
+
+/// What the adapter needs of the machine beside ways to send.
+pub trait Platform: Send + Sync + 'static {
     /// Somebody wants to be woken (by the node's `expire`) at `at` or earlier.
     fn wake_at(&self, at: Instant);
     /// Fills `bytes` from a cryptographically secure generator.
     fn fill_random(&self, bytes: &mut [u8]);
+    /// A peer waits until memory lies on its storage: `work` is run in a thread that may wait. Called with no lock held.
+    fn persist(&self, work: Persist);
+}
+
+/// Work that waits for storage: memory that shall lie on it before a peer is answered (FLUSH, IBA annex A19).
+pub struct Persist(Box<dyn FnOnce(&mut dyn FnMut() -> Instant) + Send>);
+
+impl Persist {
+    /// `work` waits, then asks for the time.
+    pub(crate) fn new(work: impl FnOnce(&mut dyn FnMut() -> Instant) + Send + 'static) -> Persist {
+        Persist(Box::new(work))
+    }
+
+    /// Waits until it is done, then lets the answer leave. Call it with no lock held; `now` is asked when the wait is over.
+    pub fn run(self, mut now: impl FnMut() -> Instant) {
+        (self.0)(&mut now);
+    }
+}
+
+impl std::fmt::Debug for Persist {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Persist")
+    }
 }
 
 /// Somebody to tell that there is something to fetch: the C functions write to an eventfd, a simulation sets a mark.

@@ -1,4 +1,4 @@
-//! Raw packet queue pairs on a device whose outlet is a list of frames: what is sent, and to whom rules give what comes.
+//! Raw packet queue pairs on a device whose link is a list of frames: what is sent, and to whom rules give what comes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,15 +11,15 @@ use nic::device::async_events::AsyncEventQueue;
 use nic::steering::flow::{Flow, FlowKind, Masked, Spec};
 use nic::steering::rss::{self, KEY_LEN, Spread, Wq, WqState};
 use nic::{
-    Access, Cq, Device, DeviceConfig, Error, GidTable, Numbers, Outlet, Path, Pd, Qp, QpAttr, QpCap, QpInit,
-    QpState, QpType, Signal, mask,
+    Access, Cq, Device, DeviceConfig, Error, Frames, GidTable, Link, Numbers, Path, Pd, Persist, Platform, Qp,
+    QpAttr, QpCap, QpInit, QpState, QpType, Signal, mask,
 };
 use transport::op::{Completion, Data, NetworkHeader, RecvWr, SendOp, SendWr, Status};
 use transport::{Sge, TxBatch};
 use wire::roce::SendTail;
 use wire::{Guid, Mtu, Qpn, Rkey};
 
-/// An outlet that keeps the frames, and says no to those below 14 bytes.
+/// A link that keeps the frames, and says no to those below 14 bytes.
 #[derive(Default)]
 struct Kept {
     sent: Mutex<Vec<Vec<u8>>>,
@@ -28,18 +28,24 @@ struct Kept {
     random: AtomicU32,
 }
 
-impl Outlet for Kept {
+impl Link for Kept {
     fn send(&self, _path: &Path, _batch: &mut TxBatch) {}
     fn join(&self, _interface: u32, _group: IpAddr) -> Result<(), i32> {
         Err(libc::ENODEV)
     }
     fn leave(&self, _interface: u32, _group: IpAddr) {}
-    fn persist(&self, _work: nic::Persist) {}
+}
+
+impl Platform for Kept {
+    fn persist(&self, _work: Persist) {}
     fn wake_at(&self, _at: Instant) {}
     fn fill_random(&self, bytes: &mut [u8]) {
         let next = self.random.fetch_add(0x0101, Ordering::Relaxed).to_ne_bytes();
         bytes.iter_mut().zip(next.iter().cycle()).for_each(|(to, from)| *to = *from);
     }
+}
+
+impl Frames for Kept {
     fn open_frames(&self, _interface: u32) -> Result<(), i32> {
         self.open.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -84,7 +90,7 @@ impl Signal for Nobody {
 
 /// A device, and memory of which each receive gets 256 bytes.
 struct Bench {
-    outlet: Arc<Kept>,
+    world: Arc<Kept>,
     device: Arc<Device>,
     pd: Arc<Pd>,
     events: Arc<AsyncEventQueue>,
@@ -99,7 +105,7 @@ const SLOT: usize = 256;
 // The tests' own clock is wherever a clock happens to stand.
 #[allow(clippy::disallowed_methods)]
 fn bench() -> Bench {
-    let outlet = Arc::new(Kept::default());
+    let world = Arc::new(Kept::default());
     let config = DeviceConfig {
         name: "raw".to_owned(),
         guid: Guid(1),
@@ -108,13 +114,13 @@ fn bench() -> Bench {
         mac: MAC,
     };
     let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids: GidTable::default() };
-    let device = Device::new(config, port, outlet.clone(), Arc::new(InOrder::default()));
+    let device = Device::new(config, port, world.clone(), Arc::new(InOrder::default()));
     let pd = Arc::new(device.alloc_pd().unwrap());
     let mut memory = vec![0_u8; 64 * SLOT];
     let at = memory.as_mut_ptr().expose_provenance() as u64;
     let mr = pd.register(at, memory.len() as u64, at, Access::LOCAL_WRITE).unwrap();
     let events = AsyncEventQueue::new(Box::new(Nobody));
-    Bench { outlet, device, pd, events, key: mr.key, memory, now: Instant::now() }
+    Bench { world, device, pd, events, key: mr.key, memory, now: Instant::now() }
 }
 
 impl Bench {
@@ -219,9 +225,9 @@ fn a_queue_pair_without_rules_gets_nothing_and_one_with_gets_the_whole_frame() {
     assert_eq!((all.len(), all[0].byte_len, all[0].header), (1, 30, NetworkHeader::None));
     assert_eq!(bench.memory[..30], frame(MAC));
     assert_eq!(got(&without), 0);
-    assert_eq!(bench.outlet.watched.load(Ordering::Relaxed), 1);
+    assert_eq!(bench.world.watched.load(Ordering::Relaxed), 1);
     bench.device.remove_flow(flow);
-    assert_eq!(bench.outlet.watched.load(Ordering::Relaxed), 0, "nobody listens without a rule");
+    assert_eq!(bench.world.watched.load(Ordering::Relaxed), 0, "nobody listens without a rule");
 }
 
 #[test]
@@ -304,7 +310,7 @@ fn a_send_is_one_frame_as_it_is_and_a_bad_one_stops_the_queue() {
     let mut bench = bench();
     let qp = bench.qp(0..0);
     bench.send(&qp, 1, &frame(GROUP));
-    assert_eq!(*bench.outlet.sent.lock().unwrap(), [frame(GROUP)]);
+    assert_eq!(*bench.world.sent.lock().unwrap(), [frame(GROUP)]);
     bench.send(&qp, 2, &frame(GROUP)[..13]);
     bench.send(&qp, 3, &frame(GROUP));
     let all: Vec<_> = completions(&qp.init().send_cq).iter().map(|c| (c.wr_id, c.status)).collect();
@@ -313,7 +319,7 @@ fn a_send_is_one_frame_as_it_is_and_a_bad_one_stops_the_queue() {
     let back = QpAttr { state: QpState::Rts, ..QpAttr::default() };
     qp.modify(bench.now, &back, mask::STATE).unwrap();
     bench.send(&qp, 4, &frame(GROUP));
-    assert_eq!(bench.outlet.sent.lock().unwrap().len(), 2);
+    assert_eq!(bench.world.sent.lock().unwrap().len(), 2);
 }
 
 #[test]
@@ -322,8 +328,8 @@ fn destroying_gives_back_rules_and_sockets() {
     let qp = bench.qp(0..0);
     qp.steer(to(MAC)).unwrap();
     qp.destroy();
-    assert_eq!(bench.outlet.open.load(Ordering::Relaxed), 0);
-    assert_eq!(bench.outlet.watched.load(Ordering::Relaxed), 0);
+    assert_eq!(bench.world.open.load(Ordering::Relaxed), 0);
+    assert_eq!(bench.world.watched.load(Ordering::Relaxed), 0);
 }
 
 /// An IPv4 frame from 10.0.0.`from`.

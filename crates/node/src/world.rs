@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use nic::Outlet;
+use nic::{Frames, Link, Platform};
 pub use transport::rc::Hold;
 use wire::mad::PortSpace;
 
@@ -132,7 +132,7 @@ pub struct Datagram<'a> {
 pub enum Input<'a> {
     /// A packet.
     Datagram(Datagram<'a>),
-    /// A whole Ethernet frame, while the node watches those of an interface ([`Outlet::watch_frames`]).
+    /// A whole Ethernet frame, while the node watches those of an interface ([`Frames::watch_frames`]).
     Frame {
         /// The interface.
         interface: u32,
@@ -166,7 +166,7 @@ pub enum Input<'a> {
 }
 
 /// The world around a node. No call waits (a bounded system call such as a netlink request is not waiting).
-pub trait World: Outlet {
+pub trait World: Link + Frames + Platform {
     /// Opens the UDP port on all addresses of an interface, now and as they change; repeated calls are harmless.
     /// The error is an errno: EADDRINUSE where another user or the kernel's rxe owns the port.
     fn attach(&self, interface: u32) -> Result<(), i32>;

@@ -363,7 +363,7 @@ impl Sim {
         node.expire(self.shared.clock.now());
         if let Some(at) = node.deadline() {
             assert!(at > self.shared.clock.now(), "process {} wants what was just done", process.0);
-            nic::Outlet::wake_at(&**node.world(), at);
+            nic::Platform::wake_at(&**node.world(), at);
         }
     }
 

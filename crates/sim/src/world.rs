@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use nic::{Outlet, Path};
+use nic::{Frames, Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, World};
 use transport::TxBatch;
 use wire::icrc::{self, Flow};
@@ -141,7 +141,7 @@ impl SimWorld {
     }
 }
 
-impl Outlet for SimWorld {
+impl Link for SimWorld {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
         let flow = Flow {
             source: SocketAddr::new(path.source, self.source_port(path.source_port_epoch)),
@@ -168,9 +168,14 @@ impl Outlet for SimWorld {
     fn leave(&self, _interface: u32, group: IpAddr) {
         self.with_host(|h| h.groups.remove(&(group, self.process)));
     }
+}
 
+/// Simulated hosts have no frames.
+impl Frames for SimWorld {}
+
+impl Platform for SimWorld {
     /// Waiting takes no time here.
-    fn persist(&self, work: nic::Persist) {
+    fn persist(&self, work: Persist) {
         work.run(|| self.now());
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kit::SimNode;
 use kit::connections::{MESSAGES, PORT, Party, Side, param, resolved};
-use nic::{Outlet, Path};
+use nic::{Link, Path};
 use node::EventKind;
 use sim::{Dice, Faults, Sim};
 use transport::TxBatch;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nic::{Outlet, Path};
+use nic::{Link, Path};
 use node::world::{ClaimError, Name, RouteQuery, World};
 use sim::{Faults, HostId, ProcessId, Sim, SimWorld};
 use transport::TxBatch;

@@ -10,8 +10,8 @@ use std::time::Instant;
 use nic::device::Port;
 use nic::device::async_events::AsyncEventQueue;
 use nic::{
-    Cq, Device, DeviceConfig, Error, GidTable, Numbers, Outlet, Path, Pd, Persist, Qp, QpAttr, QpCap, QpInit,
-    QpState, QpType, Signal, mask,
+    Cq, Device, DeviceConfig, Error, Frames, GidTable, Link, Numbers, Path, Pd, Persist, Platform, Qp,
+    QpAttr, QpCap, QpInit, QpState, QpType, Signal, mask,
 };
 use transport::TxBatch;
 use transport::op::Completion;
@@ -40,7 +40,7 @@ pub struct Kept {
     random: AtomicU32,
 }
 
-impl Outlet for Kept {
+impl Link for Kept {
     fn send(&self, _: &Path, batch: &mut TxBatch) {
         let mut packets = lock(&self.packets);
         packets.extend(batch.iter().map(|packet| packet[..packet.len() - 4].to_vec()));
@@ -50,12 +50,18 @@ impl Outlet for Kept {
         Ok(())
     }
     fn leave(&self, _: u32, _: IpAddr) {}
+}
+
+impl Platform for Kept {
     fn persist(&self, _: Persist) {}
     fn wake_at(&self, _: Instant) {}
     fn fill_random(&self, bytes: &mut [u8]) {
         let next = self.random.fetch_add(0x0101, Ordering::Relaxed).to_ne_bytes();
         bytes.iter_mut().zip(next.iter().cycle()).for_each(|(to, from)| *to = *from);
     }
+}
+
+impl Frames for Kept {
     fn open_frames(&self, _: u32) -> Result<(), i32> {
         Ok(())
     }
@@ -92,7 +98,7 @@ impl Signal for Nobody {
 
 /// A device with a protection domain.
 pub struct Adapter {
-    outlet: Arc<Kept>,
+    world: Arc<Kept>,
     /// The device.
     pub device: Arc<Device>,
     /// Its domain.
@@ -110,7 +116,7 @@ fn device() -> (Arc<Device>, Arc<Kept>) {
         static DEVICE: OnceCell<(Arc<Device>, Arc<Kept>)> = const { OnceCell::new() };
     }
     let make = || {
-        let outlet = Arc::new(Kept::default());
+        let world = Arc::new(Kept::default());
         let config = DeviceConfig {
             name: "fuzz".to_owned(),
             guid: Guid(1),
@@ -120,18 +126,18 @@ fn device() -> (Arc<Device>, Arc<Kept>) {
         };
         let gids = GidTable::updated(&GidTable::default(), MAC, &[HERE]);
         let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids };
-        (Device::new(config, port, outlet.clone(), Arc::new(InOrder::default())), outlet)
+        (Device::new(config, port, world.clone(), Arc::new(InOrder::default())), world)
     };
     DEVICE.with(|device| device.get_or_init(make).clone())
 }
 
 impl Default for Adapter {
     fn default() -> Adapter {
-        let (device, outlet) = device();
-        outlet.random.store(0, Ordering::Relaxed);
+        let (device, world) = device();
+        world.random.store(0, Ordering::Relaxed);
         let pd = Arc::new(device.alloc_pd().expect("the domains of earlier inputs are gone"));
         let events = AsyncEventQueue::new(Box::new(Nobody));
-        Adapter { outlet, device, pd, events, now: start() }
+        Adapter { world, device, pd, events, now: start() }
     }
 }
 
@@ -140,7 +146,7 @@ impl Drop for Adapter {
         // Where an assertion failed more is left, and nobody wants to hear of it.
         if !std::thread::panicking() {
             assert!(self.device.qps().is_empty(), "queue pairs that were destroyed are still there");
-            lock(&self.outlet.packets).clear();
+            lock(&self.world.packets).clear();
         }
     }
 }
@@ -194,7 +200,7 @@ impl Adapter {
 
     /// The packets sent since the last call, without their ICRC.
     pub fn sent(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut lock(&self.outlet.packets))
+        std::mem::take(&mut lock(&self.world.packets))
     }
 
     /// Time passes. Nothing that is over stays due.

@@ -12,7 +12,7 @@ use transport::op::{Completion, Status};
 
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
 use crate::device::event_queue::EventQueue;
-use crate::{Device, Error, Persist, Signal, limits};
+use crate::{Device, Error, Persist, Platform, Signal, limits};
 
 /// Which completion the next event is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,6 @@ pub struct Cq {
 }
 
 /// Something to tell once all locks are released.
-#[derive(Debug)]
 pub enum Note {
     /// A completion event.
     Channel(Arc<Channel>, Arc<Cq>),
@@ -143,7 +142,13 @@ pub enum Note {
     /// A completion event that is held back until then.
     Later(Instant, Arc<Cq>),
     /// A peer's FLUSH is to be done.
-    Persist(Box<Persist>),
+    Persist(Arc<dyn Platform>, Persist),
+}
+
+impl std::fmt::Debug for Note {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Note")
+    }
 }
 
 impl Note {
@@ -157,7 +162,7 @@ impl Note {
                     device.look_after_cq(at, &cq);
                 }
             }
-            Note::Persist(work) => work.hand_out(),
+            Note::Persist(platform, work) => platform.persist(work),
         }
     }
 }

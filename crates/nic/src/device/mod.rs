@@ -29,7 +29,7 @@ use crate::qp::turns::Turns;
 use crate::qp::xrc;
 use crate::steering::flow::Flows;
 use crate::steering::multicast::Groups;
-use crate::{Cq, Error, Outlet, Qp, Srq, limits};
+use crate::{Cq, Error, Frames, Link, Platform, Qp, Srq, limits};
 
 /// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
 pub trait Numbers: Send + Sync {
@@ -113,7 +113,9 @@ pub struct Device {
     pub config: DeviceConfig,
     /// What became of its packets.
     pub counters: Counters,
-    pub(crate) outlet: Arc<dyn Outlet>,
+    pub(crate) link: Arc<dyn Link>,
+    pub(crate) frames: Arc<dyn Frames>,
+    pub(crate) platform: Arc<dyn Platform>,
     pub(crate) memory: Table,
     pub(crate) timers: Timers,
     pub(crate) turns: Turns,
@@ -229,17 +231,19 @@ pub(crate) fn take_one(counter: &AtomicU32, limit: u32, what: &'static str) -> R
 }
 
 impl Device {
-    /// A device on a port.
-    pub fn new(
+    /// A device on a port, in a world.
+    pub fn new<W: Link + Frames + Platform>(
         config: DeviceConfig,
         port: Port,
-        outlet: Arc<dyn Outlet>,
+        world: Arc<W>,
         numbers: Arc<dyn Numbers>,
     ) -> Arc<Device> {
         Arc::new(Device {
             config,
             counters: Counters::default(),
-            outlet,
+            link: world.clone(),
+            frames: world.clone(),
+            platform: world,
             memory: Table::new(),
             timers: Timers::default(),
             turns: Turns::default(),
@@ -267,7 +271,7 @@ impl Device {
 
     fn random(&self) -> u32 {
         let mut random = [0; 4];
-        self.outlet.fill_random(&mut random);
+        self.platform.fill_random(&mut random);
         u32::from_ne_bytes(random)
     }
 
@@ -448,7 +452,7 @@ impl Device {
         let now = now();
         if !self.delayed_acks.is_empty() {
             let until = self.delayed_acks.release(now, |qp| qp.release(now, all));
-            until.into_iter().for_each(|at| self.outlet.wake_at(at));
+            until.into_iter().for_each(|at| self.platform.wake_at(at));
         }
         if turn {
             self.turns.take(now, 1, |qp| qp.take_turn(now));
@@ -478,7 +482,7 @@ impl Device {
     /// A completion queue holds an event back until then.
     pub(crate) fn look_after_cq(&self, at: Instant, cq: &Arc<Cq>) {
         self.moderated.lock().unwrap_or_else(PoisonError::into_inner).push((at, Arc::downgrade(cq)));
-        self.outlet.wake_at(at);
+        self.platform.wake_at(at);
     }
 
     /// Sends the events that were held back long enough.

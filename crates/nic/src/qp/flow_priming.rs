@@ -30,7 +30,7 @@ impl Qp {
             for _ in 0..KNOCKS {
                 push(batch, path.dest_qpn);
             }
-            device.outlet.send(path, batch);
+            device.link.send(path, batch);
         });
     }
 }

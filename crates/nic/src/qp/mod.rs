@@ -6,6 +6,7 @@ pub(crate) mod delayed_ack;
 pub(crate) mod engine;
 pub(crate) mod engine_context;
 mod flow_priming;
+mod flush;
 pub mod post;
 pub mod raw_packet;
 pub(crate) mod scratch;
@@ -151,11 +152,11 @@ impl Qp {
         let device = &pd.device;
         let kind = init.kind;
         if kind == QpType::RawPacket {
-            device.outlet.open_frames(device.config.interface).map_err(Error::System)?;
+            device.frames.open_frames(device.config.interface).map_err(Error::System)?;
         }
         let qpn = device.take_qpn().inspect_err(|_| {
             if kind == QpType::RawPacket {
-                device.outlet.close_frames(device.config.interface);
+                device.frames.close_frames(device.config.interface);
             }
         })?;
         let qp = Arc::new_cyclic(|me| Qp {
@@ -234,7 +235,7 @@ impl Qp {
         self.pd.device.remove_qp(self.qpn);
         if self.init.kind == QpType::RawPacket {
             self.pd.device.forget_flows(self);
-            self.pd.device.outlet.close_frames(self.pd.device.config.interface);
+            self.pd.device.frames.close_frames(self.pd.device.config.interface);
         }
         self.init.send_cq.forget_all_but_sent(self.qpn);
         self.init.recv_cq.forget_all_but_sent(self.qpn);
@@ -429,7 +430,7 @@ impl Qp {
         let wake = inner.set_timer(self).into_iter().chain(inner.queue_up(self, now)).min();
         self.unlock(inner);
         if let Some(at) = wake {
-            self.pd.device.outlet.wake_at(at);
+            self.pd.device.platform.wake_at(at);
         }
     }
 
@@ -544,7 +545,7 @@ impl Inner {
             let (engine, mut context) = self.split(qp);
             engine.on_exit(batch, &mut context);
             if !batch.is_empty() {
-                qp.pd.device.outlet.send(&path, batch);
+                qp.pd.device.link.send(&path, batch);
             }
         });
     }
@@ -570,7 +571,7 @@ impl Inner {
                 if batch.is_empty() {
                     break;
                 }
-                qp.pd.device.outlet.send(&path, batch);
+                qp.pd.device.link.send(&path, batch);
             }
         });
     }

@@ -147,7 +147,7 @@ impl Inner {
     pub(crate) fn transmit_frames(&mut self, qp: &Qp) {
         let device = qp.pd().device.clone();
         let (Engine::Raw(raw), mut context) = self.split(qp) else { return };
-        raw.send_all(&mut context, |frame| device.outlet.send_frame(device.config.interface, frame));
+        raw.send_all(&mut context, |frame| device.frames.send_frame(device.config.interface, frame));
     }
 }
 

@@ -63,7 +63,7 @@ impl Inner {
                 let (Engine::Ud(ud), mut context) = self.split(qp) else { break };
                 let Some(path) = ud.fill(now, batch, &mut context) else { break };
                 let path = Path { no_multicast_loop: qp.no_multicast_loop.load(Ordering::Relaxed), ..path };
-                qp.pd().device.outlet.send(&path, batch);
+                qp.pd().device.link.send(&path, batch);
             }
         });
     }

@@ -234,7 +234,7 @@ impl Qp {
             return Err(Error::Limit("flow rules"));
         }
         if rules.is_empty() {
-            device.outlet.watch_frames(device.config.interface, true).map_err(Error::System)?;
+            device.frames.watch_frames(device.config.interface, true).map_err(Error::System)?;
         }
         let id = device.flows.next.fetch_add(1, Ordering::Relaxed);
         let at = rules.partition_point(|r| r.flow.order() <= flow.order());
@@ -268,7 +268,7 @@ impl Device {
         rules.retain(stays);
         if rules.is_empty() {
             // To stop listening is never refused.
-            let _ = self.outlet.watch_frames(self.config.interface, false);
+            let _ = self.frames.watch_frames(self.config.interface, false);
         }
     }
 

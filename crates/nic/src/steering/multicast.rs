@@ -61,7 +61,7 @@ impl Qp {
         if groups.len() >= limits::MAX_GROUPS {
             return Err(Error::Limit("multicast groups"));
         }
-        device.outlet.join(device.config.interface, address).map_err(Error::System)?;
+        device.link.join(device.config.interface, address).map_err(Error::System)?;
         groups.insert(address, vec![self.clone()]);
         Ok(())
     }
@@ -80,7 +80,7 @@ impl Qp {
         members.swap_remove(place);
         if members.is_empty() {
             groups.remove(&address);
-            device.outlet.leave(device.config.interface, address);
+            device.link.leave(device.config.interface, address);
         }
         Ok(())
     }
@@ -98,7 +98,7 @@ impl Qp {
         groups.retain(|&address, members| {
             members.retain(|m| !Arc::ptr_eq(m, self));
             if members.is_empty() {
-                device.outlet.leave(device.config.interface, address);
+                device.link.leave(device.config.interface, address);
             }
             !members.is_empty()
         });

@@ -1,20 +1,19 @@
 //! FLUSH to persistence (IBA annex A19). Waiting for the storage is nothing to do under a lock, nor in a thread that receives:
-//! the engine remembers the FLUSH, the world runs it where waiting harms nobody ([`Outlet::persist`](crate::Outlet::persist)),
-//! and the engine is told.
+//! the engine remembers the FLUSH, the world runs it where waiting harms nobody
+//! ([`Platform::persist`](crate::Platform::persist)), and the engine is told.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use transport::rc::FlushTask;
 
-use crate::Qp;
 use crate::cq::Note;
 use crate::qp::Inner;
 use crate::qp::engine::Engine;
+use crate::{Persist, Qp};
 
-/// Memory that shall lie on its storage before a peer is answered.
-#[derive(Debug)]
-pub struct Persist {
+/// One FLUSH of a queue pair, begun and not yet answered.
+struct PendingFlush {
     qp: Arc<Qp>,
     task: FlushTask,
     /// Protection domain that the key is of.
@@ -25,16 +24,9 @@ pub struct Persist {
     serial: u32,
 }
 
-impl Persist {
-    /// Gives it to the world.
-    pub(crate) fn hand_out(self) {
-        let qp = self.qp.clone();
-        qp.pd().device.outlet.persist(self);
-    }
-
-    /// Waits until it is done, then lets the answer leave. Call it with no lock held; `now` is asked when the wait is over.
-    pub fn run(self, now: impl FnOnce() -> Instant) {
-        let Persist { qp, task, pd, access, serial } = self;
+impl PendingFlush {
+    fn run(self, now: &mut dyn FnMut() -> Instant) {
+        let PendingFlush { qp, task, pd, access, serial } = self;
         let view = qp.pd().device.memory.view(pd, access).on(qp.qpn());
         let done = view.persist(task.range, task.how);
         let mut inner = qp.lock();
@@ -61,6 +53,8 @@ impl Inner {
             _ = context.choose(srq);
         }
         let (pd, access) = (context.view.pd(), context.access);
-        self.notes.push(Note::Persist(Box::new(Persist { qp: me, task, pd, access, serial })));
+        let flush = PendingFlush { qp: me, task, pd, access, serial };
+        let work = Persist::new(move |now| flush.run(now));
+        self.notes.push(Note::Persist(qp.pd().device.platform.clone(), work));
     }
 }
