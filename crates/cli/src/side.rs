@@ -1,14 +1,13 @@
 //! One end of the demonstration's connection: device, memory, queues, and the connection manager's events.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use host::{Host, RealWorld};
 use nic::device::async_events::AsyncEventQueue;
 use nic::memory::Access;
-use nic::{Cq, Mr, Pd, Qp, QpCap, QpInit, QpType, Signal};
+use nic::{Buffer, Cq, Qp, QpCap, QpInit, QpType, Signal};
 use node::{ConnParam, Event, EventChannel, EventKind, Id, Node};
 use transport::Sge;
 use transport::op::{Completion, Data, RecvWr, SendOp, SendWr, Status};
@@ -17,6 +16,8 @@ use crate::devices;
 
 /// Bytes of each side's buffer.
 pub const BUFFER: u32 = 1 << 20;
+/// Where it begins, as work requests and the peer name it: any number will do.
+const BUFFER_ADDR: u64 = 0x1000_0000;
 /// Longest wait for an event or a completion.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -46,12 +47,9 @@ impl Bell {
 }
 
 struct Queues {
-    pd: Arc<Pd>,
     cq: Arc<Cq>,
     qp: Arc<Qp>,
-    mr: Mr,
-    /// Shared with the peer, so it consists of atomics.
-    buffer: Vec<AtomicU64>,
+    buffer: Buffer,
 }
 
 /// One end.
@@ -113,8 +111,8 @@ impl Side {
         let request = self.event(EventKind::ConnectRequest)?;
         self.make_queues(&request.id)?;
         let queues = self.queues.as_ref().ok_or("no queues")?;
-        let mut data = queues.address().to_be_bytes().to_vec();
-        data.extend(queues.mr.key.0.to_be_bytes());
+        let mut data = queues.buffer.addr().to_be_bytes().to_vec();
+        data.extend(queues.buffer.key().0.to_be_bytes());
         self.node().accept(&request.id, None, &data).map_err(|e| format!("cannot accept: {e}"))?;
         self.id = Some(request.id);
         self.event(EventKind::Established).map(drop)
@@ -155,12 +153,10 @@ impl Side {
         let (send_cq, recv_cq) = (cq.clone(), cq.clone());
         let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, events };
         let qp = Qp::create(&pd, init).map_err(said)?;
-        let buffer: Vec<AtomicU64> = (0..u64::from(BUFFER) / 8).map(AtomicU64::new).collect();
-        let at = buffer.as_ptr().expose_provenance() as u64;
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let mr = pd.register(at, BUFFER.into(), at, access).map_err(said)?;
+        let buffer = Buffer::new(&pd, BUFFER as usize, BUFFER_ADDR, access).map_err(said)?;
         self.node().set_qp(id, &qp).map_err(said)?;
-        self.queues = Some(Queues { pd, cq, qp, mr, buffer });
+        self.queues = Some(Queues { cq, qp, buffer });
         (0..4).try_for_each(|_| self.receive())
     }
 
@@ -180,7 +176,7 @@ impl Side {
         let q = self.queues()?;
         let data = Data::Sges(std::iter::once(q.sge(bytes)).collect());
         let wr = SendWr { wr_id: 0, op, data, signaled: true, solicited: false, fence: false };
-        q.qp.sender(Instant::now()).post(wr).map_err(|e| e.to_string())
+        q.qp.post_send(Instant::now(), wr).map_err(|e| e.to_string())
     }
 
     /// What has completed.
@@ -235,17 +231,13 @@ impl Side {
         }
         if let Some(q) = self.queues.take() {
             q.qp.destroy();
-            _ = q.pd.deregister(q.mr);
         }
     }
 }
 
 impl Queues {
-    fn address(&self) -> u64 {
-        self.buffer.as_ptr().expose_provenance() as u64
-    }
     fn sge(&self, length: u32) -> Sge {
-        Sge { addr: self.address(), length, lkey: self.mr.key }
+        self.buffer.sge(0, length as usize)
     }
 }
 

@@ -11,13 +11,13 @@ use nic::device::async_events::AsyncEventQueue;
 use nic::steering::flow::{Flow, FlowKind, Masked, Spec};
 use nic::steering::rss::{self, KEY_LEN, Spread, Wq, WqState};
 use nic::{
-    Access, Cq, Device, DeviceConfig, Error, Frames, GidTable, Link, Numbers, Path, Pd, Persist, Platform, Qp,
-    QpAttr, QpCap, QpInit, QpState, QpType, Signal, mask,
+    Access, Buffer, Cq, Device, DeviceConfig, Error, Frames, GidTable, Link, Numbers, Path, Pd, Persist,
+    Platform, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Signal, mask,
 };
 use transport::op::{Completion, Data, NetworkHeader, RecvWr, SendOp, SendWr, Status};
 use transport::{Sge, TxBatch};
 use wire::roce::SendTail;
-use wire::{Guid, Mtu, Qpn, Rkey};
+use wire::{Guid, Mtu, Qpn};
 
 /// A link that keeps the frames, and says no to those below 14 bytes.
 #[derive(Default)]
@@ -94,8 +94,7 @@ struct Bench {
     device: Arc<Device>,
     pd: Arc<Pd>,
     events: Arc<AsyncEventQueue>,
-    memory: Vec<u8>,
-    key: Rkey,
+    memory: Buffer,
     now: Instant,
 }
 
@@ -116,11 +115,9 @@ fn bench() -> Bench {
     let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids: GidTable::default() };
     let device = Device::new(config, port, world.clone(), Arc::new(InOrder::default()));
     let pd = Arc::new(device.alloc_pd().unwrap());
-    let mut memory = vec![0_u8; 64 * SLOT];
-    let at = memory.as_mut_ptr().expose_provenance() as u64;
-    let mr = pd.register(at, memory.len() as u64, at, Access::LOCAL_WRITE).unwrap();
+    let memory = Buffer::new(&pd, 64 * SLOT, 0x1000, Access::LOCAL_WRITE).unwrap();
     let events = AsyncEventQueue::new(Box::new(Nobody));
-    Bench { world, device, pd, events, key: mr.key, memory, now: Instant::now() }
+    Bench { world, device, pd, events, memory, now: Instant::now() }
 }
 
 impl Bench {
@@ -154,14 +151,13 @@ impl Bench {
         qp
     }
     fn sge(&self, slot: usize, len: usize) -> Sge {
-        let addr = self.memory.as_ptr().expose_provenance() + slot * SLOT;
-        Sge { addr: addr as u64, length: len as u32, lkey: self.key }
+        self.memory.sge(slot * SLOT, len)
     }
     fn receive(&self, slot: usize, len: usize) -> RecvWr {
         RecvWr { wr_id: slot as u64, sges: [self.sge(slot, len)].into_iter().collect() }
     }
     fn send(&mut self, qp: &Qp, slot: usize, frame: &[u8]) {
-        self.memory[slot * SLOT..][..frame.len()].copy_from_slice(frame);
+        self.memory.write(slot * SLOT, frame);
         let wr = SendWr {
             wr_id: slot as u64,
             op: SendOp::Send(SendTail::None),
@@ -170,7 +166,7 @@ impl Bench {
             solicited: false,
             fence: false,
         };
-        qp.sender(self.now).post(wr).unwrap();
+        qp.post_send(self.now, wr).unwrap();
     }
     fn comes(&self, frame: &[u8]) {
         self.device.input_frame(self.now, false, frame);
@@ -223,7 +219,7 @@ fn a_queue_pair_without_rules_gets_nothing_and_one_with_gets_the_whole_frame() {
     bench.comes(&frame(MAC));
     let all = completions(&with.init().recv_cq);
     assert_eq!((all.len(), all[0].byte_len, all[0].header), (1, 30, NetworkHeader::None));
-    assert_eq!(bench.memory[..30], frame(MAC));
+    assert!(bench.memory.holds(0, &frame(MAC)));
     assert_eq!(got(&without), 0);
     assert_eq!(bench.world.watched.load(Ordering::Relaxed), 1);
     bench.device.remove_flow(flow);

@@ -8,7 +8,6 @@
 //! | [`world`] | [`SimWorld`]: what a node sees of it; names, routes, neighbours of a host |
 //! | `network` | links between hosts, and the fate of each packet |
 //! | [`dice`] | [`Dice`]: seeded randomness |
-//! | [`buffer`] | [`Buffer`]: registered memory that safe code may look into |
 //! | [`seeds`] | running a test on many seeds, and saying how to repeat the one that failed |
 //!
 //! The same seed and the same calls give the same run, packet for packet ([`Sim::trace`] is equal). Two things keep it so:
@@ -37,7 +36,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod buffer;
 mod clock;
 pub mod dice;
 pub mod faults;
@@ -49,7 +47,6 @@ pub mod world;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use buffer::Buffer;
 pub use dice::Dice;
 pub use faults::Faults;
 pub use seeds::each_seed;

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use kit::{Endpoint, SimNode, Wiring, wire_up};
-use nic::{EventKind, QpAttr, QpState, mask};
-use sim::{Buffer, Faults, HostId, Sim};
+use nic::{Buffer, EventKind, QpAttr, QpState, mask};
+use sim::{Faults, HostId, Sim};
 use transport::op::{Data, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
 use wire::{Mtu, Psn};
@@ -34,7 +34,7 @@ impl End {
         let data = Data::Sges([self.buffer.sge(0, len)].into_iter().collect());
         let op = SendOp::Send(SendTail::None);
         let wr = SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false };
-        self.endpoint.qp.sender(node::World::now(&**self.node.world())).post(wr).unwrap();
+        self.endpoint.qp.post_send(node::World::now(&**self.node.world()), wr).unwrap();
     }
     fn receive(&self) {
         let sges = [self.buffer.sge(0, LEN)].into_iter().collect();
@@ -153,7 +153,7 @@ fn the_initiator_depth_changed_in_sqd_holds_from_then_on() {
         let data = Data::Sges([a.buffer.sge(0, 8)].into_iter().collect());
         let op = SendOp::Read { addr: b.buffer.sge(0, 8).addr, rkey: b.buffer.sge(0, 8).lkey };
         let wr = SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false };
-        a.endpoint.qp.sender(node::World::now(&**a.node.world())).post(wr).unwrap();
+        a.endpoint.qp.post_send(node::World::now(&**a.node.world()), wr).unwrap();
     };
     a.go_to(QpState::Sqd);
     b.go_to(QpState::Sqd);

@@ -41,14 +41,14 @@ fn what_was_sent_before_its_queue_pair_was_destroyed_is_told_and_what_was_receiv
         theirs.qp.post_receive(receive(id)).unwrap();
     }
     let now = node::World::now(&**here.world());
-    ours.qp.sender(now).post(send(1, b"")).unwrap();
+    ours.qp.post_send(now, send(1, b"")).unwrap();
     sim.run_for(Duration::from_millis(1));
     assert!(!ours.sends.is_empty() && !theirs.receives.is_empty(), "the message is delivered");
     let now = node::World::now(&**here.world());
     for end in [&ours, &theirs] {
         end.qp.fail(now);
     }
-    ours.qp.sender(now).post(send(2, b"")).unwrap();
+    ours.qp.post_send(now, send(2, b"")).unwrap();
     for end in [&ours, &theirs] {
         end.qp.destroy();
     }
@@ -79,7 +79,7 @@ fn a_queue_pair_that_ends_with_requests_under_way_takes_no_event_from_others() {
         let now = node::World::now(&**here.world());
         cq.arm(Arm::Next);
         for id in 0..3 {
-            ends.sender(now).post(send(id, b"never answered")).unwrap();
+            ends.post_send(now, send(id, b"never answered")).unwrap();
         }
         if destroy {
             ends.destroy();

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::{Endpoint, RIGHTS, SimNode};
-use nic::{AddressVector, Ah, Datagram, QpAttr, QpState, QpType, mask};
+use nic::{AddressVector, Ah, Buffer, Datagram, QpAttr, QpState, QpType, mask};
 use node::World;
-use sim::{Buffer, Faults, Sim};
+use sim::{Faults, Sim};
 use transport::op::{RecvWr, Status};
 use wire::grh::{GRH_LEN, Grh};
 use wire::{Gid, Qkey, Qpn};
@@ -55,7 +55,7 @@ impl End {
         let ah = Ah::new(&self.endpoint.pd, av).unwrap();
         let wr = kit::send(2, text);
         let to = Datagram { ah, qpn: Qpn::MULTICAST, qkey: QKEY };
-        self.endpoint.qp.sender(self.node.world().now()).post_datagram(wr, &to).unwrap();
+        self.endpoint.qp.post_datagram(self.node.world().now(), wr, &to).unwrap();
     }
     /// Messages that came since the last call.
     fn heard(&self) -> usize {

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use kit::connections::{MESSAGE_LEN, connected_with, end_connection};
 use kit::{Endpoint, SimNode, Wiring, send, wire_up};
+use nic::Buffer;
 use node::{ConnParam, Event, EventChannel, EventKind, Id};
-use sim::{Buffer, Faults, HostId, Mark, Sim};
+use sim::{Faults, HostId, Mark, Sim};
 use transport::op::{Data, RecvWr, SendWr, Status};
 use wire::mad::PortSpace;
 use wire::{Mtu, Psn};
@@ -47,7 +48,7 @@ fn a_strangers_packets_are_dropped_even_with_the_right_numbers() {
         at_b.qp.post_receive(RecvWr { wr_id, sges: [inbox.sge(0, 64)].into_iter().collect() }).unwrap();
     }
     let post = |node: &SimNode, from: &Endpoint, text: &[u8]| {
-        from.qp.sender(node::World::now(&**node.world())).post(send(1, text)).unwrap();
+        from.qp.post_send(node::World::now(&**node.world()), send(1, text)).unwrap();
     };
     post(&stranger, &at_stranger, b"forged");
     sim.run_for(Duration::from_millis(50));
@@ -75,7 +76,7 @@ fn last_message(seed: u64, faults: Faults, together: bool) -> Vec<Status> {
     let endpoint = ours.endpoint.as_ref().unwrap();
     let sges = [ours.outbox.as_ref().unwrap().sge(0, MESSAGE_LEN)].into_iter().collect();
     let wr = SendWr { data: Data::Sges(sges), ..send(1, b"") };
-    endpoint.qp.sender(node::World::now(&**client.node.world())).post(wr).unwrap();
+    endpoint.qp.post_send(node::World::now(&**client.node.world()), wr).unwrap();
     let mut completed = Vec::new();
     let ended = sim.run_until(Duration::from_secs(1), |_| {
         theirs.poll();

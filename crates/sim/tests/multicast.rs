@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::{Endpoint, RIGHTS, SimNode};
-use nic::{Ah, Datagram, QpType};
+use nic::{Ah, Buffer, Datagram, QpType};
 use node::datagram::UDP_QKEY;
 use node::{Config, EventChannel, EventKind, Id, UdParam};
-use sim::{Buffer, Faults, Mark, Sim};
+use sim::{Faults, Mark, Sim};
 use transport::op::RecvWr;
 use wire::Qpn;
 use wire::mad::PortSpace;
@@ -60,7 +60,7 @@ impl Member {
         let ah = Ah::new(&self.endpoint.pd, to.av).unwrap();
         let wr = kit::send(2, b"to all");
         let to = Datagram { ah, qpn: to.qpn, qkey: to.qkey };
-        self.endpoint.qp.sender(node::World::now(&**self.node.world())).post_datagram(wr, &to).unwrap();
+        self.endpoint.qp.post_datagram(node::World::now(&**self.node.world()), wr, &to).unwrap();
     }
     /// Messages that came since the last call.
     fn heard(&self) -> usize {

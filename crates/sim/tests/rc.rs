@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use kit::{DEPTH, Endpoint, RIGHTS, SimNode, Wiring, wire_up};
-use nic::{PostError, QpAttr, QpState, mask};
-use sim::{Buffer, Dice, Faults, Sim};
+use nic::{Buffer, PostError, QpAttr, QpState, mask};
+use sim::{Dice, Faults, Sim};
 use transport::Sge;
 use transport::op::{AtomicOp, Completed, Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
@@ -340,6 +340,7 @@ impl Run {
                 Err(e) => panic!("{e} at {:?}", sim.elapsed()),
             }
         }
+        sender.finish();
     }
 
     fn poll(&mut self, me: usize) {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::{Endpoint, RIGHTS, SimNode};
-use nic::{Ah, Datagram, QpState, QpType};
+use nic::{Ah, Buffer, Datagram, QpState, QpType};
 use node::datagram::{ANSWER_DATA, ASK_DATA, UDP_QKEY};
 use node::{Config, ConnParam, Event, EventChannel, EventKind, Id};
-use sim::{Buffer, Dice, Faults, Mark, ProcessId, Sim};
+use sim::{Dice, Faults, Mark, ProcessId, Sim};
 use transport::op::{RecvWr, Status};
 use wire::Qpn;
 use wire::grh::GRH_LEN;
@@ -91,7 +91,7 @@ fn say(node: &SimNode, from: &Endpoint, event: &Event, text: &[u8]) {
     let ud = event.ud.expect("an address");
     let to = Datagram { ah: Ah::new(&from.pd, ud.av).unwrap(), qpn: ud.qpn, qkey: ud.qkey };
     let wr = kit::send(2, text);
-    from.qp.sender(node::World::now(&**node.world())).post_datagram(wr, &to).unwrap();
+    from.qp.post_datagram(node::World::now(&**node.world()), wr, &to).unwrap();
 }
 
 /// Nothing of any exchange is left once answers are forgotten.

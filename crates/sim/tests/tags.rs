@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::{Endpoint, RIGHTS, SimNode, Wiring, wire_up};
-use nic::{Error, PostError, Qp, QpCap, QpInit, QpType, Srq, SrqAttr, TagOp, TagWr, limits};
-use sim::{Buffer, Faults, Sim};
+use nic::{Buffer, Error, PostError, Qp, QpCap, QpInit, QpType, Srq, SrqAttr, TagOp, TagWr, limits};
+use sim::{Faults, Sim};
 use transport::op::{Completed, Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::bth::Reth;
 use wire::roce::SendTail;
@@ -83,7 +83,7 @@ impl Scene {
         };
         let op = SendOp::Send(SendTail::None);
         let wr = SendWr { wr_id: 0, op, data, signaled: false, solicited: false, fence: false };
-        self.sender.qp.sender(node::World::now(&**self.node.world())).post(wr).unwrap();
+        self.sender.qp.post_send(node::World::now(&**self.node.world()), wr).unwrap();
     }
     fn eager(&self, tag: u64, at: usize, len: usize) {
         self.send(&TmMessage::Eager(Tmh { app_ctx: 77, tag }).emit()[..TMH_LEN], at, len);
@@ -316,7 +316,7 @@ fn a_write_with_immediate_takes_an_ordinary_receive() {
     let op = SendOp::Write { addr: sge.addr, rkey: sge.lkey, immediate: Some(*b"imm!") };
     let data = Data::Sges([s.source.sge(0, 64)].into_iter().collect());
     let wr = SendWr { wr_id: 0, op, data, signaled: false, solicited: false, fence: false };
-    s.sender.qp.sender(node::World::now(&**s.node.world())).post(wr).unwrap();
+    s.sender.qp.post_send(node::World::now(&**s.node.world()), wr).unwrap();
     s.run();
     assert_eq!(s.told(), [(3, Completed::ReceiveWriteImmediate, 64, false, false)]);
 }
@@ -347,7 +347,7 @@ fn what_tag_matching_does_not_do_is_refused() {
     // Its send queue is not the program's.
     let mut sender = s.receiver.qp.sender(node::World::now(&**s.there.world()));
     assert!(matches!(sender.post(kit::send(1, b"x")), Err(PostError::Invalid(_))));
-    drop(sender);
+    sender.finish();
     let attr = SrqAttr { max_wr: 1, max_sge: 1, limit: 0 };
     for tags in [0, limits::MAX_TAGS + 1] {
         let cq = s.receiver.receives.clone();

@@ -7,10 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use kit::{Endpoint, RIGHTS, SimNode, Wiring, send, wire_up};
-use nic::{QpAttr, QpState, QpType, mask};
+use nic::{Buffer, QpAttr, QpState, QpType, mask};
 use node::world::Datagram;
 use node::{Guest, Input, World};
-use sim::{Buffer, Faults, Sim};
+use sim::{Faults, Sim};
 use transport::op::{RecvWr, SendWr, Status};
 use wire::bth::{Bth, Deth, Reth};
 use wire::icrc::{self, Flow, ICRC_LEN};
@@ -45,7 +45,7 @@ fn connect([a, b]: &[SimNode; 2]) -> (Endpoint, Endpoint) {
 }
 
 fn post(node: &SimNode, from: &Endpoint, wr: SendWr) {
-    from.qp.sender(World::now(&**node.world())).post(wr).unwrap();
+    from.qp.post_send(World::now(&**node.world()), wr).unwrap();
 }
 
 /// Gives `node`, at 10.0.0.2, a packet as if it came from 10.0.0.1.
@@ -140,7 +140,9 @@ fn datagrams_that_wait_for_their_pace_do_not_stop_a_host_whose_queue_pair_drains
     let requests: Vec<_> =
         (0..kit::DEPTH).map(|_| nic::Request { wr: wr.clone(), to: Some(to.clone()), srq: 0 }).collect();
     for _ in 0..4 {
-        _ = ud.qp.sender(now()).post_all(&requests);
+        let mut sender = ud.qp.sender(now());
+        _ = sender.post_all(&requests);
+        sender.finish();
     }
     ud.qp.modify(now(), &attr.with_state(QpState::Sqd), state).unwrap();
     sim.run_for(10 * MS);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::{Endpoint, RIGHTS, SimNode, Wiring, wire_up};
-use nic::{Error, Qp, QpInit, QpType, Srq, SrqAttr, Xrcd};
-use sim::{Buffer, Faults, Sim};
+use nic::{Buffer, Error, Qp, QpInit, QpType, Srq, SrqAttr, Xrcd};
+use sim::{Faults, Sim};
 use transport::op::{Completed, Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
 use wire::{Mtu, Psn};
@@ -66,6 +66,7 @@ impl Scene {
         let now = node::World::now(&**self.node.world());
         let mut sender = self.initiator.qp.sender(now);
         sender.post_to_srq(wr, self.queues[queue].number()).unwrap();
+        sender.finish();
     }
     fn receive(&self, wr_id: u64, queue: usize) {
         let sges = [self.sinks[queue].sge(0, LEN)].into_iter().collect();
@@ -181,7 +182,7 @@ fn an_initiator_receives_nothing_and_a_target_sends_nothing() {
     let data = Data::inline(&[]);
     let op = SendOp::Send(SendTail::None);
     let wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false };
-    assert!(s.target.qp.sender(node::World::now(&**s.there.world())).post(wr).is_err());
+    assert!(s.target.qp.post_send(node::World::now(&**s.there.world()), wr).is_err());
     // An ordinary queue pair takes no receives of a queue for XRC, and a target is made in a domain.
     let of = |kind, srq| Qp::create(&s.target.pd, QpInit { kind, srq, ..plain_init(&s) }).err();
     assert!(matches!(of(QpType::Rc, Some(s.queues[0].clone())), Some(Error::Invalid(_))));

@@ -8,8 +8,7 @@ use std::sync::atomic::Ordering;
 
 use nic::steering::flow::{Flow, FlowCounter, FlowKind, Masked, Spec};
 use nic::steering::rss::{Spread, Wq, WqState};
-use nic::{Access, Cq, FlowId, Qp, QpType};
-use sim::Buffer;
+use nic::{Access, Buffer, Cq, FlowId, Qp, QpType};
 use transport::op::{Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
 
@@ -146,7 +145,7 @@ impl<'a, 'b> Scene<'a, 'b> {
         let data = Data::Sges([self.buffer.sge(ROOM, len)].into_iter().collect());
         let op = SendOp::Send(SendTail::None);
         let wr = SendWr { wr_id: 99, op, data, signaled: true, solicited: false, fence: false };
-        let posted = taker.qp.sender(self.adapter.now).post(wr).is_ok();
+        let posted = taker.qp.post_send(self.adapter.now, wr).is_ok();
         let done = completions(&taker.cq);
         assert_eq!(done.len(), usize::from(posted), "a frame that is sent is complete");
     }

@@ -6,8 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nic::{Access, Cq, Qp, QpType, Srq, SrqAttr, TagOp, TagWr};
-use sim::Buffer;
+use nic::{Access, Buffer, Cq, Qp, QpType, Srq, SrqAttr, TagOp, TagWr};
 use transport::op::{Completed, Completion, RecvWr, Status};
 use transport::rc::Hold;
 use wire::bth::{Aeth, Bth, NakCode, Reth, Syndrome};

@@ -109,8 +109,8 @@ unsafe fn register_dmabuf(
     let (mapping, at) = Mapping::of(fd, offset, length, access & CHANGE != 0)?;
     // The mapping has brought its pages in, which are not always such that advice about them is taken.
     let rights = access | v::IBV_ACCESS_ON_DEMAND;
-    // SAFETY: as the caller says.
-    let nic = unsafe { Pd::of(pd) }.nic.register(at, length as u64, iova, rights)?;
+    // SAFETY: as the caller says; the mapping is ours, and stays as long as the region keeps it.
+    let nic = unsafe { Pd::of(pd).nic.register(at, length as u64, iova, rights)? };
     let addr = std::ptr::without_provenance_mut(offset as usize);
     // SAFETY: as the caller says.
     Ok(unsafe { memory::make(pd, nic, addr, length, access, Some(Under::Mapping(mapping))) })

@@ -224,7 +224,9 @@ pub(crate) fn register(
 ) -> Result<*mut ibv_mr, Errno> {
     // SAFETY: a domain of ours and its context, by the man page's contract.
     let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
-    let nic = ours.nic.register(addr.expose_provenance() as u64, length as u64, iova, access)?;
+    let start = addr.expose_provenance() as u64;
+    // SAFETY: memory that the program lets its peers read and write until it deregisters it, by the man page's contract.
+    let nic = unsafe { ours.nic.register(start, length as u64, iova, access)? };
     // SAFETY: as above.
     Ok(unsafe { make(pd, nic, addr, length, access, None) })
 }
@@ -237,8 +239,8 @@ pub(crate) fn register_on(
     access: c_uint,
     on: RegionOn,
 ) -> Result<*mut ibv_mr, Errno> {
-    // SAFETY: a domain of ours, as the caller has checked.
-    let nic = unsafe { Pd::of(pd) }.nic.register(at, length as u64, 0, access)?;
+    // SAFETY: a domain of ours, as the caller has checked; the device memory stays while `on` lives, which the region keeps.
+    let nic = unsafe { Pd::of(pd).nic.register(at, length as u64, 0, access)? };
     // SAFETY: as above.
     Ok(unsafe { make(pd, nic, null_mut(), length, access, Some(Under::Device(on))) })
 }
@@ -361,7 +363,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         let start = addr.expose_provenance() as u64;
         let iova = if rights & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { start };
         let place = moves.then_some((start, length as u64, iova));
-        ours.pd.reregister(ours.nic, new_pd.map(|p| &*p.nic), place, Some(rights))?;
+        // SAFETY: as for registration.
+        unsafe { ours.pd.reregister(ours.nic, new_pd.map(|p| &*p.nic), place, Some(rights))? };
         ours.access = rights;
         let c = ours.c.get_mut();
         if moves {

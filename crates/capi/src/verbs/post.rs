@@ -155,31 +155,48 @@ pub(crate) unsafe extern "C" fn post_send(
             return Err(Errno(libc::ENODEV));
         }
         let mut sender = ours.nic.sender(Instant::now());
-        let mut at = wr;
-        while !at.is_null() {
-            // SAFETY: a list of requests, by the man page's contract.
-            let posted = unsafe {
-                convert(&*at).and_then(|wr| match ours.nic.init().kind {
-                    QpType::XrcSend => {
-                        let srq = (*at).qp_type.xrc.remote_srqn;
-                        sender.post_to_srq(wr, srq).map_err(Errno::from)
-                    }
-                    QpType::Ud => sender.post_datagram(wr, &datagram(&*at)?).map_err(Errno::from),
-                    QpType::Rc | QpType::Uc | QpType::RawPacket | QpType::XrcRecv => {
-                        sender.post(wr).map_err(Errno::from)
-                    }
-                })
-            };
-            if let Err(e) = posted {
-                // SAFETY: the caller's variable.
-                unsafe { *bad_wr = at };
-                return Err(e);
-            }
-            // SAFETY: as above.
-            at = unsafe { (*at).next };
-        }
-        Ok(())
+        // SAFETY: a list of requests, by the man page's contract.
+        let posted = unsafe { each_send(wr, ours.nic.init().kind, &mut sender) };
+        // Those before the one that was refused leave too.
+        sender.finish();
+        posted.map_err(|(at, e)| {
+            // SAFETY: the caller's variable.
+            unsafe { *bad_wr = at };
+            e
+        })
     })
+}
+
+/// Posts each request of a list to a queue pair of this kind; where one is refused, says which and why.
+///
+/// # Safety
+///
+/// A list of requests as ibv_post_send(3) describes it.
+unsafe fn each_send(
+    list_of: *mut ibv_send_wr,
+    kind: QpType,
+    sender: &mut nic::qp::post::Sender<'_>,
+) -> Result<(), (*mut ibv_send_wr, Errno)> {
+    let mut at = list_of;
+    while !at.is_null() {
+        // SAFETY: as the caller says.
+        let posted = unsafe {
+            convert(&*at).and_then(|wr| match kind {
+                QpType::XrcSend => {
+                    let srq = (*at).qp_type.xrc.remote_srqn;
+                    sender.post_to_srq(wr, srq).map_err(Errno::from)
+                }
+                QpType::Ud => sender.post_datagram(wr, &datagram(&*at)?).map_err(Errno::from),
+                QpType::Rc | QpType::Uc | QpType::RawPacket | QpType::XrcRecv => {
+                    sender.post(wr).map_err(Errno::from)
+                }
+            })
+        };
+        posted.map_err(|e| (at, e))?;
+        // SAFETY: as the caller says.
+        at = unsafe { (*at).next };
+    }
+    Ok(())
 }
 
 /// Hands each request of a list to `post`; where one is refused, says which and why.

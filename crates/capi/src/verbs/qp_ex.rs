@@ -225,7 +225,12 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         }
         match work.failure {
             Some(failure) => Err(failure),
-            None => ours.nic.sender(Instant::now()).post_all(&work.requests).map_err(Errno::from),
+            None => {
+                let mut sender = ours.nic.sender(Instant::now());
+                let posted = sender.post_all(&work.requests);
+                sender.finish();
+                posted.map_err(Errno::from)
+            }
         }
     };
     // SAFETY: an extended queue pair of ours, by the man page's contract.

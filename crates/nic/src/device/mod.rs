@@ -13,23 +13,23 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use transport::CongestionWindow;
 use transport::pacing::Pace;
 use transport::rc::Hold;
 use transport::ud::Taken;
-use transport::{CongestionWindow, Sge};
 use wire::roce::Packet;
-use wire::{Gid, Guid, Mtu, Qpn, Rkey};
+use wire::{Gid, Guid, Mtu, Qpn};
 
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
 use crate::device::gid::{GidEntry, GidTable};
 use crate::device::timers::Timers;
-use crate::memory::{Advice, Mw, Table, WindowType};
+use crate::memory::Table;
 use crate::qp::delayed_ack::DelayedAcks;
 use crate::qp::turns::Turns;
 use crate::qp::xrc;
 use crate::steering::flow::Flows;
 use crate::steering::multicast::Groups;
-use crate::{Cq, Error, Frames, Link, Platform, Qp, Srq, limits};
+use crate::{Cq, Error, Frames, Link, Pd, Platform, Qp, Srq, limits};
 
 /// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
 pub trait Numbers: Send + Sync {
@@ -149,69 +149,6 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// A protection domain.
-#[derive(Debug)]
-pub struct Pd {
-    /// The device.
-    pub device: Arc<Device>,
-    pub(crate) id: u32,
-}
-
-impl Drop for Pd {
-    fn drop(&mut self) {
-        self.device.pds.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Pd {
-    /// Registers memory, see [`Table::register`].
-    pub fn register(&self, addr: u64, len: u64, iova: u64, access: u32) -> Result<crate::Mr, Error> {
-        self.device.memory.register(self.id, addr, len, iova, access, self.device.random())
-    }
-    /// Its number among the domains of the device in this process.
-    pub fn number(&self) -> u32 {
-        self.id
-    }
-    /// The region of this domain in a slot, and its length in bytes.
-    pub fn region(&self, slot: u32) -> Option<(crate::Mr, u64)> {
-        self.device.memory.region(self.id, slot)
-    }
-    /// Takes a registration back.
-    pub fn deregister(&self, mr: crate::Mr) -> Result<(), Error> {
-        self.device.memory.deregister(mr)
-    }
-    /// A region that holds nothing, see [`Table::register_null`].
-    pub fn register_null(&self) -> Result<crate::Mr, Error> {
-        self.device.memory.register_null(self.id, self.device.random())
-    }
-    /// Changes a region of the device; `pd` where it shall be in another domain. See [`Table::reregister`].
-    pub fn reregister(
-        &self,
-        mr: crate::Mr,
-        pd: Option<&Pd>,
-        place: Option<(u64, u64, u64)>,
-        access: Option<u32>,
-    ) -> Result<(), Error> {
-        self.device.memory.reregister(mr, pd.map(|p| p.id), place, access)
-    }
-    /// See [`Table::prefetch`].
-    pub fn prefetch(&self, sge: Sge, write: bool) -> Result<(), Advice> {
-        self.device.memory.prefetch(self.id, sge, write)
-    }
-    /// A window that is not bound.
-    pub fn alloc_window(&self, kind: WindowType) -> Result<Mw, Error> {
-        self.device.memory.alloc_window(self.id, kind, self.device.random())
-    }
-    /// Gives a window back.
-    pub fn free_window(&self, mw: Mw) -> Result<(), Error> {
-        self.device.memory.free_window(mw)
-    }
-    /// A key for a window, not to be foreseen.
-    pub fn window_key(&self, mw: Mw) -> Rkey {
-        mw.key(self.device.random())
-    }
-}
-
 /// A counted resource of a device: given back when dropped.
 #[derive(Debug)]
 pub struct CqSlot(Arc<Device>);
@@ -269,7 +206,13 @@ impl Device {
         })
     }
 
-    fn random(&self) -> u32 {
+    /// It is gone.
+    pub(crate) fn give_pd(&self) {
+        self.pds.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// 32 bits that nobody can foresee.
+    pub(crate) fn random(&self) -> u32 {
         let mut random = [0; 4];
         self.platform.fill_random(&mut random);
         u32::from_ne_bytes(random)

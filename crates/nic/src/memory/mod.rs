@@ -40,15 +40,19 @@ use crate::{Error, limits};
 use free::Free;
 use guard::Change;
 
+mod buffer;
 mod dm;
 mod flush;
 mod free;
+mod pd;
 mod rereg;
 mod window;
 
+pub use buffer::Buffer;
 pub(crate) use dm::take as take_dm;
 pub use dm::{DeviceMemory, GRANULE, RegionOn};
 pub use guard::handler::{program_sets, system_sets};
+pub use pd::Pd;
 pub use rereg::Advice;
 pub use window::{Mw, WindowType};
 
@@ -179,7 +183,19 @@ impl Table {
     ///
     /// The pages must be mapped with the rights that `access` needs (`Fault` otherwise), as with an adapter they are
     /// brought in now; those of a region with `ON_DEMAND` when they are used.
-    pub fn register(
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for flags that are not known or do not go together and a range that wraps the address space, `Fault` as above,
+    /// `Limit` at [`limits::MAX_MR`].
+    ///
+    /// # Safety
+    ///
+    /// From now until [`Table::deregister`] has returned, queue pairs and peers read these bytes and, as `access` says, write
+    /// them, at any time and from any thread. So meanwhile no Rust reference may claim that they do not change (atomics and raw
+    /// pointers do not), and they are not given to other owners: neither freed for the allocator to use again, nor mapped as
+    /// something else. Memory that is not there is harmless: copies fail.
+    pub unsafe fn register(
         &self,
         pd: u32,
         addr: u64,

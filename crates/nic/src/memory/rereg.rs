@@ -29,7 +29,11 @@ pub enum Advice {
 impl Table {
     /// Changes what a region is (ibv_rereg_mr(3)): its domain, its place, its rights, each only where given. The key stays;
     /// accesses meanwhile fail. `Busy` while windows are bound to it; after an error it is what it was.
-    pub fn reregister(
+    ///
+    /// # Safety
+    ///
+    /// Of the new place and rights, that of [`Table::register`]. The old place is as after [`Table::deregister`].
+    pub unsafe fn reregister(
         &self,
         mr: Mr,
         pd: Option<u32>,

@@ -6,7 +6,31 @@ const RIGHTS: u32 = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_
 
 fn region(table: &Table, bytes: &mut [u8], access: u32) -> (Mr, u64) {
     let addr = bytes.as_mut_ptr() as u64;
-    (table.register(1, addr, bytes.len() as u64, addr, access, 0xabcd).unwrap(), addr)
+    (register(table, 1, addr, bytes.len() as u64, addr, access, 0xabcd).unwrap(), addr)
+}
+
+fn register(
+    table: &Table,
+    pd: u32,
+    addr: u64,
+    len: u64,
+    iova: u64,
+    access: u32,
+    random: u32,
+) -> Result<Mr, Error> {
+    // SAFETY: each test keeps its bytes for as long as it uses a view, and looks at them while none is at work.
+    unsafe { table.register(pd, addr, len, iova, access, random) }
+}
+
+fn reregister(
+    table: &Table,
+    mr: Mr,
+    pd: Option<u32>,
+    place: Option<(u64, u64, u64)>,
+    access: Option<u32>,
+) -> Result<(), Error> {
+    // SAFETY: as for `register`.
+    unsafe { table.reregister(mr, pd, place, access) }
 }
 
 #[test]
@@ -20,14 +44,14 @@ fn a_range_that_wraps_64_bits_is_refused() {
         let range = Remote { addr, length, rkey: mr.key };
         assert_eq!(view.check(range, op::Access::Write), Err(Fault::Range), "{addr:#x}+{length:#x}");
     }
-    assert!(table.register(1, u64::MAX - 3, 8, 0, 0, 0).is_err());
+    assert!(register(&table, 1, u64::MAX - 3, 8, 0, 0, 0).is_err());
 }
 
 #[test]
 fn a_zero_length_region_grants_nothing() {
     let (table, mut bytes) = (Table::new(), vec![0; 64]);
     let addr = bytes.as_mut_ptr() as u64;
-    let mr = table.register(1, addr, 0, addr, RIGHTS, 7).unwrap();
+    let mr = register(&table, 1, addr, 0, addr, RIGHTS, 7).unwrap();
     let range = Remote { addr, length: 1, rkey: mr.key };
     assert_eq!(table.view(1, RIGHTS).check(range, op::Access::Read), Err(Fault::Range));
 }
@@ -38,7 +62,7 @@ fn keys_stay_in_their_slot_after_65536_registrations() {
     let mut last = None;
     for i in 0..70_000_u32 {
         let addr = bytes.as_mut_ptr() as u64;
-        let mr = table.register(1, addr, 8, addr, 0, i.wrapping_mul(0x9e37_79b9)).unwrap();
+        let mr = register(&table, 1, addr, 8, addr, 0, i.wrapping_mul(0x9e37_79b9)).unwrap();
         assert_ne!(mr.key.0 >> 16, 0);
         assert_ne!(Some(mr), last);
         table.deregister(mr).unwrap();
@@ -61,9 +85,9 @@ fn memory_that_is_not_mapped_or_read_only_is_refused_at_registration() {
     static READ_ONLY: [u8; 4096] = [7; 4096];
     let table = Table::new();
     let addr = READ_ONLY.as_ptr() as u64;
-    assert_eq!(table.register(1, addr, 4096, addr, Access::LOCAL_WRITE, 0), Err(Error::Fault));
-    assert!(table.register(1, addr, 4096, addr, 0, 0).is_ok());
-    assert_eq!(table.register(1, 0x1000, 4096, 0x1000, 0, 0), Err(Error::Fault));
+    assert_eq!(register(&table, 1, addr, 4096, addr, Access::LOCAL_WRITE, 0), Err(Error::Fault));
+    assert!(register(&table, 1, addr, 4096, addr, 0, 0).is_ok());
+    assert_eq!(register(&table, 1, 0x1000, 4096, 0x1000, 0, 0), Err(Error::Fault));
 }
 
 #[test]
@@ -87,7 +111,7 @@ fn accesses_to_memory_that_changes() {
     // SAFETY: a mapping of our own.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, rights, flags, -1, 0) };
     let (table, addr) = (Table::new(), at as u64);
-    let mr = table.register(1, addr, LEN as u64, addr, RIGHTS, 1).unwrap();
+    let mr = register(&table, 1, addr, LEN as u64, addr, RIGHTS, 1).unwrap();
     let view = table.view(1, RIGHTS);
     let to = |length| Remote { addr, length, rkey: mr.key };
     let bytes = vec![7; LEN];
@@ -221,7 +245,7 @@ fn a_window_of_type_2_is_good_on_the_queue_pair_that_bound_it_until_it_is_invali
     assert_eq!(other.check(range, op::Access::Write), Err(Fault::Key));
     assert_eq!(other.invalidate(wish.key), Err(Fault::Key));
     assert_eq!(table.deregister(mr), Err(Error::Busy));
-    assert_eq!(table.reregister(mr, None, None, Some(RIGHTS)), Err(Error::Busy));
+    assert_eq!(reregister(&table, mr, None, None, Some(RIGHTS)), Err(Error::Busy));
     assert_eq!(ours.invalidate(mr.key), Err(Fault::Key), "a region is not invalidated");
     ours.invalidate(wish.key).unwrap();
     assert_eq!(ours.invalidate(wish.key), Err(Fault::Key));
@@ -242,18 +266,18 @@ fn a_region_that_is_registered_again_keeps_its_key() {
     };
     assert_eq!(read(1, addr, 1), Ok(1));
     let to = two.as_mut_ptr() as u64;
-    table.reregister(mr, None, Some((to, 32, 0x1000)), None).unwrap();
+    reregister(&table, mr, None, Some((to, 32, 0x1000)), None).unwrap();
     assert_eq!(
         (read(1, addr, 1), read(1, 0x1000, 1), read(1, 0x1020, 1)),
         (Err(Fault::Range), Ok(2), Err(Fault::Range))
     );
-    table.reregister(mr, Some(2), None, None).unwrap();
+    reregister(&table, mr, Some(2), None, None).unwrap();
     assert_eq!((read(1, 0x1000, 1), read(2, 0x1000, 1)), (Err(Fault::Key), Ok(2)));
-    assert_eq!(table.reregister(mr, None, Some((0x1000, 32, 0)), None), Err(Error::Fault));
+    assert_eq!(reregister(&table, mr, None, Some((0x1000, 32, 0)), None), Err(Error::Fault));
     assert_eq!(read(2, 0x1000, 1), Ok(2), "it is what it was");
     let range = Remote { addr: 0x1000, length: 1, rkey: mr.key };
     assert_eq!(table.view(2, RIGHTS).check(range, op::Access::Read), Err(Fault::Rights));
-    table.reregister(mr, None, None, Some(RIGHTS)).unwrap();
+    reregister(&table, mr, None, None, Some(RIGHTS)).unwrap();
     assert_eq!(table.view(2, RIGHTS).check(range, op::Access::Read), Ok(()));
     table.deregister(mr).unwrap();
 }
@@ -283,7 +307,7 @@ fn memory_on_demand_may_come_and_go_and_the_process_lives() {
     };
     assert_ne!(at, libc::MAP_FAILED);
     let addr = at as u64;
-    let everything = table.register(1, 0, u64::MAX, 0, RIGHTS | Access::ON_DEMAND, 1).unwrap();
+    let everything = register(&table, 1, 0, u64::MAX, 0, RIGHTS | Access::ON_DEMAND, 1).unwrap();
     let view = table.view(1, RIGHTS);
     let range = |addr, length| Remote { addr, length, rkey: everything.key };
     let add = AtomicOp::FetchAdd(1);
@@ -315,7 +339,7 @@ fn only_memory_on_demand_is_prefetched() {
     let (mr, addr) = region(&table, &mut bytes, RIGHTS);
     let sge = Sge { addr, length: 8, lkey: mr.key };
     assert_eq!(table.prefetch(1, sge, false), Err(Advice::NotOnDemand));
-    table.reregister(mr, None, None, Some(Access::ON_DEMAND)).unwrap();
+    reregister(&table, mr, None, None, Some(Access::ON_DEMAND)).unwrap();
     assert_eq!(table.prefetch(1, sge, false), Ok(()));
     assert_eq!(table.prefetch(1, sge, true), Err(Advice::Forbidden));
     assert_eq!(table.prefetch(1, Sge { length: 65, ..sge }, false), Err(Advice::Fault));

@@ -1,13 +1,14 @@
 //! Address handles: whom a datagram is for (`ibv_create_ah(3)`).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use transport::op::SendWr;
 use transport::ud::Destination;
 use wire::{Qkey, Qpn};
 
 use crate::qp::post::Sender;
-use crate::{AddressVector, Error, Path, Pd, PostError, QpType};
+use crate::{AddressVector, Error, Path, Pd, PostError, Qp, QpType};
 
 /// An address handle.
 #[derive(Clone, Debug)]
@@ -71,6 +72,16 @@ impl Pd {
             source_port_epoch: 0,
             no_multicast_loop: false,
         })
+    }
+}
+
+impl Qp {
+    /// Posts one datagram and sends it; errors as of [`Sender::post_datagram`].
+    pub fn post_datagram(&self, now: Instant, wr: SendWr, to: &Datagram) -> Result<(), PostError> {
+        let mut sender = self.sender(now);
+        let posted = sender.post_datagram(wr, to);
+        sender.finish();
+        posted
     }
 }
 

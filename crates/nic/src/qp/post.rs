@@ -1,4 +1,5 @@
-//! Posting send requests: what must hold of one, and many under one lock.
+//! Posting send requests: what must hold of one, and many under one lock. [`Qp::sender`] locks the queue pair, requests are posted to it one
+//! by one, and [`Sender::finish`] lets their packets leave and unlocks.
 
 use std::sync::MutexGuard;
 use std::time::Instant;
@@ -41,21 +42,22 @@ pub struct Request {
     pub srq: u32,
 }
 
-/// Send requests being posted to one queue pair, its lock held; dropping it sends.
+/// Send requests being posted to one queue pair, its lock held. What was posted leaves with [`Sender::finish`]; where that is not
+/// reached, because the thread panics, it leaves with the queue pair's next step.
 #[derive(Debug)]
+#[must_use = "what is posted leaves with `finish`"]
 pub struct Sender<'a> {
     pub(crate) qp: &'a Qp,
     now: Instant,
-    inner: Option<MutexGuard<'a, Inner>>,
+    inner: MutexGuard<'a, Inner>,
 }
 
 impl Sender<'_> {
     /// Takes all requests or none; says of the first that can not be taken why.
     pub fn post_all(&mut self, requests: &[Request]) -> Result<(), PostError> {
-        let Some(inner) = self.inner.as_ref() else { return Err(PostError::Invalid("posting has ended")) };
-        requests.iter().try_for_each(|r| self.qp.check_send(inner, &r.wr))?;
+        requests.iter().try_for_each(|r| self.qp.check_send(&self.inner, &r.wr))?;
         let room = self.qp.init().cap.max_send_wr as usize;
-        if inner.engine.outstanding() + requests.len() > room {
+        if self.inner.engine.outstanding() + requests.len() > room {
             return Err(PostError::Full);
         }
         let to: Result<Vec<_>, _> = requests.iter().map(|r| self.destination(r.to.as_ref())).collect();
@@ -79,8 +81,7 @@ impl Sender<'_> {
         to: Option<Destination<Path>>,
         srq: u32,
     ) -> Result<(), PostError> {
-        // Present until drop.
-        let Some(inner) = self.inner.as_mut() else { return Err(PostError::Invalid("posting has ended")) };
+        let inner = &mut *self.inner;
         let init = self.qp.init();
         self.qp.check_send(inner, &wr)?;
         if inner.engine.outstanding() >= init.cap.max_send_wr as usize {
@@ -95,12 +96,25 @@ impl Sender<'_> {
         engine.post(wr, to, srq & 0xff_ffff, &mut context);
         Ok(())
     }
+
+    /// Sends what was posted, as far as windows and turns allow, tells of what has completed and unlocks the queue pair.
+    pub fn finish(self) {
+        self.qp.settle(self.inner, self.now);
+    }
 }
 
 impl Qp {
-    /// Begins posting send requests: the returned guard takes them one by one; dropping it sends.
+    /// Begins posting send requests: the [`Sender`] takes them one by one, and sends them when it is finished.
     pub fn sender(&self, now: Instant) -> Sender<'_> {
-        Sender { qp: self, now, inner: Some(self.lock()) }
+        Sender { qp: self, now, inner: self.lock() }
+    }
+
+    /// Posts one request of a connected or raw packet queue pair and sends it; errors as of [`Sender::post`].
+    pub fn post_send(&self, now: Instant, wr: SendWr) -> Result<(), PostError> {
+        let mut sender = self.sender(now);
+        let posted = sender.post(wr);
+        sender.finish();
+        posted
     }
 
     /// Whether a request may be posted in this state, room apart.
@@ -114,14 +128,6 @@ impl Qp {
             return Err(PostError::Invalid("the send queue belongs to the tag-matching queue"));
         }
         check_send(wr, &self.init().cap)
-    }
-}
-
-impl Drop for Sender<'_> {
-    fn drop(&mut self) {
-        if let Some(inner) = self.inner.take() {
-            self.qp.settle(inner, self.now);
-        }
     }
 }
 

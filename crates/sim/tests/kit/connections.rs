@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use nic::QpState;
+use nic::{Buffer, QpState};
 use node::{Config, ConnParam, Event, EventChannel, EventKind, Id, Name};
-use sim::{Buffer, Dice, Faults, HostId, Mark, ProcessId, Sim};
+use sim::{Dice, Faults, HostId, Mark, ProcessId, Sim};
 use transport::op::{Data, RecvWr, SendOp, SendWr, Status};
 use wire::mad::PortSpace;
 use wire::roce::SendTail;
@@ -102,6 +102,7 @@ impl Side {
             };
             sender.post(wr).unwrap();
         }
+        sender.finish();
     }
     pub fn poll(&mut self) {
         let Some(endpoint) = &self.endpoint else { return };

@@ -1,30 +1,36 @@
-//! Memory for work requests that safe code may look into while peers write to it.
+//! Memory that belongs to its registration: what safe code registers. It is made of atomics, since peers write to it while the
+//! program reads, and is freed only when no key leads to it any more.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use nic::{Error, Mr, Pd};
 use transport::Sge;
 use wire::Rkey;
+
+use super::Mr;
+use crate::{Error, Pd};
 
 /// Made whole, because a debug build takes its time for single bytes.
 type Page = [AtomicU8; 4096];
 
 /// Bytes on the heap, registered for as long as they live. Peers and work requests name them by addresses from
-/// [`Buffer::addr`] on, which the owner chooses, so that packets are the same in every run.
+/// [`Buffer::addr`] on, which the owner chooses.
 ///
-/// It must live until no queue pair works on it, or the queue pair fails with a protection error: the keys die with it.
+/// Its end: dropping it takes the region back, waits for copies under way, then frees the bytes. A queue pair that still works on
+/// it fails with a protection error, as the keys die with it. While a memory window is bound to it the region can not be taken
+/// back: then the bytes are never freed. It keeps its protection domain.
 pub struct Buffer {
-    pages: Vec<Page>,
+    pages: ManuallyDrop<Vec<Page>>,
     len: usize,
     pd: Arc<Pd>,
-    mr: Option<Mr>,
+    mr: Mr,
     iova: u64,
 }
 
 impl Buffer {
     /// `len` zero bytes, registered for `pd` as beginning at `iova`, with rights `access`
-    /// ([`nic::Access`] bits).
+    /// ([`Access`](super::Access) bits).
     ///
     /// # Errors
     ///
@@ -32,8 +38,11 @@ impl Buffer {
     pub fn new(pd: &Arc<Pd>, len: usize, iova: u64, access: u32) -> Result<Buffer, Error> {
         let mut pages: Vec<Page> = Vec::new();
         pages.resize_with(len.div_ceil(size_of::<Page>()), || [const { AtomicU8::new(0) }; _]);
-        let mr = pd.register(pages.as_ptr().expose_provenance() as u64, len as u64, iova, access)?;
-        Ok(Buffer { pages, len, pd: pd.clone(), mr: Some(mr), iova })
+        let at = pages.as_ptr().expose_provenance() as u64;
+        // SAFETY: the bytes are atomics; `drop` frees them only after it has taken the region back, and nothing moves or grows the
+        // vector before.
+        let mr = unsafe { pd.register(at, len as u64, iova, access)? };
+        Ok(Buffer { pages: ManuallyDrop::new(pages), len, pd: pd.clone(), mr, iova })
     }
 
     /// Address of the first byte, as work requests name it.
@@ -42,7 +51,7 @@ impl Buffer {
     }
     /// Local and remote key.
     pub fn key(&self) -> Rkey {
-        self.mr.as_ref().map_or(Rkey(0), |mr| mr.key)
+        self.mr.key
     }
     /// Length in bytes.
     pub fn len(&self) -> usize {
@@ -85,9 +94,9 @@ impl std::fmt::Debug for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(mr) = self.mr.take() {
-            // It was registered here and is deregistered once.
-            _ = self.pd.deregister(mr);
+        if self.pd.deregister(self.mr).is_ok() {
+            // SAFETY: the last use; no key leads to the bytes any more.
+            unsafe { ManuallyDrop::drop(&mut self.pages) }
         }
     }
 }
