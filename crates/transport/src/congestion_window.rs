@@ -26,6 +26,13 @@ pub struct CongestionWindow {
 
 impl Default for CongestionWindow {
     fn default() -> Self {
+        CongestionWindow::new()
+    }
+}
+
+impl CongestionWindow {
+    /// That of a new destination.
+    pub const fn new() -> CongestionWindow {
         let initial = INITIAL_PACKETS << 8;
         CongestionWindow {
             size: AtomicU32::new(initial),
@@ -33,9 +40,6 @@ impl Default for CongestionWindow {
             active: AtomicU32::new(0),
         }
     }
-}
-
-impl CongestionWindow {
     /// Packets that one queue pair may have under way now; at least 1.
     pub fn share(&self) -> u32 {
         let active = self.active.load(Ordering::Relaxed).max(1);

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use wire::Qpn;
 
+use crate::Qp;
 use crate::qp::Inner;
-use crate::{Qp, QpType};
+use crate::qp::carrier::Carrier;
 
 /// The shortest time that there is: what is not done now is due so much later.
 pub(crate) const MOMENT: Duration = Duration::from_nanos(1);
@@ -76,7 +77,7 @@ impl Qp {
     pub(crate) fn expire(&self, now: Instant, at: Instant) {
         let mut inner = self.lock();
         inner.timer.take_if(|entry| *entry == at);
-        if inner.destroyed || (inner.path.is_none() && self.init().kind != QpType::Ud) {
+        if inner.destroyed || matches!(inner.carrier, Carrier::Unconnected | Carrier::Frames) {
             return;
         }
         let (engine, mut context) = inner.split(self);

@@ -98,7 +98,7 @@ impl Inner {
             chosen: None,
             srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),
             receives: &mut self.receives,
-            window: &self.window,
+            window: self.carrier.window(),
             notes: &mut self.notes,
             counted: self.counted.as_deref_mut(),
             fetch: &mut self.fetch,

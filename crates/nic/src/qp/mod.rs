@@ -2,6 +2,7 @@
 
 pub mod ah;
 pub mod attr;
+pub(crate) mod carrier;
 pub(crate) mod delayed_ack;
 pub(crate) mod engine;
 pub(crate) mod engine_context;
@@ -21,7 +22,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
-use transport::CongestionWindow;
 use transport::op::{RecvWr, Side, Status};
 use transport::rc::Hold;
 use wire::Qpn;
@@ -31,9 +31,9 @@ use crate::cq::counter::{CompletionCounter, Counted};
 use crate::cq::{Cq, Note};
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
 use crate::qp::attr::{QpAttr, QpState, QpType, mask};
+use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;
 use crate::qp::scratch::with_batch;
-use crate::qp::source_port::Detours;
 use crate::srq::tag_matching::Rendezvous;
 use crate::steering::rss::Spread;
 use crate::{Error, Path, Pd, PostError, Srq, Xrcd, limits};
@@ -98,9 +98,7 @@ pub(crate) struct Inner {
     pub(crate) receives: VecDeque<RecvWr>,
     state: QpState,
     pub(crate) attr: QpAttr,
-    pub(crate) path: Option<Path>,
-    detours: Detours,
-    pub(crate) window: Arc<CongestionWindow>,
+    pub(crate) carrier: Carrier,
     /// The program waits for IBV_EVENT_SQ_DRAINED.
     drain_awaited: bool,
     /// What the device's timers hold for this queue pair.
@@ -170,10 +168,8 @@ impl Qp {
                 receives: VecDeque::new(),
                 state: QpState::Reset,
                 attr: QpAttr::default(),
-                path: None,
-                window: Arc::default(),
+                carrier: Carrier::new(kind),
                 drain_awaited: false,
-                detours: Detours::default(),
                 timer: None,
                 waits_for_turn: false,
                 notes: Vec::new(),
@@ -338,11 +334,11 @@ impl Qp {
         }
         let counters = &self.pd.device.counters;
         let mut inner = self.lock();
-        let Some(path) = inner.path.filter(|_| !inner.destroyed) else {
+        let Some(carrier) = inner.carrier.datagram().filter(|_| !inner.destroyed) else {
             counters.wrong_state.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        if path.dest != source || path.source != dest {
+        if !carrier.is_from_peer(source, dest) {
             counters.wrong_peer.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -381,7 +377,7 @@ impl Qp {
         let mut inner = self.lock();
         inner.engine.release();
         inner.transmit(self, now);
-        let path = inner.path;
+        let path = inner.carrier.datagram().map(|carrier| carrier.path);
         self.settle(inner, now);
         path
     }
@@ -469,7 +465,7 @@ impl Inner {
         self.flushes = self.flushes.wrapping_add(1);
         self.receives.clear();
         self.attr = QpAttr::default();
-        self.path = None;
+        self.carrier = Carrier::new(qp.init.kind);
         qp.init.send_cq.forget_qp(qp.qpn);
         qp.init.recv_cq.forget_qp(qp.qpn);
     }
@@ -501,25 +497,22 @@ impl Inner {
         let mut next = self.attr;
         next.merge(new, bits);
         let path = match bits & mask::AV {
-            0 => self.path,
+            0 => None,
             _ => Some(qp.pd.path_to(&next.av, next.dest_qpn)?),
         };
         if bits & mask::PATH_MTU != 0 && new.path_mtu > qp.pd.device.port().mtu {
             return Err(Error::Invalid("path_mtu is larger than the port's active MTU"));
         }
-        if let Some(path) = path
-            && self.path != Some(path)
-        {
-            self.window = qp.pd.device.window(path.dest);
+        if let Some(path) = path {
+            self.carrier.connect(path, &qp.pd.device);
         }
-        self.path = path;
         self.attr = next;
         match (from, to) {
             (QpState::Init, QpState::Rtr) => self.engine.ready_to_receive(&next, qp.pd.device.port().mtu),
             (QpState::Rtr, QpState::Rts) => {
                 self.engine.ready_to_send(&next);
-                if let Some(path) = path.filter(|_| qp.init.kind == QpType::Uc) {
-                    qp.prime_flow(&path);
+                if let Some(carrier) = self.carrier.datagram().filter(|_| qp.init.kind == QpType::Uc) {
+                    qp.prime_flow(&carrier.path);
                 }
             }
             (QpState::Rts, QpState::Sqd) => {
@@ -539,7 +532,7 @@ impl Inner {
 
     /// An ACK held back leaves, nothing else.
     fn on_exit(&mut self, qp: &Qp) {
-        let Some(path) = self.path else { return };
+        let Some(path) = self.carrier.datagram().map(|carrier| carrier.path) else { return };
         with_batch(|batch| {
             batch.clear();
             let (engine, mut context) = self.split(qp);
@@ -552,17 +545,22 @@ impl Inner {
 
     /// Sends what the engine has, batch by batch.
     fn transmit(&mut self, qp: &Qp, now: Instant) {
-        if qp.init.kind == QpType::Ud {
-            return self.transmit_datagrams(qp, now);
+        match &mut self.carrier {
+            Carrier::Unconnected => {}
+            Carrier::Datagram(carrier) => {
+                if self.engine.take_path_suspect() {
+                    carrier.suspect(now, self.attr.timeout);
+                }
+                let path = carrier.path;
+                self.transmit_connected(qp, now, &path);
+            }
+            Carrier::AddressHandles => self.transmit_datagrams(qp, now),
+            Carrier::Frames => self.transmit_frames(qp),
         }
-        if qp.init.kind == QpType::RawPacket {
-            return self.transmit_frames(qp);
-        }
-        let Some(mut path) = self.path else { return };
-        if self.engine.take_path_suspect() && self.detours.take(now, self.attr.timeout) {
-            path.source_port_epoch = path.source_port_epoch.wrapping_add(1);
-            self.path = Some(path);
-        }
+    }
+
+    /// The same for a connection, whose packets all go one way.
+    fn transmit_connected(&mut self, qp: &Qp, now: Instant, path: &Path) {
         with_batch(|batch| {
             loop {
                 batch.clear();
@@ -571,7 +569,7 @@ impl Inner {
                 if batch.is_empty() {
                     break;
                 }
-                qp.pd.device.link.send(&path, batch);
+                qp.pd.device.link.send(path, batch);
             }
         });
     }

@@ -1,0 +1,89 @@
+//! What a queue pair's messages travel on. A connection has one carrier, with the state that only it needs, chosen when the queue
+//! pair learns who its peer is; a further way to a peer is a further arm here, and says what sending, receiving and flow control
+//! mean on it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use transport::CongestionWindow;
+
+use crate::qp::attr::QpType;
+use crate::qp::source_port::Detours;
+use crate::{Device, Path};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) enum Carrier {
+    /// Nothing yet: a connection without a peer.
+    Unconnected,
+    /// RoCE v2 datagrams to and from one peer: RC, UC, XRC.
+    Datagram(DatagramCarrier),
+    /// RoCE v2 datagrams, each request to the address that it bears: UD.
+    AddressHandles,
+    /// Whole Ethernet frames: raw packet.
+    Frames,
+}
+
+/// UDP datagrams to one peer.
+#[derive(Debug)]
+pub(crate) struct DatagramCarrier {
+    pub path: Path,
+    /// Shared with all that is sent to the same address.
+    window: Arc<CongestionWindow>,
+    detours: Detours,
+}
+
+/// Asked by those who have nothing under way.
+static NO_DESTINATION: CongestionWindow = CongestionWindow::new();
+
+impl Carrier {
+    /// That of a queue pair in state Reset.
+    pub fn new(kind: QpType) -> Carrier {
+        match kind {
+            QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv => Carrier::Unconnected,
+            QpType::Ud => Carrier::AddressHandles,
+            QpType::RawPacket => Carrier::Frames,
+        }
+    }
+
+    /// A connection's peer is at the end of this path from now on.
+    pub fn connect(&mut self, path: Path, device: &Device) {
+        match self {
+            Carrier::Datagram(carrier) if carrier.path == path => {}
+            Carrier::Datagram(carrier) => {
+                carrier.window = device.window(path.dest);
+                carrier.path = path;
+            }
+            _ => {
+                let (window, detours) = (device.window(path.dest), Detours::default());
+                *self = Carrier::Datagram(DatagramCarrier { path, window, detours });
+            }
+        }
+    }
+
+    /// The datagrams of a connection that has a peer.
+    pub fn datagram(&self) -> Option<&DatagramCarrier> {
+        if let Carrier::Datagram(carrier) = self { Some(carrier) } else { None }
+    }
+
+    /// The window that packets which want an acknowledgement count against.
+    pub fn window(&self) -> &CongestionWindow {
+        self.datagram().map_or(&NO_DESTINATION, |carrier| &carrier.window)
+    }
+}
+
+impl DatagramCarrier {
+    /// Whether a packet with these addresses is from the peer.
+    pub fn is_from_peer(&self, source: IpAddr, dest: IpAddr) -> bool {
+        self.path.dest == source && self.path.source == dest
+    }
+
+    /// The path is suspected to end at a process that is stopped: leaves from another source port, not too often. `timeout` is the
+    /// queue pair's code.
+    pub fn suspect(&mut self, now: Instant, timeout: u8) {
+        if self.detours.take(now, timeout) {
+            self.path.source_port_epoch = self.path.source_port_epoch.wrapping_add(1);
+        }
+    }
+}
