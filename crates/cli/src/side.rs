@@ -152,7 +152,7 @@ impl Side {
             QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let (send_cq, recv_cq) = (cq.clone(), cq.clone());
         let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, events };
-        let qp = Qp::create(&pd, init).map_err(said)?;
+        let qp = Qp::create(&device, &pd, init).map_err(said)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let buffer = Buffer::new(&pd, BUFFER as usize, BUFFER_ADDR, access).map_err(said)?;
         self.node().set_qp(id, &qp).map_err(said)?;

@@ -1,74 +1,86 @@
-//! The software adapter's objects: device, GID table, PD, MR, AH, CQ, completion channel, QP, flow rules, work queues,
-//! asynchronous events; key checks. It never waits and owns no file descriptor: whoever must be told gave a [`Signal`].
+//! A RoCE v2 adapter in software: the objects that a verbs program makes (device, domain, region, queues, queue pair), and the checks of
+//! keys, states and limits between them. It opens no socket, has no thread and never waits: the world around it gives what
+//! [`link`] asks for, and whoever is to be told of something gave a [`Signal`].
 //!
-//! Locks, in order: QP, then SRQ, then CQ, then channel or event queue. Never two queue pairs at once; completions are told of
-//! after queue pairs and completion queues are unlocked. Timers and turns come last of all.
+//! | module | what lives there |
+//! |---|---|
+//! | [`link`] | what the adapter asks of the world: [`Link`] (packets), [`Frames`] (Ethernet), [`Platform`] (time, randomness, storage) |
+//! | [`device`] | [`Adapter`], what all objects of a device share: port, GID table, limits, asynchronous events; [`Device`], which adds the queue pairs and takes packets and the time in |
+//! | [`memory`] | protection domains, regions, windows, device memory, and the only code that touches registered bytes |
+//! | [`cq`] | completion queues, their channels, moderation, completion counters |
+//! | [`srq`] | shared receive queues, tag matching |
+//! | [`qp`] | queue pairs: calls (`post`, `modify`, `receive`), the engine of each transport, what they travel on (`carrier`), what follows each step (`settle`, `schedule`), XRC domains |
+//! | [`steering`] | who gets what names no queue pair: flow rules, multicast groups, the hash over work queues |
+//! | [`limits`] | every limit in one table |
+//!
+//! Lower modules know none above them: memory and completion queues know no queue pair, and [`Adapter`] knows neither. Only
+//! [`Device`] and [`Qp`] know each other. A list of something higher is generic (`Turns<T>`, `Groups<T>`, `Flows<T>`).
+//!
+//! # A request's way
+//!
+//! [`Qp::sender`] locks the queue pair; [`Sender::post`] checks state, size and operation, and gives the request to the engine, which
+//! may complete it at once (`EngineContext` collects what must be told). [`Sender::finish`] settles: `Inner::transmit` asks the engine to
+//! fill a batch, copying the payload out of registered memory, and [`Link::send`] takes it to the peer, until the engine has no more or
+//! may send no more; then the timer is set, the lock is released, and completion events and asynchronous events are told.
+//!
+//! # A packet's way
+//!
+//! [`Device::input`] finds the queue pair by its number; `qp::receive` locks it, drops what is not from its peer, and hands the rest to
+//! the engine, which executes it: keys are checked and bytes copied by [`memory`], receives taken from the queue pair or its
+//! [`Srq`], completions put into a [`Cq`]. An ACK that may wait is listed (`qp::delayed_ack`), then the queue pair settles as above.
+//! Datagrams to groups come by [`Device::input_group`], frames by [`Device::input_frame`], and the time by [`Device::expire`].
+//!
+//! # Who keeps whom, and until when
+//!
+//! An object keeps what it was made from (a queue pair its device, domain and queues; a region's [`Buffer`] its domain), so nothing
+//! goes that is used. Two hold each other, and each has a call that ends it: a device and its queue pairs, with their places in groups and
+//! flow rules ([`Qp::destroy`]), and an object and the events that tell of it ([`Channel::forget`],
+//! [`AsyncEventQueue::forget`](device::async_events::AsyncEventQueue::forget), or fetching them). All other lists hold weak handles.
+//!
+//! # Locks
+//!
+//! In the order in which one may be taken while another is held:
+//!
+//! 1. the registries that call the world, groups and flow rules (never with a queue pair's lock held);
+//! 2. a queue pair, or a work queue: one at a time, never two;
+//! 3. a tag list, then the receives of its shared receive queue, and the list of an XRC domain;
+//! 4. a completion queue;
+//! 5. the leaves, under which no other is taken: channels and event queues, timers, turns, delayed ACKs, windows of destinations, the
+//!    binding of memory windows, free slots, the table of queue pairs.
+//!
+//! [`Signal`]s are called under the lock of their queue. Completion events and asynchronous events are told when queue pairs, shared
+//! receive queues and completion queues are unlocked (`cq::Note`). [`Link::send`] is called under a queue pair's lock.
 #![deny(unsafe_code)]
 
 pub mod cq;
 pub mod device;
+mod error;
 pub mod limits;
 pub mod link;
 #[allow(unsafe_code)]
 pub mod memory;
 pub mod qp;
+mod quota;
 pub mod srq;
 pub mod steering;
 
 pub use cq::counter::CompletionCounter;
-pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Moderation, Stamp};
-pub use device::async_events::{AsyncEvent, Element, EventKind};
+pub use cq::moderation::{Moderated, Moderation};
+pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Stamp};
+pub use device::async_events::{AsyncEvent, Element, EventKind, Subject};
 pub use device::gid::{GidEntry, GidTable};
-pub use device::{Device, DeviceConfig, Numbers};
+pub use device::{Adapter, Device, DeviceConfig, Numbers};
+pub use error::{Error, PostError};
 pub use link::{Frames, Link, Path, Persist, Platform, Signal};
-pub use memory::{Access, Advice, Buffer, Mr, Mw, Pd, WindowType};
+pub use memory::buffer::Buffer;
+pub use memory::pd::Pd;
+pub use memory::{Access, Advice, Mr, Mw, WindowType};
 pub use qp::ah::{Ah, Datagram};
 pub use qp::attr::{AddressVector, QpAttr, QpState, QpType, mask};
-pub use qp::post::{PostError, Request};
-pub use qp::xrc::{Inode, Xrcd};
+pub use qp::post::{Request, Sender};
+pub use qp::xrcd::{Inode, Xrcd};
 pub use qp::{Qp, QpCap, QpInit};
 pub use srq::tag_matching::{TagOp, TagWr};
 pub use srq::{Srq, SrqAttr};
 pub use steering::flow::{Flow, FlowId, FlowKind};
 pub use steering::rss::{Spread, Wq, WqState};
-
-/// Why the adapter refuses a call; the C functions map each to its errno.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// An argument is out of its range or does not fit the object's state (EINVAL).
-    #[error("invalid argument: {0}")]
-    Invalid(&'static str),
-    /// A limit of the table in [`limits`] is reached (ENOMEM).
-    #[error("limit reached: {0}")]
-    Limit(&'static str),
-    /// Memory is not mapped, or not with the rights asked for (EFAULT).
-    #[error("memory is not mapped with the access asked for")]
-    Fault,
-    /// What a name stands for does not exist (ENOENT).
-    #[error("there is none: {0}")]
-    Missing(&'static str),
-    /// The object is still used by others (EBUSY).
-    #[error("object is in use")]
-    Busy,
-    /// Not something this adapter does (EOPNOTSUPP).
-    #[error("not supported: {0}")]
-    Unsupported(&'static str),
-    /// The system refused; its errno.
-    #[error("the system refused: errno {0}")]
-    System(i32),
-}
-
-impl Error {
-    /// The errno of the manual pages.
-    pub fn errno(self) -> i32 {
-        match self {
-            Error::Invalid(_) => libc::EINVAL,
-            Error::Limit(_) => libc::ENOMEM,
-            Error::Fault => libc::EFAULT,
-            Error::Missing(_) => libc::ENOENT,
-            Error::Busy => libc::EBUSY,
-            Error::Unsupported(_) => libc::EOPNOTSUPP,
-            Error::System(errno) => errno,
-        }
-    }
-}

@@ -142,7 +142,7 @@ impl Bench {
             sq_sig_all: true,
             events: self.events.clone(),
         };
-        let qp = Qp::create(&self.pd, init).unwrap();
+        let qp = Qp::create(&self.device, &self.pd, init).unwrap();
         for (state, bits) in [(QpState::Init, mask::PORT), (QpState::Rtr, 0), (QpState::Rts, 0)] {
             let attr = QpAttr { state, port: 1, ..QpAttr::default() };
             qp.modify(self.now, &attr, mask::STATE | bits).unwrap();

@@ -52,7 +52,7 @@ impl<W: World> Node<W> {
     pub fn take_in_qp(&self, id: &Id, qp: Option<Arc<Qp>>) -> Result<(), Error> {
         let mut inner = id.lock();
         if let (Some(qp), Some(device)) = (&qp, &inner.device)
-            && !Arc::ptr_eq(&qp.pd().device, device)
+            && !Arc::ptr_eq(qp.device(), device)
         {
             return Err(Error::Invalid("the queue pair is another device's"));
         }

@@ -71,7 +71,7 @@ fn a_queue_pair_that_ends_with_requests_under_way_takes_no_event_from_others() {
             let (send_cq, recv_cq, events) = (cq.clone(), cq.clone(), plain.events.clone());
             let init =
                 QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: false, events };
-            let qp = Qp::create(&plain.pd, init).unwrap();
+            let qp = Qp::create(plain.qp.device(), &plain.pd, init).unwrap();
             let end = Endpoint { qp, pd: plain.pd.clone(), sends: cq.clone(), ..Endpoint::new(&here) };
             wire_up(&here, &end, &peer, THERE, &WIRING, (Psn::new(1), Psn::new(1)));
             end.qp

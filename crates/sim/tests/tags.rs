@@ -53,7 +53,7 @@ fn scene(seed: u64, faults: Faults) -> Scene {
     let sink = Buffer::new(&plain.pd, LEN, 0x50_0000, RIGHTS).unwrap();
     let attr = SrqAttr { max_wr: 64, max_sge: 2, limit: 0 };
     let srq = Srq::create_tm(&plain.pd, attr, plain.events.clone(), 64, plain.receives.clone()).unwrap();
-    let qp = Qp::create(&plain.pd, init(&plain, QpType::Rc, &srq)).unwrap();
+    let qp = Qp::create(plain.qp.device(), &plain.pd, init(&plain, QpType::Rc, &srq)).unwrap();
     let receiver = Endpoint { qp, ..plain };
     let psn = Psn::new(0xff_fff0);
     let wiring = Wiring { mtu: Mtu::M1024, timeout: 10, rnr_retry: 7, min_rnr_timer: 1, max_rd_atomic: 4 };
@@ -339,11 +339,11 @@ fn a_tag_is_deleted_once_and_not_when_a_message_has_taken_it() {
 fn what_tag_matching_does_not_do_is_refused() {
     let s = scene(1, Faults::none());
     let invalid = |qp: Result<Arc<Qp>, Error>| matches!(qp, Err(Error::Invalid(_)));
-    let pd = &s.receiver.pd;
-    assert!(invalid(Qp::create(pd, init(&s.receiver, QpType::Uc, &s.srq))));
-    assert!(invalid(Qp::create(pd, init(&s.receiver, QpType::Ud, &s.srq))));
+    let (device, pd) = (s.receiver.qp.device(), &s.receiver.pd);
+    assert!(invalid(Qp::create(device, pd, init(&s.receiver, QpType::Uc, &s.srq))));
+    assert!(invalid(Qp::create(device, pd, init(&s.receiver, QpType::Ud, &s.srq))));
     let other = Arc::new(s.there.devices()[0].alloc_pd().unwrap());
-    assert!(invalid(Qp::create(&other, init(&s.receiver, QpType::Rc, &s.srq))));
+    assert!(invalid(Qp::create(device, &other, init(&s.receiver, QpType::Rc, &s.srq))));
     // Its send queue is not the program's.
     let mut sender = s.receiver.qp.sender(node::World::now(&**s.there.world()));
     assert!(matches!(sender.post(kit::send(1, b"x")), Err(PostError::Invalid(_))));

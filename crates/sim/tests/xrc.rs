@@ -51,7 +51,7 @@ fn scene(seed: u64, faults: Faults) -> Scene {
         |pd| Srq::create_xrc(pd, attr, plain.events.clone(), xrcd.clone(), plain.receives.clone()).unwrap();
     let queues = [queue(&plain.pd), queue(&other)];
     let sinks = [&plain.pd, &other].map(|pd| Buffer::new(pd, LEN, 0x20_0000, RIGHTS).unwrap());
-    let target = Endpoint { qp: Qp::create_target(&xrcd, plain.events.clone()).unwrap(), ..plain };
+    let target = Endpoint { qp: Qp::create_target(&device, &xrcd, plain.events.clone()).unwrap(), ..plain };
     let psn = Psn::new(0xff_fff0);
     let wiring = Wiring { mtu: Mtu::M1024, timeout: 10, rnr_retry: 7, min_rnr_timer: 1, max_rd_atomic: 4 };
     wire_up(&here, &initiator, &target, THERE, &wiring, (psn, psn));
@@ -184,7 +184,8 @@ fn an_initiator_receives_nothing_and_a_target_sends_nothing() {
     let wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false };
     assert!(s.target.qp.post_send(node::World::now(&**s.there.world()), wr).is_err());
     // An ordinary queue pair takes no receives of a queue for XRC, and a target is made in a domain.
-    let of = |kind, srq| Qp::create(&s.target.pd, QpInit { kind, srq, ..plain_init(&s) }).err();
+    let device = s.target.qp.device();
+    let of = |kind, srq| Qp::create(device, &s.target.pd, QpInit { kind, srq, ..plain_init(&s) }).err();
     assert!(matches!(of(QpType::Rc, Some(s.queues[0].clone())), Some(Error::Invalid(_))));
     assert!(matches!(of(QpType::XrcRecv, None), Some(Error::Invalid(_))));
     assert_eq!(of(QpType::Rc, None), None);

@@ -160,7 +160,7 @@ impl Adapter {
     /// A queue pair of a kind in state RTS; an RC one is connected to queue pair 2 at [`THERE`], all PSNs being 0.
     pub fn qp(&self, init: QpInit) -> Arc<Qp> {
         let (kind, now) = (init.kind, self.now);
-        let qp = Qp::create(&self.pd, init).expect("a small queue pair");
+        let qp = Qp::create(&self.device, &self.pd, init).expect("a small queue pair");
         let sgid_index = self.device.port().gids.index_of(HERE).expect("its own address");
         let mut attr = QpAttr { port: 1, path_mtu: Mtu::M256, dest_qpn: Qpn::new(2), ..QpAttr::default() };
         attr.av.dgid = THERE.into();

@@ -89,7 +89,7 @@ impl Scene {
         let cq = Cq::new(16, None, events.clone()).expect("a small queue");
         let (send_cq, recv_cq, cap) = (cq.clone(), cq, QpCap::default());
         let init = QpInit { kind: QpType::Ud, send_cq, recv_cq, srq: None, cap, sq_sig_all: false, events };
-        let qp = Qp::create(&pd, init).expect("a small queue pair");
+        let qp = Qp::create(&device, &pd, init).expect("a small queue pair");
         let mut known = Known::default();
         // Numbers of this process, so that some are its own.
         known.ids.extend((0..3).map(|n| CommId(qp.qpn().get() << 8 & 0xfff0_0000 | n)));

@@ -123,7 +123,7 @@ unsafe fn next(channel: *mut ibv_comp_channel) -> Option<*mut ibv_cq> {
     let channel = unsafe { Channel::of(channel) };
     let _handing_out = channel.handing_out.begin();
     let popped = channel.nic.pop()?;
-    let cq = Cq::c_of(&popped);
+    let cq = Cq::c_of(&*popped);
     if cq.is_null() {
         return None;
     }

@@ -63,12 +63,12 @@ impl Cq {
         if let Some(channel) = channel {
             channel.nic.forget(&self.nic);
         }
-        context.events.forget_cq(&self.nic);
+        context.events.forget(&self.nic);
     }
 
     /// The C object of an adapter's queue.
-    pub fn c_of(cq: &nic::Cq) -> *mut ibv_cq {
-        std::ptr::with_exposed_provenance_mut(cq.cookie.load(Ordering::Acquire) as usize)
+    pub fn c_of(cq: &dyn nic::Subject) -> *mut ibv_cq {
+        std::ptr::with_exposed_provenance_mut(cq.cookie() as usize)
     }
 }
 
@@ -106,7 +106,7 @@ pub(crate) unsafe fn create(
         stamped: init.stamped,
         ignore_overrun: init.ignore_overrun,
         clock: Some(Arc::new(SystemClock)),
-        device: Arc::downgrade(&ours.nic),
+        moderated: Arc::downgrade(ours.nic.moderated()),
     };
     let nic = nic::Cq::with(init.cqe, reports_to.map(|c| c.nic.clone()), ours.events.clone(), extras)?;
     // SAFETY: integers, pointers, nullable functions, a mutex and a condition of zeroes.

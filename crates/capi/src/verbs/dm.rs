@@ -9,7 +9,7 @@ use abi::verbs::{
     IBV_ACCESS_ZERO_BASED, IBV_DM_MASK_HANDLE, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd,
     verbs_context,
 };
-use nic::memory::DeviceMemory;
+use nic::memory::dm::DeviceMemory;
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::context::Context;

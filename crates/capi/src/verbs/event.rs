@@ -110,7 +110,7 @@ fn next(context: &Context) -> Option<ibv_async_event> {
 fn convert(event: &AsyncEvent) -> Option<ibv_async_event> {
     let element = match &event.element {
         Element::Qp(qp) => {
-            let c = Qp::c_of(qp);
+            let c = Qp::c_of(&**qp);
             if c.is_null() {
                 return None;
             }
@@ -119,7 +119,7 @@ fn convert(event: &AsyncEvent) -> Option<ibv_async_event> {
             ibv_async_event_element { qp: c }
         }
         Element::Cq(cq) => {
-            let c = Cq::c_of(cq);
+            let c = Cq::c_of(&**cq);
             if c.is_null() {
                 return None;
             }
@@ -128,7 +128,7 @@ fn convert(event: &AsyncEvent) -> Option<ibv_async_event> {
             ibv_async_event_element { cq: c }
         }
         Element::Srq(srq) => {
-            let c = Srq::c_of(srq);
+            let c = Srq::c_of(&**srq);
             if c.is_null() {
                 return None;
             }

@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
             context: unsafe { (*qp).context },
             handle: ours.nic.qpn().get(),
         };
-        let device = ours.nic.pd().device.clone();
+        let device = ours.nic.device().clone();
         let rule = Rule { c: c.into(), id, device, instance: ours.instance.clone() };
         Ok(Box::into_raw(Box::new(rule)).cast())
     })

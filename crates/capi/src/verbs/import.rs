@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use abi::verbs::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
-use nic::memory::DeviceMemory;
+use nic::memory::dm::DeviceMemory;
 
 use crate::ffi_guard::{self, Errno};
 use crate::per_process::PerProcess;
@@ -80,7 +80,7 @@ type Known<T> = PerProcess<Mutex<BTreeMap<(usize, u32), Weak<T>>>>;
 static DOMAINS: Known<nic::Pd> = PerProcess::new();
 static DEVICE_MEMORY: Known<DeviceMemory> = PerProcess::new();
 
-fn remember<T: Send + Sync>(known: &Known<T>, device: &Arc<nic::Device>, handle: u32, object: &Arc<T>) {
+fn remember<T: Send + Sync>(known: &Known<T>, device: &Arc<nic::Adapter>, handle: u32, object: &Arc<T>) {
     let mut known = known.get().lock().unwrap_or_else(PoisonError::into_inner);
     // What is gone is swept out each time the number has doubled: a step for each object made, not one for each known.
     if known.len().is_power_of_two() {
@@ -89,7 +89,11 @@ fn remember<T: Send + Sync>(known: &Known<T>, device: &Arc<nic::Device>, handle:
     known.insert((Arc::as_ptr(device) as usize, handle), Arc::downgrade(object));
 }
 
-fn recall<T: Send + Sync>(known: &Known<T>, device: &Arc<nic::Device>, handle: u32) -> Result<Arc<T>, Errno> {
+fn recall<T: Send + Sync>(
+    known: &Known<T>,
+    device: &Arc<nic::Adapter>,
+    handle: u32,
+) -> Result<Arc<T>, Errno> {
     let known = known.get().lock().unwrap_or_else(PoisonError::into_inner);
     known.get(&(Arc::as_ptr(device) as usize, handle)).and_then(Weak::upgrade).ok_or(Errno(libc::ENOENT))
 }
@@ -101,7 +105,7 @@ pub(crate) fn remember_domain(pd: &Arc<nic::Pd>) -> u32 {
 }
 
 /// Device memory can be imported from now on, by `handle`.
-pub(crate) fn remember_dm(device: &Arc<nic::Device>, handle: u32, dm: &Arc<DeviceMemory>) {
+pub(crate) fn remember_dm(device: &Arc<nic::Adapter>, handle: u32, dm: &Arc<DeviceMemory>) {
     remember(&DEVICE_MEMORY, device, handle, dm);
 }
 

@@ -12,7 +12,7 @@ use abi::verbs::{
     ibv_td, ibv_td_init_attr,
 };
 use nic::Advice;
-use nic::memory::RegionOn;
+use nic::memory::dm::RegionOn;
 use transport::Sge;
 use wire::Rkey;
 

@@ -95,8 +95,8 @@ impl Qp {
     }
 
     /// The C object of an adapter's queue pair.
-    pub fn c_of(qp: &nic::Qp) -> *mut ibv_qp {
-        std::ptr::with_exposed_provenance_mut(qp.cookie.load(Ordering::Acquire) as usize)
+    pub fn c_of(qp: &dyn nic::Subject) -> *mut ibv_qp {
+        std::ptr::with_exposed_provenance_mut(qp.cookie() as usize)
     }
 }
 
@@ -161,6 +161,7 @@ pub(crate) unsafe fn create_with(
         max_inline_data: granted_inline(&init.cap),
     };
     let nic = nic::Qp::create(
+        &context.nic,
         &domain.nic,
         QpInit {
             kind,
@@ -247,7 +248,7 @@ pub(crate) unsafe fn create_over_table(
         sq_sig_all: false,
         events,
     };
-    let nic = nic::Qp::create(&domain.nic, init_of_it)?;
+    let nic = nic::Qp::create(&context_of_it.nic, &domain.nic, init_of_it)?;
     nic.spread_over(spread)?;
     // SAFETY: integers, pointers, nullable functions, a mutex and a condition of zeroes.
     let mut ex: ibv_qp_ex = unsafe { std::mem::zeroed() };
@@ -347,7 +348,7 @@ fn give_back(handle: *mut ibv_qp, nic: &Arc<nic::Qp>, context: &Context) {
     {
         let _handing_out = context.handing_out.begin();
         // Events are told of the handle that made it; the others go on without.
-        if Qp::c_of(nic) == handle {
+        if Qp::c_of(&**nic) == handle {
             nic.cookie.store(0, Ordering::Release);
         }
     }

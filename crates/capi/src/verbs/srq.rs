@@ -111,8 +111,8 @@ impl Srq {
     }
 
     /// The C object of an adapter's queue.
-    pub fn c_of(srq: &nic::Srq) -> *mut ibv_srq {
-        std::ptr::with_exposed_provenance_mut(srq.cookie.load(Ordering::Acquire) as usize)
+    pub fn c_of(srq: &dyn nic::Subject) -> *mut ibv_srq {
+        std::ptr::with_exposed_provenance_mut(srq.cookie() as usize)
     }
 }
 

@@ -157,7 +157,7 @@ pub(crate) unsafe fn create_target(
     // SAFETY: as the caller says.
     let (ours, xrcd) = unsafe { (Context::usable(context)?, Xrcd::usable(init.xrcd)?) };
     ours.instance.attach(&ours.nic)?;
-    let nic = nic::Qp::create_target(&xrcd.nic, ours.events.clone())?;
+    let nic = nic::Qp::create_target(&ours.nic, &xrcd.nic, ours.events.clone())?;
     // SAFETY: as the caller says.
     let qp = unsafe { qp::make_target(context, nic.clone(), init.xrcd, init.qp_context) };
     nic.cookie.store(qp.expose_provenance() as u64, Ordering::Release);

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use transport::op::{Completed, Completion, Side, Status};
 
-use crate::device::{Device, take_one};
-use crate::{Error, limits};
+use crate::Error;
+use crate::device::adapter::Adapter;
+#[cfg(doc)]
+use crate::limits;
 
 /// Operations that are counted: `enum ibv_qp_attach_comp_cntr_op`. What peers do by RDMA is not: it completes nothing here.
 pub mod ops {
@@ -32,7 +34,7 @@ pub struct CompletionCounter {
     /// Completed in error.
     pub failed: AtomicU64,
     attached: AtomicU32,
-    device: Arc<Device>,
+    device: Arc<Adapter>,
 }
 
 impl CompletionCounter {
@@ -41,8 +43,8 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// `Limit` at [`limits::MAX_COMPLETION_COUNTERS`].
-    pub fn new(device: &Arc<Device>) -> Result<Arc<CompletionCounter>, Error> {
-        take_one(&device.completion_counters, limits::MAX_COMPLETION_COUNTERS, "completion counters")?;
+    pub fn new(device: &Arc<Adapter>) -> Result<Arc<CompletionCounter>, Error> {
+        device.quotas.completion_counters.take(1)?;
         Ok(Arc::new(CompletionCounter {
             done: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -52,7 +54,7 @@ impl CompletionCounter {
     }
 
     /// Whether it is this device's.
-    pub fn is_of(&self, device: &Arc<Device>) -> bool {
+    pub fn is_of(&self, device: &Arc<Adapter>) -> bool {
         Arc::ptr_eq(&self.device, device)
     }
 
@@ -64,7 +66,7 @@ impl CompletionCounter {
 
 impl Drop for CompletionCounter {
     fn drop(&mut self) {
-        self.device.completion_counters.fetch_sub(1, Ordering::Relaxed);
+        self.device.quotas.completion_counters.give(1);
     }
 }
 

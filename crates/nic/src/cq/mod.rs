@@ -1,6 +1,7 @@
 //! Completion queues and the channels that tell of them.
 
 pub mod counter;
+pub mod moderation;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -10,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use transport::op::{Completion, Status};
 
-use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
+use crate::cq::moderation::{Moderated, Moderation};
+use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
 use crate::device::event_queue::EventQueue;
-use crate::{Device, Error, Persist, Platform, Signal, limits};
+use crate::{Error, Persist, Platform, Signal, limits};
 
 /// Which completion the next event is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,23 +91,14 @@ pub struct CqExtras {
     pub ignore_overrun: bool,
     /// Without it neither stamps nor moderation.
     pub clock: Option<Arc<dyn Clock>>,
-    /// Whose timers end the waiting of moderated events.
-    pub device: Weak<Device>,
+    /// Where it is listed while it holds an event back; without it no moderation.
+    pub moderated: Weak<Moderated>,
 }
 
 impl std::fmt::Debug for CqExtras {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("CqExtras")
     }
-}
-
-/// How events are held back (ibv_modify_cq(3)): until so many completions came, or so long after the first of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moderation {
-    /// Completions; 0 and 1 hold nothing back.
-    pub count: u16,
-    /// Microseconds; 0 holds nothing back.
-    pub period_us: u16,
 }
 
 #[derive(Debug, Default)]
@@ -119,7 +112,8 @@ struct State {
     held_back: u16,
 }
 
-/// A completion queue.
+/// A completion queue. It keeps its channel and its queue of asynchronous events; events about it keep it until they are fetched
+/// or forgotten ([`Channel::forget`], [`AsyncEventQueue::forget`]), and queue pairs keep it for as long as they live.
 #[derive(Debug)]
 pub struct Cq {
     me: Weak<Cq>,
@@ -158,12 +152,18 @@ impl Note {
             Note::Channel(channel, cq) => channel.push(cq),
             Note::Async(queue, event) => queue.push(event),
             Note::Later(at, cq) => {
-                if let Some(device) = cq.extras.device.upgrade() {
-                    device.look_after_cq(at, &cq);
+                if let Some(moderated) = cq.extras.moderated.upgrade() {
+                    moderated.add(at, &cq);
                 }
             }
             Note::Persist(platform, work) => platform.persist(work),
         }
+    }
+}
+
+impl Subject for Cq {
+    fn cookie(&self) -> u64 {
+        self.cookie.load(Ordering::Acquire)
     }
 }
 

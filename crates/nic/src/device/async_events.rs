@@ -1,10 +1,11 @@
 //! Asynchronous events of an opened device (`ibv_get_async_event`).
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
+use crate::Signal;
 use crate::device::event_queue::EventQueue;
 use crate::limits::MAX_EVENTS;
-use crate::{Cq, Qp, Signal, Srq};
 
 /// `enum ibv_event_type`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,15 +26,21 @@ pub enum EventKind {
     GidChange = 18,
 }
 
-/// What an event is about.
+/// An object that events are about. Whoever fetches one knows the object by the mark that its owner gave it.
+pub trait Subject: Debug + Send + Sync {
+    /// The owner's mark, such as the address of its C structure; 0 where there is none any more.
+    fn cookie(&self) -> u64;
+}
+
+/// What an event is about. It keeps the object until the event is fetched or forgotten ([`AsyncEventQueue::forget`]).
 #[derive(Clone, Debug)]
 pub enum Element {
     /// A queue pair.
-    Qp(Arc<Qp>),
+    Qp(Arc<dyn Subject>),
     /// A completion queue.
-    Cq(Arc<Cq>),
+    Cq(Arc<dyn Subject>),
     /// A shared receive queue.
-    Srq(Arc<Srq>),
+    Srq(Arc<dyn Subject>),
     /// A port, counted from 1.
     Port(u8),
     /// The device.
@@ -49,12 +56,12 @@ pub struct AsyncEvent {
     pub element: Element,
 }
 
-/// The events of one opened device, bounded; whoever opened it is told by its signal.
+/// The events of one opened device, bounded; whoever opened it is told by its signal. Every object made for that opening keeps it.
 pub struct AsyncEventQueue {
     queue: EventQueue<AsyncEvent>,
 }
 
-impl std::fmt::Debug for AsyncEventQueue {
+impl Debug for AsyncEventQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("AsyncEventQueue")
     }
@@ -73,16 +80,13 @@ impl AsyncEventQueue {
     pub fn pop(&self) -> Option<AsyncEvent> {
         self.queue.pop()
     }
-    /// Forgets the events about a queue pair that is being destroyed.
-    pub fn forget_qp(&self, qp: &Arc<Qp>) {
-        self.queue.take_back(|e| matches!(&e.element, Element::Qp(q) if Arc::ptr_eq(q, qp)));
-    }
-    /// Forgets the events about a shared receive queue that is being destroyed.
-    pub fn forget_srq(&self, srq: &Arc<Srq>) {
-        self.queue.take_back(|e| matches!(&e.element, Element::Srq(s) if Arc::ptr_eq(s, srq)));
-    }
-    /// Forgets the events about a completion queue that is being destroyed.
-    pub fn forget_cq(&self, cq: &Arc<Cq>) {
-        self.queue.take_back(|e| matches!(&e.element, Element::Cq(c) if Arc::ptr_eq(c, cq)));
+    /// Forgets the events about an object that is being destroyed.
+    pub fn forget<T: Subject>(&self, subject: &Arc<T>) {
+        let gone = Arc::as_ptr(subject).cast::<()>();
+        let is_gone = |s: &Arc<dyn Subject>| Arc::as_ptr(s).cast::<()>() == gone;
+        self.queue.take_back(|e| match &e.element {
+            Element::Qp(s) | Element::Cq(s) | Element::Srq(s) => is_gone(s),
+            Element::Port(_) | Element::Device => false,
+        });
     }
 }

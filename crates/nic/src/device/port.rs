@@ -1,10 +1,23 @@
 //! What a port says of itself, in the numbers of `ibv_query_port`(3): one source for the calls and for what is shown
 //! of it elsewhere.
 
-use wire::Pkey;
 use wire::roce::Packet;
+use wire::{Mtu, Pkey};
 
-use crate::device::Port;
+use crate::device::gid::GidTable;
+
+/// What changes about a port while the program runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Active: the interface is up.
+    pub up: bool,
+    /// Largest RDMA MTU that the link allows.
+    pub mtu: Mtu,
+    /// Link speed in Mb/s, where known.
+    pub speed_mbps: Option<u32>,
+    /// GID table.
+    pub gids: GidTable,
+}
 
 /// Logical state: `enum ibv_port_state`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

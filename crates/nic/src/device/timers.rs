@@ -7,10 +7,6 @@ use std::time::{Duration, Instant};
 
 use wire::Qpn;
 
-use crate::Qp;
-use crate::qp::Inner;
-use crate::qp::carrier::Carrier;
-
 /// The shortest time that there is: what is not done now is due so much later.
 pub(crate) const MOMENT: Duration = Duration::from_nanos(1);
 
@@ -69,35 +65,6 @@ impl Timers {
     }
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Qp {
-    /// The entry of `at` has fired: a timer may have run out. Where the queue pair has had another since, that stays.
-    pub(crate) fn expire(&self, now: Instant, at: Instant) {
-        let mut inner = self.lock();
-        inner.timer.take_if(|entry| *entry == at);
-        if inner.destroyed || matches!(inner.carrier, Carrier::Unconnected | Carrier::Frames) {
-            return;
-        }
-        let (engine, mut context) = inner.split(self);
-        engine.expire(now, &mut context);
-        self.settle(inner, now);
-    }
-}
-
-impl Inner {
-    /// Has the queue pair looked at when its engine wants to be; when that is, where the world may not know.
-    pub(crate) fn set_timer(&mut self, qp: &Qp) -> Option<Instant> {
-        let at = self.engine.deadline().filter(|at| self.timer.is_none_or(|entry| *at < entry))?;
-        let before = self.timer.replace(at);
-        qp.pd().device.timers.set(before, at, qp.qpn()).then_some(at)
-    }
-    /// It is not looked at any more.
-    pub(crate) fn forget_timer(&mut self, qp: &Qp) {
-        if let Some(at) = self.timer.take() {
-            qp.pd().device.timers.forget(at, qp.qpn());
-        }
     }
 }
 

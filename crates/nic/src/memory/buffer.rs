@@ -9,7 +9,8 @@ use transport::Sge;
 use wire::Rkey;
 
 use super::Mr;
-use crate::{Error, Pd};
+use super::pd::Pd;
+use crate::Error;
 
 /// Made whole, because a debug build takes its time for single bytes.
 type Page = [AtomicU8; 4096];

@@ -5,7 +5,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{Device, Error, limits};
+use crate::Error;
+use crate::device::adapter::Adapter;
+#[cfg(doc)]
+use crate::limits;
 
 /// Offsets and lengths of copies are multiples of this, as adapters want it.
 pub const GRANULE: u64 = 4;
@@ -17,7 +20,7 @@ const LEAST_ALIGN: usize = 64;
 /// A buffer. Its bytes are given back when it is dropped.
 #[derive(Debug)]
 pub struct DeviceMemory {
-    device: Arc<Device>,
+    device: Arc<Adapter>,
     block: NonNull<u8>,
     layout: Layout,
     len: u64,
@@ -36,17 +39,17 @@ impl DeviceMemory {
     ///
     /// `Invalid` for no bytes or an alignment beyond a page, `Limit` where the device has not so much left
     /// ([`limits::MAX_DM`]).
-    pub fn alloc(device: &Arc<Device>, len: u64, log_align: u32) -> Result<Arc<DeviceMemory>, Error> {
+    pub fn alloc(device: &Arc<Adapter>, len: u64, log_align: u32) -> Result<Arc<DeviceMemory>, Error> {
         if len == 0 || log_align > MAX_LOG_ALIGN {
             return Err(Error::Invalid("device memory without bytes, or aligned to more than a page"));
         }
         let size = usize::try_from(len).map_err(|_| Error::Limit("device memory"))?;
         let layout = Layout::from_size_align(size, LEAST_ALIGN.max(1 << log_align))
             .map_err(|_| Error::Limit("device memory"))?;
-        device.take_dm(len)?;
+        device.quotas.dm_bytes.take(len)?;
         // SAFETY: the layout is not empty.
         let Some(block) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
-            device.give_dm(len);
+            device.quotas.dm_bytes.give(len);
             return Err(Error::Limit("memory"));
         };
         let device = device.clone();
@@ -64,7 +67,7 @@ impl DeviceMemory {
     }
 
     /// Whether it is memory of this device.
-    pub fn is_of(&self, device: &Arc<Device>) -> bool {
+    pub fn is_of(&self, device: &Arc<Adapter>) -> bool {
         Arc::ptr_eq(&self.device, device)
     }
 
@@ -136,7 +139,7 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // SAFETY: allocated in `alloc` with this layout; regions keep it alive by their `RegionOn`.
         unsafe { dealloc(self.block.as_ptr(), self.layout) };
-        self.device.give_dm(self.len);
+        self.device.quotas.dm_bytes.give(self.len);
     }
 }
 
@@ -148,13 +151,4 @@ impl Drop for RegionOn {
     fn drop(&mut self) {
         self.0.regions.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-/// What is left of a device's memory, counted down and up.
-pub(crate) fn take(used: &std::sync::atomic::AtomicU64, len: u64) -> Result<(), Error> {
-    used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-        used.checked_add(len).filter(|&sum| sum <= limits::MAX_DM)
-    })
-    .map(drop)
-    .map_err(|_| Error::Limit("device memory"))
 }

@@ -9,7 +9,9 @@ use std::task::Poll;
 use transport::op::{Fault, Flush, Remote};
 use wire::Rkey;
 
-use super::{Access, InFlight, Place, View, kind};
+use super::copy::Place;
+use super::slot::{InFlight, kind};
+use super::{Access, View};
 use crate::Error;
 
 /// Bytes of a page, or a part of one: msync takes whole pages.

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::SLOTS;
+use super::slot::SLOTS;
 use crate::Error;
 
 /// Slots free, in no order.

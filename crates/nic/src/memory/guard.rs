@@ -296,5 +296,5 @@ fn probe(at: *mut u64) -> Result<(), Fault> {
     let page = at.map_addr(|a| a & !4095);
     // SAFETY: the advice changes no content; a range that is not mapped for writing is an error, not a fault.
     let code = unsafe { libc::madvise(page.cast(), 4096, libc::MADV_POPULATE_WRITE) };
-    if code == 0 || !super::advice_is_known() { Ok(()) } else { Err(Fault::Unmapped) }
+    if code == 0 || !super::pages::advice_is_known() { Ok(()) } else { Err(Fault::Unmapped) }
 }

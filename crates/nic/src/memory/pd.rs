@@ -1,31 +1,38 @@
 //! Protection domains (IBA 1.4 §10.2.3): what is registered in one is reached by the queue pairs of that one only.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use transport::Sge;
 use wire::Rkey;
 
 use super::{Advice, Mr, Mw, WindowType};
-use crate::{Device, Error};
+use crate::Error;
+use crate::device::adapter::Adapter;
 
 /// A protection domain. Regions, queues and address handles keep it, and it keeps its device; it is gone with the last of them.
 #[derive(Debug)]
 pub struct Pd {
-    /// The device.
-    pub device: Arc<Device>,
+    /// The device, as far as domains know it.
+    pub device: Arc<Adapter>,
     pub(crate) id: u32,
 }
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        self.device.give_pd();
+        self.device.quotas.pds.give(1);
     }
 }
 
 impl Pd {
+    /// A new one; see [`Device::alloc_pd`](crate::Device::alloc_pd).
+    pub(crate) fn alloc(device: &Arc<Adapter>) -> Result<Pd, Error> {
+        device.quotas.pds.take(1)?;
+        Ok(Pd { device: device.clone(), id: device.next_pd.fetch_add(1, Ordering::Relaxed) })
+    }
     /// Registers `len` bytes at `addr`, to be named by addresses from `iova` on, with rights `access`
     /// ([`Access`](super::Access) bits). See [`Table::register`](super::Table::register), also for the errors; safe code registers
-    /// a [`Buffer`](super::Buffer).
+    /// a [`Buffer`](super::buffer::Buffer).
     ///
     /// # Safety
     ///

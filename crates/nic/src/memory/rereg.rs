@@ -6,7 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use transport::op::{Fault, Remote, Sge};
 use wire::Rkey;
 
-use super::{Access, Mr, Place, Table, Who, check_region, populate};
+use super::copy::Place;
+use super::pages::populate;
+use super::table::check_region;
+use super::view::Who;
+use super::{Access, Mr, Table};
 use crate::Error;
 
 /// Why memory can not be prefetched.
@@ -65,7 +69,7 @@ impl Table {
         let right = if write { Access::LOCAL_WRITE } else { 0 };
         let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };
         let view = self.view(pd, 0);
-        let place = self.with(&view, range, Access::ON_DEMAND | right, Who::Us, Ok);
+        let place = view.with(range, Access::ON_DEMAND | right, Who::Us, Ok);
         match place.map_err(|fault| self.why_not(pd, sge.lkey, write, fault))? {
             Place::At(real) => populate(real, range.length, write).map_err(|_| Advice::Fault),
             Place::Null => Ok(()),

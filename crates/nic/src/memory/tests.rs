@@ -1,6 +1,9 @@
 //! The table and its copies, over memory of the test's own.
 
+use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
+
 use super::*;
+use crate::Error;
 
 const RIGHTS: u32 = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
 

@@ -10,7 +10,8 @@ use std::sync::{MutexGuard, PoisonError};
 use transport::op::{Bind, Fault};
 use wire::Rkey;
 
-use super::{Access, Slot, Table, View, kind};
+use super::slot::{Slot, kind};
+use super::{Access, Table, View};
 use crate::Error;
 
 /// How a window is bound: `enum ibv_mw_type`, same numbers.
@@ -75,7 +76,7 @@ impl Table {
         Ok(())
     }
 
-    /// DelayedAcks while windows are bound or unbound and while regions are found free of windows.
+    /// Held while windows are bound or unbound and while regions are found free of windows.
     pub(super) fn binding(&self) -> MutexGuard<'_, ()> {
         self.binding.lock().unwrap_or_else(PoisonError::into_inner)
     }

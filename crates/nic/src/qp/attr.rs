@@ -162,6 +162,35 @@ impl QpAttr {
     }
 }
 
+impl QpAttr {
+    /// Takes over the attributes that `bits` name.
+    pub(crate) fn merge(&mut self, new: &QpAttr, bits: u32) {
+        macro_rules! take {
+            ($($bit:ident: $($field:ident),+;)*) => {
+                $(if bits & mask::$bit != 0 { $(self.$field = new.$field;)+ })*
+            };
+        }
+        take! {
+            ACCESS_FLAGS: access;
+            PKEY_INDEX: pkey_index;
+            PORT: port;
+            QKEY: qkey;
+            AV: av;
+            PATH_MTU: path_mtu;
+            TIMEOUT: timeout;
+            RETRY_CNT: retry_cnt;
+            RNR_RETRY: rnr_retry;
+            RQ_PSN: rq_psn;
+            MAX_QP_RD_ATOMIC: max_rd_atomic;
+            MIN_RNR_TIMER: min_rnr_timer;
+            SQ_PSN: sq_psn;
+            MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+            PATH_MIG_STATE: path_mig_state;
+            DEST_QPN: dest_qpn;
+        }
+    }
+}
+
 impl Default for QpAttr {
     fn default() -> Self {
         QpAttr {

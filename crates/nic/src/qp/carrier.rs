@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use transport::CongestionWindow;
 
+use crate::Path;
+use crate::device::adapter::Adapter;
 use crate::qp::attr::QpType;
 use crate::qp::source_port::Detours;
-use crate::{Device, Path};
 
 /// See the module.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl Carrier {
     }
 
     /// A connection's peer is at the end of this path from now on.
-    pub fn connect(&mut self, path: Path, device: &Device) {
+    pub fn connect(&mut self, path: Path, device: &Adapter) {
         match self {
             Carrier::Datagram(carrier) if carrier.path == path => {}
             Carrier::Datagram(carrier) => {

@@ -4,32 +4,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::Qp;
-
 /// How long an ACK may wait where the program does nothing: far less than any peer waits for it.
 const HOLD: Duration = Duration::from_micros(200);
 
-#[derive(Debug, Default)]
-pub(crate) struct DelayedAcks {
+/// The list of them, which keeps none.
+#[derive(Debug)]
+pub(crate) struct DelayedAcks<T> {
     /// Readable without the lock: whoever polls asks each time.
     any: AtomicBool,
-    list: Mutex<List>,
+    list: Mutex<List<T>>,
 }
 
-#[derive(Debug, Default)]
-struct List {
-    qps: Vec<Weak<Qp>>,
+#[derive(Debug)]
+struct List<T> {
+    qps: Vec<Weak<T>>,
     /// When the first of those that wait for the program has waited for long enough.
     until: Option<Instant>,
 }
 
-impl DelayedAcks {
+impl<T> Default for DelayedAcks<T> {
+    fn default() -> Self {
+        DelayedAcks { any: AtomicBool::new(false), list: Mutex::new(List { qps: Vec::new(), until: None }) }
+    }
+}
+
+impl<T> DelayedAcks<T> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Acquire)
     }
     /// Adds one.
-    pub fn add(&self, qp: Weak<Qp>) {
+    pub fn add(&self, qp: Weak<T>) {
         self.lock().qps.push(qp);
         self.any.store(true, Ordering::Release);
     }
@@ -39,7 +44,7 @@ impl DelayedAcks {
     }
     /// Asks `each` queue pair in the list to let its ACK go; those that say true stay, for [`HOLD`] from their first time. When
     /// that is over, where the list stays now. Its lock is not held while `each` runs, which may lock a queue pair.
-    pub fn release(&self, now: Instant, mut each: impl FnMut(Arc<Qp>) -> bool) -> Option<Instant> {
+    pub fn release(&self, now: Instant, mut each: impl FnMut(Arc<T>) -> bool) -> Option<Instant> {
         let (mut taken, until) = {
             let mut list = self.lock();
             self.any.store(false, Ordering::Release);
@@ -58,12 +63,12 @@ impl DelayedAcks {
         list.until.filter(|_| stays && until.is_none())
     }
     /// Visits those in the list if nobody has its lock.
-    pub fn try_each(&self, mut each: impl FnMut(Arc<Qp>)) {
+    pub fn try_each(&self, mut each: impl FnMut(Arc<T>)) {
         if let Ok(list) = self.list.try_lock() {
             list.qps.iter().filter_map(Weak::upgrade).for_each(&mut each);
         }
     }
-    fn lock(&self) -> MutexGuard<'_, List> {
+    fn lock(&self) -> MutexGuard<'_, List<T>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

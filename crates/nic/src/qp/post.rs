@@ -8,28 +8,7 @@ use transport::op::{AtomicOp, Data, SendOp, SendWr};
 use transport::ud::Destination;
 
 use crate::qp::Inner;
-use crate::{Datagram, Path, Qp, QpCap, QpState};
-
-/// Why a work request was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PostError {
-    /// The state does not allow it, or an argument is wrong (EINVAL).
-    #[error("invalid work request: {0}")]
-    Invalid(&'static str),
-    /// The queue is full (ENOMEM).
-    #[error("work queue is full")]
-    Full,
-}
-
-impl PostError {
-    /// The errno of `ibv_post_send` and `ibv_post_recv`.
-    pub fn errno(self) -> i32 {
-        match self {
-            PostError::Invalid(_) => libc::EINVAL,
-            PostError::Full => libc::ENOMEM,
-        }
-    }
-}
+use crate::{Datagram, Path, PostError, Qp, QpCap, QpState};
 
 /// A send request, with whom it is for where the queue pair is not connected.
 #[derive(Clone, Debug)]

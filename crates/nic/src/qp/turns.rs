@@ -6,30 +6,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use crate::Qp;
 use crate::device::timers::MOMENT;
-use crate::qp::Inner;
 
-#[derive(Debug, Default)]
-pub(crate) struct Turns {
+/// A queue of whatever takes turns: queue pairs, which it does not keep.
+#[derive(Debug)]
+pub(crate) struct Turns<T> {
     /// Readable without the lock: whoever polls asks each time.
     any: AtomicBool,
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue<T>>,
 }
 
-#[derive(Debug, Default)]
-struct Queue {
+#[derive(Debug)]
+struct Queue<T> {
     /// Those that waited longest first; each is in it once at most.
-    waiting: VecDeque<Weak<Qp>>,
+    waiting: VecDeque<Weak<T>>,
     /// When the first is due.
     at: Option<Instant>,
 }
 
-impl Turns {
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        let queue = Queue { waiting: VecDeque::new(), at: None };
+        Turns { any: AtomicBool::new(false), queue: Mutex::new(queue) }
+    }
+}
+
+impl<T> Turns<T> {
     /// Adds one that has had its turn `now`, behind all others; when it wants to be served.
-    pub fn add(&self, now: Instant, qp: Weak<Qp>) -> Instant {
+    pub fn add(&self, now: Instant, one: Weak<T>) -> Instant {
         let mut queue = self.lock();
-        queue.waiting.push_back(qp);
+        queue.waiting.push_back(one);
         self.any.store(true, Ordering::Release);
         *queue.at.get_or_insert(now + MOMENT)
     }
@@ -43,11 +49,11 @@ impl Turns {
     }
     /// Lets at most `most` of those that wait take their turns: each once, even if it is at the end of the queue again after
     /// it. No lock is held meanwhile.
-    pub fn take(&self, now: Instant, most: usize, mut each: impl FnMut(Arc<Qp>)) {
+    pub fn take(&self, now: Instant, most: usize, mut each: impl FnMut(Arc<T>)) {
         if self.is_empty() {
             return;
         }
-        let taken: Vec<Weak<Qp>> = {
+        let taken: Vec<Weak<T>> = {
             let mut queue = self.lock();
             let count = most.min(queue.waiting.len());
             let taken = queue.waiting.drain(..count).collect();
@@ -58,28 +64,7 @@ impl Turns {
         };
         taken.iter().filter_map(Weak::upgrade).for_each(&mut each);
     }
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, Queue<T>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Qp {
-    /// The peer's next share of this queue pair's time.
-    pub(crate) fn take_turn(&self, now: Instant) {
-        let mut inner = self.lock();
-        inner.waits_for_turn = false;
-        inner.engine.begin_turn();
-        self.settle(inner, now);
-    }
-}
-
-impl Inner {
-    /// Queues it up where the engine has more to answer than one turn allows; when it wants to be served.
-    pub(crate) fn queue_up(&mut self, qp: &Qp, now: Instant) -> Option<Instant> {
-        if self.waits_for_turn || !self.engine.wants_turn() {
-            return None;
-        }
-        self.waits_for_turn = true;
-        Some(qp.pd().device.turns.add(now, qp.me.clone()))
     }
 }

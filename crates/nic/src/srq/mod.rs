@@ -5,13 +5,13 @@
 pub mod tag_matching;
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use transport::op::RecvWr;
 
 use crate::cq::Note;
-use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
+use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
 use crate::srq::tag_matching::TagMatching;
 use crate::{Cq, Error, Pd, PostError, Xrcd, limits};
 
@@ -26,7 +26,8 @@ pub struct SrqAttr {
     pub limit: u32,
 }
 
-/// A shared receive queue.
+/// A shared receive queue. It keeps its protection domain, and one for XRC its XRC domain and completion queue; queue pairs keep it.
+/// Its domain lists it without keeping it, until [`Srq::destroy`].
 #[derive(Debug)]
 pub struct Srq {
     me: Weak<Srq>,
@@ -48,6 +49,12 @@ struct Inner {
     receives: VecDeque<RecvWr>,
     max_wr: u32,
     limit: u32,
+}
+
+impl Subject for Srq {
+    fn cookie(&self) -> u64 {
+        self.cookie.load(Ordering::Acquire)
+    }
 }
 
 impl Srq {
@@ -97,19 +104,22 @@ impl Srq {
         if attr.max_sge > limits::MAX_SGE {
             return Err(Error::Invalid("more scatter/gather elements than max_srq_sge"));
         }
-        pd.device.insert_srq(|number| {
-            Arc::new_cyclic(|me| Srq {
-                me: me.clone(),
-                number,
-                pd: pd.clone(),
-                xrc,
-                tags,
-                max_sge: attr.max_sge,
-                inner: Mutex::new(Inner { receives: VecDeque::new(), max_wr: attr.max_wr, limit: 0 }),
-                events,
-                cookie: AtomicU64::new(0),
-            })
-        })
+        let number = pd.device.srq_numbers.take(|| pd.device.random())?;
+        let srq = Arc::new_cyclic(|me| Srq {
+            me: me.clone(),
+            number,
+            pd: pd.clone(),
+            xrc,
+            tags,
+            max_sge: attr.max_sge,
+            inner: Mutex::new(Inner { receives: VecDeque::new(), max_wr: attr.max_wr, limit: 0 }),
+            events,
+            cookie: AtomicU64::new(0),
+        });
+        if let Some((xrcd, _)) = &srq.xrc {
+            xrcd.insert_srq(&srq);
+        }
+        Ok(srq)
     }
 
     /// Its number, 24 bits, by which XRC messages name it.
@@ -172,10 +182,13 @@ impl Srq {
         Some(wr)
     }
 
-    /// Takes the queue off its device and forgets its events.
+    /// Takes the queue off its device and its domain, and forgets its events. Call it once, when no queue pair uses the queue.
     pub fn destroy(self: &Arc<Self>) {
-        self.pd.device.remove_srq(self.number);
-        self.events.forget_srq(self);
+        if let Some((xrcd, _)) = &self.xrc {
+            xrcd.remove_srq(self.number);
+        }
+        self.pd.device.srq_numbers.give(self.number);
+        self.events.forget(self);
     }
 
     fn limit_reached(&self, inner: &mut Inner) -> Option<Note> {

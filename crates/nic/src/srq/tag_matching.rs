@@ -26,8 +26,7 @@ use wire::roce::SendTail;
 use wire::tm::{RENDEZVOUS_LEN, TMH_LEN, TmMessage, Tmh};
 
 use crate::cq::Note;
-use crate::qp::Inner;
-use crate::{Cq, Error, Pd, PostError, Qp, QpInit, QpType, Srq, limits};
+use crate::{Cq, Error, PostError, Srq, limits};
 
 /// A tag-matching queue's own part.
 #[derive(Debug)]
@@ -224,7 +223,7 @@ fn shortened(sges: &SgeList, len: u32) -> SgeList {
 
 impl Rendezvous {
     /// The READ that fetches the data, and the FIN that tells the sender so.
-    fn requests(&self) -> [SendWr; 2] {
+    pub fn requests(&self) -> [SendWr; 2] {
         let Rendezvous { receive, tmh, rvh } = self;
         let request = |op, data, signaled, fence| SendWr {
             wr_id: receive.wr_id,
@@ -241,39 +240,6 @@ impl Rendezvous {
             // Not before the data are here: the sender frees them when it learns of this.
             request(SendOp::Send(SendTail::None), Data::inline(&fin), false, true),
         ]
-    }
-}
-
-impl Inner {
-    /// What a rendezvous that was matched wants goes on the send queue.
-    pub(crate) fn begin_rendezvous(&mut self, qp: &Qp) {
-        let Some(rendezvous) = self.fetch.take() else { return };
-        if self.engine.failed().is_some() {
-            return;
-        }
-        let (engine, mut context) = self.split(qp);
-        for wr in rendezvous.requests() {
-            engine.post(wr, None, 0, &mut context);
-        }
-    }
-}
-
-impl QpInit {
-    /// Whether it takes its receives from a tag-matching queue.
-    pub(crate) fn tags(&self) -> Option<(&Srq, &TagMatching)> {
-        let srq = self.srq.as_deref()?;
-        Some((srq, srq.tags.as_ref()?))
-    }
-
-    /// What a tag-matching queue wants of its queue pairs: it reads into its own domain's memory on their send queues.
-    pub(crate) fn check_tags(&self, pd: &Arc<Pd>) -> Result<(), Error> {
-        match self.tags() {
-            Some(_) if self.kind != QpType::Rc => Err(Error::Invalid("only RC messages are matched by tags")),
-            Some((srq, _)) if !Arc::ptr_eq(srq.pd(), pd) => {
-                Err(Error::Invalid("the tag-matching queue is of another protection domain"))
-            }
-            _ => Ok(()),
-        }
     }
 }
 

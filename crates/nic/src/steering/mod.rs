@@ -2,5 +2,7 @@
 //! multicast groups.
 
 pub mod flow;
+pub(crate) mod frame;
 pub(crate) mod multicast;
 pub mod rss;
+pub mod spec;

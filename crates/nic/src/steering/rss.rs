@@ -4,7 +4,6 @@
 //! Locks: a work queue's, then its completion queue's. No queue pair is locked meanwhile.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transport::Memory;
@@ -14,8 +13,8 @@ use wire::Qpn;
 
 use crate::cq::Note;
 use crate::qp::raw_packet::got_frame;
-use crate::steering::flow::{Frame, Ports};
-use crate::{Cq, Device, Error, Pd, PostError, limits};
+use crate::steering::frame::{Frame, Ports};
+use crate::{Cq, Error, Pd, PostError, limits};
 
 /// Bytes of a Toeplitz key.
 pub const KEY_LEN: usize = 40;
@@ -53,7 +52,8 @@ impl WqState {
     }
 }
 
-/// A receive queue of its own, which completes to a completion queue.
+/// A receive queue of its own, which completes to a completion queue. It keeps its domain and its completion queue; whatever spreads
+/// frames over it keeps it.
 #[derive(Debug)]
 pub struct Wq {
     number: Qpn,
@@ -83,12 +83,10 @@ impl Wq {
         if max_sge > limits::MAX_SGE {
             return Err(Error::Invalid("more scatter/gather elements than max_sge"));
         }
-        let counter = &pd.device.wqs;
-        let counted = counter
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < limits::MAX_WQ).then_some(n + 1));
-        counted.map_err(|_| Error::Limit("work queues"))?;
+        let quota = &pd.device.quotas.wqs;
+        quota.take(1)?;
         // Its completions bear the number, so no queue pair may have the same.
-        let number = pd.device.take_qpn().inspect_err(|_| _ = counter.fetch_sub(1, Ordering::Relaxed))?;
+        let number = pd.device.take_qpn().inspect_err(|_| quota.give(1))?;
         let inner = Mutex::new(Inner { state: WqState::Reset, receives: VecDeque::new() });
         Ok(Arc::new(Wq { number, pd: pd.clone(), cq, max_wr, max_sge, inner }))
     }
@@ -155,7 +153,7 @@ impl Wq {
         }
     }
 
-    fn receive(&self, device: &Device, frame: &[u8]) -> Taken {
+    fn receive(&self, frame: &[u8]) -> Taken {
         let mut inner = self.lock();
         if inner.state != WqState::Ready {
             return Taken::NotForUs;
@@ -164,7 +162,7 @@ impl Wq {
         let Some(wr) = inner.receives.front().filter(|wr| wr.sges.len_bytes() >= frame.len() as u64) else {
             return Taken::NoRoom;
         };
-        let view = device.memory.view(self.pd.id, 0);
+        let view = self.pd.device.memory.view(self.pd.id, 0);
         let scattered = view.scatter(wr.sges.as_slice(), 0, frame, Tail::End);
         let completion = match scattered {
             Ok(()) => got_frame(wr, self.number, frame),
@@ -198,7 +196,7 @@ impl Drop for Wq {
     fn drop(&mut self) {
         self.cq.forget_qp(self.number);
         self.pd.device.give_qpn(self.number);
-        self.pd.device.wqs.fetch_sub(1, Ordering::Relaxed);
+        self.pd.device.quotas.wqs.give(1);
     }
 }
 
@@ -227,9 +225,9 @@ impl Spread {
     }
 
     /// A frame, to the queue that its hash says.
-    pub(crate) fn receive(&self, device: &Device, frame: &[u8]) -> Taken {
+    pub(crate) fn receive(&self, frame: &[u8]) -> Taken {
         // A power of two of queues, so the remainder is the hash's low bits.
-        self.queues[self.hash(frame) as usize % self.queues.len()].receive(device, frame)
+        self.queues[self.hash(frame) as usize % self.queues.len()].receive(frame)
     }
 
     /// The hash; 0 for a frame that has nothing to be hashed.

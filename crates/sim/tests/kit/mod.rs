@@ -67,7 +67,7 @@ impl Endpoint {
             sq_sig_all: false,
             events: events.clone(),
         };
-        let qp = Qp::create(&pd, init).unwrap();
+        let qp = Qp::create(&device, &pd, init).unwrap();
         Endpoint { pd, qp, sends, receives, events }
     }
 

@@ -1,0 +1,283 @@
+//! What all objects of a device share: its port, its registered memory, the ways out, and what it counts. It knows no queue pair:
+//! domains, regions, completion queues and shared receive queues hang from it, and [`Device`](super::Device) adds the queue pairs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use arc_swap::ArcSwap;
+use transport::CongestionWindow;
+use transport::pacing::Pace;
+use transport::ud::Taken;
+use wire::{Gid, Guid, Qpn};
+
+use crate::cq::moderation::Moderated;
+use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
+use crate::device::gid::GidEntry;
+use crate::device::port::Port;
+use crate::memory::Table;
+use crate::quota::Quotas;
+use crate::{Error, Frames, Link, Platform, limits};
+
+/// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
+pub trait Numbers: Send + Sync {
+    /// A number nobody uses.
+    fn take(&self) -> Result<Qpn, Error>;
+    /// It is free again.
+    fn give(&self, qpn: Qpn);
+}
+
+/// What makes a device.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// Name, such as `rxe_eth0`.
+    pub name: String,
+    /// Node GUID.
+    pub guid: Guid,
+    /// Interface index.
+    pub interface: u32,
+    /// Interface name.
+    pub interface_name: String,
+    /// Hardware address.
+    pub mac: [u8; 6],
+}
+
+/// What became of a device's packets, one counter a reason.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Dropped: for a queue pair that there is not.
+    pub unknown_qp: AtomicU64,
+    /// Dropped: for a queue pair that is connected to another address.
+    pub wrong_peer: AtomicU64,
+    /// Dropped: for a queue pair that is not connected or has failed.
+    pub wrong_state: AtomicU64,
+    /// Dropped: of another partition than its queue pair.
+    pub wrong_pkey: AtomicU64,
+    /// Dropped: a datagram with another Q_Key than its queue pair's.
+    pub wrong_qkey: AtomicU64,
+    /// Dropped: nobody waited for it.
+    pub no_receive: AtomicU64,
+    /// Handed to a queue pair.
+    pub received: AtomicU64,
+}
+
+impl Counters {
+    /// All of them with their names.
+    pub fn snapshot(&self) -> [(&'static str, u64); 7] {
+        [
+            ("unknown_qp", &self.unknown_qp),
+            ("wrong_peer", &self.wrong_peer),
+            ("wrong_state", &self.wrong_state),
+            ("wrong_pkey", &self.wrong_pkey),
+            ("wrong_qkey", &self.wrong_qkey),
+            ("no_receive", &self.no_receive),
+            ("received", &self.received),
+        ]
+        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+    }
+}
+
+/// See the module.
+pub struct Adapter {
+    /// What it was made from.
+    pub config: DeviceConfig,
+    /// What became of its packets.
+    pub counters: Counters,
+    pub(crate) link: Arc<dyn Link>,
+    pub(crate) frames: Arc<dyn Frames>,
+    pub(crate) platform: Arc<dyn Platform>,
+    pub(crate) memory: Table,
+    pub(crate) pace: Arc<Pace>,
+    pub(crate) quotas: Quotas,
+    pub(crate) srq_numbers: SrqNumbers,
+    pub(crate) next_pd: AtomicU32,
+    moderated: Arc<Moderated>,
+    numbers: Arc<dyn Numbers>,
+    port: ArcSwap<Port>,
+    /// Default GIDs of this host that no interface bears, and the addresses that stand in for them.
+    aliases: ArcSwap<BTreeMap<Gid, IpAddr>>,
+    /// The events of everybody who opened it.
+    opened: Mutex<Vec<Weak<AsyncEventQueue>>>,
+    windows: Mutex<BTreeMap<IpAddr, Weak<CongestionWindow>>>,
+}
+
+impl std::fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Adapter").field("name", &self.config.name).finish_non_exhaustive()
+    }
+}
+
+impl Adapter {
+    /// An adapter on a port, in a world.
+    pub(crate) fn new<W: Link + Frames + Platform>(
+        config: DeviceConfig,
+        port: Port,
+        world: Arc<W>,
+        numbers: Arc<dyn Numbers>,
+    ) -> Arc<Adapter> {
+        Arc::new(Adapter {
+            config,
+            counters: Counters::default(),
+            link: world.clone(),
+            frames: world.clone(),
+            platform: world.clone(),
+            memory: Table::new(),
+            pace: Arc::default(),
+            quotas: Quotas::default(),
+            srq_numbers: SrqNumbers::default(),
+            next_pd: AtomicU32::new(1),
+            moderated: Arc::new(Moderated::new(world)),
+            numbers,
+            port: ArcSwap::from_pointee(port),
+            aliases: ArcSwap::default(),
+            opened: Mutex::default(),
+            windows: Mutex::default(),
+        })
+    }
+
+    /// 32 bits that nobody can foresee.
+    pub(crate) fn random(&self) -> u32 {
+        let mut random = [0; 4];
+        self.platform.fill_random(&mut random);
+        u32::from_ne_bytes(random)
+    }
+
+    /// The port as it is now.
+    pub fn port(&self) -> Arc<Port> {
+        self.port.load_full()
+    }
+
+    /// The interface changed. Whoever opened the device is told: port active or error, GID change.
+    pub fn set_port(&self, port: Port) {
+        let before = self.port.swap(Arc::new(port));
+        let now = self.port.load();
+        match (before.up, now.up) {
+            (false, true) => self.announce(EventKind::PortActive, Element::Port(1)),
+            (true, false) => self.announce(EventKind::PortError, Element::Port(1)),
+            _ => {}
+        }
+        if before.gids != now.gids {
+            self.announce(EventKind::GidChange, Element::Port(1));
+        }
+    }
+
+    /// Whoever opened it wants to be told what concerns the device or its port.
+    pub fn tell(&self, events: &Arc<AsyncEventQueue>) {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.retain(|e| e.strong_count() > 0);
+        opened.push(Arc::downgrade(events));
+    }
+
+    /// Tells everybody who opened it.
+    pub fn announce(&self, kind: EventKind, element: Element) {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let opened = opened.iter().filter_map(Weak::upgrade);
+        opened.for_each(|e| e.push(AsyncEvent { kind, element: element.clone() }));
+    }
+
+    /// The default GIDs of this host that no interface bears.
+    pub fn set_aliases(&self, aliases: Arc<BTreeMap<Gid, IpAddr>>) {
+        self.aliases.store(aliases);
+    }
+
+    /// The entry of our GID table.
+    pub fn gid(&self, index: u8) -> Option<GidEntry> {
+        self.port.load().gids.get(index.into()).copied()
+    }
+
+    /// The address that a peer's GID is on the wire, seen from one of our GIDs: its own, or inside this host the stand-in
+    /// of a default GID that no interface bears.
+    pub fn address_of(&self, gid: Gid, from: &GidEntry) -> Result<IpAddr, Error> {
+        if let Some(&address) = self.aliases.load().get(&gid) {
+            return Ok(address);
+        }
+        if from.borne {
+            Ok(gid.ip())
+        } else {
+            Err(Error::Invalid("no interface bears the GID at sgid_index: it reaches this host only"))
+        }
+    }
+
+    /// The completion queues that hold an event back: those made with it in their
+    /// [`CqExtras`](crate::CqExtras) may do so.
+    pub fn moderated(&self) -> &Arc<Moderated> {
+        &self.moderated
+    }
+
+    /// Counts a completion queue in.
+    ///
+    /// # Errors
+    ///
+    /// `Limit` at [`limits::MAX_CQ`].
+    pub fn take_cq(self: &Arc<Self>) -> Result<CqSlot, Error> {
+        self.quotas.cqs.take(1)?;
+        Ok(CqSlot(self.clone()))
+    }
+
+    /// The window shared by all that is sent to `dest`.
+    pub(crate) fn window(&self, dest: IpAddr) -> Arc<CongestionWindow> {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(window) = windows.get(&dest).and_then(Weak::upgrade) {
+            return window;
+        }
+        windows.retain(|_, w| w.strong_count() > 0);
+        let window = Arc::new(CongestionWindow::default());
+        windows.insert(dest, Arc::downgrade(&window));
+        window
+    }
+
+    pub(crate) fn take_qpn(&self) -> Result<Qpn, Error> {
+        self.numbers.take()
+    }
+
+    /// Counts what became of a message that nobody acknowledges.
+    pub(crate) fn count(&self, taken: Taken) {
+        let counter = match taken {
+            Taken::Yes => &self.counters.received,
+            Taken::NotForUs => &self.counters.wrong_state,
+            Taken::QkeyViolation => &self.counters.wrong_qkey,
+            Taken::NoRoom => &self.counters.no_receive,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn give_qpn(&self, qpn: Qpn) {
+        self.numbers.give(qpn);
+    }
+}
+
+/// The numbers of a device's shared receive queues.
+#[derive(Debug, Default)]
+pub(crate) struct SrqNumbers(Mutex<BTreeSet<u32>>);
+
+impl SrqNumbers {
+    /// One that nobody has, and nobody can foresee as far as `random` can not be.
+    pub fn take(&self, random: impl Fn() -> u32) -> Result<u32, Error> {
+        let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if numbers.len() >= limits::MAX_SRQ as usize {
+            return Err(Error::Limit("shared receive queues"));
+        }
+        loop {
+            let number = random() & 0xff_ffff;
+            // At most one number in 256 is taken.
+            if number != 0 && numbers.insert(number) {
+                return Ok(number);
+            }
+        }
+    }
+    /// It is free again.
+    pub fn give(&self, number: u32) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+}
+
+/// A counted resource of a device: given back when dropped.
+#[derive(Debug)]
+pub struct CqSlot(Arc<Adapter>);
+
+impl Drop for CqSlot {
+    fn drop(&mut self) {
+        self.0.quotas.cqs.give(1);
+    }
+}

@@ -1,0 +1,63 @@
+//! Why the adapter refuses: calls, and work requests.
+
+/// Why the adapter refuses a call; the C functions map each to its errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// An argument is out of its range or does not fit the object's state (EINVAL).
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// A limit of the table in [`limits`](crate::limits) is reached (ENOMEM).
+    #[error("limit reached: {0}")]
+    Limit(&'static str),
+    /// Memory is not mapped, or not with the rights asked for (EFAULT).
+    #[error("memory is not mapped with the access asked for")]
+    Fault,
+    /// What a name stands for does not exist (ENOENT).
+    #[error("there is none: {0}")]
+    Missing(&'static str),
+    /// The object is still used by others (EBUSY).
+    #[error("object is in use")]
+    Busy,
+    /// Not something this adapter does (EOPNOTSUPP).
+    #[error("not supported: {0}")]
+    Unsupported(&'static str),
+    /// The system refused; its errno.
+    #[error("the system refused: errno {0}")]
+    System(i32),
+}
+
+impl Error {
+    /// The errno of the manual pages.
+    pub fn errno(self) -> i32 {
+        match self {
+            Error::Invalid(_) => libc::EINVAL,
+            Error::Limit(_) => libc::ENOMEM,
+            Error::Fault => libc::EFAULT,
+            Error::Missing(_) => libc::ENOENT,
+            Error::Busy => libc::EBUSY,
+            Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::System(errno) => errno,
+        }
+    }
+}
+
+/// Why a work request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The state does not allow it, or an argument is wrong (EINVAL).
+    #[error("invalid work request: {0}")]
+    Invalid(&'static str),
+    /// The queue is full (ENOMEM).
+    #[error("work queue is full")]
+    Full,
+}
+
+impl PostError {
+    /// The errno of `ibv_post_send` and `ibv_post_recv`.
+    pub fn errno(self) -> i32 {
+        match self {
+            PostError::Invalid(_) => libc::EINVAL,
+            PostError::Full => libc::ENOMEM,
+        }
+    }
+}

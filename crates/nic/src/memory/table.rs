@@ -1,0 +1,181 @@
+//! The table of regions: registration and its end.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use wire::Rkey;
+
+use super::free::Free;
+use super::pages::populate;
+use super::slot::{InFlight, SLOTS, Slot, kind};
+use super::{Access, flush, guard};
+use crate::Error;
+#[cfg(doc)]
+use crate::limits;
+
+/// The regions of one device in this process.
+pub struct Table {
+    slots: NonNull<Slot>,
+    pub(super) free: Free,
+    pub(super) binding: Mutex<()>,
+}
+
+// SAFETY: the slots are atomics that live until the table is dropped; the rest is a mutex.
+unsafe impl Send for Table {}
+// SAFETY: as above.
+unsafe impl Sync for Table {}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Table")
+    }
+}
+
+/// A registered region; its keys die with [`Table::deregister`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mr {
+    /// Local and remote key.
+    pub key: Rkey,
+}
+
+impl Table {
+    /// An empty table. Its pages are taken from the system when they are first used.
+    pub fn new() -> Table {
+        // SAFETY: the layout is not empty; all-zero bytes are valid atomics.
+        let block = unsafe { alloc_zeroed(Self::layout()) };
+        let Some(slots) = NonNull::new(block.cast::<Slot>()) else { handle_alloc_error(Self::layout()) };
+        Table { slots, free: Free::default(), binding: Mutex::default() }
+    }
+
+    fn layout() -> Layout {
+        const {
+            match Layout::array::<Slot>(SLOTS) {
+                Ok(l) => l,
+                Err(_) => panic!("the table's size is a constant that fits"),
+            }
+        }
+    }
+
+    /// The slot of an index, of which the lower 16 bits count.
+    pub(super) fn slot(&self, index: u32) -> &Slot {
+        // SAFETY: a 16-bit index lies inside the block, which lives as long as `self`.
+        unsafe { &*self.slots.as_ptr().add((index & 0xffff) as usize) }
+    }
+
+    /// Registers `len` bytes at `addr` for a protection domain, to be named by addresses from `iova` on. `random` makes
+    /// the key unpredictable, its slot with it.
+    ///
+    /// The pages must be mapped with the rights that `access` needs (`Fault` otherwise), as with an adapter they are
+    /// brought in now; those of a region with `ON_DEMAND` when they are used.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for flags that are not known or do not go together and a range that wraps the address space, `Fault` as above,
+    /// `Limit` at [`limits::MAX_MR`].
+    ///
+    /// # Safety
+    ///
+    /// From now until [`Table::deregister`] has returned, queue pairs and peers read these bytes and, as `access` says, write
+    /// them, at any time and from any thread. So meanwhile no Rust reference may claim that they do not change (atomics and raw
+    /// pointers do not), and they are not given to other owners: neither freed for the allocator to use again, nor mapped as
+    /// something else. Memory that is not there is harmless: copies fail.
+    pub unsafe fn register(
+        &self,
+        pd: u32,
+        addr: u64,
+        len: u64,
+        iova: u64,
+        access: u32,
+        random: u32,
+    ) -> Result<Mr, Error> {
+        check_region(addr, len, iova, access)?;
+        let index = self.free.take(random)?;
+        let slot = self.slot(index);
+        slot.describe(pd, addr, len, iova, access);
+        slot.kind.store(kind::REGION, Ordering::Relaxed);
+        let key = index << 16 | random & 0xffff;
+        slot.key.store(key, Ordering::SeqCst);
+        Ok(Mr { key: Rkey(key) })
+    }
+
+    /// A region of all addresses that holds nothing: reads give zeros, what is written is lost. Local use only.
+    pub fn register_null(&self, pd: u32, random: u32) -> Result<Mr, Error> {
+        let index = self.free.take(random)?;
+        let slot = self.slot(index);
+        slot.describe(pd, 0, u64::MAX, 0, Access::LOCAL_WRITE);
+        slot.kind.store(kind::NULL, Ordering::Relaxed);
+        let key = index << 16 | random & 0xffff;
+        slot.key.store(key, Ordering::SeqCst);
+        Ok(Mr { key: Rkey(key) })
+    }
+
+    /// The region of a protection domain that has a slot, and its length in bytes.
+    pub fn region(&self, pd: u32, slot: u32) -> Option<(Mr, u64)> {
+        if slot > u32::from(u16::MAX) {
+            return None;
+        }
+        let slot = self.slot(slot);
+        let _guard = InFlight::enter(&slot.in_flight);
+        let key = slot.key.load(Ordering::SeqCst);
+        let found = key != 0 && slot.is_region() && slot.pd.load(Ordering::Relaxed) == pd;
+        found.then(|| (Mr { key: Rkey(key) }, slot.len.load(Ordering::Relaxed)))
+    }
+
+    /// Takes the key back and waits until no copy uses the region any more. `Busy` while windows are bound to it.
+    pub fn deregister(&self, mr: Mr) -> Result<(), Error> {
+        let index = mr.key.0 >> 16;
+        let slot = self.slot(index);
+        {
+            let _binding = self.binding();
+            if index == 0 || slot.key.load(Ordering::SeqCst) != mr.key.0 {
+                return Err(Error::Invalid("no such memory region"));
+            }
+            if slot.windows.load(Ordering::Relaxed) != 0 {
+                return Err(Error::Busy);
+            }
+            slot.key.store(0, Ordering::SeqCst);
+        }
+        slot.wait();
+        self.free.give(index);
+        Ok(())
+    }
+}
+
+/// What a region must be, whatever table it is for.
+pub(super) fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error> {
+    const KNOWN: u32 = 0x3ff | Access::OPTIONAL;
+    const REMOTE_CHANGE: u32 = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if access & !KNOWN != 0 {
+        return Err(Error::Invalid("unknown access flag"));
+    }
+    if access & REMOTE_CHANGE != 0 && access & Access::LOCAL_WRITE == 0 {
+        return Err(Error::Invalid("remote write or atomic access without local write"));
+    }
+    if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
+        return Err(Error::Invalid("region wraps the address space"));
+    }
+    if access & Access::FLUSH_PERSISTENT != 0 {
+        flush::check_persistent(addr, len)?;
+    }
+    guard::handler::install();
+    if access & Access::ON_DEMAND != 0 {
+        Ok(())
+    } else {
+        populate(addr, len, access & Access::LOCAL_WRITE != 0)
+    }
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Table::new()
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout; slots need no drop.
+        unsafe { dealloc(self.slots.as_ptr().cast(), Self::layout()) }
+    }
+}

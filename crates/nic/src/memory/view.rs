@@ -1,0 +1,189 @@
+//! What queue pairs see of registered memory: each range is checked against its slot, then copied, while the slot is counted in.
+
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
+use wire::Rkey;
+
+use super::copy::{Place, change, copy_in, copy_out};
+use super::guard::Change;
+use super::slot::{InFlight, kind};
+use super::{Access, Table};
+
+/// Who names a range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    /// A work request, by a local key.
+    Us,
+    /// A peer, by a remote key.
+    Peer,
+}
+
+impl Table {
+    /// The memory that a queue pair of this protection domain sees, whose peers have these rights.
+    pub fn view(&self, pd: u32, remote_access: u32) -> View<'_> {
+        View { table: self, pd, remote_access, qpn: 0 }
+    }
+}
+
+/// Memory as the queue pairs of one protection domain may use it.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    pub(super) table: &'a Table,
+    pub(super) pd: u32,
+    /// `qp_access_flags`: what the queue pair lets its peer do, whatever regions allow.
+    remote_access: u32,
+    /// The queue pair, for the windows that are good on one only.
+    pub(super) qpn: u32,
+}
+
+impl View<'_> {
+    /// The same for a queue pair of this number.
+    #[must_use]
+    pub fn on(self, qpn: wire::Qpn) -> Self {
+        View { qpn: qpn.get(), ..self }
+    }
+
+    /// Runs `copy` on the memory of a checked range while the region can not go away.
+    pub(super) fn with<T>(
+        &self,
+        range: Remote,
+        right: u32,
+        who: Who,
+        copy: impl FnOnce(Place) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let slot = self.table.slot(range.rkey.0 >> 16);
+        let _guard = InFlight::enter(&slot.in_flight);
+        let key = slot.key.load(Ordering::SeqCst);
+        if key == 0 || key != range.rkey.0 || slot.pd.load(Ordering::Relaxed) != self.pd {
+            return Err(Fault::Key);
+        }
+        let kind = slot.kind.load(Ordering::Relaxed);
+        let good = match (kind, who) {
+            (kind::REGION, _) | (kind::NULL, Who::Us) | (kind::WINDOW_1, Who::Peer) => true,
+            (kind::WINDOW_2, Who::Peer) => slot.qpn.load(Ordering::Relaxed) == self.qpn,
+            _ => false,
+        };
+        if !good {
+            return Err(Fault::Key);
+        }
+        if slot.access.load(Ordering::Relaxed) & right != right {
+            return Err(Fault::Rights);
+        }
+        let at = range.addr.checked_sub(slot.iova.load(Ordering::Relaxed)).ok_or(Fault::Range)?;
+        let end = at.checked_add(range.length).ok_or(Fault::Range)?;
+        if end > slot.len.load(Ordering::Relaxed) {
+            return Err(Fault::Range);
+        }
+        // No overflow: registration checked addr + len.
+        let real = slot.addr.load(Ordering::Relaxed) + at;
+        copy(if kind == kind::NULL { Place::Null } else { Place::At(real) })
+    }
+
+    /// The same for a peer, who has the rights of the queue pair too.
+    pub(super) fn remote<T>(
+        &self,
+        range: Remote,
+        right: u32,
+        copy: impl FnOnce(Place) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        if self.remote_access & right != right {
+            return Err(Fault::Rights);
+        }
+        self.with(range, right, Who::Peer, copy)
+    }
+
+    /// Visits the pieces of a scatter/gather list that cover `len` bytes from `at` on.
+    fn pieces(
+        &self,
+        sges: &[Sge],
+        mut at: u64,
+        len: usize,
+        right: u32,
+        mut piece: impl FnMut(Place, usize, usize) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let mut done = 0;
+        for sge in sges {
+            if done == len {
+                break;
+            }
+            let size = u64::from(sge.length);
+            if at >= size {
+                at -= size;
+                continue;
+            }
+            let n = (size - at).min((len - done) as u64);
+            let addr = sge.addr.checked_add(at).ok_or(Fault::Range)?;
+            let range = Remote { addr, length: n, rkey: sge.lkey };
+            self.with(range, right, Who::Us, |place| piece(place, done, n as usize))?;
+            done += n as usize;
+            at = 0;
+        }
+        if done == len { Ok(()) } else { Err(Fault::Range) }
+    }
+}
+
+impl Memory for View<'_> {
+    fn gather(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<(), Fault> {
+        self.pieces(sges, at, dst.len(), 0, |real, from, n| copy_out(real, &mut dst[from..from + n]))
+    }
+
+    fn scatter(&self, sges: &[Sge], at: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
+        self.pieces(sges, at, src.len(), Access::LOCAL_WRITE, |real, from, n| {
+            let last = from + n == src.len();
+            copy_in(real, &src[from..from + n], if last { tail } else { Tail::More })
+        })
+    }
+
+    fn check(&self, range: Remote, access: op::Access) -> Result<(), Fault> {
+        if range.length == 0 {
+            return Ok(());
+        }
+        let right = match access {
+            op::Access::Write => Access::REMOTE_WRITE,
+            op::Access::Read => Access::REMOTE_READ,
+            op::Access::Atomic => Access::REMOTE_ATOMIC,
+            op::Access::FlushGlobal => Access::FLUSH_GLOBAL,
+            op::Access::FlushPersistent => Access::FLUSH_PERSISTENT,
+        };
+        self.remote(range, right, |_| Ok(()))
+    }
+
+    fn write(&self, to: Remote, at: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
+        let addr = to.addr.checked_add(at).ok_or(Fault::Range)?;
+        let range = Remote { addr, length: src.len() as u64, rkey: to.rkey };
+        self.remote(range, Access::REMOTE_WRITE, |real| copy_in(real, src, tail))
+    }
+
+    fn read(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<(), Fault> {
+        let addr = from.addr.checked_add(at).ok_or(Fault::Range)?;
+        let range = Remote { addr, length: dst.len() as u64, rkey: from.rkey };
+        self.remote(range, Access::REMOTE_READ, |real| copy_out(real, dst))
+    }
+
+    fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault> {
+        let right = match op {
+            AtomicOp::Write(_) => Access::REMOTE_WRITE,
+            _ => Access::REMOTE_ATOMIC,
+        };
+        let wanted = match op {
+            AtomicOp::CompareSwap { compare, swap } => Change::CompareSwap { compare, swap },
+            AtomicOp::FetchAdd(n) => Change::Add(n),
+            AtomicOp::Write(v) => Change::Swap(v),
+        };
+        self.remote(Remote { length: 8, ..at }, right, |place| change(place, wanted))
+    }
+
+    fn flush(&self, range: Remote, how: op::Flush) -> Poll<Result<(), Fault>> {
+        self.begin_flush(range, how)
+    }
+
+    fn bind(&self, bind: &op::Bind) -> Result<(), Fault> {
+        self.bind_window(bind)
+    }
+
+    fn invalidate(&self, key: Rkey) -> Result<(), Fault> {
+        self.invalidate_window(key)
+    }
+}

@@ -1,0 +1,49 @@
+//! The frames of a raw packet queue pair: those it sends, and those that rules steer to it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use transport::ud::Taken;
+
+use crate::qp::Inner;
+use crate::qp::engine::Engine;
+use crate::steering::rss::Spread;
+use crate::{Error, Qp, QpType};
+
+impl Inner {
+    /// Sends the frames of a raw packet queue pair.
+    pub(crate) fn transmit_frames(&mut self, qp: &Qp) {
+        let device = qp.pd().device.clone();
+        let (Engine::Raw(raw), mut context) = self.split(qp) else { return };
+        raw.send_all(&mut context, |frame| device.frames.send_frame(device.config.interface, frame));
+    }
+}
+
+impl Qp {
+    /// A frame that a rule steers to this queue pair.
+    pub(crate) fn input_frame(&self, now: Instant, frame: &[u8]) {
+        let device = self.device();
+        if let Some(spread) = self.spread.get() {
+            return device.count(spread.receive(frame));
+        }
+        let mut inner = self.lock();
+        if inner.destroyed {
+            return device.count(Taken::NotForUs);
+        }
+        let (Engine::Raw(raw), mut context) = inner.split(self) else { return };
+        device.count(raw.receive(frame, &mut context));
+        self.settle(inner, now);
+    }
+
+    /// Gives a raw packet queue pair work queues in place of its receive queue, whatever its state.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid`: not a raw packet queue pair, or it has some.
+    pub fn spread_over(&self, spread: Arc<Spread>) -> Result<(), Error> {
+        if self.init().kind != QpType::RawPacket {
+            return Err(Error::Invalid("only raw packet queue pairs spread what they receive"));
+        }
+        self.spread.set(spread).map_err(|_| Error::Invalid("the queue pair has an indirection table"))
+    }
+}

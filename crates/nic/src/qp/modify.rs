@@ -1,0 +1,128 @@
+//! The states of a queue pair, and the way from one to another (ibv_modify_qp(3), IBA 1.4 §10.3.1).
+
+use std::time::Instant;
+
+use transport::op::{RecvWr, Side, Status};
+
+use crate::Error;
+use crate::device::async_events::EventKind;
+use crate::qp::attr::{self, QpAttr, QpState, QpType, mask};
+use crate::qp::carrier::Carrier;
+use crate::qp::engine::Engine;
+use crate::qp::{Inner, Qp};
+
+impl Qp {
+    /// `ibv_modify_qp`: checks masks and ranges, then goes.
+    pub fn modify(&self, now: Instant, new: &QpAttr, bits: u32) -> Result<(), Error> {
+        let mut inner = self.lock();
+        if inner.destroyed {
+            return Err(Error::Invalid("the queue pair is destroyed"));
+        }
+        let from = inner.current_state();
+        let to = attr::check(self.init.kind, from, new, bits)?;
+        match to {
+            QpState::Reset => {
+                inner.on_exit(self);
+                inner.reset(self);
+            }
+            QpState::Error => {
+                inner.fail(self);
+                self.settle(inner, now);
+                return Ok(());
+            }
+            _ => inner.advance(self, from, to, new, bits)?,
+        }
+        inner.state = to;
+        self.settle(inner, now);
+        Ok(())
+    }
+
+    /// To the error state, as `ibv_modify_qp` does, whatever the state is.
+    pub fn fail(&self, now: Instant) {
+        let mut inner = self.lock();
+        if inner.state != QpState::Reset && !inner.destroyed {
+            inner.fail(self);
+        }
+        self.settle(inner, now);
+    }
+}
+
+impl Inner {
+    /// The engine knows first when it failed.
+    pub(crate) fn current_state(&self) -> QpState {
+        if self.state > QpState::Init { self.engine.failed().unwrap_or(self.state) } else { self.state }
+    }
+
+    fn reset(&mut self, qp: &Qp) {
+        let (engine, mut context) = self.split(qp);
+        context.mute = true;
+        engine.fail(&mut context);
+        self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
+        self.flushes = self.flushes.wrapping_add(1);
+        self.receives.clear();
+        self.attr = QpAttr::default();
+        self.carrier = Carrier::new(qp.init.kind);
+        qp.init.send_cq.forget_qp(qp.qpn);
+        qp.init.recv_cq.forget_qp(qp.qpn);
+    }
+
+    pub(crate) fn fail(&mut self, qp: &Qp) {
+        let (engine, mut context) = self.split(qp);
+        engine.fail(&mut context);
+        if self.state != QpState::Error && qp.init.srq.is_some() {
+            // What it had taken is flushed, and it takes no more (IBA 1.4 §10.2.9.5).
+            self.notes.extend(qp.note(EventKind::LastWqeReached));
+        }
+        self.state = QpState::Error;
+        while let Some(wr) = self.receives.pop_front() {
+            self.flush_receive(qp, &wr);
+        }
+    }
+
+    /// A posted receive completes in the error state.
+    pub(crate) fn flush_receive(&mut self, qp: &Qp, wr: &RecvWr) {
+        let flushed = wr.completion(Status::WrFlush, qp.qpn);
+        if let Some(counted) = &mut self.counted {
+            counted.completed(Side::Receive, &flushed);
+        }
+        qp.init.recv_cq.push(flushed, &mut self.notes);
+    }
+
+    /// Takes over the attributes that `bits` name and moves the engine.
+    fn advance(&mut self, qp: &Qp, from: QpState, to: QpState, new: &QpAttr, bits: u32) -> Result<(), Error> {
+        let mut next = self.attr;
+        next.merge(new, bits);
+        let path = match bits & mask::AV {
+            0 => None,
+            _ => Some(qp.pd.path_to(&next.av, next.dest_qpn)?),
+        };
+        if bits & mask::PATH_MTU != 0 && new.path_mtu > qp.pd.device.port().mtu {
+            return Err(Error::Invalid("path_mtu is larger than the port's active MTU"));
+        }
+        if let Some(path) = path {
+            self.carrier.connect(path, &qp.pd.device);
+        }
+        self.attr = next;
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => self.engine.ready_to_receive(&next, qp.pd.device.port().mtu),
+            (QpState::Rtr, QpState::Rts) => {
+                self.engine.ready_to_send(&next);
+                if let Some(carrier) = self.carrier.datagram().filter(|_| qp.init.kind == QpType::Uc) {
+                    qp.prime_flow(&carrier.path);
+                }
+            }
+            (QpState::Rts, QpState::Sqd) => {
+                self.engine.release();
+                self.engine.drain();
+                self.drain_awaited = bits & mask::EN_SQD_ASYNC_NOTIFY == 0 || new.en_sqd_async_notify;
+            }
+            (QpState::Sqd | QpState::Sqe, QpState::Rts) => {
+                self.drain_awaited = false;
+                self.engine.resume();
+            }
+            _ => {}
+        }
+        self.engine.changed(&next, from, bits);
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+//! Queue pairs over a tag-matching queue: what is asked of them, and the READ and FIN of a rendezvous on their send queues.
+
+use std::sync::Arc;
+
+use crate::qp::Inner;
+use crate::srq::tag_matching::TagMatching;
+use crate::{Error, Pd, Qp, QpInit, QpType, Srq};
+
+impl Inner {
+    /// What a rendezvous that was matched wants goes on the send queue.
+    pub(crate) fn begin_rendezvous(&mut self, qp: &Qp) {
+        let Some(rendezvous) = self.fetch.take() else { return };
+        if self.engine.failed().is_some() {
+            return;
+        }
+        let (engine, mut context) = self.split(qp);
+        for wr in rendezvous.requests() {
+            engine.post(wr, None, 0, &mut context);
+        }
+    }
+}
+
+impl QpInit {
+    /// Whether it takes its receives from a tag-matching queue.
+    pub(crate) fn tags(&self) -> Option<(&Srq, &TagMatching)> {
+        let srq = self.srq.as_deref()?;
+        Some((srq, srq.tags.as_ref()?))
+    }
+
+    /// What a tag-matching queue wants of its queue pairs: it reads into its own domain's memory on their send queues.
+    pub(crate) fn check_tags(&self, pd: &Arc<Pd>) -> Result<(), Error> {
+        match self.tags() {
+            Some(_) if self.kind != QpType::Rc => Err(Error::Invalid("only RC messages are matched by tags")),
+            Some((srq, _)) if !Arc::ptr_eq(srq.pd(), pd) => {
+                Err(Error::Invalid("the tag-matching queue is of another protection domain"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

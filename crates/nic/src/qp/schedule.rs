@@ -1,0 +1,67 @@
+//! When a queue pair is looked at again without a packet or a call for it: its timer has run out, its turn has come, or an ACK has been
+//! held back for long enough.
+
+use std::time::Instant;
+
+use transport::rc::Hold;
+
+use crate::qp::carrier::Carrier;
+use crate::qp::{Inner, Qp};
+
+impl Qp {
+    /// The entry of `at` has fired: a timer may have run out. Where the queue pair has had another since, that stays.
+    pub(crate) fn expire(&self, now: Instant, at: Instant) {
+        let mut inner = self.lock();
+        inner.timer.take_if(|entry| *entry == at);
+        if inner.destroyed || matches!(inner.carrier, Carrier::Unconnected | Carrier::Frames) {
+            return;
+        }
+        let (engine, mut context) = inner.split(self);
+        engine.expire(now, &mut context);
+        self.settle(inner, now);
+    }
+
+    /// The peer's next share of this queue pair's time.
+    pub(crate) fn take_turn(&self, now: Instant) {
+        let mut inner = self.lock();
+        inner.waits_for_turn = false;
+        inner.engine.begin_turn();
+        self.settle(inner, now);
+    }
+
+    /// An ACK held back leaves, those that wait for the program only with `all`. Whether one still waits.
+    pub(crate) fn release(&self, now: Instant, all: bool) -> bool {
+        let mut inner = self.lock();
+        if inner.engine.held() == Hold::ForProgram && !all {
+            return true;
+        }
+        inner.listed = false;
+        inner.engine.release();
+        self.settle(inner, now);
+        false
+    }
+}
+
+impl Inner {
+    /// Has the queue pair looked at when its engine wants to be; when that is, where the world may not know.
+    pub(crate) fn set_timer(&mut self, qp: &Qp) -> Option<Instant> {
+        let at = self.engine.deadline().filter(|at| self.timer.is_none_or(|entry| *at < entry))?;
+        let before = self.timer.replace(at);
+        qp.device.timers.set(before, at, qp.qpn()).then_some(at)
+    }
+    /// It is not looked at any more.
+    pub(crate) fn forget_timer(&mut self, qp: &Qp) {
+        if let Some(at) = self.timer.take() {
+            qp.device.timers.forget(at, qp.qpn());
+        }
+    }
+
+    /// Queues it up where the engine has more to answer than one turn allows; when it wants to be served.
+    pub(crate) fn queue_up(&mut self, qp: &Qp, now: Instant) -> Option<Instant> {
+        if self.waits_for_turn || !self.engine.wants_turn() {
+            return None;
+        }
+        self.waits_for_turn = true;
+        Some(qp.device.turns.add(now, qp.me.clone()))
+    }
+}

@@ -1,0 +1,115 @@
+//! What follows every step of a queue pair's engine: packets leave, timers are set, and what there is to tell is told when the lock
+//! is released.
+
+use std::sync::MutexGuard;
+use std::time::Instant;
+
+use crate::Path;
+use crate::cq::Note;
+use crate::device::async_events::EventKind;
+use crate::qp::attr::QpState;
+use crate::qp::carrier::Carrier;
+use crate::qp::scratch::with_batch;
+use crate::qp::{Inner, Qp};
+
+impl Qp {
+    /// What follows every step of the engine: packets leave, an engine that failed takes the queue pair with it, the timer
+    /// is set, a turn asked for, then everything is unlocked and told.
+    pub(crate) fn settle(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
+        if inner.destroyed {
+            return;
+        }
+        if inner.current_state() == QpState::Error && inner.state != QpState::Error {
+            inner.fail(self);
+        }
+        inner.transmit(self, now);
+        if inner.current_state() == QpState::Error && inner.state != QpState::Error {
+            inner.fail(self);
+        }
+        if inner.drain_awaited && inner.state == QpState::Sqd && inner.engine.drained() {
+            inner.drain_awaited = false;
+            inner.notes.extend(self.note(EventKind::SqDrained));
+        }
+        inner.begin_flush(self);
+        let wake = inner.set_timer(self).into_iter().chain(inner.queue_up(self, now)).min();
+        self.unlock(inner);
+        if let Some(at) = wake {
+            self.pd.device.platform.wake_at(at);
+        }
+    }
+
+    /// Unlocks, then tells what there is to tell.
+    pub(crate) fn unlock(&self, mut inner: MutexGuard<'_, Inner>) {
+        if inner.notes.is_empty() {
+            return;
+        }
+        let notes = std::mem::take(&mut inner.notes);
+        drop(inner);
+        notes.into_iter().for_each(Note::send);
+    }
+
+    /// An ACK held back leaves now; by which way. What is said next by the same way does not overtake it.
+    pub fn let_acks_go(&self, now: Instant) -> Option<Path> {
+        let mut inner = self.lock();
+        inner.engine.release();
+        inner.transmit(self, now);
+        let path = inner.carrier.datagram().map(|carrier| carrier.path);
+        self.settle(inner, now);
+        path
+    }
+
+    /// The process ends: an ACK held back leaves, unless a thread that goes on has the queue pair in hand.
+    pub(crate) fn on_exit(&self) {
+        if let Ok(mut inner) = self.inner.try_lock()
+            && !inner.destroyed
+        {
+            inner.on_exit(self);
+        }
+    }
+}
+
+impl Inner {
+    /// An ACK held back leaves, nothing else.
+    pub(crate) fn on_exit(&mut self, qp: &Qp) {
+        let Some(path) = self.carrier.datagram().map(|carrier| carrier.path) else { return };
+        with_batch(|batch| {
+            batch.clear();
+            let (engine, mut context) = self.split(qp);
+            engine.on_exit(batch, &mut context);
+            if !batch.is_empty() {
+                qp.pd.device.link.send(&path, batch);
+            }
+        });
+    }
+
+    /// Sends what the engine has, batch by batch.
+    fn transmit(&mut self, qp: &Qp, now: Instant) {
+        match &mut self.carrier {
+            Carrier::Unconnected => {}
+            Carrier::Datagram(carrier) => {
+                if self.engine.take_path_suspect() {
+                    carrier.suspect(now, self.attr.timeout);
+                }
+                let path = carrier.path;
+                self.transmit_connected(qp, now, &path);
+            }
+            Carrier::AddressHandles => self.transmit_datagrams(qp, now),
+            Carrier::Frames => self.transmit_frames(qp),
+        }
+    }
+
+    /// The same for a connection, whose packets all go one way.
+    fn transmit_connected(&mut self, qp: &Qp, now: Instant, path: &Path) {
+        with_batch(|batch| {
+            loop {
+                batch.clear();
+                let (engine, mut context) = self.split(qp);
+                engine.fill(now, batch, &mut context);
+                if batch.is_empty() {
+                    break;
+                }
+                qp.pd.device.link.send(path, batch);
+            }
+        });
+    }
+}
