@@ -7,9 +7,11 @@
 
 pub mod batch;
 pub mod congestion_window;
+pub mod execute;
 pub mod op;
 pub mod pacing;
 pub mod rc;
+mod segmentation;
 pub mod uc;
 pub mod ud;
 

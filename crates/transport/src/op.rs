@@ -156,6 +156,8 @@ pub trait Memory {
     }
 }
 
+/// Longest message in bytes (IBA 1.4 §9.7: 2^31).
+pub const MAX_MESSAGE: u64 = 1 << 31;
 /// Largest number of scatter/gather elements of a work request.
 pub const MAX_SGE: usize = 32;
 /// Largest inline payload of a work request in bytes.

@@ -9,15 +9,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use wire::bth::{Bth, Deth};
-use wire::grh::{GRH_LEN, Grh};
+use wire::grh::Grh;
 use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
 use wire::{Pkey, Psn, Qkey, Qpn};
 
 use crate::batch::{TxBatch, packet_len};
-use crate::op::{
-    Completed, Completion, Context, Memory, NetworkHeader, QpEvent, RecvWr, SendOp, SendWr, Side, Status,
-    Tail,
-};
+use crate::execute::{Datagram, Ends, Inbound, Refusal};
+use crate::op::{Context, NetworkHeader, QpEvent, SendOp, SendWr, Side, Status};
 pub use crate::pacing::{Pace, State};
 use crate::pacing::{Pacer, Takes, sent};
 
@@ -60,8 +58,8 @@ pub struct Ud<A> {
     psn: Psn,
     queue: VecDeque<(SendWr, Destination<A>)>,
     pacer: Pacer,
-    /// A receive that was taken for a datagram too long for it.
-    spare: Option<RecvWr>,
+    /// What comes, and a receive that was taken for a datagram too long for it.
+    inbound: Inbound,
 }
 
 impl<A: Copy + PartialEq> Ud<A> {
@@ -76,7 +74,7 @@ impl<A: Copy + PartialEq> Ud<A> {
             psn: Psn::default(),
             queue: VecDeque::new(),
             pacer: Pacer::new(pace),
-            spare: None,
+            inbound: Inbound::default(),
         }
     }
     /// Current state.
@@ -117,9 +115,7 @@ impl<A: Copy + PartialEq> Ud<A> {
     pub fn fail(&mut self, cx: &mut impl Context) {
         self.state = State::Error;
         self.flush(cx);
-        if let Some(receive) = self.spare.take() {
-            cx.complete(Side::Receive, receive.completion(Status::WrFlush, self.qpn));
-        }
+        self.inbound.flush_receive(Ends { local: self.qpn, ..Ends::default() }, cx);
     }
     /// Send work requests posted and not completed.
     pub fn outstanding(&self) -> usize {
@@ -146,33 +142,30 @@ impl<A: Copy + PartialEq> Ud<A> {
         if deth.qkey != self.qkey {
             return Taken::QkeyViolation;
         }
-        let Some(receive) = self.spare.take().or_else(|| cx.take_receive()) else { return Taken::NoRoom };
-        let len = GRH_LEN + packet.payload.len();
-        if len as u64 > receive.sges.len_bytes() {
-            // Dropped, and the receive is still good (IBA 1.4 §9.9.3, class D).
-            self.spare = Some(receive);
-            return Taken::NoRoom;
-        }
-        if deliver(&receive, grh, packet.payload, cx.receive_memory()).is_err() {
-            cx.complete(Side::Receive, receive.completion(Status::LocalProtection, self.qpn));
-            cx.event(QpEvent::Fatal);
-            self.fail(cx);
-            return Taken::NoRoom;
-        }
-        let completion = Completion {
-            opcode: Completed::Receive,
-            byte_len: len as u32,
-            tail,
-            source_qp: deth.source_qp,
+        let datagram = Datagram {
+            head: &grh.emit(),
             header: match grh {
                 Grh::V4 { .. } => NetworkHeader::V4,
                 Grh::V6 { .. } => NetworkHeader::V6,
             },
+            bytes: packet.payload,
+            tail,
             solicited: packet.header.bth.solicited,
-            ..receive.completion(Status::Success, self.qpn)
         };
-        cx.complete(Side::Receive, completion);
-        Taken::Yes
+        let ends = Ends { local: self.qpn, peer: deth.source_qp };
+        match self.inbound.datagram(ends, datagram, cx) {
+            Ok(()) => Taken::Yes,
+            Err(refusal @ Refusal::Local(_)) => {
+                self.inbound.fail(refusal, ends, cx);
+                cx.event(QpEvent::Fatal);
+                self.fail(cx);
+                Taken::NoRoom
+            }
+            // Dropped, and the receive is still good (IBA 1.4 §9.9.3, class D).
+            Err(Refusal::NoReceive | Refusal::TooLong | Refusal::Remote(_) | Refusal::Illegal) => {
+                Taken::NoRoom
+            }
+        }
     }
 
     /// Writes as many packets to one address as there are to send, as the pace allows and as fit, and returns the
@@ -272,12 +265,4 @@ fn legal_len(wr: &SendWr) -> Result<u64, Status> {
         | SendOp::Flush { .. }
         | SendOp::Local(_) => Err(Status::LocalQpOperation),
     }
-}
-
-/// Puts the header and the payload where the receive says.
-fn deliver(receive: &RecvWr, grh: &Grh, payload: &[u8], memory: &impl Memory) -> Result<(), crate::Fault> {
-    let sges = receive.sges.as_slice();
-    let tail = if payload.is_empty() { Tail::End } else { Tail::More };
-    memory.scatter(sges, 0, &grh.emit(), tail)?;
-    if payload.is_empty() { Ok(()) } else { memory.scatter(sges, GRH_LEN as u64, payload, Tail::End) }
 }

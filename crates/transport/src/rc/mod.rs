@@ -22,6 +22,8 @@ use wire::roce::{Header, Op, Packet, SendAt, Service, WriteAt};
 use wire::{Mtu, Pkey, Psn, Qpn};
 
 use crate::TxBatch;
+use crate::execute::Ends;
+pub use crate::op::MAX_MESSAGE;
 use crate::op::{Context, Fault, QpEvent, SendWr, Status};
 use requester::Requester;
 pub use responder::FlushTask;
@@ -43,9 +45,6 @@ pub enum Hold {
 
 /// Bytes of an ACK, BTH to ICRC.
 const ACK_LEN: usize = Bth::LEN + Aeth::LEN + ICRC_LEN;
-
-/// Longest message in bytes (IBA 1.4 §9.7: 2^31).
-pub const MAX_MESSAGE: u64 = 1 << 31;
 
 /// What the responder needs to work: set on the way to RTR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -404,6 +403,10 @@ impl Path {
     fn request_header(&self, psn: Psn, op: Op, srq: u32) -> Header {
         let service = if self.role == Role::Rc { Service::Rc } else { Service::Xrc(Some(XrcEth { srq })) };
         Header { service, ..self.header(psn, op) }
+    }
+    /// What completions of receives name.
+    fn ends(&self) -> Ends {
+        Ends { local: self.qpn, peer: self.dest }
     }
     /// Packets that carry `len` bytes: at least one.
     fn packets(&self, len: u32) -> u32 {

@@ -2,13 +2,14 @@
 
 use wire::Psn;
 use wire::bth::{AtomicEth, Feth, Reth};
-use wire::roce::{Header, Op, SendAt, SendTail, WriteAt};
+use wire::roce::{Header, Op, SendTail};
 
-use super::{MAX_MESSAGE, Path};
+use super::Path;
 use crate::op::{
-    AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, Memory, NetworkHeader, SendOp, SendWr,
-    Status, TagInfo, Tail,
+    AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, MAX_MESSAGE, Memory, NetworkHeader, SendOp,
+    SendWr, Status, TagInfo, Tail,
 };
+use crate::segmentation::{send_at, write_at};
 
 /// Fewest response packets that a READ is split into parts of.
 const MIN_PART: u32 = 16;
@@ -143,22 +144,12 @@ impl Request {
         let op = match self.wr.op {
             SendOp::Send(tail) => {
                 asks_event = last;
-                Op::Send(match (first, last) {
-                    (true, true) => SendAt::Only(tail),
-                    (true, false) => SendAt::First,
-                    (false, true) => SendAt::Last(tail),
-                    (false, false) => SendAt::Middle,
-                })
+                Op::Send(send_at(first, last, tail))
             }
             SendOp::Write { addr, rkey, immediate } => {
                 asks_event = last && immediate.is_some();
                 let reth = Reth { addr, rkey, length: self.len };
-                Op::Write(match (first, last) {
-                    (true, true) => WriteAt::Only(reth, immediate),
-                    (true, false) => WriteAt::First(reth),
-                    (false, true) => WriteAt::Last(immediate),
-                    (false, false) => WriteAt::Middle,
-                })
+                Op::Write(write_at(first, last, reth, immediate))
             }
             SendOp::Read { addr, rkey } => {
                 payload_len = 0;

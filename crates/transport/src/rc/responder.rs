@@ -1,20 +1,19 @@
-//! The responder (IBA 1.4 §9.7): executes requests in the order of their PSNs, each once, and queues the
-//! answers.
+//! The responder (IBA 1.4 §9.7): has requests executed ([`crate::execute`]) in the order of their PSNs, each once, and queues
+//! the answers.
 
 use std::task::Poll;
 
 use wire::bth::{AtomicEth, Feth, NakCode, Reth};
-use wire::roce::{Op, Packet, SendAt, SendTail, WriteAt};
+use wire::roce::{Op, Packet, SendAt, WriteAt};
 use wire::{Psn, Rkey};
 
 use super::answers::{Answers, Read};
 use super::resources::{Executed, Resources};
-use super::{MAX_MESSAGE, Path, RtrAttr};
+use super::{Path, RtrAttr};
 use crate::TxBatch;
-use crate::op::{
-    Access, AtomicOp, Completed, Completion, Context, Fault, Flush, Memory, NetworkHeader, QpEvent, RecvWr,
-    Remote, Side, Status, TagInfo, Tagged, Tail,
-};
+use crate::execute::{Inbound, Refusal, SendPiece};
+use crate::op::{AtomicOp, Context, Fault, Flush, QpEvent, Remote};
+use crate::segmentation::{check_len, remote, send_place, write_place};
 
 /// Repeated READs and atomics answered at once beyond `max_dest_rd_atomic`; more are dropped, their requester asks again.
 const EXTRA_REPEATED: usize = 16;
@@ -27,7 +26,7 @@ pub(super) struct Responder {
     msn: u32,
     /// A NAK has named the expected PSN: what lies after it is dropped in silence until it comes.
     quiet: bool,
-    message: Message,
+    inbound: Inbound,
     /// At an XRC target, the shared receive queue that the latest request executed was for.
     srq: Option<u32>,
     answers: Answers,
@@ -37,22 +36,6 @@ pub(super) struct Responder {
     /// The latest request that came again since a new one came.
     repeated: Option<Psn>,
     path_suspect: bool,
-}
-
-/// The message of several packets that is arriving.
-#[derive(Debug, Default)]
-enum Message {
-    #[default]
-    None,
-    Send {
-        receive: RecvWr,
-        received: u64,
-        tagged: Option<Tagged>,
-    },
-    Write {
-        to: Remote,
-        received: u64,
-    },
 }
 
 /// The FLUSH that is not done yet. Until it is, nothing is executed that comes after it: an ATOMIC WRITE must not pass it
@@ -75,24 +58,6 @@ pub struct FlushTask {
     pub how: Flush,
     /// At an XRC target, the shared receive queue in whose domain that counts.
     pub srq: Option<u32>,
-}
-
-/// Why a request is not executed.
-enum Refusal {
-    /// No receive is posted: the requester may try again.
-    NotReady,
-    /// The queue pair can not go on.
-    Nak(NakCode, Option<QpEvent>),
-}
-
-/// The request breaks the protocol ("invalid request", IBA 1.4 table 46).
-const INVALID: Refusal = Refusal::Nak(NakCode::InvalidRequest, Some(QpEvent::RequestError));
-
-impl From<Fault> for Refusal {
-    /// A fault at the address that the peer named.
-    fn from(_: Fault) -> Refusal {
-        Refusal::Nak(NakCode::RemoteAccess, Some(QpEvent::AccessError))
-    }
 }
 
 /// The queue pair goes to the error state; the NAK is queued.
@@ -157,17 +122,14 @@ impl Responder {
     /// A receive half filled completes as flushed.
     pub fn flush(&mut self, path: &Path, cx: &mut impl Context) {
         self.flushing = None;
-        if let Message::Send { receive, tagged, .. } = std::mem::take(&mut self.message) {
-            if let Some(srq) = self.srq
-                && cx.choose_srq(srq).is_err()
-            {
-                // The queue is gone, and its receives with it.
-                return;
-            }
-            let mut completion = received(&receive, Status::WrFlush, path);
-            completion.opcode = tagged.map_or(Completed::Receive, |t| t.opcode);
-            cx.complete(Side::Receive, completion);
+        if let Some(srq) = self.srq
+            && self.inbound.holds_receive()
+            && cx.choose_srq(srq).is_err()
+        {
+            // The queue is gone, and its receives with it.
+            self.inbound = Inbound::default();
         }
+        self.inbound.flush_receive(path.ends(), cx);
     }
 
     /// A request, at an XRC target for the shared receive queue `srq`.
@@ -202,26 +164,42 @@ impl Responder {
                 self.quiet = false;
                 Ok(())
             }
-            Err(Refusal::NotReady) => {
+            Err(refusal) => self.refuse(path, psn, refusal, cx),
+        }
+    }
+
+    /// Answers a request that is not executed (IBA 1.4 table 46): the requester may try again, or both ends fail.
+    fn refuse(
+        &mut self,
+        path: &Path,
+        psn: Psn,
+        refusal: Refusal,
+        cx: &mut impl Context,
+    ) -> Result<(), Broken> {
+        let (code, event) = match refusal {
+            Refusal::NoReceive => {
                 self.quiet = true;
                 self.answers.rnr_nak(psn, self.msn, self.min_rnr_timer);
-                Ok(())
+                return Ok(());
             }
-            Err(Refusal::Nak(code, event)) => {
-                self.answers.nak(psn, self.msn, code);
-                event.into_iter().for_each(|e| cx.event(e));
-                Err(Broken)
-            }
-        }
+            Refusal::TooLong => (NakCode::InvalidRequest, None),
+            Refusal::Local(_) => (NakCode::RemoteOperational, None),
+            Refusal::Remote(_) => (NakCode::RemoteAccess, Some(QpEvent::AccessError)),
+            Refusal::Illegal => (NakCode::InvalidRequest, Some(QpEvent::RequestError)),
+        };
+        self.inbound.fail(refusal, path.ends(), cx);
+        self.answers.nak(psn, self.msn, code);
+        event.into_iter().for_each(|e| cx.event(e));
+        Err(Broken)
     }
 
     /// Turns to the shared receive queue that a request is for: one that the domain has, the same in a whole message.
     fn choose(&mut self, srq: Option<u32>, cx: &mut impl Context) -> Result<(), Refusal> {
         let Some(number) = srq else { return Ok(()) };
-        if !matches!(self.message, Message::None) && self.srq != srq {
-            return Err(INVALID);
+        if self.inbound.in_message() && self.srq != srq {
+            return Err(Refusal::Illegal);
         }
-        cx.choose_srq(number).map_err(|_| INVALID)?;
+        cx.choose_srq(number).map_err(|_| Refusal::Illegal)?;
         self.srq = srq;
         Ok(())
     }
@@ -244,7 +222,7 @@ impl Responder {
             Op::Flush(feth, reth) if packet.payload.is_empty() => {
                 return self.start_flush(bth.psn, feth, reth, cx);
             }
-            _ => return Err(INVALID),
+            _ => return Err(Refusal::Illegal),
         };
         self.take(1, message_ends);
         if bth.ack_request {
@@ -260,7 +238,7 @@ impl Responder {
         self.msn = self.msn.wrapping_add(u32::from(message_ends)) & 0xff_ffff;
     }
 
-    // ---- SEND ----
+    // ---- SEND and WRITE ----
 
     /// Whether the message ends with this packet.
     fn send(
@@ -270,92 +248,12 @@ impl Responder {
         packet: &Packet<'_>,
         cx: &mut impl Context,
     ) -> Result<bool, Refusal> {
-        let (first, tail) = match at {
-            SendAt::First => (true, None),
-            SendAt::Middle => (false, None),
-            SendAt::Last(tail) => (false, Some(tail)),
-            SendAt::Only(tail) => (true, Some(tail)),
-        };
-        check_len(path, packet.payload, first, tail.is_some())?;
-        let mut payload = packet.payload;
-        match (&self.message, first) {
-            (Message::None, true) => {
-                let place = cx.place(payload, tail.is_some()).ok_or(Refusal::NotReady)?;
-                payload = payload.get(place.part).unwrap_or_default();
-                let tagged = match place.tagged {
-                    Some(t) if tail.is_none() => Some(tell_match(t, &place.receive, path, cx)),
-                    other => other,
-                };
-                self.message = Message::Send { receive: place.receive, received: 0, tagged };
-            }
-            (Message::Send { .. }, false) => {}
-            _ => return Err(INVALID),
-        }
-        self.append(path, payload, tail, packet.header.bth.solicited, cx)?;
-        Ok(tail.is_some())
+        let (first, end) = send_place(at);
+        check_len(path.mtu, packet.payload, first, end.is_some())?;
+        let piece = SendPiece { bytes: packet.payload, first, end, solicited: packet.header.bth.solicited };
+        self.inbound.send(path.ends(), piece, cx)?;
+        Ok(end.is_some())
     }
-
-    /// Puts the payload where the receive says; completes it at the end of the message, or where it can not take it.
-    fn append(
-        &mut self,
-        path: &Path,
-        payload: &[u8],
-        tail: Option<SendTail>,
-        solicited: bool,
-        cx: &mut impl Context,
-    ) -> Result<(), Refusal> {
-        let Message::Send { receive, received: before, .. } = &mut self.message else { return Err(INVALID) };
-        let after = *before + payload.len() as u64;
-        let failure = if after > receive.sges.len_bytes().min(MAX_MESSAGE) {
-            // IBA 1.4 §9.7.4: the message is too long for the receive.
-            Some((Status::LocalLength, NakCode::InvalidRequest))
-        } else if payload.is_empty() {
-            None
-        } else {
-            let copied =
-                cx.receive_memory().scatter(receive.sges.as_slice(), *before, payload, tail_of(tail));
-            // The responder's own fault, not the requester's.
-            copied.err().map(|_| (Status::LocalProtection, NakCode::RemoteOperational))
-        };
-        let failure = match tail {
-            // Before the completion that tells of it (IBA 1.4 §9.4.1.1.3).
-            Some(SendTail::Invalidate(key)) if failure.is_none() => {
-                let invalidated = cx.memory().invalidate(key);
-                invalidated.err().map(|_| (Status::RemoteInvalidRequest, NakCode::RemoteAccess))
-            }
-            _ => failure,
-        };
-        *before = after;
-        let status = match (failure, tail) {
-            (Some((status, _)), _) => status,
-            (None, Some(_)) => Status::Success,
-            (None, None) => return Ok(()),
-        };
-        if let Message::Send { receive, tagged, .. } = std::mem::take(&mut self.message) {
-            let mut completion = received(&receive, status, path);
-            if let Some(tagged) = tagged {
-                completion.opcode = tagged.opcode;
-            }
-            if let (Status::Success, Some(tail)) = (status, tail) {
-                completion.byte_len = after as u32;
-                completion.tail = tail;
-                completion.solicited = solicited;
-                match tagged {
-                    Some(tagged) => (completion.status, completion.tm) = (tagged.status, tagged.info),
-                    None => completion.header = NetworkHeader::Unseen,
-                }
-            }
-            cx.complete(Side::Receive, completion);
-        }
-        match failure {
-            None => Ok(()),
-            // The key that the peer named; all else is our own fault.
-            Some((_, code @ NakCode::RemoteAccess)) => Err(Refusal::Nak(code, Some(QpEvent::AccessError))),
-            Some((_, code)) => Err(Refusal::Nak(code, None)),
-        }
-    }
-
-    // ---- WRITE ----
 
     /// Whether the message ends with this packet.
     fn write(
@@ -365,62 +263,25 @@ impl Responder {
         packet: &Packet<'_>,
         cx: &mut impl Context,
     ) -> Result<bool, Refusal> {
-        let (reth, ends, immediate) = match at {
-            WriteAt::First(reth) => (Some(reth), false, None),
-            WriteAt::Middle => (None, false, None),
-            WriteAt::Last(immediate) => (None, true, immediate),
-            WriteAt::Only(reth, immediate) => (Some(reth), true, immediate),
-        };
-        check_len(path, packet.payload, reth.is_some(), ends)?;
-        let (to, before) = match (&self.message, reth) {
-            (Message::None, Some(reth)) => (remote(reth), 0),
-            (Message::Write { to, received }, None) => (*to, *received),
-            _ => return Err(INVALID),
-        };
-        let after = before + packet.payload.len() as u64;
-        // A last packet ends the length that the RETH says; any other leaves some for it.
-        if to.length > MAX_MESSAGE || (ends && after != to.length) || (!ends && after >= to.length) {
-            return Err(INVALID);
-        }
-        if reth.is_some() && to.length > 0 {
-            cx.memory().check(to, Access::Write)?;
-        }
-        let receive = match immediate {
-            Some(_) => Some(cx.take_receive().ok_or(Refusal::NotReady)?),
-            None => None,
-        };
-        let tail = if ends { Tail::End } else { Tail::More };
-        let copied = match packet.payload {
-            [] => Ok(()),
-            payload => cx.memory().write(to, before, payload, tail),
-        };
-        self.message = if ends { Message::None } else { Message::Write { to, received: after } };
-        if let (Some(receive), Some(immediate)) = (&receive, immediate) {
-            let status = if copied.is_ok() { Status::Success } else { Status::WrFlush };
-            let mut completion = received(receive, status, path);
-            completion.opcode = Completed::ReceiveWriteImmediate;
-            if copied.is_ok() {
-                completion.byte_len = after as u32;
-                completion.tail = SendTail::Immediate(immediate);
-                completion.header = NetworkHeader::Unseen;
-                completion.solicited = packet.header.bth.solicited;
+        let (to, last, immediate) = write_place(at);
+        let bytes = packet.payload;
+        check_len(path.mtu, bytes, to.is_some(), last)?;
+        match immediate {
+            None => self.inbound.write(to, bytes, last, cx)?,
+            Some(imm) => {
+                let solicited = packet.header.bth.solicited;
+                self.inbound.write_with_imm(path.ends(), to, bytes, imm, solicited, cx)?;
             }
-            cx.complete(Side::Receive, completion);
         }
-        copied?;
-        Ok(ends)
+        Ok(last)
     }
 
     // ---- READ and atomics ----
 
     fn read(&mut self, path: &Path, psn: Psn, reth: Reth, cx: &mut impl Context) -> Result<(), Refusal> {
-        let from = self.check_read(reth)?;
-        if self.answers.fresh() >= self.max_rd_atomic {
-            return Err(INVALID);
-        }
-        if from.length > 0 {
-            cx.memory().check(from, Access::Read)?;
-        }
+        self.check_resources()?;
+        let from = remote(reth);
+        self.inbound.check_read(from, cx)?;
         let packets = path.packets(reth.length);
         self.take(packets, true);
         let (msn, srq) = (self.msn, self.srq);
@@ -429,9 +290,9 @@ impl Responder {
         Ok(())
     }
 
-    fn check_read(&self, reth: Reth) -> Result<Remote, Refusal> {
-        let legal = matches!(self.message, Message::None) && u64::from(reth.length) <= MAX_MESSAGE;
-        if legal { Ok(remote(reth)) } else { Err(INVALID) }
+    /// No more READs and atomics at once than were agreed.
+    fn check_resources(&self) -> Result<(), Refusal> {
+        if self.answers.fresh() < self.max_rd_atomic { Ok(()) } else { Err(Refusal::Illegal) }
     }
 
     fn atomic(
@@ -441,13 +302,9 @@ impl Responder {
         op: AtomicOp,
         cx: &mut impl Context,
     ) -> Result<(), Refusal> {
-        if !matches!(self.message, Message::None)
-            || !eth.addr.is_multiple_of(8)
-            || self.answers.fresh() >= self.max_rd_atomic
-        {
-            return Err(INVALID);
-        }
-        let original = cx.memory().atomic(Remote { addr: eth.addr, length: 8, rkey: eth.rkey }, op)?;
+        self.check_resources()?;
+        let at = Remote { addr: eth.addr, length: 8, rkey: eth.rkey };
+        let original = self.inbound.atomic(at, op, cx)?;
         self.take(1, true);
         let executed = Executed::Atomic { psn, addr: eth.addr, rkey: eth.rkey, original };
         self.resources.keep(executed, self.max_rd_atomic);
@@ -463,15 +320,9 @@ impl Responder {
         payload: &[u8],
         cx: &mut impl Context,
     ) -> Result<(), Refusal> {
-        let Ok(value) = <[u8; 8]>::try_from(payload) else { return Err(INVALID) };
-        if !matches!(self.message, Message::None)
-            || reth.length != 8
-            || !reth.addr.is_multiple_of(8)
-            || self.answers.fresh() >= self.max_rd_atomic
-        {
-            return Err(INVALID);
-        }
-        cx.memory().atomic(remote(reth), AtomicOp::Write(u64::from_ne_bytes(value)))?;
+        let Ok(value) = <[u8; 8]>::try_from(payload) else { return Err(Refusal::Illegal) };
+        self.check_resources()?;
+        self.inbound.atomic(remote(reth), AtomicOp::Write(u64::from_ne_bytes(value)), cx)?;
         self.take(1, true);
         self.resources.keep(Executed::AtomicWrite { psn, rkey: reth.rkey }, self.max_rd_atomic);
         self.answers.read(nothing(psn, self.msn, false));
@@ -492,15 +343,11 @@ impl Responder {
             persistent: feth.placement & 2 != 0,
             whole: feth.selectivity == 1,
         };
-        let legal = (1..=3).contains(&feth.placement) && feth.selectivity <= 1;
-        if !legal || !matches!(self.message, Message::None) {
-            return Err(INVALID);
+        if feth.placement > 3 || feth.selectivity > 1 {
+            return Err(Refusal::Illegal);
         }
-        match cx.memory().flush(remote(reth), how) {
-            Poll::Ready(done) => {
-                done?;
-                self.flush_done(psn, reth.rkey);
-            }
+        match self.inbound.flush(remote(reth), how, cx)? {
+            Poll::Ready(()) => self.flush_done(psn, reth.rkey),
             Poll::Pending => {
                 let task = FlushTask { range: remote(reth), how, srq: self.srq };
                 self.flushing =
@@ -562,43 +409,7 @@ impl Responder {
     }
 }
 
-/// Payload lengths by a packet's place in its message (IBA 1.4 §9.7.4): full but for the last, which is not empty
-/// unless it is the only one.
-fn check_len(path: &Path, payload: &[u8], first: bool, last: bool) -> Result<(), Refusal> {
-    let len = payload.len();
-    let legal = match (first, last) {
-        (_, false) => len == path.mtu,
-        (false, true) => (1..=path.mtu).contains(&len),
-        (true, true) => len <= path.mtu,
-    };
-    if legal { Ok(()) } else { Err(INVALID) }
-}
-
 /// A READ response of no bytes.
 fn nothing(psn: Psn, msn: u32, repeated: bool) -> Read {
     Read { psn, msn, from: Remote::default(), srq: None, packets: 1, next: 0, repeated }
-}
-
-fn tail_of(end: Option<SendTail>) -> Tail {
-    if end.is_some() { Tail::End } else { Tail::More }
-}
-
-fn remote(reth: Reth) -> Remote {
-    Remote { addr: reth.addr, length: reth.length.into(), rkey: reth.rkey }
-}
-
-/// The first packet of several to a tag-matching queue: a match is told of now, the arrival of the data later.
-fn tell_match(tagged: Tagged, receive: &RecvWr, path: &Path, cx: &mut impl Context) -> Tagged {
-    if !tagged.info.matched {
-        return tagged;
-    }
-    let completion = received(receive, Status::Success, path);
-    let tm = TagInfo { data_valid: false, ..tagged.info };
-    cx.complete(Side::Receive, Completion { opcode: tagged.opcode, tm, ..completion });
-    Tagged { info: TagInfo { data_valid: true, ..TagInfo::default() }, ..tagged }
-}
-
-/// The completion of a receive, as far as its status alone says.
-fn received(receive: &RecvWr, status: Status, path: &Path) -> Completion {
-    Completion { source_qp: path.dest, ..receive.completion(status, path.qpn) }
 }

@@ -14,9 +14,9 @@ use wire::roce::{Header, Op, Packet, Service};
 use wire::{Mtu, Pkey, Psn, Qpn};
 
 use crate::TxBatch;
+use crate::execute::Ends;
 use crate::op::{Context, QpEvent, SendWr};
 pub use crate::pacing::{Pace, State};
-use crate::rc::MAX_MESSAGE;
 use requester::Requester;
 use responder::Responder;
 
@@ -93,7 +93,7 @@ impl Uc {
     pub fn fail(&mut self, cx: &mut impl Context) {
         self.state = State::Error;
         self.requester.flush(self.path.qpn, cx);
-        self.responder.flush(self.path.qpn, cx);
+        self.responder.flush(&self.path, cx);
     }
     /// Send work requests posted and not completed.
     pub fn outstanding(&self) -> usize {
@@ -151,6 +151,10 @@ struct Path {
 }
 
 impl Path {
+    /// What completions of receives name.
+    fn ends(&self) -> Ends {
+        Ends { local: self.qpn, peer: self.dest }
+    }
     fn header(&self, psn: Psn, op: Op) -> Header {
         let bth = Bth { pkey: self.pkey, dest_qp: self.dest, psn, ..Bth::default() };
         Header { bth, service: Service::Uc, op }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use wire::bth::Reth;
-use wire::roce::{Op, SendAt, SendTail, WriteAt};
+use wire::roce::{Op, SendTail};
 use wire::{Psn, Qpn};
 
-use super::{MAX_MESSAGE, Path};
+use super::Path;
 use crate::batch::{TxBatch, packet_len};
-use crate::op::{Context, SendOp, SendWr, Side, Status};
+use crate::op::{Context, MAX_MESSAGE, SendOp, SendWr, Side, Status};
 use crate::pacing::{Pace, Pacer, Takes, sent};
+use crate::segmentation::{send_at, write_at};
 
 #[derive(Debug)]
 pub(super) struct Requester {
@@ -140,27 +141,12 @@ fn asks_event(wr: &SendWr) -> bool {
 fn operation(wr: &SendWr, first: bool, last: bool, len: u64) -> Op {
     match wr.op {
         SendOp::Write { addr, rkey, immediate } => {
-            let reth = Reth { addr, rkey, length: len as u32 };
-            Op::Write(match (first, last) {
-                (true, true) => WriteAt::Only(reth, immediate),
-                (true, false) => WriteAt::First(reth),
-                (false, true) => WriteAt::Last(immediate),
-                (false, false) => WriteAt::Middle,
-            })
+            Op::Write(write_at(first, last, Reth { addr, rkey, length: len as u32 }, immediate))
         }
         SendOp::Send(tail) => Op::Send(send_at(first, last, tail)),
         // `legal_len` let none of these through.
         SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Flush { .. } | SendOp::Local(_) => {
             Op::Send(send_at(first, last, SendTail::None))
         }
-    }
-}
-
-fn send_at(first: bool, last: bool, tail: SendTail) -> SendAt {
-    match (first, last) {
-        (true, true) => SendAt::Only(tail),
-        (true, false) => SendAt::First,
-        (false, true) => SendAt::Last(tail),
-        (false, false) => SendAt::Middle,
     }
 }
