@@ -89,13 +89,18 @@ impl Cm {
     /// answer has come) and the far GID. Connections end as if its kernel had cleaned up behind it: DREQ for connected
     /// ones, REJ for the rest.
     pub fn peer_gone(&mut self, now: Instant, is_gone: impl Fn(Option<CommId>, Gid) -> bool) {
-        let hit = |conn: &&Connection| is_gone(conn.remote.or(conn.remote_hint), conn.path.remote_gid);
-        let hit: Vec<_> = self.connections.values().filter(hit).map(|conn| conn.id).collect();
-        hit.into_iter().for_each(|id| self.end_of_peer(now, id));
+        self.with_peer(is_gone).into_iter().for_each(|id| self.end_of_peer(now, id));
     }
 
-    /// The process at the other end is no more: what its kernel would have said for it, had it one (ib_cm's `cm_destroy_id`).
-    pub(crate) fn end_of_peer(&mut self, now: Instant, id: ConnId) {
+    /// The connections whose far communication id (`None`: not known) and far GID `is_it` knows, in whatever state.
+    pub fn with_peer(&self, is_it: impl Fn(Option<CommId>, Gid) -> bool) -> Vec<ConnId> {
+        let hit = |conn: &&Connection| is_it(conn.remote.or(conn.remote_hint), conn.path.remote_gid);
+        self.connections.values().filter(hit).map(|conn| conn.id).collect()
+    }
+
+    /// The process at the other end of one connection is no more: what its kernel would have said for it, had it one (ib_cm's
+    /// `cm_destroy_id`). Harmless where the connection is unknown or has ended.
+    pub fn end_of_peer(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get(&id) else { return };
         match conn.state {
             State::ReqSent => {

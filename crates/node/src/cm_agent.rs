@@ -13,7 +13,7 @@ use transport::TxBatch;
 use wire::bth::{Bth, Deth};
 use wire::mad::{GSI_QKEY, MAD_LEN, Mad, Message, PortSpace, reason};
 use wire::roce::{Header, Op, SendAt, SendTail, Service};
-use wire::{CommId, Guid, Pkey, Psn, Qpn};
+use wire::{CommId, Gid, Guid, Pkey, Psn, Qpn};
 
 use crate::device_events::Everyone;
 use crate::dispatch::family_fits;
@@ -38,7 +38,7 @@ pub(crate) struct CmAgent {
     host_id: u64,
     gsi_psn: AtomicU32,
     pub(crate) everyone: Everyone,
-    /// Queue pairs in [`Core::unheard`] and [`Core::dreqs`], to be read without the lock.
+    /// Queue pairs in [`Core::unheard`] and [`Core::waiting_ends`], to be read without the lock.
     awaited: AtomicUsize,
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct Core {
     pub(crate) listeners: BTreeMap<ListenKey, Listener>,
     /// Accepted connections whose RTU has not come, by queue pair: data says as much.
     unheard: BTreeMap<Qpn, ConnKey>,
-    /// DREQs that wait for ACKs, by the queue pair that these are for.
-    pub(crate) dreqs: BTreeMap<Qpn, Waiting>,
+    /// Ends of connections that wait for ACKs, by the queue pair that these are for.
+    pub(crate) waiting_ends: BTreeMap<Qpn, Waiting>,
     resolving: BTreeMap<u64, (Arc<Id>, Instant)>,
     next_ticket: u64,
 }
@@ -65,7 +65,7 @@ impl CmAgent {
                 ids: BTreeMap::new(),
                 listeners: BTreeMap::new(),
                 unheard: BTreeMap::new(),
-                dreqs: BTreeMap::new(),
+                waiting_ends: BTreeMap::new(),
                 resolving: BTreeMap::new(),
                 next_ticket: 1,
             }),
@@ -114,7 +114,7 @@ impl CmAgent {
 
     /// Packets of so many queue pairs are waited for.
     pub(crate) fn count_awaited(&self, core: &Core) {
-        self.awaited.store(core.unheard.len() + core.dreqs.len(), Ordering::Relaxed);
+        self.awaited.store(core.unheard.len() + core.waiting_ends.len(), Ordering::Relaxed);
     }
 
     /// The connection has come further, or ended.
@@ -154,8 +154,8 @@ impl Core {
     /// When something is due, resolutions apart.
     fn deadline(&self) -> Option<Instant> {
         let cms = self.cms.values().filter_map(Cm::deadline);
-        let dreqs = self.dreqs.values().map(|waiting| waiting.until);
-        cms.chain(self.listeners.values().filter_map(Listener::deadline)).chain(dreqs).min()
+        let ends = self.waiting_ends.values().map(|waiting| waiting.until);
+        cms.chain(self.listeners.values().filter_map(Listener::deadline)).chain(ends).min()
     }
 
     /// Offers the listener's next request to the program if it is its turn.
@@ -406,13 +406,15 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// A process of this host ended.
+    /// A process of this host ended. What it said last may still be under way.
     pub(crate) fn peer_gone(&self, now: Instant, name: Name) {
         let mut core = self.cm_agent.lock();
         let local = |ip: IpAddr| self.devices().iter().any(|d| d.port().gids.index_of(ip).is_some());
-        core.cms.values_mut().for_each(|cm| {
-            cm.peer_gone(now, |remote, gid| remote.is_some_and(|r| comm_owner(r) == name) && local(gid.ip()));
-        });
+        let is_it =
+            |remote: Option<CommId>, gid: Gid| remote.is_some_and(|r| comm_owner(r) == name) && local(gid.ip());
+        let of_cm = |(&interface, cm): (&u32, &Cm)| cm.with_peer(is_it).into_iter().map(move |c| (interface, c));
+        let ended: Vec<ConnKey> = core.cms.iter().flat_map(of_cm).collect();
+        ended.into_iter().for_each(|key| self.end_by_exit(&mut core, now, key));
         self.settle(core, now);
     }
 

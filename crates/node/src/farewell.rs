@@ -2,8 +2,9 @@
 //!
 //! What an end still owes its peer, an ACK held back, leaves before it says that the connection is over, and both take the same
 //! flow: on the way neither overtakes the other, and a process that shares the peer's address hands on both in their order.
-//! A peer may use two flows (kernels do), and a packet may be handed on by a slow process: so a DREQ waits a moment
-//! where the queue pair still waits for answers.
+//! A peer may use two flows (kernels do), and a packet may be handed on by a slow process. The news that a process of this host
+//! ended comes from its name, and overtakes all packets. So an end, told by a DREQ or by such news, waits a moment where
+//! the queue pair still waits for answers.
 
 use std::time::{Duration, Instant};
 
@@ -16,16 +17,27 @@ use crate::Node;
 use crate::cm_agent::{ConnKey, Core};
 use crate::world::World;
 
-/// How long a DREQ waits for answers under way: on a busy machine a process that hands them on waits for a processor, some tens of
-/// milliseconds. A DREQ that is repeated meanwhile changes nothing.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long an end waits for answers under way: on a busy machine a process that hands them on waits for a processor, some tens of
+/// milliseconds. So may this one, with the answers unread in its sockets: it waits in steps, of which the next begins when it
+/// finds the last one over, and reads its sockets between two.
+const STEP: Duration = Duration::from_millis(10);
+const STEPS: u32 = 10;
 
-/// A DREQ that waits.
+/// The end of a connection, which waits.
 pub(crate) struct Waiting {
     key: ConnKey,
-    origin: Origin,
-    mad: Mad,
+    end: End,
+    /// When its step is over.
     pub(crate) until: Instant,
+    /// Steps after that.
+    left: u32,
+}
+
+/// How a connection ends.
+enum End {
+    Dreq(Origin, Box<Mad>),
+    /// The peer's process is no more.
+    Exit,
 }
 
 impl<W: World> Node<W> {
@@ -48,36 +60,65 @@ impl<W: World> Node<W> {
         let Message::Dreq(dreq) = &mad.message else { return false };
         let ended = core.cms.get(&origin.link).and_then(|cm| cm.ended_by(origin, mad.transaction_id, dreq));
         let Some(key) = ended.map(|conn| (origin.link, conn)) else { return false };
+        self.wait(core, now, key, || End::Dreq(origin, Box::new(mad.clone())))
+    }
+
+    /// The process at the other end of a connection is no more.
+    pub(crate) fn end_by_exit(&self, core: &mut Core, now: Instant, key: ConnKey) {
+        if !self.wait(core, now, key, || End::Exit) {
+            self.end_now(core, now, key, &End::Exit);
+        }
+    }
+
+    /// Has the end of a connection wait if answers are missing; whether it does.
+    fn wait(&self, core: &mut Core, now: Instant, key: ConnKey, end: impl FnOnce() -> End) -> bool {
         let Some(qp) = core.qp(key).filter(|qp| qp.awaits_answers()) else { return false };
-        // One that is repeated changes nothing.
-        if core.dreqs.get(&qp.qpn()).is_none_or(|waiting| waiting.key != key) {
-            let waiting = Waiting { key, origin, mad: mad.clone(), until: now + PATIENCE };
-            core.dreqs.insert(qp.qpn(), waiting);
+        // A second word of the end changes nothing.
+        if core.waiting_ends.get(&qp.qpn()).is_none_or(|waiting| waiting.key != key) {
+            let waiting = Waiting { key, end: end(), until: now + STEP, left: STEPS - 1 };
+            core.waiting_ends.insert(qp.qpn(), waiting);
             self.cm_agent.count_awaited(core);
         }
         true
     }
 
-    /// A packet came for a queue pair: a DREQ that waited for it is heard if no answer is missing any more. Whether one was.
+    /// A packet came for a queue pair: an end that waited for it comes if no answer is missing any more. Whether one did.
     pub(crate) fn end_wait(&self, core: &mut Core, now: Instant, qpn: Qpn) -> bool {
-        let Some(waiting) = core.dreqs.get(&qpn) else { return false };
+        let Some(waiting) = core.waiting_ends.get(&qpn) else { return false };
         let waits = core.qp(waiting.key).is_some_and(|qp| qp.qpn() == qpn && qp.awaits_answers());
-        !waits && self.hear_waiting(core, now, qpn)
+        !waits && self.end_waiting(core, now, qpn)
     }
 
-    /// DREQs that have waited for long enough are heard.
+    /// Steps that are over: the next begin, and what has waited for all of them comes.
     pub(crate) fn end_waits(&self, core: &mut Core, now: Instant) {
-        let due: Vec<Qpn> = core.dreqs.iter().filter(|(_, w)| w.until <= now).map(|(qpn, _)| *qpn).collect();
+        let mut due = Vec::new();
+        for (&qpn, waiting) in core.waiting_ends.iter_mut().filter(|(_, waiting)| waiting.until <= now) {
+            match waiting.left.checked_sub(1) {
+                Some(left) => (waiting.until, waiting.left) = (now + STEP, left),
+                None => due.push(qpn),
+            }
+        }
         for qpn in due {
-            self.hear_waiting(core, now, qpn);
+            self.end_waiting(core, now, qpn);
         }
     }
 
-    fn hear_waiting(&self, core: &mut Core, now: Instant, qpn: Qpn) -> bool {
-        let Some(Waiting { origin, mad, .. }) = core.dreqs.remove(&qpn) else { return false };
+    fn end_waiting(&self, core: &mut Core, now: Instant, qpn: Qpn) -> bool {
+        let Some(Waiting { key, end, .. }) = core.waiting_ends.remove(&qpn) else { return false };
         self.cm_agent.count_awaited(core);
-        self.hear(core, now, origin, &mad);
+        self.end_now(core, now, key, &end);
         true
+    }
+
+    fn end_now(&self, core: &mut Core, now: Instant, key: ConnKey, end: &End) {
+        match end {
+            End::Dreq(origin, mad) => self.hear(core, now, *origin, mad),
+            End::Exit => {
+                if let Some((cm, conn)) = core.cm(key) {
+                    cm.end_of_peer(now, conn);
+                }
+            }
+        }
     }
 }
 

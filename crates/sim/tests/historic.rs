@@ -11,6 +11,7 @@ use std::time::Duration;
 use kit::connections::{MESSAGE_LEN, connected_with, end_connection};
 use kit::{Endpoint, SimNode, Wiring, send, wire_up};
 use nic::Buffer;
+use node::world::Guest;
 use node::{ConnParam, Event, EventChannel, EventKind, Id};
 use sim::{Faults, HostId, Mark, Sim};
 use transport::op::{Data, RecvWr, SendWr, Status};
@@ -62,10 +63,19 @@ fn a_strangers_packets_are_dropped_even_with_the_right_numbers() {
     assert!(inbox.holds(0, b"genuine"));
 }
 
+/// Where the ends of a connection are, and what the one does that ends it.
+#[derive(Clone, Copy)]
+struct Ending {
+    together: bool,
+    exits: bool,
+    /// So many steps of the simulation later the other end gets no processor for a while.
+    stalls_after: Option<u64>,
+}
+
 /// The server has a message and ends the connection at once; the client hears of the end and flushes what it has not heard of.
 /// How the client's message completes.
-fn last_message(seed: u64, faults: Faults, together: bool) -> Vec<Status> {
-    let (mut sim, client, server, ours, mut theirs) = connected_with(seed, together);
+fn last_message(seed: u64, faults: Faults, ending: Ending) -> Vec<Status> {
+    let (mut sim, client, server, ours, mut theirs) = connected_with(seed, ending.together);
     // Others share the addresses, and hand packets of this connection on.
     for host in [client.host, server.host] {
         let process = sim.start(host, &node::Config::default());
@@ -78,32 +88,67 @@ fn last_message(seed: u64, faults: Faults, together: bool) -> Vec<Status> {
     let wr = SendWr { data: Data::Sges(sges), ..send(1, b"") };
     endpoint.qp.post_send(node::World::now(&**client.node.world()), wr).unwrap();
     let mut completed = Vec::new();
-    let ended = sim.run_until(Duration::from_secs(1), |_| {
+    let until = sim.elapsed() + Duration::from_secs(1);
+    let mut stalls_after = ending.stalls_after;
+    loop {
         theirs.poll();
         if theirs.received == 1 && !theirs.ending {
             end_connection(&mut theirs, &server.node);
+            if ending.exits {
+                sim.kill(server.process);
+            }
+        }
+        if theirs.ending && stalls_after == Some(0) {
+            // What is due is done first; what arrived meanwhile is still unread.
+            let late = node::World::now(&**client.node.world()) + Duration::from_millis(300);
+            Guest::expire(&*client.node, late);
+        }
+        if theirs.ending {
+            stalls_after = stalls_after.and_then(|steps| steps.checked_sub(1));
         }
         let event = client.next();
         if event.as_ref().is_some_and(|event| event.kind == EventKind::Disconnected) {
             client.node.disconnect(ours.id.as_ref().unwrap()).unwrap();
         }
         completed.extend(Endpoint::poll(&endpoint.sends).iter().map(|c| c.status));
-        event.is_some()
-    });
-    assert!(ended, "nobody heard of the end");
-    completed
+        if event.is_some() {
+            return completed;
+        }
+        assert!(sim.step(until), "nobody heard of the end");
+    }
 }
 
-#[test]
-fn what_was_delivered_before_the_end_of_its_connection_completes_as_delivered() {
-    let faults = Faults {
+/// A network that loses nothing, and where all overtake each other.
+fn unruly() -> Faults {
+    Faults {
         reorder: 0.4,
         reorder_delay: Duration::from_millis(5),
         jitter: Duration::from_micros(300),
         ..Faults::none()
-    };
+    }
+}
+
+#[test]
+fn what_was_delivered_before_the_end_of_its_connection_completes_as_delivered() {
     sim::each_seed("historic", "what_was_delivered", 200, |seed| {
-        assert_eq!(last_message(seed, faults, seed % 2 == 0), [Status::Success]);
+        let ending = Ending { together: seed % 2 == 0, exits: false, stalls_after: None };
+        assert_eq!(last_message(seed, unruly(), ending), [Status::Success]);
+    });
+}
+
+#[test]
+fn the_news_that_a_process_ended_does_not_overtake_what_it_acknowledged() {
+    sim::each_seed("historic", "the_news", 200, |seed| {
+        let ending = Ending { together: true, exits: true, stalls_after: None };
+        assert_eq!(last_message(seed, unruly(), ending), [Status::Success]);
+    });
+}
+
+#[test]
+fn an_answer_that_waits_for_the_processor_is_heard_before_the_end_of_the_connection() {
+    sim::each_seed("historic", "an_answer_that_waits", 200, |seed| {
+        let ending = Ending { together: seed % 2 == 0, exits: false, stalls_after: Some(seed % 10) };
+        assert_eq!(last_message(seed, unruly(), ending), [Status::Success]);
     });
 }
 
