@@ -10,7 +10,7 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::per_process::Kept;
+use host::process;
 
 /// A value of errno, positive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,28 +37,17 @@ impl From<std::io::Error> for Errno {
     }
 }
 
-/// What to do after a caught panic, once set.
-static AFTER_PANIC: Kept<fn()> = Kept::new();
-
-/// Sets what happens after a caught panic: whoever owns the devices makes them fatal and tells their programs by an
-/// async event. Only the first call has an effect. `f` is called on the thread that panicked, with no lock of the border held;
-/// should it panic too, that is caught as well.
-pub fn after_panic(f: fn()) {
-    AFTER_PANIC.get_or_make(|| f);
-}
-
-/// A panic was caught: does what [`after_panic`] set.
-pub fn panicked() {
-    if let Some(f) = AFTER_PANIC.get() {
-        let _ = catch_unwind(f);
+impl From<nic::Error> for Errno {
+    fn from(e: nic::Error) -> Errno {
+        Errno(e.errno())
     }
 }
 
 /// Runs `f`; `Err(EIO)` if it panics.
 fn caught<T>(f: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    // The state behind a panic is given up as a whole (`after_panic`), so none of it is seen half changed.
+    // The state behind a panic is given up as a whole, so none of it is seen half changed.
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| {
-        panicked();
+        process::fail();
         Err(Errno(libc::EIO))
     })
 }
@@ -78,30 +67,16 @@ pub fn or_minus_one(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
 
 /// Runs a function that makes an object, or fails with NULL and errno: ENOMEM where the heap is at its end.
 pub fn or_null<T>(f: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
-    or(std::ptr::null_mut(), || room(ROOM).and_then(|()| f()))
+    or(std::ptr::null_mut(), || process::room(ROOM).map_err(Errno::from).and_then(|()| f()))
 }
 
 /// What the making of an object takes from the heap, and what programs may choose of it, is far below this: queues grow when
 /// they are used, and say that they are full where they can not.
-pub(crate) const ROOM: usize = 1 << 16;
-
-/// ENOMEM where the heap has not so many bytes left. Rust ends the process where it gets no memory for something small, so
-/// whoever makes an object looks first. Another thread may take what was found here: then that is the end all the same.
-pub(crate) fn room(bytes: usize) -> Result<(), Errno> {
-    // SAFETY: an allocation of its own, given back at once; the compiler does not see that nobody looks at it.
-    unsafe {
-        let found = std::hint::black_box(libc::malloc(bytes));
-        if found.is_null() {
-            return Err(Errno(libc::ENOMEM));
-        }
-        libc::free(found);
-    }
-    Ok(())
-}
+const ROOM: usize = 1 << 16;
 
 /// Runs a function that makes something for an object, or fails with -1 and errno, as [`or_null`] does.
 pub fn making(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
-    or_minus_one(|| room(ROOM).and_then(|()| f()))
+    or_minus_one(|| process::room(ROOM).map_err(Errno::from).and_then(|()| f()))
 }
 
 /// Runs a function that returns 0 or a positive errno: most of libibverbs'. Sets errno too, as rdma-core does in effect:
@@ -139,17 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_becomes_eio_and_is_told_once() {
-        use std::sync::atomic::{AtomicU32, Ordering};
-        static TOLD: AtomicU32 = AtomicU32::new(0);
-        after_panic(|| {
-            TOLD.fetch_add(1, Ordering::Relaxed);
-            panic!("also while telling");
-        });
+    fn a_panic_becomes_eio() {
         assert_eq!(or_minus_one(|| panic!("in a call")), -1);
         assert_eq!(Errno::last(), Errno(libc::EIO));
-        assert_eq!(TOLD.load(Ordering::Relaxed), 1);
         nothing(|| panic!("in a call that returns nothing"));
-        assert_eq!(TOLD.load(Ordering::Relaxed), 2);
     }
 }

@@ -10,11 +10,10 @@
 #![allow(clippy::missing_safety_doc)] // one contract for all, above
 
 pub mod cma;
-mod counters;
-mod eventfd;
 pub mod ffi_guard;
-mod instance;
-mod per_process;
 pub mod signals;
 pub mod unsupported;
 pub mod verbs;
+
+// The process's one instance and its descriptors are `host`'s, so that Rust code in the same program uses them too.
+use host::{eventfd, per_process, process as instance};

@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use host::{Host, RealWorld};
+use host::process::{self, Instance, environment};
 use nic::DeviceConfig;
 use nic::device::Port;
-use node::Node;
 use node::devices::DeviceSpec;
 
 /// List the devices and their GIDs
@@ -18,10 +17,7 @@ pub struct Args {}
 
 /// What VERBENA_DEVICES asks for, where it is set.
 fn asked_for() -> Result<Option<Vec<DeviceSpec>>, String> {
-    match std::env::var("VERBENA_DEVICES") {
-        Ok(text) => Ok(Some(node::devices::parse(&text).map_err(|e| e.to_string())?)),
-        Err(_) => Ok(None),
-    }
+    environment::devices().map_err(|e| e.to_string())
 }
 
 /// The devices that a program would find now, in its order, with nothing started.
@@ -33,20 +29,18 @@ pub fn survey() -> Result<Vec<(DeviceConfig, Port)>, String> {
     Ok(node::devices::choose(asked_for()?.as_deref(), &interfaces, host::host_id()))
 }
 
-/// A host of this machine's devices, as VERBENA_DEVICES or the default has them.
-pub fn start() -> Result<Arc<Host<Node<RealWorld>>>, String> {
-    let config = node::Config { devices: asked_for()?, ..node::Config::default() };
-    let make = |world: Arc<RealWorld>| {
-        let interfaces = world.interfaces();
-        Node::new(world, &config, &interfaces)
-    };
-    Host::start(make, host::Config::default()).map_err(|e| format!("cannot start: {e}"))
+/// This process's instance, on the devices that VERBENA_DEVICES or the default has.
+///
+/// # Errors
+/// A message: VERBENA_DEVICES has no meaning, or the system refused something.
+pub fn start() -> Result<Arc<Instance>, String> {
+    asked_for()?;
+    process::get().map_err(|e| format!("cannot start: {e}"))
 }
 
 /// Prints a line a device and a line a GID.
 pub fn run(_: &Args) -> Result<ExitCode, String> {
-    let host = start()?;
-    for device in host.guest().devices() {
+    for device in start()?.node().devices() {
         let (config, port) = (&device.config, device.port());
         println!(
             "{:<16} interface {:<10} {}  mtu {:<5} guid {:016x}",

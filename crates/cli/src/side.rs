@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use host::{Host, RealWorld};
+use host::RealWorld;
+use host::process::Instance;
 use nic::device::async_events::AsyncEventQueue;
 use nic::memory::Access;
 use nic::{Buffer, Cq, Qp, QpCap, QpInit, QpType, Signal};
@@ -54,7 +55,7 @@ struct Queues {
 
 /// One end.
 pub struct Side {
-    host: Arc<Host<Node<RealWorld>>>,
+    instance: Arc<Instance>,
     channel: Arc<EventChannel>,
     bell: Bell,
     id: Option<Arc<Id>>,
@@ -69,7 +70,7 @@ impl Side {
     pub fn start() -> Result<Side, String> {
         let bell = Bell::default();
         Ok(Side {
-            host: devices::start()?,
+            instance: devices::start()?,
             channel: EventChannel::new(Box::new(bell.clone())),
             bell,
             id: None,
@@ -80,7 +81,7 @@ impl Side {
     }
 
     fn node(&self) -> &Arc<Node<RealWorld>> {
-        self.host.guest()
+        self.instance.node()
     }
 
     fn event(&self, wanted: EventKind) -> Result<Event, String> {
@@ -183,10 +184,7 @@ impl Side {
     pub fn poll(&self) -> Vec<Completion> {
         let mut done = Vec::new();
         if let Some(q) = &self.queues {
-            if q.cq.is_empty() {
-                self.host.poll();
-            }
-            _ = q.cq.poll(64, |c| done.push(c));
+            _ = self.instance.host.poll_cq(&q.cq, 64, |c| done.push(c));
         }
         done
     }

@@ -88,7 +88,8 @@ impl Context {
         if ours.is_closed() {
             return Err(Errno(libc::ENODEV));
         }
-        ours.instance.check().map(|()| ours)
+        ours.instance.check()?;
+        Ok(ours)
     }
 }
 

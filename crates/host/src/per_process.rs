@@ -1,23 +1,56 @@
-//! State that belongs to one process. A child that was forked while another thread of its parent held a lock would find
-//! the lock taken for ever and what it guards half changed; so what is here begins anew in a child, locks included. Nothing
-//! else that is static in these crates holds a lock or waits for another thread (`crates/lib/tests/statics.rs` looks).
+//! Statics and `fork`: what is static and shared between threads belongs to one process.
+//!
+//! A child of fork(2) has one thread, a copy of the one that forked. A lock that another thread of its parent held at that moment
+//! stays taken in the child for ever, and what it guards is half changed. So for every crate that is linked into the shared
+//! object this is the rule:
+//!
+//! 1. A static that has a lock, or waits for another thread, is a [`PerProcess`]: a child begins with a value of its own, locks
+//!    included. `Mutex`, `RwLock`, `Condvar`, `Barrier` and channels stand in no static otherwise.
+//! 2. A static that is made once and then kept, by children too, is a [`Kept`]: whoever comes while it is made does not wait.
+//!    `Once`, `OnceLock` and `LazyLock` are not used: clippy.toml of each crate disallows them.
+//! 3. Atomics and thread-locals may be static; a spin lock only where fork itself takes it (`fork`: `CHANGING`).
+//! 4. A lock in an object is of the [`Instance`](crate::process::Instance) that the object belongs to. A child asks
+//!    `is_ours` before it takes one: its own instance has its own.
+//!
+//! `crates/lib/tests/statics.rs` reads the statics of all these crates. What other people's crates keep is beyond the rule: arc-swap,
+//! getrandom and crc32fast wait for nobody. The standard library has two locks that a child may find taken, that of
+//! standard error and, for whoever changes it through Rust, that of the environment. Both are taken where an instance starts, never
+//! at exit.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A value of this process, made when it is first asked for. A forked child makes its own; its parent's is never dropped
 /// there, because the threads that may be changing it do not exist.
-pub(crate) struct PerProcess<T> {
+///
+/// ```
+/// use std::sync::Mutex;
+///
+/// use host::per_process::PerProcess;
+///
+/// static NAMES: PerProcess<Mutex<Vec<String>>> = PerProcess::new();
+/// NAMES.get().lock().unwrap().push("rxe_lo".to_owned());
+/// ```
+#[derive(Debug)]
+pub struct PerProcess<T> {
     current: AtomicPtr<Made<T>>,
 }
 
+#[derive(Debug)]
 struct Made<T> {
     /// The process that made it.
     pid: u32,
     value: T,
 }
 
+impl<T: Default + Send + Sync> Default for PerProcess<T> {
+    fn default() -> PerProcess<T> {
+        PerProcess::new()
+    }
+}
+
 impl<T: Default + Send + Sync> PerProcess<T> {
+    /// Nothing is made yet.
     pub const fn new() -> PerProcess<T> {
         PerProcess { current: AtomicPtr::new(null_mut()) }
     }
@@ -49,11 +82,19 @@ impl<T: Default + Send + Sync> PerProcess<T> {
 
 /// A value that is made once and then kept, by forked children too. Whoever comes while another makes it makes it as well, and
 /// one of the two is kept: nobody waits, so that no child waits for a thread that it has not.
-pub(crate) struct Kept<T> {
+#[derive(Debug)]
+pub struct Kept<T> {
     value: AtomicPtr<T>,
 }
 
+impl<T: Send + Sync> Default for Kept<T> {
+    fn default() -> Kept<T> {
+        Kept::new()
+    }
+}
+
 impl<T: Send + Sync> Kept<T> {
+    /// Nothing is made yet.
     pub const fn new() -> Kept<T> {
         Kept { value: AtomicPtr::new(null_mut()) }
     }

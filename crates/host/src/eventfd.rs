@@ -1,24 +1,27 @@
-//! The descriptors that C programs poll: an eventfd that counts events. Reading it takes one.
+//! The descriptors that programs poll: an eventfd (eventfd(2)) that counts events. Reading it takes one.
 
 use std::ffi::c_int;
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use nic::Signal;
 
-use crate::ffi_guard::Errno;
-
 /// An event counter. The program sees its number, may poll it and may set O_NONBLOCK on it.
 #[derive(Clone, Debug)]
-pub(crate) struct Counter(Arc<OwnedFd>);
+pub struct Counter(Arc<OwnedFd>);
 
 impl Counter {
-    /// A counter at 0. EMFILE, ENFILE or ENOMEM where the system has no descriptor.
-    pub fn new() -> Result<Counter, Errno> {
+    /// A counter at 0.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE or ENOMEM where the system has no descriptor.
+    pub fn new() -> io::Result<Counter> {
         // SAFETY: no pointer; the result is checked.
         let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
         if fd < 0 {
-            return Err(Errno::last());
+            return Err(io::Error::last_os_error());
         }
         // SAFETY: a descriptor just made, owned by nobody else.
         Ok(Counter(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
@@ -53,7 +56,7 @@ impl Signal for Counter {
 ///
 /// Threads may be cancelled in here, which unwinds the caller's frames: they are `extern "C-unwind"` or plain Rust frames
 /// without destructors, and hold no lock.
-pub(crate) unsafe fn wait(fd: c_int) -> bool {
+pub unsafe fn wait(fd: c_int) -> bool {
     unsafe extern "C-unwind" {
         fn read(fd: c_int, buf: *mut std::ffi::c_void, count: usize) -> isize;
     }

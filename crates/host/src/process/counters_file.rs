@@ -3,7 +3,7 @@
 //!
 //! | name | what |
 //! |---|---|
-//! | `host.NAME` | [`host::Counters`]: packets and system calls |
+//! | `host.NAME` | [`crate::Counters`]: packets and system calls |
 //! | `node.NAME` | [`node::Counters`]: packets that no queue pair got, by reason |
 //! | `DEVICE.NAME` | [`nic::device::Counters`]: packets for queue pairs |
 //!
@@ -12,26 +12,19 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use crate::instance::Instance;
+use super::{Instance, environment};
 use crate::per_process::Kept;
 
-/// The file as it was named, made absolute: a daemon changes its directory.
+/// The file as it was named at first. A forked child inherits it.
 static FILE: Kept<Option<PathBuf>> = Kept::new();
 
-/// Remembers the file that the environment asks for. A forked child inherits it.
-pub(crate) fn remember_file() {
-    FILE.get_or_make(|| {
-        // SAFETY: a query without arguments in memory. A program with more rights than its user (ld.so(8), secure-execution
-        // mode) writes no file at the user's wish.
-        if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
-            return None;
-        }
-        std::path::absolute(std::env::var_os("VERBENA_COUNTERS")?).ok()
-    });
+/// Remembers the file that the environment asks for.
+pub(super) fn remember() {
+    FILE.get_or_make(environment::counters_file);
 }
 
 /// Writes the counters if the environment asked for it. Takes no lock that it would wait for.
-pub(crate) fn write(instance: &Instance) {
+pub(super) fn write(instance: &Instance) {
     let Some(Some(file)) = FILE.get() else { return };
     let name = file.to_string_lossy();
     let file = match name.contains("%p") {

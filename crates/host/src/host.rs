@@ -1,0 +1,250 @@
+//! A guest and the real world under it, running: how they start and stop, and what the threads of a program ask of them.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nic::cq::Stamp;
+use nic::{Cq, Error};
+use node::{Guest, Input};
+use transport::op::Completion;
+
+use crate::rx_socket::{Delivery, Drained};
+use crate::world::RealWorld;
+use crate::{progress, sys};
+
+/// What can be chosen about a host.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Send runs of equal packets with one system call (UDP_SEGMENT).
+    pub segmentation: bool,
+    /// Receive buffer of each socket in bytes; the kernel caps it at net.core.rmem_max.
+    pub receive_buffer_bytes: u32,
+    /// Send buffer of each socket in bytes; the kernel caps it at net.core.wmem_max.
+    pub send_buffer_bytes: u32,
+    /// After so many packets that came by way of another process a flow gets a socket of its own; at least 1.
+    pub promote_after: u32,
+    /// Called on the engine's thread after it caught a panic of the guest, with nothing of the host locked.
+    pub on_panic: fn(),
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            segmentation: true,
+            receive_buffer_bytes: 16 << 20,
+            send_buffer_bytes: 4 << 20,
+            promote_after: 4,
+            on_panic: || {},
+        }
+    }
+}
+
+/// A guest and the real world under it, running.
+///
+/// Dropping it stops it. In a forked child an inherited host is inert: its descriptors are closed, its calls do
+/// nothing, and dropping it touches neither threads nor descriptors.
+pub struct Host<G: Guest> {
+    world: Arc<RealWorld>,
+    guest: Arc<G>,
+    stop: Arc<AtomicBool>,
+    engine: Mutex<Option<JoinHandle<()>>>,
+    /// Polls in a row that brought packets and let no ACK go.
+    found: AtomicU32,
+}
+
+/// After so many polls in a row that bring packets their ACKs leave: a sender's window is wider.
+const POLLS_PER_ACK: u32 = 16;
+
+/// How often one poll looks for packets: about 100 us of small ones.
+const LOOKS: u32 = 64;
+
+/// How often a process that ends looks whether the engine has done what it was asked for.
+const EXIT_PAUSE: Duration = Duration::from_micros(20);
+
+impl<G: Guest> Host<G> {
+    /// Opens the world, makes the guest on it, tells it the interfaces ([`Input::Interfaces`]) and starts the engine
+    /// thread, named "verbena". Returns when that thread is at work: programs write over the C library's functions of memory
+    /// (libfabric's memory hooks: munmap and its like), and a thread that is just starting is in the midst of them.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused: descriptors (EMFILE, ENFILE), memory, netlink, a thread (EAGAIN).
+    pub fn start(
+        make_guest: impl FnOnce(Arc<RealWorld>) -> Arc<G>,
+        config: Config,
+    ) -> io::Result<Arc<Host<G>>> {
+        let world = Arc::new(RealWorld::open(config)?);
+        let guest = make_guest(world.clone());
+        guest.input(Instant::now(), Input::Interfaces(&world.interfaces()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let engine = {
+            let (world, guest, stop) = (world.clone(), guest.clone(), stop.clone());
+            let at_work = Arc::new(Barrier::new(2));
+            let thread = std::thread::Builder::new().name("verbena".to_owned());
+            let theirs = at_work.clone();
+            let engine = sys::with_signals_blocked(|| {
+                thread.spawn(move || progress::run(world, guest, &stop, theirs))
+            })?;
+            at_work.wait();
+            engine
+        };
+        Ok(Arc::new(Host { world, guest, stop, engine: Mutex::new(Some(engine)), found: AtomicU32::new(0) }))
+    }
+
+    /// The guest.
+    pub fn guest(&self) -> &Arc<G> {
+        &self.guest
+    }
+
+    /// The world under it.
+    pub fn world(&self) -> &Arc<RealWorld> {
+        &self.world
+    }
+
+    /// Whether this process started it; false in a forked child that inherited it.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        self.world.is_ours()
+    }
+
+    /// For a thread that found its completion queue empty: takes what arrived from the sockets to the guest, in the
+    /// calling thread; returns whether anything came. Where nothing did it costs one system call.
+    ///
+    /// While it is called again and again (within 200 us) the engine thread leaves those sockets to the caller. Call it
+    /// with no lock of the guest held. A panic in the guest comes through.
+    #[inline]
+    pub fn poll(&self) -> bool {
+        self.look() != Drained::Empty
+    }
+
+    /// The same for a thread that will not come back soon: where what arrived says nothing to the program (`says_something`), what it
+    /// waits for may lie behind that, or be the answer to it. So it looks again, 64 times at most, but not where
+    /// packets come in bulk, of which there is no end.
+    #[inline]
+    pub fn poll_until(&self, says_something: impl Fn() -> bool) {
+        let mut looks = 1;
+        while self.look() == (Drained::Some { bulk: false }) && looks < LOOKS && !says_something() {
+            looks += 1;
+        }
+    }
+
+    /// `ibv_poll_cq`: hands at most `most` completions to `each`, the oldest first; how many there were. Where the queue is empty what has
+    /// arrived is first taken from the sockets, in the calling thread ([`Host::poll`]). Call it with no lock of the guest held.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Cq::poll`].
+    #[inline]
+    pub fn poll_cq(&self, cq: &Cq, most: usize, each: impl FnMut(Completion)) -> Result<usize, Error> {
+        self.fill(cq);
+        cq.poll(most, each)
+    }
+
+    /// The same for one completion (`ibv_start_poll`, `ibv_next_poll`), with its time stamp; `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Cq::poll_one`].
+    #[inline]
+    pub fn poll_cq_one(&self, cq: &Cq) -> Result<Option<(Completion, Stamp)>, Error> {
+        self.fill(cq);
+        cq.poll_one()
+    }
+
+    /// Before a look at a queue: where it is empty, what has arrived is taken from the sockets. A completion of another queue is
+    /// news, too: the program may poll that next.
+    #[inline]
+    fn fill(&self, cq: &Cq) {
+        if cq.is_empty() {
+            let before = nic::cq::added();
+            self.poll_until(|| nic::cq::added() != before || !cq.is_empty());
+        }
+    }
+
+    #[inline]
+    fn look(&self) -> Drained {
+        if !self.is_ours() {
+            return Drained::Empty;
+        }
+        let RealWorld { clock, counters, rx_sockets, alarm, .. } = &*self.world;
+        let drained = rx_sockets.poll(&Delivery { guest: &*self.guest, clock, counters, alarm });
+        // One ACK for what is there and for what was there before, as long as the sender need not wait for it.
+        let found = drained != Drained::Empty;
+        let row = if found { self.found.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
+        if row == 0 || row >= POLLS_PER_ACK {
+            self.found.store(0, Ordering::Relaxed);
+            self.guest.release(true);
+        }
+        drained
+    }
+
+    /// For a thread whose process may end at once, after its last message: what it has sent to another process of this host may
+    /// lie in a socket of its own, and is handed on. Call it with no lock of the guest held.
+    pub fn drain_all(&self) {
+        if self.is_ours() {
+            let RealWorld { clock, counters, rx_sockets, alarm, .. } = &*self.world;
+            rx_sockets.drain_all(&Delivery { guest: &*self.guest, clock, counters, alarm });
+        }
+    }
+
+    /// For the end of the process, where other threads may hold any lock: the engine empties its sockets, and the caller waits for it for `limit`
+    /// at most.
+    pub fn drain_at_exit(&self, limit: Duration) {
+        let runs = self.engine.try_lock().is_ok_and(|engine| engine.is_some());
+        if !self.is_ours() || !runs || self.world.rx_sockets.is_empty() {
+            return;
+        }
+        let end = Instant::now() + limit;
+        self.world.sweep_asked.store(true, Ordering::Release);
+        self.world.alarm.bell.ring();
+        while self.world.sweep_asked.load(Ordering::Acquire) && Instant::now() < end {
+            std::thread::sleep(EXIT_PAUSE);
+        }
+    }
+
+    /// For a thread that polled and now is about to wait (on a completion channel): hands the sockets back to the
+    /// engine at once. Without it the engine takes them back up to 200 us later.
+    pub fn end_polling(&self) {
+        if self.is_ours() {
+            self.guest.release(true);
+            self.world.rx_sockets.end_polling(&self.world.reactor);
+        }
+    }
+
+    /// Stops the engine thread, waits until it has ended (unless it is the caller), and closes the sockets. Names are given
+    /// back by those who hold them. Further calls do nothing.
+    pub fn stop(&self) {
+        if !self.is_ours() {
+            return;
+        }
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(engine) = engine else { return };
+        self.stop.store(true, Ordering::Release);
+        self.world.alarm.bell.ring();
+        if engine.thread().id() != std::thread::current().id() {
+            // A panic of the engine itself: there is nothing left of it to tidy up.
+            let _ = engine.join();
+        }
+        self.world.close();
+    }
+}
+
+impl<G: Guest> Drop for Host<G> {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            self.stop();
+        } else if let Ok(mut engine) = self.engine.try_lock() {
+            // The thread does not exist in this process: a join handle must not even be dropped.
+            std::mem::forget(engine.take());
+        }
+    }
+}
+
+impl<G: Guest> std::fmt::Debug for Host<G> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("world", &self.world).finish_non_exhaustive()
+    }
+}

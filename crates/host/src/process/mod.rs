@@ -1,0 +1,197 @@
+//! The one instance of Verbena in a process: made by the first call that needs a device, never by loading the library. C functions
+//! and Rust code that are linked into one program find the same one, and with it one engine thread, one set of sockets and one
+//! connection manager a device.
+//!
+//! A forked child finds its parent's instance inert ([`Instance::is_ours`]) and makes its own. At exit the instance says to the
+//! peers what a kernel would say for the process, then writes the counters.
+//!
+//! | file | what |
+//! |---|---|
+//! | this one | [`Instance`], and how it begins and ends |
+//! | [`environment`] | the `VERBENA_*` variables that say what it is like |
+//! | `counters_file` | `VERBENA_COUNTERS`: what it counted, written at exit |
+
+mod counters_file;
+pub mod environment;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nic::{Device, Element, EventKind};
+use node::Node;
+
+use crate::per_process::PerProcess;
+use crate::{Config, Host, RealWorld};
+
+/// A host and its node, running.
+#[derive(Debug)]
+pub struct Instance {
+    /// The host; the node is its guest.
+    pub host: Arc<Host<Node<RealWorld>>>,
+    /// The user has been told why a port could not be opened.
+    explained: AtomicBool,
+    /// A panic was caught: what it left behind is not to be trusted.
+    fatal: AtomicBool,
+}
+
+impl Instance {
+    /// The node: devices and rdma_cm identifiers.
+    pub fn node(&self) -> &Arc<Node<RealWorld>> {
+        self.host.guest()
+    }
+
+    /// Whether this process made it; false in a forked child.
+    pub fn is_ours(&self) -> bool {
+        self.host.is_ours()
+    }
+
+    /// Whether new objects may be made on it.
+    ///
+    /// # Errors
+    ///
+    /// ENODEV in a forked child, EIO after a panic made the devices fatal ([`fail`]).
+    pub fn check(&self) -> io::Result<()> {
+        match () {
+            () if !self.is_ours() => Err(io::Error::from_raw_os_error(libc::ENODEV)),
+            () if self.fatal.load(Ordering::Acquire) => Err(io::Error::from_raw_os_error(libc::EIO)),
+            () => Ok(()),
+        }
+    }
+
+    /// Opens the UDP port of a device before its first packet. The one failure that a user can mend is explained, once, on
+    /// standard error.
+    ///
+    /// # Errors
+    ///
+    /// EADDRINUSE where the port belongs to another user or to the kernel's rdma_rxe; EADDRNOTAVAIL, EMFILE and others of the
+    /// system's; ENODEV in a forked child.
+    pub fn attach(&self, device: &Device) -> io::Result<()> {
+        self.node().attach(device).map_err(|e| {
+            if e.errno() == libc::EADDRINUSE && !self.explained.swap(true, Ordering::Relaxed) {
+                eprintln!(
+                    "verbena: UDP port 4791 of {} belongs to another user or to the kernel's rdma_rxe; \
+                     use an address or interface of its own (VERBENA_DEVICES=name=roce:interface)",
+                    device.config.interface_name
+                );
+            }
+            io::Error::from_raw_os_error(e.errno())
+        })
+    }
+
+    /// Takes every queue pair to the error state and tells the programs (IBV_EVENT_DEVICE_FATAL). Nothing new is made.
+    fn fail(&self) {
+        if self.fatal.swap(true, Ordering::AcqRel) || !self.is_ours() {
+            return;
+        }
+        let now = Instant::now();
+        for device in self.node().devices() {
+            device.announce(EventKind::DeviceFatal, Element::Device);
+            device.qps().iter().for_each(|qp| qp.fail(now));
+        }
+    }
+}
+
+/// A forked child makes its own, even where it was forked while another thread was making its parent's. The child must not drop the
+/// parent's: the parent still uses it.
+static CURRENT: PerProcess<Mutex<Option<Arc<Instance>>>> = PerProcess::new();
+
+/// The instance of this process, made if there is none. It lives until the process ends.
+///
+/// # Errors
+///
+/// ENOMEM where the heap has no room for it; those of [`Host::start`].
+pub fn get() -> io::Result<Arc<Instance>> {
+    let mut current = CURRENT.get().lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(instance) = &*current {
+        return Ok(instance.clone());
+    }
+    let instance = Arc::new(start()?);
+    *current = Some(instance.clone());
+    Ok(instance)
+}
+
+/// The instance of this process, if there is one and nobody is making another right now.
+pub fn try_get() -> Option<Arc<Instance>> {
+    CURRENT.get().try_lock().ok()?.clone()
+}
+
+/// A panic was caught in a call or on the engine thread: what it left half changed is not to be trusted. The instance, if there is one,
+/// becomes fatal: its queue pairs flush, IBV_EVENT_DEVICE_FATAL is told, and [`Instance::check`] fails from now on. Further
+/// calls do nothing. Call it with no lock of the instance held. A panic in here is caught as well.
+pub fn fail() {
+    let _ = catch_unwind(|| {
+        let current = CURRENT.get().lock().unwrap_or_else(PoisonError::into_inner).clone();
+        current.iter().for_each(|instance| instance.fail());
+    });
+}
+
+/// Whether the heap has so many bytes left. Rust ends the process where it gets no memory for something small, so whoever makes
+/// an object looks first. Another thread may take what was found here: then that is the end all the same.
+///
+/// # Errors
+///
+/// ENOMEM.
+pub fn room(bytes: usize) -> io::Result<()> {
+    // SAFETY: an allocation of its own, given back at once; the compiler does not see that nobody looks at it.
+    unsafe {
+        let found = std::hint::black_box(libc::malloc(bytes));
+        if found.is_null() {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        libc::free(found);
+    }
+    Ok(())
+}
+
+/// Of the heap, for a host with many devices: tables of regions, the engine thread.
+const ROOM: usize = 64 << 20;
+
+fn start() -> io::Result<Instance> {
+    room(ROOM)?;
+    let config = environment::config();
+    let make = |world: Arc<RealWorld>| {
+        let interfaces = world.interfaces();
+        for spec in config.devices.iter().flatten() {
+            if !interfaces.iter().any(|i| i.name == spec.interface) {
+                eprintln!(
+                    "verbena: VERBENA_DEVICES: {}: there is no interface '{}'",
+                    spec.name, spec.interface
+                );
+            }
+        }
+        Node::new(world, &config, &interfaces)
+    };
+    let host = Host::start(make, Config { on_panic: fail, ..Config::default() })?;
+    // A forked child inherits the function. No `Once`, which a child could inherit as taken; one thread at a time is here.
+    static AT_EXIT: AtomicBool = AtomicBool::new(false);
+    if !AT_EXIT.load(Ordering::Relaxed) {
+        // SAFETY: a function that lives as long as the process: a shared object with this crate is linked with -z nodelete.
+        unsafe { libc::atexit(at_exit) };
+        AT_EXIT.store(true, Ordering::Relaxed);
+    }
+    counters_file::remember();
+    Ok(Instance { host, explained: AtomicBool::new(false), fatal: AtomicBool::new(false) })
+}
+
+/// How long a process that ends takes at most to hand on what it has sent to others of its host.
+const LAST_SWEEP: Duration = Duration::from_millis(20);
+/// Of the heap, for what is done at exit.
+const EXIT_ROOM: usize = 1 << 16;
+
+/// Runs in `exit`, while other threads go on and may hold any lock: it waits for none.
+extern "C" fn at_exit() {
+    let leave = || {
+        // With the heap at its end nothing can be said, and the process shall end as it wished to.
+        if let (Some(instance), Ok(())) = (try_get(), room(EXIT_ROOM)) {
+            instance.node().on_exit(Instant::now());
+            instance.host.drain_at_exit(LAST_SWEEP);
+            counters_file::write(&instance);
+        }
+    };
+    if catch_unwind(AssertUnwindSafe(leave)).is_err() {
+        fail();
+    }
+}
