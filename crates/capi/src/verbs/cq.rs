@@ -257,14 +257,11 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Cq::of(cq) };
         let most = usize::try_from(num_entries).map_err(|_| Errno(libc::EINVAL))?;
-        if ours.nic.is_empty() {
-            fetch(ours);
-        }
         if !ours.instance.is_ours() {
             return Err(Errno(libc::ENODEV));
         }
         let mut at = wc;
-        let n = ours.nic.poll(most, |completion| {
+        let n = ours.instance.host.poll_cq(&ours.nic, most, |completion| {
             // SAFETY: at most `num_entries` places, which the caller gives.
             unsafe {
                 at.write(convert(&completion));
@@ -273,14 +270,6 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
         })?;
         Ok(n as c_int)
     })
-}
-
-/// Takes what has arrived from the sockets, for an empty queue. A completion of another queue is news, too: the program may poll that
-/// next.
-#[inline]
-pub(crate) fn fetch(ours: &Cq) {
-    let before = nic::cq::added();
-    ours.instance.host.poll_until(|| nic::cq::added() != before || !ours.nic.is_empty());
 }
 
 pub(crate) fn convert(c: &Completion) -> ibv_wc {

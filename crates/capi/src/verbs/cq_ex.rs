@@ -124,10 +124,7 @@ fn set_functions(c: &mut ibv_cq_ex) {
 ///
 /// A queue of ours, taken by this thread.
 unsafe fn advance(current: *mut ibv_cq_ex, ours: &Cq) -> Result<(), Errno> {
-    if ours.nic.is_empty() {
-        cq::fetch(ours);
-    }
-    let (completion, stamp) = ours.nic.poll_one()?.ok_or(Errno(libc::ENOENT))?;
+    let (completion, stamp) = ours.instance.host.poll_cq_one(&ours.nic)?.ok_or(Errno(libc::ENOENT))?;
     // SAFETY: as the caller says.
     unsafe {
         (*current).wr_id = completion.wr_id;
