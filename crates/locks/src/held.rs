@@ -1,0 +1,53 @@
+//! What the calling thread holds: a bit for each rank.
+
+use std::cell::Cell;
+use std::panic::Location;
+
+use crate::Rank;
+
+thread_local! {
+    /// Without a destructor, so that locks can be taken while the thread ends, too.
+    static HELD: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A rank that this thread holds until this is dropped.
+pub(crate) struct Held {
+    /// 0 where the thread held another lock of the rank before.
+    bit: u64,
+}
+
+/// Asserts that a lock of `rank` may be waited for.
+#[inline]
+#[track_caller]
+pub(crate) fn check(rank: Rank) {
+    let held = HELD.get();
+    let later = held >> rank as u32;
+    // While a panic unwinds, a second one would end the process.
+    if later != 0 && !std::thread::panicking() {
+        wrong(rank, rank as u32 + later.trailing_zeros(), Location::caller());
+    }
+}
+
+#[cold]
+fn wrong(rank: Rank, held: u32, at: &Location<'_>) -> ! {
+    let held = Rank::ALL.iter().find(|other| **other as u32 == held);
+    panic!("{at} takes the lock {rank:?} while its thread holds {held:?}: see locks::Rank for the order");
+}
+
+impl Held {
+    /// Notes a lock that has been taken.
+    #[inline]
+    pub(crate) fn new(rank: Rank) -> Held {
+        let held = HELD.get();
+        let bit = (1 << rank as u32) & !held;
+        HELD.set(held | bit);
+        Held { bit }
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    fn drop(&mut self) {
+        HELD.set(HELD.get() & !self.bit);
+    }
+}

@@ -1,0 +1,28 @@
+//! The locks of a host, each with a rank, and the one order in which they are taken: [`Rank`].
+//!
+//! A thread that holds a lock takes only locks of later ranks, and never two of one rank: not two queue pairs, not two completion
+//! queues. So no two threads can wait for each other. In builds with debug assertions each thread knows what it holds, and a lock
+//! that is taken out of order panics with both ranks and the place; so every test run checks the order. In release builds
+//! [`Mutex`] and [`RwLock`] are those of the standard library and a rank is nothing.
+//!
+//! A lock of a thread that panicked is taken all the same: whoever catches the panic (the engine thread, the C functions) gives up the
+//! instance as a whole, and until then calls go on as far as they can.
+//!
+//! | file | what |
+//! |---|---|
+//! | `rank` | the order |
+//! | `mutex`, `rwlock` | the two kinds of lock |
+//! | `held` | what a thread holds; debug assertions only |
+#![forbid(unsafe_code)]
+
+#[cfg(debug_assertions)]
+mod held;
+mod mutex;
+mod rank;
+mod rwlock;
+#[cfg(test)]
+mod tests;
+
+pub use mutex::{Mutex, MutexGuard};
+pub use rank::Rank;
+pub use rwlock::{ReadGuard, RwLock, WriteGuard};

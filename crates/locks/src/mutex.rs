@@ -1,0 +1,126 @@
+//! A mutex with a rank.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{PoisonError, TryLockError};
+
+use crate::Rank;
+#[cfg(debug_assertions)]
+use crate::held::{self, Held};
+
+/// A [`std::sync::Mutex`] that has its place in the order of all locks.
+///
+/// ```
+/// use locks::{Mutex, Rank};
+///
+/// let (qp, cq) = (Mutex::new(Rank::Qp, 1), Mutex::new(Rank::Cq, 2));
+/// let qp = qp.lock();
+/// assert_eq!(*qp + *cq.lock(), 3);
+/// ```
+///
+/// Two of one rank are never held at once:
+///
+/// ```should_panic
+/// # use locks::{Mutex, Rank};
+/// let (one, other) = (Mutex::new(Rank::Qp, 1), Mutex::new(Rank::Qp, 2));
+/// let _one = one.lock();
+/// let _other = other.lock();
+/// # if !cfg!(debug_assertions) { panic!("release builds do not look") }
+/// ```
+pub struct Mutex<T> {
+    #[cfg(debug_assertions)]
+    rank: Rank,
+    inner: std::sync::Mutex<T>,
+}
+
+/// A [`Mutex`] held; dropping it gives it back.
+#[must_use = "dropped at once it guards nothing"]
+pub struct MutexGuard<'a, T> {
+    inner: std::sync::MutexGuard<'a, T>,
+    #[cfg(debug_assertions)]
+    _held: Held,
+}
+
+impl<T> Mutex<T> {
+    /// A mutex at `rank` around `value`.
+    #[inline]
+    pub const fn new(rank: Rank, value: T) -> Mutex<T> {
+        let _ = rank;
+        Mutex {
+            #[cfg(debug_assertions)]
+            rank,
+            inner: std::sync::Mutex::new(value),
+        }
+    }
+
+    /// Waits until no other thread holds it, and takes it.
+    ///
+    /// # Panics
+    ///
+    /// With debug assertions, where the calling thread holds a lock of the same rank or of a later one.
+    #[inline]
+    #[track_caller]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        #[cfg(debug_assertions)]
+        held::check(self.rank);
+        self.guard(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes it where no other thread holds it. It waits for nobody, and so is allowed whatever the thread holds.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Some(self.guard(inner)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(self.guard(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// What it guards, for whoever has the mutex to himself.
+    #[inline]
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it guarded.
+    #[inline]
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn guard<'a>(&self, inner: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        MutexGuard {
+            inner,
+            #[cfg(debug_assertions)]
+            _held: Held::new(self.rank),
+        }
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}

@@ -1,0 +1,118 @@
+//! The order of all locks.
+
+macro_rules! ranks {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// What a lock guards, and its place in the order: a thread that holds one takes only those further down.
+        ///
+        /// | group | why there |
+        /// |---|---|
+        /// | the process | whoever makes or ends the instance may need anything of it |
+        /// | receiving | a packet is dispatched under the token of the socket that brought it, so that packets keep their order |
+        /// | connections | the connection manager's outputs move queue pairs and push events; nothing of a queue pair calls it |
+        /// | the adapter | what a queue pair needs while it is locked comes after it: receives, then completions, then events |
+        /// | the system | sockets and netlink: asked by all above, and calling nobody. The reactor is last, as whoever opens or closes a descriptor tells it |
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        #[repr(u8)]
+        pub enum Rank {
+            $($(#[$doc])+ $name,)+
+        }
+
+        impl Rank {
+            /// All of them, the first to be taken first.
+            pub const ALL: &[Rank] = &[$(Rank::$name,)+];
+        }
+    };
+}
+
+ranks! {
+    /// The process: its one instance, held while that is made.
+    Instance,
+    /// The process: the engine thread's handle.
+    Engine,
+
+    /// Receiving: a socket's receive token, held while what was read is dispatched.
+    ReceiveToken,
+    /// Receiving: the buffer of a socket that takes in whole frames, likewise.
+    FrameReceiver,
+
+    /// Connections: the connection manager of all devices: its connections, listeners, resolutions.
+    ConnectionManager,
+    /// Connections: the list of all identifiers.
+    Identifiers,
+    /// Connections: an rdma_cm identifier.
+    Identifier,
+    /// Connections: what strangers have been granted.
+    Strangers,
+    /// Connections: the devices of a node. Held for reading while delayed ACKs leave.
+    Devices,
+
+    /// The adapter: XRC domains by their files.
+    XrcDomains,
+    /// The adapter: multicast groups and their members. Held while the group's socket is opened.
+    MulticastGroups,
+    /// The adapter: flow rules. Held while frames begin to be received.
+    FlowRules,
+    /// The adapter: a queue pair.
+    Qp,
+    /// The adapter: a work queue of an indirection table.
+    WorkQueue,
+    /// The adapter: queue pairs by their numbers.
+    Qps,
+    /// The adapter: shared receive queues by their numbers.
+    Srqs,
+    /// The adapter: the tags of a shared receive queue.
+    TagList,
+    /// The adapter: a shared receive queue.
+    Srq,
+    /// The adapter: a completion queue.
+    Cq,
+    /// The adapter: binding and invalidating of memory windows.
+    Binding,
+    /// The adapter: the free slots of the table of memory regions.
+    FreeSlots,
+    /// The adapter: congestion windows by their destinations.
+    CongestionWindows,
+    /// The adapter: the pace of a port.
+    Pace,
+    /// The adapter: queue pairs that hold an ACK back.
+    DelayedAcks,
+    /// The adapter: queue pairs that wait for their turn.
+    Turns,
+    /// The adapter: timers of queue pairs.
+    Timers,
+    /// The adapter: completion queues that hold an event back.
+    ModeratedCqs,
+    /// The adapter: who wants to be told what concerns a device.
+    Listeners,
+    /// The adapter: completion channels, event channels and asynchronous events: what a program fetches.
+    EventQueue,
+    /// The adapter: numbers of queue pairs and communication ids. Held while a block of them is claimed.
+    NumberBlocks,
+
+    /// The system: work of a storage until a thread takes it.
+    Storage,
+    /// The system: who waits for which neighbour.
+    Neighbours,
+    /// The system: the socket for notifications about interfaces.
+    InterfaceChanges,
+    /// The system: the socket for questions to the kernel, held until the answer is there.
+    NetlinkRequests,
+    /// The system: the interfaces as they are now.
+    Interfaces,
+    /// The system: the list of sockets that receive.
+    RxSockets,
+    /// The system: whether the engine is told of a socket's packets.
+    Armed,
+    /// The system: the sockets that send.
+    TxSockets,
+    /// The system: the sockets for whole frames.
+    FrameSockets,
+    /// The system: the processes that bear names we use.
+    Bearers,
+    /// The system: a spare socket to connect to the next of them.
+    SpareSocket,
+    /// The system: the processes that are connected to a name of ours.
+    Connections,
+    /// The system: what the engine waits for.
+    Reactor,
+}

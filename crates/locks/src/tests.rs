@@ -1,0 +1,91 @@
+//! What debug builds notice.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::{Mutex, Rank, RwLock};
+
+/// Whether taking a lock is refused.
+fn refused<T>(take: impl FnOnce() -> T) -> bool {
+    catch_unwind(AssertUnwindSafe(|| drop(take()))).is_err()
+}
+
+#[test]
+fn a_rank_fits_a_bit() {
+    assert!(Rank::ALL.len() <= 64);
+    assert!(Rank::ALL.is_sorted());
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_lock_of_an_earlier_rank_is_refused_while_a_later_one_is_held() {
+    let (qp, cq) = (Mutex::new(Rank::Qp, ()), Mutex::new(Rank::Cq, ()));
+    let held = cq.lock();
+    assert!(refused(|| qp.lock()));
+    drop(held);
+    let _qp = qp.lock();
+    assert!(!refused(|| cq.lock()));
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn two_queue_pairs_are_never_held_at_once() {
+    let (one, other) = (Mutex::new(Rank::Qp, ()), Mutex::new(Rank::Qp, ()));
+    let _one = one.lock();
+    assert!(refused(|| other.lock()));
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn whoever_reads_does_not_read_again() {
+    let devices = RwLock::new(Rank::Devices, ());
+    let held = devices.read();
+    assert!(refused(|| devices.read()));
+    drop(held);
+    assert!(!refused(|| devices.write()));
+    let manager = Mutex::new(Rank::ConnectionManager, ());
+    let _held = devices.write();
+    assert!(refused(|| manager.lock()));
+}
+
+#[test]
+fn a_lock_that_is_tried_waits_for_nobody_and_may_be_taken_in_any_order() {
+    let (manager, qp) = (Mutex::new(Rank::ConnectionManager, 1), Mutex::new(Rank::Qp, 2));
+    let devices = RwLock::new(Rank::Devices, 3);
+    let _qp = qp.lock();
+    assert!(qp.try_lock().is_none());
+    let (manager, devices) = (manager.try_lock(), devices.try_read());
+    assert_eq!((manager.map(|n| *n), devices.map(|n| *n)), (Some(1), Some(3)));
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_second_lock_of_a_rank_that_was_tried_leaves_the_first_one_noted() {
+    let (one, other) = (Mutex::new(Rank::Qp, ()), Mutex::new(Rank::Qp, ()));
+    let _one = one.lock();
+    drop(other.try_lock());
+    assert!(refused(|| other.lock()));
+}
+
+#[test]
+fn what_a_panic_left_locked_is_taken_all_the_same() {
+    let (queue, sockets) = (Mutex::new(Rank::Cq, 1), RwLock::new(Rank::TxSockets, 2));
+    assert!(refused(|| {
+        let (_queue, _sockets) = (queue.lock(), sockets.write());
+        panic!("with both held");
+    }));
+    assert_eq!(*queue.lock(), 1);
+    assert_eq!(queue.try_lock().map(|n| *n), Some(1));
+    assert_eq!(*sockets.read(), 2);
+    assert_eq!(*sockets.write(), 2);
+    assert_eq!(queue.into_inner(), 1);
+}
+
+#[test]
+fn each_thread_has_its_own() {
+    let (qp, cq) = (Mutex::new(Rank::Qp, 0), Mutex::new(Rank::Cq, ()));
+    let _cq = cq.lock();
+    std::thread::scope(|scope| {
+        scope.spawn(|| *qp.lock() += 1);
+    });
+    assert_eq!(*qp.try_lock().expect("nobody holds it"), 1);
+}
