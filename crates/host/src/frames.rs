@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Instant;
 
+use locks::{Mutex, Rank, RwLock};
 use nic::qp::raw_packet::MAX_FRAME;
 use node::{Guest, Input};
 
@@ -22,7 +23,6 @@ const TAG_LEN: usize = 4;
 const ADDRESSES_LEN: usize = 12;
 
 /// The interfaces whose frames somebody sends or wants, by their index.
-#[derive(Default)]
 pub(crate) struct Frames(RwLock<HashMap<u32, Open>>);
 
 struct Open {
@@ -45,10 +45,16 @@ struct Receiver {
     dropped: u32,
 }
 
+impl Default for Frames {
+    fn default() -> Frames {
+        Frames(RwLock::new(Rank::FrameSockets, HashMap::new()))
+    }
+}
+
 impl Frames {
     /// Opens the socket that sends, for one more user. The error is an errno.
     pub(crate) fn open(&self, interface: u32) -> Result<(), i32> {
-        let mut open = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.0.write();
         if let Some(open) = open.get_mut(&interface) {
             open.users += 1;
             return Ok(());
@@ -60,7 +66,7 @@ impl Frames {
 
     /// Undoes [`Frames::open`].
     pub(crate) fn close(&self, interface: u32, reactor: &Reactor) {
-        let mut open = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.0.write();
         let Some(entry) = open.get_mut(&interface) else { return };
         entry.users -= 1;
         if entry.users == 0
@@ -72,7 +78,7 @@ impl Frames {
 
     /// Sends a frame; the error is an errno.
     pub(crate) fn send(&self, interface: u32, frame: &[u8], counters: &Counters) -> Result<(), i32> {
-        let open = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.0.read();
         let sender = open.get(&interface).map(|open| open.sender.clone()).ok_or(libc::ENODEV)?;
         drop(open);
         match packet::send(&sender, frame) {
@@ -95,7 +101,7 @@ impl Frames {
         config: &Config,
         reactor: &Reactor,
     ) -> Result<(), i32> {
-        let mut open = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.0.write();
         let open = open.get_mut(&interface).ok_or(libc::ENODEV)?;
         if let Some(socket) = open.watched.take() {
             reactor.remove(socket.token, &socket.fd);
@@ -109,7 +115,7 @@ impl Frames {
 
     /// Closes everything.
     pub(crate) fn close_all(&self, reactor: &Reactor) {
-        let open = std::mem::take(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner));
+        let open = std::mem::take(&mut *self.0.write());
         for socket in open.into_values().filter_map(|open| open.watched) {
             reactor.remove(socket.token, &socket.fd);
         }
@@ -121,7 +127,7 @@ impl FrameSocket {
         let fd = packet::receiver(interface)?;
         buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes);
         let bytes = vec![0; TAG_LEN + MAX_FRAME].into_boxed_slice();
-        let receiver = Mutex::new(Receiver { bytes, dropped: 0 });
+        let receiver = Mutex::new(Rank::FrameReceiver, Receiver { bytes, dropped: 0 });
         let socket = Arc::new(FrameSocket { fd, token: reactor.token(), interface, receiver });
         reactor.add(socket.token, &socket.fd, IN, Source::Frames(socket.clone()))?;
         Ok(socket)
@@ -129,7 +135,7 @@ impl FrameSocket {
 
     /// Reads at most `limit` frames and hands them to the guest, in order.
     pub(crate) fn drain<G: Guest>(&self, limit: usize, guest: &G, counters: &Counters) {
-        let mut receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut receiver = self.receiver.lock();
         for _ in 0..limit {
             match self.read(&mut receiver, guest, counters) {
                 Ok(()) => {}

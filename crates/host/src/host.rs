@@ -2,10 +2,11 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use locks::{Mutex, Rank};
 use nic::cq::Stamp;
 use nic::{Cq, Error};
 use node::{Guest, Input};
@@ -91,7 +92,8 @@ impl<G: Guest> Host<G> {
             at_work.wait();
             engine
         };
-        Ok(Arc::new(Host { world, guest, stop, engine: Mutex::new(Some(engine)), found: AtomicU32::new(0) }))
+        let engine = Mutex::new(Rank::Engine, Some(engine));
+        Ok(Arc::new(Host { world, guest, stop, engine, found: AtomicU32::new(0) }))
     }
 
     /// The guest.
@@ -193,7 +195,7 @@ impl<G: Guest> Host<G> {
     /// For the end of the process, where other threads may hold any lock: the engine empties its sockets, and the caller waits for it for `limit`
     /// at most.
     pub fn drain_at_exit(&self, limit: Duration) {
-        let runs = self.engine.try_lock().is_ok_and(|engine| engine.is_some());
+        let runs = self.engine.try_lock().is_some_and(|engine| engine.is_some());
         if !self.is_ours() || !runs || self.world.rx_sockets.is_empty() {
             return;
         }
@@ -220,7 +222,7 @@ impl<G: Guest> Host<G> {
         if !self.is_ours() {
             return;
         }
-        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let engine = self.engine.lock().take();
         let Some(engine) = engine else { return };
         self.stop.store(true, Ordering::Release);
         self.world.alarm.bell.ring();
@@ -236,7 +238,7 @@ impl<G: Guest> Drop for Host<G> {
     fn drop(&mut self) {
         if self.is_ours() {
             self.stop();
-        } else if let Ok(mut engine) = self.engine.try_lock() {
+        } else if let Some(mut engine) = self.engine.try_lock() {
             // The thread does not exist in this process: a join handle must not even be dropped.
             std::mem::forget(engine.take());
         }

@@ -1,8 +1,9 @@
 //! Network interfaces and their addresses, by netlink (rtnetlink(7)), now and as they change.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
+use locks::{Mutex, MutexGuard, Rank, RwLock};
 use node::world::Interface;
 
 use crate::netlink::{Message, Netlink, u32_at};
@@ -60,25 +61,25 @@ impl Interfaces {
     pub(crate) fn open(requests: &mut Netlink) -> Result<Interfaces, i32> {
         let groups = [libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
         let changes = Netlink::for_notifications(&groups).map_err(|error| sys::errno(&error))?;
-        let current = RwLock::new(Arc::new(read(requests)?));
-        Ok(Interfaces { current, changes: Mutex::new(changes) })
+        let current = RwLock::new(Rank::Interfaces, Arc::new(read(requests)?));
+        Ok(Interfaces { current, changes: Mutex::new(Rank::InterfaceChanges, changes) })
     }
 
     pub(crate) fn current(&self) -> Arc<Known> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.read().clone()
     }
 
     /// The descriptor to wait on.
-    pub(crate) fn changes(&self) -> std::sync::MutexGuard<'_, Netlink> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn changes(&self) -> MutexGuard<'_, Netlink> {
+        self.changes.lock()
     }
 
     /// Takes the notifications that have come; the interfaces where they differ from those known.
     pub(crate) fn follow(&self, requests: &Mutex<Netlink>) -> Option<Arc<Known>> {
         // What they say is not looked at: they can be lost (ENOBUFS), the tables themselves can not.
         let _ = self.changes().notifications(|_| {});
-        let known = read(&mut requests.lock().unwrap_or_else(PoisonError::into_inner)).ok()?;
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let known = read(&mut requests.lock()).ok()?;
+        let mut current = self.current.write();
         if **current == known {
             return None;
         }

@@ -36,6 +36,21 @@
 //!
 //! Beside packets: the guest's timers run in the engine thread, which the guest wakes by the world's `wake_at` (`alarm`); changes of interfaces
 //! and neighbours, and the ends of other processes, come to it through the `reactor`.
+//!
+//! # Locks
+//!
+//! [`locks::Rank`] is the order of all locks, from the process's instance to the reactor. In short, as it is taken:
+//!
+//! receive token (this crate), connection manager, identifier, devices (`node`), queue pair, shared receive queue, completion queue,
+//! channel or event queue (`nic`), then this crate's own: netlink, the lists of sockets, names, the reactor.
+//!
+//! So a packet may do anything while its socket's token is held; the connection manager moves queue pairs and pushes events while it is
+//! locked; a queue pair sends while it is locked; and nothing in this crate calls the guest with one of its own locks held but the
+//! token. A thread holds one token, one identifier and one queue pair at most. Completions are told of when queue pairs and
+//! completion queues are unlocked (`nic::cq`).
+//!
+//! Questions to the kernel (routes, names of ports) are asked under the identifier's lock by `node::Node::bind` and its like. They come
+//! after it in the order, so nothing waits in a circle; but whoever wants that identifier waits for the kernel.
 
 mod alarm;
 mod clock;

@@ -5,9 +5,10 @@
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use locks::{Mutex, MutexGuard, Rank};
 use node::Name;
 use node::world::{Claim, ClaimError, Datagram};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
@@ -31,7 +32,6 @@ const QUEUE_BYTES: u32 = 1 << 21;
 const ACCEPTS_PER_EVENT: usize = 32;
 
 /// The processes that bear names we use.
-#[derive(Default)]
 pub(crate) struct Names {
     bearers: Mutex<HashMap<Name, Arc<Bearer>>>,
     /// A socket that is connected to nobody, for the next name: most that strangers make us look for are nobody's.
@@ -95,7 +95,8 @@ pub(crate) fn claim(name: Name, reactor: &Arc<Reactor>) -> Result<Box<dyn Claim>
         socket.set_nonblocking(true)?;
         socket.bind(&address(name)?)?;
         socket.listen(BACKLOG)?;
-        let listener = Arc::new(Listener { fd, token: reactor.token(), connections: Mutex::default() });
+        let connections = Mutex::new(Rank::Connections, Connections::default());
+        let listener = Arc::new(Listener { fd, token: reactor.token(), connections });
         reactor.add(
             listener.token,
             &listener.fd,
@@ -123,6 +124,15 @@ pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
     names.sort_unstable();
     names.dedup();
     names
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        Names {
+            bearers: Mutex::new(Rank::Bearers, HashMap::new()),
+            spare: Mutex::new(Rank::SpareSocket, None),
+        }
+    }
 }
 
 impl Names {
@@ -203,7 +213,7 @@ impl Names {
 
     /// Forgets all bearers.
     pub(crate) fn close(&self, reactor: &Reactor) {
-        *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.spare.lock() = None;
         for (_, bearer) in self.lock().drain() {
             reactor.remove(bearer.token, &bearer.fd);
         }
@@ -228,11 +238,11 @@ impl Names {
     }
 
     fn connect(&self, name: Name, token: u64) -> io::Result<Bearer> {
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let spare = self.spare.lock().take();
         let fd = spare.map_or_else(unconnected, Ok)?;
         if let Err(error) = SockRef::from(&fd).connect(&address(name)?) {
             if error.kind() == io::ErrorKind::ConnectionRefused {
-                *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(fd);
+                *self.spare.lock() = Some(fd);
             }
             return Err(error);
         }
@@ -249,7 +259,7 @@ impl Names {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Name, Arc<Bearer>>> {
-        self.bearers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bearers.lock()
     }
 }
 
@@ -294,7 +304,7 @@ impl Listener {
     }
 
     fn lock(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connections.lock()
     }
 }
 

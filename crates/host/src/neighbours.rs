@@ -6,9 +6,9 @@
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use locks::{Mutex, MutexGuard, Rank};
 use node::world::Route;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
@@ -39,7 +39,6 @@ const USABLE: u16 = libc::NUD_REACHABLE
     | libc::NUD_PERMANENT;
 
 /// Who waits for which neighbour.
-#[derive(Default)]
 pub(crate) struct Neighbours {
     state: Mutex<State>,
 }
@@ -66,6 +65,12 @@ struct Waiting {
 struct Neighbour {
     interface: u32,
     address: IpAddr,
+}
+
+impl Default for Neighbours {
+    fn default() -> Neighbours {
+        Neighbours { state: Mutex::new(Rank::Neighbours, State::default()) }
+    }
 }
 
 impl Neighbours {
@@ -153,7 +158,7 @@ impl Neighbours {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -239,7 +244,7 @@ fn ask(requests: &Mutex<Netlink>, neighbour: Neighbour, mut told: impl FnMut(&Me
     body.extend_from_slice(&neighbour.interface.to_ne_bytes());
     body.extend_from_slice(&[0; 4]);
     put_attribute(&mut body, libc::NDA_DST, &address);
-    let mut requests = requests.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut requests = requests.lock();
     // ENOENT: no such neighbour. EOPNOTSUPP and EINVAL before Linux 5.0: found out as if there were none.
     let _ = requests.ask(libc::RTM_GETNEIGH, &body, |message| told(&message));
 }

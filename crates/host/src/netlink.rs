@@ -11,6 +11,11 @@
 //! then a structure that the type determines, then attributes: 2 bytes of length (these four included), 2 of type, the
 //! value, padding to 4. All in the byte order of the machine. Only the attributes asked for are looked at, so that what
 //! newer kernels add or lengthen does no harm.
+//!
+//! That is why these bytes are ours. netlink-packet-route (0.34 was looked at) decodes every attribute of a message, statistics, virtual
+//! functions and drivers' own included, and fails as a whole where it cannot decode one: an interface would be missing for the sake of
+//! what nobody asked for. We look at fourteen attributes of four kinds of message. Framing alone, netlink-packet-core's part, is thirty
+//! lines here and would be no fewer with it.
 
 use std::io;
 use std::mem::size_of;

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use locks::{Mutex, MutexGuard, Rank};
 
 use crate::frames::FrameSocket;
 use crate::names::{Bearer, Connection, Listener};
@@ -52,7 +54,11 @@ pub(crate) struct Reactor {
 
 impl Reactor {
     pub(crate) fn new() -> io::Result<Reactor> {
-        Ok(Reactor { epoll: Epoll::new()?, sources: Mutex::default(), next: AtomicU64::new(1) })
+        Ok(Reactor {
+            epoll: Epoll::new()?,
+            sources: Mutex::new(Rank::Reactor, HashMap::new()),
+            next: AtomicU64::new(1),
+        })
     }
 
     /// A token for [`Reactor::add`].
@@ -105,7 +111,7 @@ impl Reactor {
         self.epoll.wait(events, timeout)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Source>> {
-        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Source>> {
+        self.sources.lock()
     }
 }

@@ -10,9 +10,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Instant;
 
+use locks::{Mutex, Rank};
 use node::world::{Datagram, Hold};
 use node::{Guest, Input};
 
@@ -109,17 +109,20 @@ impl RxSocket {
             dest,
             interface,
             peer,
-            receiver: Mutex::new(Receiver {
-                // The longest UDP datagram, and so the longest that segments are put together to.
-                bytes: vec![0; 1 << 16].into_boxed_slice(),
-                dropped: 0,
-                management: Management::new(peer.is_some()),
-                passed_over: 0,
-            }),
+            receiver: Mutex::new(
+                Rank::ReceiveToken,
+                Receiver {
+                    // The longest UDP datagram, and so the longest that segments are put together to.
+                    bytes: vec![0; 1 << 16].into_boxed_slice(),
+                    dropped: 0,
+                    management: Management::new(peer.is_some()),
+                    passed_over: 0,
+                },
+            ),
             lease: Lease::default(),
             delivered_at: AtomicU64::new(0),
             backlog: AtomicBool::new(false),
-            armed: Mutex::new(true),
+            armed: Mutex::new(Rank::Armed, true),
         }
     }
 
@@ -132,19 +135,15 @@ impl RxSocket {
         to: &Delivery<'_, G>,
     ) -> Drained {
         match self.receiver.try_lock() {
-            Ok(mut receiver) => self.drain_with(&mut receiver, limit, polled, to),
-            // A guest that panicked left no half-done work in here.
-            Err(TryLockError::Poisoned(poisoned)) => {
-                self.drain_with(&mut poisoned.into_inner(), limit, polled, to)
-            }
-            Err(TryLockError::WouldBlock) => Drained::Busy,
+            Some(mut receiver) => self.drain_with(&mut receiver, limit, polled, to),
+            None => Drained::Busy,
         }
     }
 
     /// For the engine, holding no lock: waits until it has the token, then reads at most `limit` times and dispatches. Where it
     /// runs on the processor of the very thread that holds it, trying again would only keep that thread from going on.
     pub(crate) fn drain_in_turn<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
-        let mut receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut receiver = self.receiver.lock();
         self.drain_with(&mut receiver, limit, None, to)
     }
 
@@ -326,7 +325,7 @@ impl RxSocket {
     }
 
     fn set_armed(&self, to: bool, reactor: &Reactor) {
-        let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut armed = self.armed.lock();
         if *armed != to {
             *armed = to;
             if to {

@@ -9,11 +9,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use locks::{Mutex, MutexGuard, Rank};
 use node::Guest;
 
 use crate::Config;
@@ -57,7 +58,6 @@ fn next_hot(hot: &[Arc<RxSocket>], turn: u32, now: u64) -> usize {
 }
 
 /// All sockets that receive.
-#[derive(Default)]
 pub(crate) struct RxSockets {
     state: Mutex<State>,
     lineup: ArcSwap<Lineup>,
@@ -88,6 +88,17 @@ pub(crate) struct Opener<'a> {
     pub(crate) clock: &'a Clock,
     pub(crate) reactor: &'a Reactor,
     pub(crate) counters: &'a Counters,
+}
+
+impl Default for RxSockets {
+    fn default() -> RxSockets {
+        RxSockets {
+            state: Mutex::new(Rank::RxSockets, State::default()),
+            lineup: ArcSwap::default(),
+            turn: AtomicU32::new(0),
+            polled_at: AtomicU64::new(0),
+        }
+    }
 }
 
 impl RxSockets {
@@ -371,6 +382,6 @@ impl RxSockets {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

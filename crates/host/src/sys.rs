@@ -1,4 +1,8 @@
 //! The system calls that neither the standard library nor socket2 offers, as safe functions.
+//!
+//! By libc and not by rustix, whose 1.1 has no place for two of them: its credentials of a peer (SO_PEERCRED) cannot hold process
+//! 0, which is what the kernel says of one in another PID namespace, and its `epoll::wait` counts in milliseconds, or with its feature
+//! `linux_5_11` works on no older kernel. For the rest, the user's number among it, a second crate for system calls is one too many.
 
 use std::ffi::{CStr, c_ulong};
 use std::io;

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use locks::{Rank, RwLock};
 use nic::Path;
 use node::{Guest, Input};
 use socket2::{MsgHdr, SockAddr, SockRef};
@@ -41,7 +42,6 @@ const DETOURS_APART: Duration = Duration::from_millis(50);
 const FLUSH: u8 = 0x1c;
 
 /// All sockets that send.
-#[derive(Default)]
 pub(crate) struct Tx {
     sockets: RwLock<Sockets>,
 }
@@ -132,6 +132,12 @@ pub(crate) struct Sender<'a> {
     pub(crate) counters: &'a Counters,
 }
 
+impl Default for Tx {
+    fn default() -> Tx {
+        Tx { sockets: RwLock::new(Rank::TxSockets, Sockets::new()) }
+    }
+}
+
 impl Tx {
     /// Seals and sends a batch; what can not be sent is counted.
     pub(crate) fn send(&self, path: &Path, batch: &mut TxBatch, with: &Sender<'_>) {
@@ -141,7 +147,7 @@ impl Tx {
             return;
         }
         let key = Key::from(path);
-        let found = self.sockets.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        let found = self.sockets.read().get(&key).cloned();
         let Some(socket) = found.or_else(|| self.open(key, with).ok()) else {
             add(&with.counters.packets_dropped_sending, batch.len());
             return;
@@ -160,7 +166,7 @@ impl Tx {
 
     /// Closes all sockets of addresses that are gone.
     pub(crate) fn retain(&self, ours: impl Fn(IpAddr) -> bool, reactor: &Reactor) {
-        let mut sockets = self.sockets.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sockets = self.sockets.write();
         sockets.retain(|key, socket| {
             let stays = ours(key.source);
             if !stays {
@@ -172,7 +178,7 @@ impl Tx {
 
     fn open(&self, key: Key, with: &Sender<'_>) -> io::Result<Arc<SendSocket>> {
         let Key { source, dest, interface, traffic_class, hop_limit, no_multicast_loop, .. } = key;
-        let mut sockets = self.sockets.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sockets = self.sockets.write();
         if let Some(socket) = sockets.get(&key).or_else(|| in_place_of(&sockets, &key, with)) {
             return Ok(socket.clone());
         }

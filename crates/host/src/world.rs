@@ -2,10 +2,11 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use locks::{Mutex, Rank};
 use nic::{Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, World};
@@ -65,7 +66,7 @@ impl RealWorld {
             counters: Counters::default(),
             reactor,
             alarm,
-            requests: Mutex::new(requests),
+            requests: Mutex::new(Rank::NetlinkRequests, requests),
             interfaces,
             neighbours: Neighbours::default(),
             rx_sockets: RxSockets::default(),
@@ -169,10 +170,10 @@ impl Platform for RealWorld {
             return;
         }
         // Waiting for a storage is rare, and takes far longer than a thread takes to start; each queue pair waits for one at most.
-        let work = Arc::new(Mutex::new(Some(work)));
+        let work = Arc::new(Mutex::new(Rank::Storage, Some(work)));
         let theirs = work.clone();
         let run = move |work: &Mutex<Option<Persist>>| {
-            let taken = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let taken = work.lock().take();
             if let Some(work) = taken {
                 work.run(Instant::now);
             }
@@ -207,7 +208,7 @@ impl World for RealWorld {
 
     fn route(&self, query: RouteQuery) -> Result<Route, i32> {
         self.check_ours()?;
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.requests.lock();
         routes::route(&mut requests, &self.interfaces.current(), query)
     }
 

@@ -16,10 +16,11 @@ pub mod environment;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use locks::{Mutex, Rank};
 use nic::{Device, Element, EventKind};
 use node::Node;
 
@@ -96,7 +97,15 @@ impl Instance {
 
 /// A forked child makes its own, even where it was forked while another thread was making its parent's. The child must not drop the
 /// parent's: the parent still uses it.
-static CURRENT: PerProcess<Mutex<Option<Arc<Instance>>>> = PerProcess::new();
+static CURRENT: PerProcess<Current> = PerProcess::new();
+
+struct Current(Mutex<Option<Arc<Instance>>>);
+
+impl Default for Current {
+    fn default() -> Current {
+        Current(Mutex::new(Rank::Instance, None))
+    }
+}
 
 /// The instance of this process, made if there is none. It lives until the process ends.
 ///
@@ -104,7 +113,7 @@ static CURRENT: PerProcess<Mutex<Option<Arc<Instance>>>> = PerProcess::new();
 ///
 /// ENOMEM where the heap has no room for it; those of [`Host::start`].
 pub fn get() -> io::Result<Arc<Instance>> {
-    let mut current = CURRENT.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut current = CURRENT.get().0.lock();
     if let Some(instance) = &*current {
         return Ok(instance.clone());
     }
@@ -115,7 +124,7 @@ pub fn get() -> io::Result<Arc<Instance>> {
 
 /// The instance of this process, if there is one and nobody is making another right now.
 pub fn try_get() -> Option<Arc<Instance>> {
-    CURRENT.get().try_lock().ok()?.clone()
+    CURRENT.get().0.try_lock()?.clone()
 }
 
 /// A panic was caught in a call or on the engine thread: what it left half changed is not to be trusted. The instance, if there is one,
@@ -123,7 +132,7 @@ pub fn try_get() -> Option<Arc<Instance>> {
 /// calls do nothing. Call it with no lock of the instance held. A panic in here is caught as well.
 pub fn fail() {
     let _ = catch_unwind(|| {
-        let current = CURRENT.get().lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let current = CURRENT.get().0.lock().clone();
         current.iter().for_each(|instance| instance.fail());
     });
 }
