@@ -7,25 +7,25 @@
 //! Recovery is go-back-N: `next` returns to `una`, and everything follows again. `una` lies always in the oldest
 //! request, `next` at the cursor. PSNs outstanding number at most a window and a part of a READ, far less than 2^23,
 //! so serial arithmetic between the three is sound however long the messages are.
+//!
+//! Here requests are sent; in `responses` the responder's answers complete them; in `recovery` NAKs and timers take `next` back.
+
+mod recovery;
+mod responses;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use wire::Psn;
-use wire::bth::{Aeth, NakCode, Syndrome};
-use wire::roce::{Op, Packet, ReadAt};
 
 use super::request::Request;
-use super::{Path, RtsAttr, rnr_timer_of, timeout_of};
+use super::{Path, RtsAttr, timeout_of};
 use crate::batch::{TxBatch, packet_len};
-use crate::op::{Context, LocalOp, Memory, SendOp, SendWr, Side, Status};
+use crate::op::{Context, LocalOp, Memory, SendWr, Side, Status};
 
 /// Shortest local ACK timeout: responders are threads, not gates. The standard lets an adapter have a least timeout and
 /// wait up to four times as long as it was told (IBA 1.4 §9.7.6.1.3).
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
-
-/// `rnr_retry` of this value means for ever.
-const RNR_FOR_EVER: u8 = 7;
 
 #[derive(Debug, Default)]
 pub(super) struct Requester {
@@ -262,285 +262,6 @@ impl Requester {
         self.next.since(self.una).max(0) as u32
     }
 
-    // ---- what the responder says ----
-
-    pub fn response(
-        &mut self,
-        now: Instant,
-        path: &Path,
-        packet: &Packet<'_>,
-        cx: &mut impl Context,
-    ) -> Outcome {
-        let psn = packet.header.bth.psn;
-        let ahead = psn.since(self.una);
-        if ahead < 0 || ahead >= self.high.since(self.una) {
-            // A ghost: acknowledged long ago, or never sent (IBA 1.4 §9.7.5).
-            return Ok(());
-        }
-        match packet.header.op {
-            Op::Acknowledge(Aeth { syndrome, .. }) => self.acknowledge(now, path, psn, syndrome, cx),
-            Op::AtomicAcknowledge(Aeth { syndrome: Syndrome::Ack { .. }, .. }, original) => {
-                self.atomic_answer(now, path, psn, original, cx)
-            }
-            Op::ReadResponse(at) => self.read_answer(now, path, psn, at, packet.payload, cx),
-            _ => Err(Status::BadResponse),
-        }
-    }
-
-    fn acknowledge(
-        &mut self,
-        now: Instant,
-        path: &Path,
-        psn: Psn,
-        syndrome: Syndrome,
-        cx: &mut impl Context,
-    ) -> Outcome {
-        // An ACK acknowledges its own PSN, a NAK all before it (IBA 1.4 §9.7.5).
-        let end = if matches!(syndrome, Syndrome::Ack { .. }) { psn.add(1) } else { psn };
-        if !self.retire_before(now, path, end, cx) {
-            return match fatal(syndrome) {
-                // The answer that is missing is of the very READ that is refused.
-                Some(status) if self.in_oldest(psn) => Err(status),
-                _ => {
-                    self.implied_nak(cx);
-                    Ok(())
-                }
-            };
-        }
-        match syndrome {
-            Syndrome::Ack { .. } => Ok(()),
-            Syndrome::RnrNak { timer } => self.rnr_nak(now, timer, cx),
-            Syndrome::Nak(_) => fatal(syndrome).map_or_else(|| self.sequence_nak(cx), Err),
-        }
-    }
-
-    /// Takes all before `end` as acknowledged; false where a READ or atomic stands before it whose answer has not come.
-    fn retire_before(&mut self, now: Instant, path: &Path, end: Psn, cx: &mut impl Context) -> bool {
-        let mut acked = 0;
-        let reached = loop {
-            let left = end.since(self.una);
-            if left <= 0 {
-                break true;
-            }
-            match self.queue.front() {
-                Some(front) if front.awaits_answer() => break false,
-                Some(front) => {
-                    let n = front.left().min(left as u32);
-                    acked += n;
-                    self.advance(path, n, cx);
-                }
-                None => break true,
-            }
-        };
-        if acked > 0 {
-            self.progress(now, acked, cx);
-        }
-        reached
-    }
-
-    /// The next `n` packets of the oldest request are done.
-    fn advance(&mut self, path: &Path, n: u32, cx: &mut impl Context) {
-        let Some(front) = self.queue.front_mut() else { return };
-        front.done += n;
-        let (done, complete) = (front.done, front.left() == 0);
-        self.una = self.una.add(n);
-        if complete {
-            if let Some(request) = self.queue.pop_front()
-                && request.wr.signaled
-            {
-                cx.complete(Side::Send, request.completion(Status::Success, path));
-            }
-            self.retired += 1;
-            self.cursor.request = self.cursor.request.saturating_sub(1);
-            self.retire_executed(path, cx);
-        }
-        if self.next.before(self.una) {
-            // What was to be sent again had arrived the first time.
-            if !complete && let Some(front) = self.queue.front_mut() {
-                front.go_back(cx.window().share());
-            }
-            self.next = self.una;
-            self.cursor = Cursor { request: 0, packet: if complete { 0 } else { done } };
-            self.reads = 0;
-        }
-    }
-
-    /// The responder got further.
-    fn progress(&mut self, now: Instant, acked: u32, cx: &mut impl Context) {
-        self.limits.refill();
-        self.rnr_until = None;
-        self.went_back_at = None;
-        self.unasked = self.unasked.min(self.under_way());
-        if self.recover.is_some_and(|end| !self.una.before(end)) {
-            self.recover = None;
-        }
-        // What leaves while a loss is made good says nothing about room for more.
-        if self.held_back && self.recover.is_none() {
-            cx.window().acked(acked);
-        }
-        let idle = self.next == self.una;
-        self.timer = if idle { None } else { self.limits.timeout.map(|t| now + t) };
-        if self.una == self.high {
-            self.leave(cx);
-        }
-    }
-
-    fn read_answer(
-        &mut self,
-        now: Instant,
-        path: &Path,
-        psn: Psn,
-        at: ReadAt,
-        payload: &[u8],
-        cx: &mut impl Context,
-    ) -> Outcome {
-        if !self.retire_before(now, path, psn, cx) {
-            self.implied_nak(cx);
-            return Ok(());
-        }
-        let Some(front) = self.queue.front() else { return Ok(()) };
-        let good = match at {
-            ReadAt::First(aeth) | ReadAt::Last(aeth) | ReadAt::Only(aeth) => {
-                matches!(aeth.syndrome, Syndrome::Ack { .. })
-            }
-            ReadAt::Middle => true,
-        };
-        if front.awaits_nothing_but_word() {
-            if !good || !matches!(at, ReadAt::Only(_)) || !payload.is_empty() {
-                return Err(Status::BadResponse);
-            }
-            self.answered(now, path, true, cx);
-            return Ok(());
-        }
-        if !good || !matches!(front.wr.op, SendOp::Read { .. }) || !front.expects(path, at, payload.len()) {
-            return Err(Status::BadResponse);
-        }
-        front.copy_in(path, payload, cx.memory()).map_err(|_| Status::LocalProtection)?;
-        let part_ends = front.ends_part(front.done + 1);
-        self.answered(now, path, part_ends, cx);
-        Ok(())
-    }
-
-    fn atomic_answer(
-        &mut self,
-        now: Instant,
-        path: &Path,
-        psn: Psn,
-        original: u64,
-        cx: &mut impl Context,
-    ) -> Outcome {
-        if !self.retire_before(now, path, psn, cx) {
-            self.implied_nak(cx);
-            return Ok(());
-        }
-        let Some(front) = self.queue.front() else { return Ok(()) };
-        if !matches!(front.wr.op, SendOp::Atomic { .. }) || front.awaits_nothing_but_word() {
-            return Err(Status::BadResponse);
-        }
-        front.copy_in(path, &original.to_ne_bytes(), cx.memory()).map_err(|_| Status::LocalProtection)?;
-        self.answered(now, path, true, cx);
-        Ok(())
-    }
-
-    fn answered(&mut self, now: Instant, path: &Path, part_ends: bool, cx: &mut impl Context) {
-        self.advance(path, 1, cx);
-        if part_ends {
-            self.reads = self.reads.saturating_sub(1);
-        }
-        self.progress(now, 1, cx);
-    }
-
-    fn in_oldest(&self, psn: Psn) -> bool {
-        self.queue.front().is_some_and(|front| psn.since(self.una) < front.left() as i32)
-    }
-
-    // ---- going back ----
-
-    /// An answer came that can only follow one that did not (IBA 1.4 §9.7.5). All further ones say so too: the first
-    /// counts, the timer guards the rest.
-    fn implied_nak(&mut self, cx: &mut impl Context) {
-        if self.went_back_at != Some(self.una) {
-            self.lost(cx);
-            self.go_back(cx);
-        }
-    }
-
-    /// NAK, PSN sequence error; all before its PSN is retired already.
-    fn sequence_nak(&mut self, cx: &mut impl Context) -> Outcome {
-        if self.next == self.una {
-            // We are there already and have sent nothing since.
-            return Ok(());
-        }
-        self.limits.retries_left = self.limits.retries_left.checked_sub(1).ok_or(Status::RetryExceeded)?;
-        self.lost(cx);
-        self.go_back(cx);
-        Ok(())
-    }
-
-    /// RNR NAK; all before its PSN is retired already.
-    fn rnr_nak(&mut self, now: Instant, timer: u8, cx: &mut impl Context) -> Outcome {
-        if self.rnr_until.is_some() || self.next == self.una {
-            // The wait is on, or nothing was sent since it ended: the same NAK again.
-            return Ok(());
-        }
-        if self.limits.rnr_retry != RNR_FOR_EVER {
-            self.limits.rnr_retries_left =
-                self.limits.rnr_retries_left.checked_sub(1).ok_or(Status::RnrRetryExceeded)?;
-        }
-        self.go_back(cx);
-        self.rnr_until = Some(now + rnr_timer_of(timer));
-        // The peer has answered: nothing is to be waited for until we send again.
-        self.timer = None;
-        Ok(())
-    }
-
-    fn go_back(&mut self, cx: &mut impl Context) {
-        self.next = self.una;
-        self.reads = 0;
-        self.unasked = 0;
-        self.went_back_at = Some(self.una);
-        let packet = match self.queue.front_mut() {
-            Some(front) => {
-                front.go_back(cx.window().share());
-                front.done
-            }
-            None => 0,
-        };
-        self.cursor = Cursor { request: 0, packet };
-    }
-
-    fn lost(&mut self, cx: &mut impl Context) {
-        if self.recover.is_none() {
-            self.recover = Some(self.high);
-            cx.window().lost();
-        }
-    }
-
-    // ---- time ----
-
-    pub fn deadline(&self) -> Option<Instant> {
-        self.rnr_until.or(self.timer)
-    }
-
-    pub fn expire(&mut self, now: Instant, cx: &mut impl Context) -> Outcome {
-        if let Some(end) = self.rnr_until {
-            if end <= now {
-                self.rnr_until = None;
-            }
-            return Ok(());
-        }
-        if self.timer.is_none_or(|end| now < end) {
-            return Ok(());
-        }
-        self.timer = None;
-        self.limits.retries_left = self.limits.retries_left.checked_sub(1).ok_or(Status::RetryExceeded)?;
-        self.path_suspect = true;
-        self.recover = None;
-        self.lost(cx);
-        self.go_back(cx);
-        Ok(())
-    }
-
     // ---- the end ----
 
     pub fn fail_oldest(&mut self, status: Status, path: &Path, cx: &mut impl Context) {
@@ -576,16 +297,5 @@ impl Limits {
     fn refill(&mut self) {
         self.retries_left = self.retry_cnt;
         self.rnr_retries_left = self.rnr_retry;
-    }
-}
-
-/// The status of a request that met this answer, where no further try can help.
-fn fatal(syndrome: Syndrome) -> Option<Status> {
-    match syndrome {
-        Syndrome::Nak(NakCode::InvalidRequest) => Some(Status::RemoteInvalidRequest),
-        Syndrome::Nak(NakCode::RemoteAccess) => Some(Status::RemoteAccess),
-        Syndrome::Nak(NakCode::RemoteOperational) => Some(Status::RemoteOperation),
-        Syndrome::Nak(NakCode::InvalidRdRequest) => Some(Status::RemoteInvalidRdRequest),
-        Syndrome::Nak(NakCode::PsnSequence) | Syndrome::Ack { .. } | Syndrome::RnrNak { .. } => None,
     }
 }

@@ -1,0 +1,152 @@
+//! Memory as an engine sees it: what names it, what may be done to it, why it refuses. Behind [`Memory`] stands the adapter's
+//! table of regions and windows, or a test's few vectors.
+
+use std::task::Poll;
+
+use wire::Rkey;
+
+/// A piece of local memory (`struct ibv_sge`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Virtual address (or offset from a region's iova).
+    pub addr: u64,
+    /// Bytes; 0 means 0 here, the 2^31 rule of the verbs is applied at the border.
+    pub length: u32,
+    /// Local key.
+    pub lkey: Rkey,
+}
+
+/// A range of this side's memory as the peer names it, in a RETH or AtomicETH.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remote {
+    /// Virtual address.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Key.
+    pub rkey: Rkey,
+}
+
+/// Why memory refused an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// No region or window of this protection domain has the key.
+    #[error("no memory has this key")]
+    Key,
+    /// The range leaves the region.
+    #[error("range leaves the memory region")]
+    Range,
+    /// The region does not grant this kind of access.
+    #[error("memory region does not grant this access")]
+    Rights,
+    /// The mapping behind the region is gone or lost its rights.
+    #[error("memory is not mapped any more")]
+    Unmapped,
+}
+
+/// Whether the last bytes of a copy are the end of the whole message: they become visible last, after a release
+/// fence, because programs poll on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// More of the message follows.
+    More,
+    /// These bytes end the message.
+    End,
+}
+
+/// The access a peer asks for before the first byte moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+    /// Atomics.
+    Atomic,
+    /// FLUSH to global visibility.
+    FlushGlobal,
+    /// FLUSH to persistence.
+    FlushPersistent,
+}
+
+/// An atomic operation on eight aligned bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Store `swap` where the value equals `compare`.
+    CompareSwap {
+        /// Expected value.
+        compare: u64,
+        /// New value.
+        swap: u64,
+    },
+    /// Add, wrapping.
+    FetchAdd(u64),
+    /// Store (ATOMIC WRITE).
+    Write(u64),
+}
+
+/// How far a FLUSH shall push what was written, and of what (IBA annex A19); at least one of the first two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flush {
+    /// All that look at the memory shall see it.
+    pub global: bool,
+    /// It shall survive a loss of power.
+    pub persistent: bool,
+    /// Of the whole region, whatever range is named.
+    pub whole: bool,
+}
+
+/// A window to be bound to a part of a region (IBA 1.4 §10.6.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The window, as the adapter names it.
+    pub window: u64,
+    /// The key it shall have.
+    pub key: Rkey,
+    /// Local key of the region.
+    pub region: Rkey,
+    /// First byte, as the region's users name it.
+    pub addr: u64,
+    /// Bytes; 0 unbinds.
+    pub length: u64,
+    /// `enum ibv_access_flags` bits that peers get.
+    pub access: u32,
+}
+
+/// What is done without a packet, in its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalOp {
+    /// Bind a window.
+    Bind(Bind),
+    /// Invalidate a window.
+    Invalidate(Rkey),
+}
+
+/// What an engine may do to memory. Every call re-checks key, range and rights, in one protection domain.
+pub trait Memory {
+    /// Copies `dst.len()` bytes, starting `at` bytes into the concatenation of `sges`, out of local memory.
+    fn gather(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<(), Fault>;
+    /// Copies `src` to `at` bytes into the concatenation of `sges` (local write access).
+    fn scatter(&self, sges: &[Sge], at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
+    /// Whether the peer may do this to the whole range; a length of 0 needs no valid key (IBA 1.4 §9.4).
+    fn check(&self, range: Remote, access: Access) -> Result<(), Fault>;
+    /// A peer's RDMA WRITE: copies `src` to `at` bytes into `to`.
+    fn write(&self, to: Remote, at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
+    /// A peer's RDMA READ: copies from `at` bytes into `from`.
+    fn read(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<(), Fault>;
+    /// A peer's atomic on the 8 bytes at `at`; returns the value before.
+    fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault>;
+    /// A peer's FLUSH. `Pending` where it takes long: the range and its rights are good, and whoever gave the memory does
+    /// the work and says so ([`Rc::flushed`](crate::Rc::flushed)).
+    fn flush(&self, _range: Remote, _how: Flush) -> Poll<Result<(), Fault>> {
+        Poll::Ready(Err(Fault::Rights))
+    }
+    /// Binds a window, which the memory of some engines does not have.
+    fn bind(&self, _bind: &Bind) -> Result<(), Fault> {
+        Err(Fault::Key)
+    }
+    /// Takes a key's rights back, on the wish of either side: that of a window bound on this queue pair.
+    fn invalidate(&self, _key: Rkey) -> Result<(), Fault> {
+        Err(Fault::Key)
+    }
+}

@@ -1,0 +1,12 @@
+//! The operation: what a work request asks, what memory allows, how it completes. Shared by every way an operation
+//! travels.
+
+mod completion;
+mod context;
+mod memory;
+mod work_request;
+
+pub use completion::{Completed, Completion, NetworkHeader, Status, TagInfo};
+pub use context::{Context, Place, QpEvent, Side, Tagged};
+pub use memory::{Access, AtomicOp, Bind, Fault, Flush, LocalOp, Memory, Remote, Sge, Tail};
+pub use work_request::{Data, MAX_INLINE, MAX_MESSAGE, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};

@@ -1,0 +1,168 @@
+//! Work requests: what a program posts to a send or receive queue.
+
+use arrayvec::ArrayVec;
+use wire::roce::SendTail;
+use wire::{Qpn, Rkey};
+
+use super::{AtomicOp, Completed, Completion, Fault, Flush, LocalOp, Memory, Sge, Status};
+
+/// Longest message in bytes (IBA 1.4 §9.7: 2^31).
+pub const MAX_MESSAGE: u64 = 1 << 31;
+/// Largest number of scatter/gather elements of a work request.
+pub const MAX_SGE: usize = 32;
+/// Largest inline payload of a work request in bytes.
+pub const MAX_INLINE: usize = 1024;
+
+/// A scatter/gather list; short ones cost no allocation.
+#[derive(Clone, Debug)]
+pub enum SgeList {
+    /// Up to four elements.
+    Few(ArrayVec<Sge, 4>),
+    /// More, at most [`MAX_SGE`].
+    Many(Box<[Sge]>),
+}
+
+impl SgeList {
+    /// The elements.
+    pub fn as_slice(&self) -> &[Sge] {
+        match self {
+            SgeList::Few(v) => v,
+            SgeList::Many(v) => v,
+        }
+    }
+    /// Bytes in all, up to 32 * (2^32 - 1).
+    pub fn len_bytes(&self) -> u64 {
+        self.as_slice().iter().map(|s| u64::from(s.length)).sum()
+    }
+}
+
+impl FromIterator<Sge> for SgeList {
+    fn from_iter<T: IntoIterator<Item = Sge>>(iter: T) -> Self {
+        let mut few = ArrayVec::new();
+        let mut iter = iter.into_iter();
+        for s in iter.by_ref() {
+            if let Err(full) = few.try_push(s) {
+                return SgeList::Many(few.into_iter().chain([full.element()]).chain(iter).collect());
+            }
+        }
+        SgeList::Few(few)
+    }
+}
+
+/// Where the bytes of a SEND or WRITE come from, and those of a READ or atomic go to.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// Registered memory.
+    Sges(SgeList),
+    /// Bytes copied when the request was posted, at most 64.
+    Inline(ArrayVec<u8, 64>),
+    /// Bytes copied when the request was posted, at most [`MAX_INLINE`].
+    InlineLong(Box<[u8]>),
+}
+
+impl Data {
+    /// Copies of bytes at posting time.
+    pub fn inline(bytes: &[u8]) -> Data {
+        ArrayVec::try_from(bytes).map_or_else(|_| Data::InlineLong(bytes.into()), Data::Inline)
+    }
+    /// Bytes in all.
+    pub fn len_bytes(&self) -> u64 {
+        match self {
+            Data::Sges(l) => l.len_bytes(),
+            Data::Inline(v) => v.len() as u64,
+            Data::InlineLong(v) => v.len() as u64,
+        }
+    }
+    /// Copies `dst.len()` bytes from byte `at` on.
+    pub fn copy_out(&self, at: u64, dst: &mut [u8], memory: &impl Memory) -> Result<(), Fault> {
+        if dst.is_empty() {
+            return Ok(());
+        }
+        let inline = match self {
+            Data::Sges(list) => return memory.gather(list.as_slice(), at, dst),
+            Data::Inline(bytes) => bytes.as_slice(),
+            Data::InlineLong(bytes) => bytes,
+        };
+        let rest = usize::try_from(at).ok().and_then(|at| inline.get(at..)).ok_or(Fault::Range)?;
+        dst.copy_from_slice(rest.get(..dst.len()).ok_or(Fault::Range)?);
+        Ok(())
+    }
+}
+
+/// What a send work request does.
+#[derive(Clone, Debug)]
+pub enum SendOp {
+    /// SEND, perhaps with immediate data or a key to invalidate.
+    Send(SendTail),
+    /// RDMA WRITE, perhaps with immediate data.
+    Write {
+        /// Where to.
+        addr: u64,
+        /// Its key.
+        rkey: Rkey,
+        /// Immediate data.
+        immediate: Option<[u8; 4]>,
+    },
+    /// RDMA READ.
+    Read {
+        /// Where from.
+        addr: u64,
+        /// Its key.
+        rkey: Rkey,
+    },
+    /// COMPARE SWAP, FETCH ADD (result to the one 8-byte element) or ATOMIC WRITE.
+    Atomic {
+        /// Where.
+        addr: u64,
+        /// Its key.
+        rkey: Rkey,
+        /// What.
+        op: AtomicOp,
+    },
+    /// FLUSH.
+    Flush {
+        /// Where.
+        addr: u64,
+        /// Its key.
+        rkey: Rkey,
+        /// Bytes.
+        length: u32,
+        /// How.
+        how: Flush,
+    },
+    /// No packet at all.
+    Local(LocalOp),
+}
+
+/// A send work request.
+#[derive(Clone, Debug)]
+pub struct SendWr {
+    /// The application's mark, returned in the completion.
+    pub wr_id: u64,
+    /// Operation.
+    pub op: SendOp,
+    /// Data.
+    pub data: Data,
+    /// A completion is wanted even when it succeeds.
+    pub signaled: bool,
+    /// The receiver's completion asks for an event.
+    pub solicited: bool,
+    /// Wait until READs and atomics posted before are complete (IBA 1.4 §10.8.3.3).
+    pub fence: bool,
+}
+
+/// A receive work request.
+#[derive(Clone, Debug)]
+pub struct RecvWr {
+    /// The application's mark.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sges: SgeList,
+}
+
+impl RecvWr {
+    /// Its completion, as far as the status alone says.
+    pub fn completion(&self, status: Status, qpn: Qpn) -> Completion {
+        Completion::new(self.wr_id, status, Completed::Receive, qpn)
+    }
+}

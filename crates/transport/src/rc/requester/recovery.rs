@@ -1,0 +1,96 @@
+//! Going back (IBA 1.4 §9.7.5 and §9.7.6): after a sequence error, an RNR NAK or a timeout, all is sent again from the oldest PSN
+//! that is not acknowledged, a limited number of times.
+
+use std::time::Instant;
+
+use super::{Cursor, Outcome, Requester};
+use crate::op::{Context, Status};
+use crate::rc::rnr_timer_of;
+
+/// `rnr_retry` of this value means for ever.
+const RNR_FOR_EVER: u8 = 7;
+
+impl Requester {
+    /// An answer came that can only follow one that did not (IBA 1.4 §9.7.5). All further ones say so too: the first
+    /// counts, the timer guards the rest.
+    pub(super) fn implied_nak(&mut self, cx: &mut impl Context) {
+        if self.went_back_at != Some(self.una) {
+            self.lost(cx);
+            self.go_back(cx);
+        }
+    }
+
+    /// NAK, PSN sequence error; all before its PSN is retired already.
+    pub(super) fn sequence_nak(&mut self, cx: &mut impl Context) -> Outcome {
+        if self.next == self.una {
+            // We are there already and have sent nothing since.
+            return Ok(());
+        }
+        self.limits.retries_left = self.limits.retries_left.checked_sub(1).ok_or(Status::RetryExceeded)?;
+        self.lost(cx);
+        self.go_back(cx);
+        Ok(())
+    }
+
+    /// RNR NAK; all before its PSN is retired already.
+    pub(super) fn rnr_nak(&mut self, now: Instant, timer: u8, cx: &mut impl Context) -> Outcome {
+        if self.rnr_until.is_some() || self.next == self.una {
+            // The wait is on, or nothing was sent since it ended: the same NAK again.
+            return Ok(());
+        }
+        if self.limits.rnr_retry != RNR_FOR_EVER {
+            self.limits.rnr_retries_left =
+                self.limits.rnr_retries_left.checked_sub(1).ok_or(Status::RnrRetryExceeded)?;
+        }
+        self.go_back(cx);
+        self.rnr_until = Some(now + rnr_timer_of(timer));
+        // The peer has answered: nothing is to be waited for until we send again.
+        self.timer = None;
+        Ok(())
+    }
+
+    fn go_back(&mut self, cx: &mut impl Context) {
+        self.next = self.una;
+        self.reads = 0;
+        self.unasked = 0;
+        self.went_back_at = Some(self.una);
+        let packet = match self.queue.front_mut() {
+            Some(front) => {
+                front.go_back(cx.window().share());
+                front.done
+            }
+            None => 0,
+        };
+        self.cursor = Cursor { request: 0, packet };
+    }
+
+    fn lost(&mut self, cx: &mut impl Context) {
+        if self.recover.is_none() {
+            self.recover = Some(self.high);
+            cx.window().lost();
+        }
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.rnr_until.or(self.timer)
+    }
+
+    pub fn expire(&mut self, now: Instant, cx: &mut impl Context) -> Outcome {
+        if let Some(end) = self.rnr_until {
+            if end <= now {
+                self.rnr_until = None;
+            }
+            return Ok(());
+        }
+        if self.timer.is_none_or(|end| now < end) {
+            return Ok(());
+        }
+        self.timer = None;
+        self.limits.retries_left = self.limits.retries_left.checked_sub(1).ok_or(Status::RetryExceeded)?;
+        self.path_suspect = true;
+        self.recover = None;
+        self.lost(cx);
+        self.go_back(cx);
+        Ok(())
+    }
+}
