@@ -180,9 +180,8 @@ fn reads_atomics_and_flushes_are_checked_before_the_carrier_answers() {
     assert_eq!(inbound.atomic(range(8, 8), AtomicOp::Write(9), &cx), Ok(5));
     assert_eq!(inbound.atomic(range(4, 8), AtomicOp::FetchAdd(5), &cx), Err(Refusal::Illegal));
     assert_eq!(inbound.atomic(range(8, 4), AtomicOp::FetchAdd(5), &cx), Err(Refusal::Illegal));
-    let flush = |global, persistent| {
-        inbound.flush(range(0, 8), Flush { global, persistent, whole: false }, &cx)
-    };
+    let flush =
+        |global, persistent| inbound.flush(range(0, 8), Flush { global, persistent, whole: false }, &cx);
     assert_eq!(flush(true, false), Ok(Poll::Ready(())));
     assert_eq!(flush(false, true), Ok(Poll::Pending));
     assert_eq!(flush(false, false), Err(Refusal::Illegal));

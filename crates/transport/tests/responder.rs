@@ -9,34 +9,10 @@ use wire::bth::{AtomicEth, Feth, NakCode, Reth};
 use wire::roce::{Op, ReadAt, SendAt, SendTail, WriteAt};
 use wire::{Mtu, Rkey};
 
-const MTU: usize = 256;
-const ONLY: Op = Op::Send(SendAt::Only(SendTail::None));
 const FIRST: Op = Op::Send(SendAt::First);
 const MIDDLE: Op = Op::Send(SendAt::Middle);
 const LAST: Op = Op::Send(SendAt::Last(SendTail::None));
 
-fn responder() -> End {
-    End::new(Mtu::M256, 1 << 16, rts())
-}
-/// With `n` receives of 600 bytes.
-fn responder_with(n: u64) -> End {
-    let mut b = responder();
-    for i in 0..n {
-        b.post_receive(i, sge(1, i * 600, 600));
-    }
-    b
-}
-fn reth(region: usize, offset: u64, length: u32) -> Reth {
-    let s = sge(region, offset, length);
-    Reth { addr: s.addr, rkey: s.lkey, length }
-}
-fn eth(offset: u64, swap_or_add: u64, compare: u64) -> AtomicEth {
-    let s = sge(1, offset, 8);
-    AtomicEth { addr: s.addr, rkey: s.lkey, swap_or_add, compare }
-}
-fn answers(b: &mut End) -> Vec<(i32, Op)> {
-    b.sent().into_iter().map(|s| (s.psn, s.op)).collect()
-}
 /// The end of a queue pair by a request: NAK, event, error state, silence afterwards.
 fn refused(b: &mut End, psn: i32, msn: u32, code: NakCode, event: &[QpEvent], name: &str) {
     assert_eq!(answers(b), [(psn, nak(code, msn))], "{name}");
@@ -65,76 +41,6 @@ fn a_send_of_three_packets_fills_one_receive() {
         (&[1; MTU][..], &[2; MTU][..], &[3, 3, 3, 3, 3, 0][..])
     );
     assert_eq!(*b.cx.memory.tails.borrow(), [Tail::More, Tail::More, Tail::End]);
-}
-
-#[test]
-fn acks_between_two_fills_become_one() {
-    let mut b = responder_with(3);
-    for i in 0..3 {
-        b.hear(i, ONLY, &[1]);
-    }
-    assert_eq!(answers(&mut b), [(2, ack(3))]);
-}
-
-#[test]
-fn an_ack_that_was_held_leaves_last_and_with_the_reply() {
-    let mut b = responder_with(2);
-    b.hold = Hold::ForProgram;
-    b.hear(0, ONLY, &[1]);
-    assert_eq!(b.sent(), [], "the program is being told");
-    b.post(send(7, sge(0, 0, 8)));
-    let sent = b.sent();
-    assert_eq!(sent.iter().map(|s| s.op).collect::<Vec<_>>(), [ONLY, ack(1)]);
-    assert_eq!(b.rc.held(), Hold::No);
-}
-
-#[test]
-fn an_ack_that_was_held_is_not_lost_with_the_queue_pair() {
-    let mut b = responder_with(2);
-    b.hold = Hold::ForProgram;
-    b.hear(0, ONLY, &[1]);
-    let mut batch = transport::TxBatch::new();
-    b.rc.on_exit(&mut batch, &mut b.cx);
-    assert_eq!(batch.len(), 1);
-    b.hear(1, ONLY, &[1]);
-    b.rc.fail(&mut b.cx);
-    assert_eq!(answers(&mut b), [(1, ack(2))]);
-}
-
-#[test]
-fn an_ack_that_was_held_leaves_when_it_is_released() {
-    let mut b = responder_with(2);
-    b.hold = Hold::ForProgram;
-    b.hear(0, ONLY, &[1]);
-    b.hear(1, ONLY, &[1]);
-    assert_eq!(answers(&mut b), []);
-    b.rc.release();
-    assert_eq!(answers(&mut b), [(1, ack(2))]);
-}
-
-#[test]
-fn an_ack_waits_for_the_program_only_where_the_program_is_told_of_something() {
-    let mut b = responder_with(1);
-    b.hold = Hold::ForProgram;
-    b.hear(0, Op::Write(WriteAt::Only(reth(1, 0, 4), None)), &[1; 4]);
-    assert_eq!(b.rc.held(), Hold::Briefly);
-    b.hear(1, ONLY, &[1]);
-    assert_eq!(b.rc.held(), Hold::ForProgram);
-    assert_eq!(answers(&mut b), []);
-    b.hear(2, ONLY, &[1]);
-    assert_eq!(answers(&mut b), [(1, ack(2)), (2, rnr(12, 2))], "nothing but a lone ACK waits");
-}
-
-#[test]
-fn one_ack_answers_for_all_that_was_read_at_once() {
-    let mut b = responder_with(0);
-    b.hold = Hold::Briefly;
-    for psn in 0..3 {
-        b.hear(psn, Op::Write(WriteAt::Only(reth(1, 0, 4), None)), &[1; 4]);
-        assert_eq!(answers(&mut b), []);
-    }
-    b.rc.release();
-    assert_eq!(answers(&mut b), [(2, ack(3))]);
 }
 
 #[test]
@@ -328,70 +234,6 @@ fn an_error_that_consumes_no_receive_is_nakked_all_the_same() {
 }
 
 #[test]
-fn atomics_execute_once_and_their_results_are_replayed() {
-    let mut b = responder();
-    b.hear(0, Op::FetchAdd(eth(8, 5, 0)), &[]);
-    b.hear(1, Op::CompareSwap(eth(8, 77, 5)), &[]);
-    b.hear(2, Op::CompareSwap(eth(8, 99, 5)), &[]);
-    let expected = [(0, 0), (1, 5), (2, 77)].map(|(p, v)| (p, Op::AtomicAcknowledge(aeth(p as u32 + 1), v)));
-    assert_eq!(answers(&mut b), expected);
-    b.hear(0, Op::FetchAdd(eth(8, 5, 0)), &[]);
-    b.hear(1, Op::CompareSwap(eth(8, 77, 5)), &[]);
-    b.hear(1, Op::CompareSwap(eth(8, 77, 5)), &[]);
-    let again = [(0, 0), (1, 5)].map(|(p, v)| (p, Op::AtomicAcknowledge(aeth(3), v)));
-    assert_eq!(answers(&mut b), again);
-    assert_eq!(b.cx.memory.bytes(1)[8..16], 77_u64.to_ne_bytes());
-}
-
-#[test]
-fn results_of_atomics_are_kept_as_many_as_responder_resources() {
-    let mut b = responder();
-    for i in 0..5 {
-        b.hear(i, Op::FetchAdd(eth(0, 1, 0)), &[]);
-        answers(&mut b);
-    }
-    b.hear(0, Op::FetchAdd(eth(0, 1, 0)), &[]);
-    assert_eq!(answers(&mut b), [], "forgotten: dropped, never executed again");
-    b.hear(1, Op::FetchAdd(eth(0, 1, 0)), &[]);
-    assert_eq!(answers(&mut b), [(1, Op::AtomicAcknowledge(aeth(5), 1))]);
-}
-
-#[test]
-fn fewer_responder_resources_under_a_running_responder_lose_nothing_of_what_it_has_begun() {
-    let mut b = responder();
-    b.hear(0, Op::FetchAdd(eth(0, 1, 0)), &[]);
-    b.hear(1, Op::FetchAdd(eth(0, 1, 0)), &[]);
-    assert_eq!(answers(&mut b).len(), 2);
-    b.hear(2, Op::ReadRequest(reth(0, 0, 600)), &[]);
-    b.hear(5, Op::ReadRequest(reth(0, 0, 8)), &[]);
-    b.rc.set_depths(4, 1);
-    let sent = answers(&mut b);
-    assert_eq!(sent.iter().map(|s| s.0).collect::<Vec<_>>(), [2, 3, 4, 5], "both READs are answered");
-    b.hear(0, Op::FetchAdd(eth(0, 1, 0)), &[]);
-    b.hear(1, Op::FetchAdd(eth(0, 1, 0)), &[]);
-    let again: Vec<_> = answers(&mut b).into_iter().map(|s| s.1).collect();
-    assert_eq!(again, [Op::AtomicAcknowledge(aeth(4), 0), Op::AtomicAcknowledge(aeth(4), 1)]);
-    b.hear(6, Op::ReadRequest(reth(0, 0, 8)), &[]);
-    assert_eq!(answers(&mut b).len(), 1, "one at a time from now on");
-    b.hear(7, Op::ReadRequest(reth(0, 0, 8)), &[]);
-    b.hear(8, Op::ReadRequest(reth(0, 0, 8)), &[]);
-    assert_eq!(answers(&mut b)[1], (8, nak(NakCode::InvalidRequest, 6)));
-}
-
-#[test]
-fn more_reads_and_atomics_than_responder_resources_are_an_invalid_request() {
-    let mut b = responder();
-    for i in 0..4 {
-        b.hear(i, Op::ReadRequest(reth(0, 0, 8)), &[]);
-    }
-    b.hear(4, Op::FetchAdd(eth(0, 1, 0)), &[]);
-    let sent = answers(&mut b);
-    assert_eq!(sent.len(), 5);
-    assert_eq!(sent[4], (4, nak(NakCode::InvalidRequest, 4)));
-    assert_eq!(b.events(), [QpEvent::RequestError]);
-}
-
-#[test]
 fn rkey_violations_are_remote_access_errors() {
     let read = |r| Op::ReadRequest(r);
     let only = |r| Op::Write(WriteAt::Only(r, None));
@@ -409,24 +251,6 @@ fn rkey_violations_are_remote_access_errors() {
         b.hear(0, op, payload);
         refused(&mut b, 0, 0, NakCode::RemoteAccess, &[QpEvent::AccessError], name);
     }
-}
-
-#[test]
-fn an_atomic_write_is_executed_once_and_answered_by_a_read_response_of_nothing() {
-    let mut b = responder();
-    b.hear(0, Op::AtomicWrite(reth(1, 8, 8)), &[7; 8]);
-    let answer = |msn| {
-        Op::ReadResponse(ReadAt::Only(wire::bth::Aeth {
-            syndrome: wire::bth::Syndrome::Ack { credits: 31 },
-            msn,
-        }))
-    };
-    assert_eq!(answers(&mut b), [(0, answer(1))]);
-    b.hear(1, Op::Write(WriteAt::Only(reth(1, 8, 8), None)), &[9; 8]);
-    assert_eq!(answers(&mut b), [(1, ack(2))]);
-    b.hear(0, Op::AtomicWrite(reth(1, 8, 8)), &[7; 8]);
-    assert_eq!(answers(&mut b), [(0, answer(2))], "asked for again");
-    assert_eq!(b.cx.memory.bytes(1)[..16], [[0; 8], [9; 8]].concat());
 }
 
 #[test]

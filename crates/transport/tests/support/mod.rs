@@ -1,6 +1,10 @@
 //! What the engine's tests stand on: memory of a few regions, a context that keeps what it is told, one end of a
 //! connection to be fed packet by packet, and a pair of ends on virtual time with a network between them.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
+
+mod pair;
+
+pub use pair::*;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,8 +16,8 @@ use transport::op::{
 };
 use transport::rc::{Hold, RtrAttr, RtsAttr};
 use transport::{CongestionWindow, Context, Fault, Memory, Rc, Remote, Sge, TxBatch};
-use wire::bth::{Aeth, Bth, NakCode, Syndrome};
-use wire::roce::{Header, Op, Packet, SendTail, Service};
+use wire::bth::{Aeth, AtomicEth, Bth, NakCode, Reth, Syndrome};
+use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
 use wire::{Mtu, Pkey, Psn, Qpn, Rkey};
 
 /// Where the first region begins.
@@ -363,126 +367,47 @@ pub fn rnr(timer: u8, msn: u32) -> Op {
     Op::Acknowledge(Aeth { syndrome: Syndrome::RnrNak { timer }, msn })
 }
 
-/// SplitMix64: a seed is all a run needs.
-#[derive(Debug, Clone)]
-pub struct Rng(pub u64);
+// ---- a requester against a scripted peer ----
 
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
+/// Path MTU of the ends below.
+pub const MTU: usize = 256;
+
+pub fn requester() -> End {
+    requester_with(|_| {})
+}
+pub fn requester_with(change: impl FnOnce(&mut RtsAttr)) -> End {
+    let mut attr = rts();
+    change(&mut attr);
+    End::new(Mtu::M256, 1 << 20, attr)
+}
+/// What region 0 holds.
+pub fn bytes(from: usize, len: usize) -> Vec<u8> {
+    (from..from + len).map(pattern).collect()
 }
 
-/// What the network does, in percent of packets.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Weather {
-    pub loss: u64,
-    pub duplication: u64,
-    /// Delayed by up to 300 us, so that later ones overtake.
-    pub delay: u64,
-    /// Delayed by up to 200 ms: arrives when it was sent again long ago.
-    pub ghosts: u64,
+// ---- a responder against a scripted peer ----
+
+pub const ONLY: Op = Op::Send(SendAt::Only(SendTail::None));
+
+pub fn responder() -> End {
+    End::new(Mtu::M256, 1 << 16, rts())
 }
-
-/// Two ends and the packets between them.
-#[derive(Debug)]
-pub struct Pair {
-    pub ends: [End; 2],
-    pub weather: Weather,
-    pub rng: Rng,
-    pub now: Instant,
-    /// Arrival, order of sending, to whom, bytes.
-    air: Vec<(Instant, u64, usize, Vec<u8>)>,
-    count: u64,
-    /// Ends at which a FLUSH takes long.
-    flushing: [bool; 2],
+/// With `n` receives of 600 bytes.
+pub fn responder_with(n: u64) -> End {
+    let mut b = responder();
+    for i in 0..n {
+        b.post_receive(i, sge(1, i * 600, 600));
+    }
+    b
 }
-
-impl Pair {
-    pub fn new(mtu: Mtu, len: usize, rts: RtsAttr, weather: Weather, seed: u64) -> Pair {
-        let now = some_instant();
-        let ends = [0, 1].map(|_| End { now, ..End::new(mtu, len, rts) });
-        Pair { ends, weather, rng: Rng(seed), now, air: Vec::new(), count: 0, flushing: [false; 2] }
-    }
-
-    fn launch(&mut self, from: usize) {
-        for bytes in self.ends[from].fill() {
-            if self.rng.chance(self.weather.loss) {
-                continue;
-            }
-            let copies = 1 + u64::from(self.rng.chance(self.weather.duplication));
-            for _ in 0..copies {
-                let mut at = self.now + Duration::from_micros(10);
-                if self.rng.chance(self.weather.delay) {
-                    at += Duration::from_micros(self.rng.below(300));
-                }
-                if self.rng.chance(self.weather.ghosts) {
-                    at += Duration::from_micros(self.rng.below(200_000));
-                }
-                self.count += 1;
-                self.air.push((at, self.count, 1 - from, bytes.clone()));
-            }
-        }
-    }
-
-    /// What takes long is done some time.
-    fn end_flushes(&mut self) {
-        for end in 0..2 {
-            let end_of_it = self.rng.chance(30);
-            self.flushing[end] |= self.ends[end].rc.take_flush().is_some();
-            if self.flushing[end] && end_of_it {
-                self.flushing[end] = false;
-                let End { rc, cx, .. } = &mut self.ends[end];
-                rc.flushed(Ok(()), cx);
-            }
-        }
-    }
-
-    /// One step: whatever comes next, a packet or a timer. False when nothing is left to happen.
-    pub fn step(&mut self) -> bool {
-        self.end_flushes();
-        for end in 0..2 {
-            self.launch(end);
-        }
-        let packet = self.air.iter().enumerate().min_by_key(|(_, p)| (p.0, p.1)).map(|(i, p)| (p.0, i));
-        let timer = (0..2).filter_map(|i| self.ends[i].rc.deadline().map(|t| (t, i))).min();
-        match (packet, timer) {
-            (None, None) if self.flushing != [false; 2] => {}
-            (None, None) => return false,
-            (Some((at, i)), timer) if timer.is_none_or(|(t, _)| at <= t) => {
-                self.now = self.now.max(at);
-                let (.., to, bytes) = self.air.swap_remove(i);
-                self.ends[to].now = self.now;
-                self.ends[to].hear_bytes(&bytes);
-            }
-            (_, Some((t, i))) => {
-                self.now = self.now.max(t);
-                self.ends[i].now = self.now;
-                self.ends[i].wait(Duration::ZERO);
-                self.launch(i);
-                assert!(self.ends[i].rc.deadline().is_none_or(|at| at > self.now), "it was served just now");
-            }
-            (Some(_), None) => unreachable!("a packet without a timer goes first"),
-        }
-        true
-    }
-
-    /// Runs until nothing is left to happen; panics if that takes too long.
-    pub fn run(&mut self) {
-        for _ in 0..1_000_000 {
-            if !self.step() {
-                return;
-            }
-        }
-        panic!("the network never falls silent");
-    }
+pub fn reth(region: usize, offset: u64, length: u32) -> Reth {
+    let s = sge(region, offset, length);
+    Reth { addr: s.addr, rkey: s.lkey, length }
+}
+pub fn eth(offset: u64, swap_or_add: u64, compare: u64) -> AtomicEth {
+    let s = sge(1, offset, 8);
+    AtomicEth { addr: s.addr, rkey: s.lkey, swap_or_add, compare }
+}
+pub fn answers(b: &mut End) -> Vec<(i32, Op)> {
+    b.sent().into_iter().map(|s| (s.psn, s.op)).collect()
 }
