@@ -4,10 +4,12 @@
 
 use std::collections::VecDeque;
 
-use transport::op::{Completion, Context, Memory, QpEvent, RecvWr, SendWr, Side, Status, Tail};
+use transport::execute::{Datagram, Ends, Inbound, Refusal};
+use transport::op::{Context, Memory, NetworkHeader, QpEvent, SendWr, Side, Status};
 use transport::pacing::{State, sent};
 use transport::ud::Taken;
 use wire::Qpn;
+use wire::roce::SendTail;
 
 use crate::qp::scratch::with_frame;
 
@@ -20,14 +22,14 @@ pub(crate) struct Raw {
     state: State,
     qpn: Qpn,
     queue: VecDeque<SendWr>,
-    /// A receive that was taken for a frame too long for it.
-    spare: Option<RecvWr>,
+    /// What comes, and a receive that was taken for a frame too long for it.
+    inbound: Inbound,
 }
 
 impl Raw {
     /// In state Init.
     pub fn new(qpn: Qpn) -> Raw {
-        Raw { state: State::Init, qpn, queue: VecDeque::new(), spare: None }
+        Raw { state: State::Init, qpn, queue: VecDeque::new(), inbound: Inbound::default() }
     }
     pub fn state(&self) -> State {
         self.state
@@ -63,9 +65,7 @@ impl Raw {
     pub fn fail(&mut self, cx: &mut impl Context) {
         self.state = State::Error;
         self.flush(cx);
-        if let Some(receive) = self.spare.take() {
-            cx.complete(Side::Receive, receive.completion(Status::WrFlush, self.qpn));
-        }
+        self.inbound.flush_receive(self.ends(), cx);
     }
 
     fn flush(&mut self, cx: &mut impl Context) {
@@ -97,20 +97,31 @@ impl Raw {
         if !self.state.receives() {
             return Taken::NotForUs;
         }
-        let Some(receive) = self.spare.take().or_else(|| cx.take_receive()) else { return Taken::NoRoom };
-        if frame.len() as u64 > receive.sges.len_bytes() {
+        let datagram = Datagram {
+            head: &[],
+            header: NetworkHeader::None,
+            bytes: frame,
+            tail: SendTail::None,
+            solicited: false,
+        };
+        match self.inbound.datagram(self.ends(), datagram, cx) {
+            Ok(()) => Taken::Yes,
+            Err(refusal @ Refusal::Local(_)) => {
+                self.inbound.fail(refusal, self.ends(), cx);
+                cx.event(QpEvent::Fatal);
+                self.fail(cx);
+                Taken::NoRoom
+            }
             // Dropped, and the receive is still good, as for datagrams (IBA 1.4 §9.9.3, class D).
-            self.spare = Some(receive);
-            return Taken::NoRoom;
+            Err(Refusal::NoReceive | Refusal::TooLong | Refusal::Remote(_) | Refusal::Illegal) => {
+                Taken::NoRoom
+            }
         }
-        if cx.receive_memory().scatter(receive.sges.as_slice(), 0, frame, Tail::End).is_err() {
-            cx.complete(Side::Receive, receive.completion(Status::LocalProtection, self.qpn));
-            cx.event(QpEvent::Fatal);
-            self.fail(cx);
-            return Taken::NoRoom;
-        }
-        cx.complete(Side::Receive, got_frame(&receive, self.qpn, frame));
-        Taken::Yes
+    }
+
+    /// What completions of receives name: a frame's sender has no queue pair.
+    fn ends(&self) -> Ends {
+        Ends { local: self.qpn, ..Ends::default() }
     }
 }
 
@@ -129,9 +140,4 @@ fn status_of(sent: Result<(), i32>) -> Result<(), Status> {
         Err(libc::EPERM | libc::EACCES | libc::ENODEV) => Err(Status::LocalQpOperation),
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-/// The completion of a receive that got a frame.
-pub(crate) fn got_frame(receive: &RecvWr, qpn: Qpn, frame: &[u8]) -> Completion {
-    Completion { byte_len: frame.len() as u32, ..receive.completion(Status::Success, qpn) }
 }

@@ -7,12 +7,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transport::Memory;
-use transport::op::{RecvWr, Status, Tail};
+use transport::op::{Completion, RecvWr, Status, Tail};
 use transport::ud::Taken;
 use wire::Qpn;
 
 use crate::cq::Note;
-use crate::qp::raw_packet::got_frame;
 use crate::steering::frame::{Frame, Ports};
 use crate::{Cq, Error, Pd, PostError, limits};
 
@@ -165,7 +164,9 @@ impl Wq {
         let view = self.pd.device.memory.view(self.pd.id, 0);
         let scattered = view.scatter(wr.sges.as_slice(), 0, frame, Tail::End);
         let completion = match scattered {
-            Ok(()) => got_frame(wr, self.number, frame),
+            Ok(()) => {
+                Completion { byte_len: frame.len() as u32, ..wr.completion(Status::Success, self.number) }
+            }
             Err(_) => wr.completion(Status::LocalProtection, self.number),
         };
         inner.receives.pop_front();
