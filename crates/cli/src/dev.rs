@@ -60,7 +60,15 @@ mod tests {
 
     fn device(interface: &str, up: bool) -> (DeviceConfig, Port) {
         let (name, interface_name) = (format!("rxe_{interface}"), interface.to_owned());
-        let config = DeviceConfig { name, guid: wire::Guid(1), interface: 1, interface_name, mac: [0; 6] };
+        let config = DeviceConfig {
+            id: nic::DeviceId(0),
+            name,
+            transport: nic::Transport::Roce,
+            guid: wire::Guid(1),
+            interface: 1,
+            interface_name,
+            mac: [0; 6],
+        };
         (config, Port { up, mtu: wire::Mtu::M1024, speed_mbps: None, gids: GidTable::default() })
     }
 

@@ -261,7 +261,9 @@ mod tests {
 
     fn devices() -> Vec<(DeviceConfig, Port)> {
         let config = DeviceConfig {
+            id: nic::DeviceId(0),
             name: "rxe_lo".to_owned(),
+            transport: nic::Transport::Roce,
             guid: wire::Guid(0x0256_1012_3456_789a),
             interface: 1,
             interface_name: "lo".to_owned(),

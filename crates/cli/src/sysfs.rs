@@ -203,7 +203,9 @@ mod tests {
 
     fn one_device(name: &str) -> Vec<(DeviceConfig, Port)> {
         let config = DeviceConfig {
+            id: nic::DeviceId(0),
             name: name.to_owned(),
+            transport: nic::Transport::Roce,
             guid: wire::Guid(0x0256_1012_3456_789a),
             interface: 1,
             interface_name: "lo".to_owned(),

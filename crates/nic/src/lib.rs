@@ -69,7 +69,7 @@ pub use cq::moderation::{Moderated, Moderation};
 pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Stamp};
 pub use device::async_events::{AsyncEvent, Element, EventKind, Subject};
 pub use device::gid::{GidEntry, GidTable};
-pub use device::{Adapter, Device, DeviceConfig, Numbers};
+pub use device::{Adapter, Device, DeviceConfig, DeviceId, Numbers, Transport};
 pub use error::{Error, PostError};
 pub use link::{Frames, Link, Path, Persist, Platform, Signal};
 pub use memory::buffer::Buffer;

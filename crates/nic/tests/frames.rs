@@ -11,8 +11,8 @@ use nic::device::async_events::AsyncEventQueue;
 use nic::steering::flow::{Flow, FlowKind, Masked, Spec};
 use nic::steering::rss::{self, KEY_LEN, Spread, Wq, WqState};
 use nic::{
-    Access, Buffer, Cq, Device, DeviceConfig, Error, Frames, GidTable, Link, Numbers, Path, Pd, Persist,
-    Platform, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Signal, mask,
+    Access, Buffer, Cq, Device, DeviceConfig, DeviceId, Error, Frames, GidTable, Link, Numbers, Path, Pd,
+    Persist, Platform, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Signal, Transport, mask,
 };
 use transport::op::{Completion, Data, NetworkHeader, RecvWr, SendOp, SendWr, Status};
 use transport::{Sge, TxBatch};
@@ -106,7 +106,9 @@ const SLOT: usize = 256;
 fn bench() -> Bench {
     let world = Arc::new(Kept::default());
     let config = DeviceConfig {
+        id: DeviceId(0),
         name: "raw".to_owned(),
+        transport: Transport::Roce,
         guid: Guid(1),
         interface: 7,
         interface_name: "raw0".to_owned(),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cm::{Cm, ConnId, Origin, Output};
-use nic::{Path, Qp, QpAttr, QpState, mask};
+use nic::{Device, DeviceId, Path, Qp, QpAttr, QpState, mask};
 use transport::TxBatch;
 use wire::bth::{Bth, Deth};
 use wire::mad::{GSI_QKEY, MAD_LEN, Mad, Message, PortSpace, reason};
@@ -25,8 +25,8 @@ use crate::number_blocks::{COMM_BITS, comm_owner};
 use crate::world::{Datagram, Name, World};
 use crate::{Error, Node};
 
-/// A connection: the interface of its device, and its number in that device's connection manager.
-pub type ConnKey = (u32, ConnId);
+/// A connection: its device, and its number in that device's connection manager.
+pub type ConnKey = (DeviceId, ConnId);
 
 /// Where a listener listens.
 pub(crate) type ListenKey = (PortSpace, IpAddr, u16);
@@ -35,7 +35,6 @@ pub(crate) type ListenKey = (PortSpace, IpAddr, u16);
 pub(crate) struct CmAgent {
     core: Mutex<Core>,
     timing: cm::Timing,
-    host_id: u64,
     gsi_psn: AtomicU32,
     pub(crate) everyone: Everyone,
     /// Queue pairs in [`Core::unheard`] and [`Core::waiting_ends`], to be read without the lock.
@@ -44,8 +43,8 @@ pub(crate) struct CmAgent {
 
 /// Everything under the connection manager's lock.
 pub(crate) struct Core {
-    /// One connection manager a channel adapter, by interface: peers key their tables on its GUID.
-    pub(crate) cms: BTreeMap<u32, Cm>,
+    /// One connection manager a channel adapter: peers key their tables on its GUID.
+    pub(crate) cms: BTreeMap<DeviceId, Cm>,
     pub(crate) ids: BTreeMap<ConnKey, Arc<Id>>,
     /// Listeners; those on all addresses under the unspecified address of their family.
     pub(crate) listeners: BTreeMap<ListenKey, Listener>,
@@ -58,7 +57,7 @@ pub(crate) struct Core {
 }
 
 impl CmAgent {
-    pub fn new(timing: &cm::Timing, host_id: u64) -> CmAgent {
+    pub fn new(timing: &cm::Timing) -> CmAgent {
         CmAgent {
             core: Mutex::new(Core {
                 cms: BTreeMap::new(),
@@ -70,7 +69,6 @@ impl CmAgent {
                 next_ticket: 1,
             }),
             timing: *timing,
-            host_id,
             gsi_psn: AtomicU32::new(0),
             everyone: Everyone::default(),
             awaited: AtomicUsize::new(0),
@@ -125,8 +123,14 @@ impl CmAgent {
         }
     }
 
-    /// Whether a request is for a listener of this process, or comes again about something that it knows.
-    pub fn expects(&self, d: &Datagram<'_>, request: &Mad, target: Option<(PortSpace, u16)>) -> bool {
+    /// Whether a request to a device is for a listener of this process, or comes again about something that it knows.
+    pub fn expects(
+        &self,
+        device: DeviceId,
+        d: &Datagram<'_>,
+        request: &Mad,
+        target: Option<(PortSpace, u16)>,
+    ) -> bool {
         let core = self.lock();
         let (guid, id) = match &request.message {
             Message::Req(req) => (req.local_ca_guid, req.local_comm_id),
@@ -136,7 +140,7 @@ impl CmAgent {
         };
         let gid = d.source.ip().into();
         target.is_some_and(|(space, port)| core.listener(space, d.dest.ip(), port).is_some())
-            || core.cms.get(&d.interface).is_some_and(|cm| cm.has_peer(guid, gid, id))
+            || core.cms.get(&device).is_some_and(|cm| cm.has_peer(guid, gid, id))
     }
 }
 
@@ -260,16 +264,15 @@ impl<W: World> Node<W> {
     }
 
     /// Runs `f` on the connection manager of a device, made at its first use.
-    pub(crate) fn with_cm<T>(&self, core: &mut Core, interface: u32, f: impl FnOnce(&mut Cm) -> T) -> T {
+    pub(crate) fn with_cm<T>(&self, core: &mut Core, device: &Device, f: impl FnOnce(&mut Cm) -> T) -> T {
         let (blocks, world) = (self.blocks.clone(), self.world.clone());
-        let cm = core.cms.entry(interface).or_insert_with(|| {
-            let guid = crate::devices::guid(self.cm_agent.host_id, interface);
+        let cm = core.cms.entry(device.config.id).or_insert_with(|| {
             let config = cm::Config {
                 timing: self.cm_agent.timing,
                 is_kin: crate::devices::is_ours,
                 process_of: |id| id.0 >> COMM_BITS,
                 max_pending_requests: crate::listener::MAX_PENDING,
-                ..cm::Config::new(guid)
+                ..cm::Config::new(device.config.guid)
             };
             // Where the host has no block left, identifier 0 is refused by the table as taken.
             let comm_ids = move || blocks.comm_id().unwrap_or(CommId(0));
@@ -285,19 +288,19 @@ impl<W: World> Node<W> {
 
     /// Does what the connection manager put out, and unlocks.
     pub(crate) fn settle(&self, mut core: MutexGuard<'_, Core>, now: Instant) {
-        let interfaces: Vec<u32> = core.cms.keys().copied().collect();
-        for interface in interfaces {
-            while let Some(output) = core.cms.get_mut(&interface).and_then(Cm::poll) {
+        let devices: Vec<DeviceId> = core.cms.keys().copied().collect();
+        for device in devices {
+            while let Some(output) = core.cms.get_mut(&device).and_then(Cm::poll) {
                 match output {
                     Output::Transmit { conn: None, path, mad, .. } => self.answer_stranger(now, &path, &mad),
                     Output::Transmit { conn, path, mad, attempt } => {
-                        let way = self.way(&core, now, (interface, conn), &path, &mad, attempt);
+                        let way = self.way(&core, now, (device, conn), &path, &mad, attempt);
                         self.send_mad(&way, path.pkey, &mad);
                     }
-                    Output::Event { conn, event } => self.on_event(&mut core, now, (interface, conn), event),
+                    Output::Event { conn, event } => self.on_event(&mut core, now, (device, conn), event),
                     Output::Released { conn, .. } => {
-                        self.cm_agent.await_no_data(&mut core, (interface, conn));
-                        core.ids.remove(&(interface, conn));
+                        self.cm_agent.await_no_data(&mut core, (device, conn));
+                        core.ids.remove(&(device, conn));
                     }
                 }
             }
@@ -323,19 +326,19 @@ impl<W: World> Node<W> {
         }
     }
 
-    pub(crate) fn manager_input(&self, now: Instant, d: &Datagram<'_>, mad: &Mad) {
+    pub(crate) fn manager_input(&self, now: Instant, device: &Device, d: &Datagram<'_>, mad: &Mad) {
         self.counters.mads.fetch_add(1, Ordering::Relaxed);
         let origin = Origin { source: d.source.ip().into(), dest: d.dest.ip().into(), link: d.interface };
         let mut core = self.cm_agent.lock();
-        if !self.must_wait(&mut core, now, origin, mad) {
-            self.hear(&mut core, now, origin, mad);
+        if !self.must_wait(&mut core, now, device.config.id, origin, mad) {
+            self.hear(&mut core, now, device, origin, mad);
         }
         self.settle(core, now);
     }
 
     /// A message comes to the connection manager of the device it came by.
-    pub(crate) fn hear(&self, core: &mut Core, now: Instant, origin: Origin, mad: &Mad) {
-        let unmatched = self.with_cm(core, origin.link, |cm| {
+    pub(crate) fn hear(&self, core: &mut Core, now: Instant, device: &Device, origin: Origin, mad: &Mad) {
+        let unmatched = self.with_cm(core, device, |cm| {
             let before = cm.unmatched();
             cm.input(now, origin, mad);
             cm.unmatched() - before
@@ -410,9 +413,11 @@ impl<W: World> Node<W> {
     pub(crate) fn peer_gone(&self, now: Instant, name: Name) {
         let mut core = self.cm_agent.lock();
         let local = |ip: IpAddr| self.devices().iter().any(|d| d.port().gids.index_of(ip).is_some());
-        let is_it =
-            |remote: Option<CommId>, gid: Gid| remote.is_some_and(|r| comm_owner(r) == name) && local(gid.ip());
-        let of_cm = |(&interface, cm): (&u32, &Cm)| cm.with_peer(is_it).into_iter().map(move |c| (interface, c));
+        let is_it = |remote: Option<CommId>, gid: Gid| {
+            remote.is_some_and(|r| comm_owner(r) == name) && local(gid.ip())
+        };
+        let of_cm =
+            |(&device, cm): (&DeviceId, &Cm)| cm.with_peer(is_it).into_iter().map(move |c| (device, c));
         let ended: Vec<ConnKey> = core.cms.iter().flat_map(of_cm).collect();
         ended.into_iter().for_each(|key| self.end_by_exit(&mut core, now, key));
         self.settle(core, now);
@@ -583,7 +588,7 @@ impl<W: World> Node<W> {
     pub(crate) fn rtr_attributes(
         &self,
         id: &Id,
-        device: &nic::Device,
+        device: &Device,
         wants: &cm::QpAttributes,
     ) -> Result<QpAttr, Error> {
         use nic::memory::Access;

@@ -141,7 +141,7 @@ impl<W: World> Node<W> {
         }
         let now = self.world.now();
         let mut core = self.cm_agent.lock();
-        let (interface, connect) = {
+        let (device, connect) = {
             let inner = id.lock();
             if inner.progress != Progress::RouteResolved {
                 return Err(WRONG_STATE);
@@ -171,13 +171,13 @@ impl<W: World> Node<W> {
                 qkey: Qkey(0),
                 ece: inner.local_ece,
             };
-            (route.interface, connect)
+            (device.clone(), connect)
         };
-        let conn = self.with_cm(&mut core, interface, |cm| cm.connect(now, &connect)).map_err(refused)?;
-        core.ids.insert((interface, conn), id.clone());
+        let conn = self.with_cm(&mut core, &device, |cm| cm.connect(now, &connect)).map_err(refused)?;
+        core.ids.insert((device.config.id, conn), id.clone());
         {
             let mut inner = id.lock();
-            inner.conn = Some((interface, conn));
+            inner.conn = Some((device.config.id, conn));
             inner.param = *param;
             inner.progress = Progress::Connecting;
         }
@@ -455,7 +455,7 @@ impl<W: World> Node<W> {
         if service.is_none() || core.listeners.get(&listen).is_some_and(|l| !fits(&l.id)) {
             return refuse(core, reason::INVALID_TRANSPORT_SERVICE);
         }
-        if self.device_on(key.0).is_some_and(|device| req.path_mtu > device.port().mtu) {
+        if self.device(key.0).is_some_and(|device| req.path_mtu > device.port().mtu) {
             return refuse(core, reason::INVALID_MTU);
         }
         let listeners = core.listeners.len();
@@ -509,12 +509,12 @@ impl<W: World> Node<W> {
         let id = Id::of_kind(listener.space, listener.kind, channel);
         self.cm_agent.everyone.add(&id);
         let (ours, theirs) = (path.local_gid.ip(), path.remote_gid.ip());
-        let query = RouteQuery { dest: theirs, scope: key.0, source: Some(ours) };
+        let query = RouteQuery { dest: theirs, scope: path.link, source: Some(ours) };
         let mut inner = id.lock();
         inner.progress = Progress::Requested;
-        inner.source = Some(with_scope(ours, port, key.0));
-        inner.dest = Some(with_scope(theirs, header.source_port, key.0));
-        inner.device = self.device_on(key.0);
+        inner.source = Some(with_scope(ours, port, path.link));
+        inner.dest = Some(with_scope(theirs, header.source_port, path.link));
+        inner.device = self.device(key.0);
         inner.route = self.world.route(query).ok();
         inner.conn = Some(key);
         inner.ib = ib;

@@ -78,7 +78,7 @@ impl<W: World> Node<W> {
         }
         let now = self.world.now();
         let mut core = self.cm_agent.lock();
-        let (interface, ask) = {
+        let (device, ask) = {
             let inner = id.lock();
             let (Progress::RouteResolved, Some(source), Some(dest), Some(route), Some(device)) =
                 (inner.progress, inner.source, inner.dest, inner.route, &inner.device)
@@ -97,13 +97,13 @@ impl<W: World> Node<W> {
                 path: path(device, &route, &inner),
                 private_data: data,
             };
-            (route.interface, ask)
+            (device.clone(), ask)
         };
-        let conn = self.with_cm(&mut core, interface, |cm| cm.sidr_request(now, &ask)).map_err(refused)?;
-        core.ids.insert((interface, conn), id.clone());
+        let conn = self.with_cm(&mut core, &device, |cm| cm.sidr_request(now, &ask)).map_err(refused)?;
+        core.ids.insert((device.config.id, conn), id.clone());
         {
             let mut inner = id.lock();
-            inner.conn = Some((interface, conn));
+            inner.conn = Some((device.config.id, conn));
             inner.progress = Progress::Connecting;
         }
         self.settle(core, now);

@@ -1,21 +1,29 @@
-//! Which devices there are: one a network interface, named and configured by VERBENA_DEVICES or by default.
+//! Which devices there are: those that VERBENA_DEVICES names, or by default one for each network interface; and which of
+//! them a packet, a route or an identifier means.
+//!
+//! A device is known by its [`DeviceId`], whatever interface it is on: an interface may have a device of each transport.
+//! Only what arrives says no more than an interface ([`Node::device_of_arrival`]).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use nic::device::Port;
-use nic::{DeviceConfig, GidTable};
+use nic::{Device, DeviceConfig, DeviceId, GidTable, Transport};
 use wire::{Gid, Guid, Mtu};
 
-use crate::world::Interface;
+use crate::Node;
+use crate::world::{Interface, Route, World};
 
-/// A device that the configuration asks for.
+/// A device that the configuration asks for, as [`parse`] gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceSpec {
-    /// Its name.
+    /// Its name, 1 to 63 bytes.
     pub name: String,
-    /// Its interface.
+    /// How its packets travel.
+    pub transport: Transport,
+    /// The name of its interface, which need not exist.
     pub interface: String,
 }
 
@@ -31,14 +39,31 @@ pub enum ConfigError {
     /// A name given twice, empty, or longer than 63 bytes.
     #[error("VERBENA_DEVICES: device name '{0}' is empty, too long or given twice")]
     Name(String),
+    /// Two devices of one transport on one interface.
+    #[error(
+        "VERBENA_DEVICES: '{first}' and '{second}' are both {transport} devices on interface '{interface}': only one could \
+         receive, because an address has one port for {transport}; leave one out, or give it an interface of its own"
+    )]
+    Shared {
+        /// The device named first.
+        first: String,
+        /// The other one.
+        second: String,
+        /// Their transport.
+        transport: Transport,
+        /// Their interface.
+        interface: String,
+    },
 }
 
-/// Parses VERBENA_DEVICES: `name=roce:interface`, comma separated.
+/// Parses VERBENA_DEVICES: `name=roce:interface`, comma separated. Each name, and each interface with a transport, may be
+/// there once.
 ///
 /// ```
 /// let specs = node::devices::parse("a=roce:lo,b=roce:eth0").unwrap();
 /// assert_eq!(specs[1].name, "b");
 /// assert!(node::devices::parse("a=token_ring:lo").is_err());
+/// assert!(node::devices::parse("a=roce:lo,b=roce:lo").is_err());
 /// ```
 pub fn parse(text: &str) -> Result<Vec<DeviceSpec>, ConfigError> {
     let mut specs: Vec<DeviceSpec> = Vec::new();
@@ -46,13 +71,23 @@ pub fn parse(text: &str) -> Result<Vec<DeviceSpec>, ConfigError> {
         let form = || ConfigError::Form(item.to_owned());
         let (name, rest) = item.split_once('=').ok_or_else(form)?;
         let (transport, interface) = rest.split_once(':').ok_or_else(form)?;
-        if transport != "roce" {
-            return Err(ConfigError::Transport(transport.to_owned()));
-        }
+        let transport = match transport {
+            "roce" => Transport::Roce,
+            other => return Err(ConfigError::Transport(other.to_owned())),
+        };
         if name.is_empty() || name.len() > 63 || specs.iter().any(|s| s.name == name) {
             return Err(ConfigError::Name(name.to_owned()));
         }
-        specs.push(DeviceSpec { name: name.to_owned(), interface: interface.to_owned() });
+        let (name, interface) = (name.to_owned(), interface.to_owned());
+        if let Some(first) = specs.iter().find(|s| s.transport == transport && s.interface == interface) {
+            return Err(ConfigError::Shared {
+                first: first.name.clone(),
+                second: name,
+                transport,
+                interface,
+            });
+        }
+        specs.push(DeviceSpec { name, transport, interface });
     }
     Ok(specs)
 }
@@ -65,27 +100,30 @@ pub fn choose(
     interfaces: &[Interface],
     host_id: u64,
 ) -> Vec<(DeviceConfig, Port)> {
-    let device = |name: String, i: &Interface| {
+    let chosen: Vec<(String, Transport, &Interface)> = match specs {
+        Some(specs) => {
+            let named = |s: &DeviceSpec| interfaces.iter().find(|i| i.name == s.interface);
+            specs.iter().filter_map(|s| Some((s.name.clone(), s.transport, named(s)?))).collect()
+        }
+        None => {
+            let mut usable: Vec<_> = interfaces.iter().filter(|i| i.up && !i.addresses.is_empty()).collect();
+            usable.sort_by_key(|i| i.loopback);
+            usable.into_iter().map(|i| (format!("rxe_{}", i.name), Transport::Roce, i)).collect()
+        }
+    };
+    let device = |(id, (name, transport, i)): (u32, (String, Transport, &Interface))| {
         let config = DeviceConfig {
+            id: DeviceId(id),
             name,
-            guid: guid(host_id, i.index),
+            transport,
+            guid: guid(host_id, transport, i.index),
             interface: i.index,
             interface_name: i.name.clone(),
             mac: i.mac,
         };
         (config, port(&GidTable::default(), i))
     };
-    match specs {
-        Some(specs) => specs
-            .iter()
-            .filter_map(|s| Some(device(s.name.clone(), interfaces.iter().find(|i| i.name == s.interface)?)))
-            .collect(),
-        None => {
-            let mut usable: Vec<_> = interfaces.iter().filter(|i| i.up && !i.addresses.is_empty()).collect();
-            usable.sort_by_key(|i| i.loopback);
-            usable.into_iter().map(|i| device(format!("rxe_{}", i.name), i)).collect()
-        }
-    }
+    (0..).zip(chosen).map(device).collect()
 }
 
 /// The port over an interface as it is now.
@@ -108,18 +146,20 @@ const GUID_MARK: u64 = 0x0256_0000_0000_0000;
 /// Version of what Verbenas may say to each other beyond the standard, in byte 2's upper half.
 const GUID_VERSION: u64 = 1;
 
-/// Node GUID of the device over an interface.
+/// Node GUID of the device of a transport over an interface.
 ///
 /// | bytes | field |
 /// |---|---|
 /// | 0..2 | mark 0x0256 |
 /// | 2 | version (4 bits), upper 4 bits of the interface's number |
-/// | 3..8 | 40 bits of the host and namespace, mixed with the interface; byte 3 is never 0xff |
+/// | 3..8 | 40 bits of the host and namespace, mixed with the interface and the transport; byte 3 is never 0xff |
 ///
 /// Connection managers key their tables on it, so it differs between hosts, namespaces and devices, and is the same in all
-/// processes of one.
-pub fn guid(host_id: u64, interface: u32) -> Guid {
-    let mut low = (host_id ^ u64::from(interface).wrapping_mul(0x9e37_79b9_7f4a_7c15)) & 0xff_ffff_ffff;
+/// processes of one, whatever devices they configure: it does not depend on the [`DeviceId`].
+pub fn guid(host_id: u64, transport: Transport, interface: u32) -> Guid {
+    // RoCE's code is 0: a GUID is what it was before there were other transports.
+    let device = u64::from(interface) | (transport as u64) << 32;
+    let mut low = (host_id ^ device.wrapping_mul(0x9e37_79b9_7f4a_7c15)) & 0xff_ffff_ffff;
     if low >> 32 == 0xff {
         // Bytes 3 and 4 must not be ff:fe, the mark of a GUID made from a hardware address.
         low &= 0x7f_ffff_ffff;
@@ -137,6 +177,33 @@ pub(crate) fn shared_aliases(ports: &[Arc<Port>]) -> Arc<BTreeMap<Gid, IpAddr>> 
     Arc::new(aliases(ports.iter().map(|p| &**p)))
 }
 
+impl<W: World> Node<W> {
+    /// The device of an id.
+    pub(crate) fn device(&self, id: DeviceId) -> Option<Arc<Device>> {
+        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        devices.get(usize::try_from(id.0).ok()?).cloned()
+    }
+
+    /// The device that a packet or a frame is for, which came by an interface. All that arrives so is RoCE's, or a frame for
+    /// a raw packet queue pair of the same device.
+    pub(crate) fn device_of_arrival(&self, interface: u32) -> Option<Arc<Device>> {
+        let is_it =
+            |d: &&Arc<Device>| (d.config.interface, d.config.transport) == (interface, Transport::Roce);
+        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        devices.iter().find(is_it).cloned()
+    }
+
+    /// The device that sends by a route: the first on the route's interface that bears its source address. There is none where
+    /// the source is in no GID table (127.0.0.2, say).
+    pub(crate) fn device_of_route(&self, route: &Route) -> Option<Arc<Device>> {
+        let sends = |d: &&Arc<Device>| {
+            d.config.interface == route.interface && d.port().gids.index_of(route.source).is_some()
+        };
+        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        devices.iter().find(sends).cloned()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,7 +211,7 @@ mod tests {
     #[test]
     fn guids_differ_by_interface_and_carry_no_fffe() {
         for host in [0, 1, 0xff_fe00_0000, 0xff_ffff_ffff, 0x12_3456_789a] {
-            let guids: Vec<u64> = (0..64).map(|i| guid(host, i).0).collect();
+            let guids: Vec<u64> = (0..64).map(|i| guid(host, Transport::Roce, i).0).collect();
             for (n, g) in guids.iter().enumerate() {
                 assert!(is_ours(Guid(*g)));
                 assert_ne!(g >> 24 & 0xffff, 0xfffe);
@@ -167,6 +234,24 @@ mod tests {
         };
         assert_eq!(names(None), ["rxe_eth1", "rxe_eth0", "rxe_lo"]);
         assert_eq!(names(Some(&parse("a=roce:lo,b=roce:eth0").unwrap())), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_second_device_on_one_interface_is_refused_and_the_error_names_both() {
+        let Err(error) = parse("a=roce:lo,b=roce:eth0,c=roce:lo") else { panic!("c never receives") };
+        let said = error.to_string();
+        for word in ["'a'", "'c'", "'lo'", "RoCE"] {
+            assert!(said.contains(word), "{word} is missing: {said}");
+        }
+    }
+
+    #[test]
+    fn ids_count_the_devices_that_are_there() {
+        let interfaces = [interface(5, "eth0", false), interface(1, "lo", true)];
+        let devices = choose(Some(&parse("a=roce:lo,b=roce:gone,c=roce:eth0").unwrap()), &interfaces, 7);
+        let said: Vec<_> = devices.iter().map(|(c, _)| (c.id.0, &*c.name, c.interface)).collect();
+        assert_eq!(said, [(0, "a", 1), (1, "c", 5)]);
+        assert_ne!(devices[0].0.guid, devices[1].0.guid);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use nic::Device;
 use wire::bth::Bth;
 use wire::icrc::{self, Flow};
 use wire::mad::{GSI_QKEY, Mad, Message};
@@ -72,7 +73,7 @@ impl<W: World> Guest for Node<W> {
     fn input(&self, now: Instant, input: Input<'_>) {
         match input {
             Input::Datagram(d) => self.datagram(now, &d),
-            Input::Frame { interface, outgoing, bytes } => match self.device_on(interface) {
+            Input::Frame { interface, outgoing, bytes } => match self.device_of_arrival(interface) {
                 Some(device) => device.input_frame(now, outgoing, bytes),
                 None => count(&self.counters.unknown_device),
             },
@@ -136,7 +137,7 @@ impl<W: World> Node<W> {
         if !self.blocks.owns(owner) {
             return self.pass_on(now, owner, d);
         }
-        match self.device_on(d.interface) {
+        match self.device_of_arrival(d.interface) {
             Some(device) => device.input(now, d.source.ip(), d.dest.ip(), d.hold, &packet),
             None => return count(&self.counters.unknown_device),
         }
@@ -145,7 +146,7 @@ impl<W: World> Node<W> {
 
     /// A packet to a group: every process that joined gets its own copy from the world.
     fn multicast(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
-        match self.device_on(d.interface) {
+        match self.device_of_arrival(d.interface) {
             Some(device) => device.input_group(now, d.source.ip(), d.dest.ip(), packet),
             None => count(&self.counters.unknown_device),
         }
@@ -162,9 +163,14 @@ impl<W: World> Node<W> {
         let Some(mad) = legal.then(|| Mad::parse(packet.payload).ok()).flatten() else {
             return count(&self.counters.bad_mad);
         };
+        let Some(device) = self.device_of_arrival(d.interface) else {
+            // Handed on by a process that has a device there: nobody can listen where this one has none.
+            count(&self.counters.unknown_device);
+            return self.refuse_unknown_service(now, d, &mad);
+        };
         let owner = match &mad.message {
-            Message::Req(m) => return self.request(now, d, &mad, m.service_id),
-            Message::SidrReq(m) => return self.request(now, d, &mad, m.service_id),
+            Message::Req(m) => return self.request(now, &device, d, &mad, m.service_id),
+            Message::SidrReq(m) => return self.request(now, &device, d, &mad, m.service_id),
             Message::SidrRep(m) => m.request_id,
             Message::Rep(m) => m.remote_comm_id,
             Message::Rtu(m) => m.remote_comm_id,
@@ -178,15 +184,15 @@ impl<W: World> Node<W> {
         let owner = comm_owner(owner);
         if self.blocks.owns(owner) || self.pass_message_on(now, &[owner], d) == Some(false) {
             // Ours, or nobody's: the answer for an unknown identifier is ours to give.
-            self.manager_input(now, d, &mad);
+            self.manager_input(now, &device, d, &mad);
         }
     }
 
     /// A request goes to whoever bears the name of the service; where nobody does, it is refused here.
-    fn request(&self, now: Instant, d: &Datagram<'_>, mad: &Mad, service: wire::ServiceId) {
+    fn request(&self, now: Instant, device: &Device, d: &Datagram<'_>, mad: &Mad, service: wire::ServiceId) {
         let target = service.ip_port();
-        if self.cm_agent.expects(d, mad, target) {
-            return self.manager_input(now, d, mad);
+        if self.cm_agent.expects(device.config.id, d, mad, target) {
+            return self.manager_input(now, device, d, mad);
         }
         let names =
             target.map(|(space, port)| places_for(d.dest.ip()).map(|addr| Name::Port { space, addr, port }));

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use cm::{ConnId, Origin};
-use nic::Path;
+use nic::{DeviceId, Path};
 use wire::Qpn;
 use wire::mad::{Mad, Message};
 
@@ -46,20 +46,27 @@ impl<W: World> Node<W> {
         &self,
         core: &Core,
         now: Instant,
-        (interface, conn): (u32, Option<ConnId>),
+        (device, conn): (DeviceId, Option<ConnId>),
         path: &cm::Path,
         mad: &Mad,
         attempt: u32,
     ) -> Path {
-        let qp = conn.filter(|_| is_farewell(mad)).and_then(|conn| core.qp((interface, conn)));
+        let qp = conn.filter(|_| is_farewell(mad)).and_then(|conn| core.qp((device, conn)));
         way(path, mad, attempt, qp.and_then(|qp| qp.let_acks_go(now)))
     }
 
     /// Whether the message is a DREQ that has to wait; if so it does.
-    pub(crate) fn must_wait(&self, core: &mut Core, now: Instant, origin: Origin, mad: &Mad) -> bool {
+    pub(crate) fn must_wait(
+        &self,
+        core: &mut Core,
+        now: Instant,
+        device: DeviceId,
+        origin: Origin,
+        mad: &Mad,
+    ) -> bool {
         let Message::Dreq(dreq) = &mad.message else { return false };
-        let ended = core.cms.get(&origin.link).and_then(|cm| cm.ended_by(origin, mad.transaction_id, dreq));
-        let Some(key) = ended.map(|conn| (origin.link, conn)) else { return false };
+        let ended = core.cms.get(&device).and_then(|cm| cm.ended_by(origin, mad.transaction_id, dreq));
+        let Some(key) = ended.map(|conn| (device, conn)) else { return false };
         self.wait(core, now, key, || End::Dreq(origin, Box::new(mad.clone())))
     }
 
@@ -112,7 +119,11 @@ impl<W: World> Node<W> {
 
     fn end_now(&self, core: &mut Core, now: Instant, key: ConnKey, end: &End) {
         match end {
-            End::Dreq(origin, mad) => self.hear(core, now, *origin, mad),
+            End::Dreq(origin, mad) => {
+                if let Some(device) = self.device(key.0) {
+                    self.hear(core, now, &device, *origin, mad);
+                }
+            }
             End::Exit => {
                 if let Some((cm, conn)) = core.cm(key) {
                     cm.end_of_peer(now, conn);

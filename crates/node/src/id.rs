@@ -313,9 +313,7 @@ impl<W: World> Node<W> {
             Some(source) => self.group_route(source, &dest)?,
             None => self.world.route(query).map_err(Error::System)?,
         };
-        // A source that is in no GID table (127.0.0.2, say) can not be sent from.
-        let bears = |d: &Arc<Device>| d.port().gids.index_of(route.source).is_some();
-        let device = self.device_on(route.interface).filter(bears);
+        let device = self.device_of_route(&route);
         {
             let mut inner = id.lock();
             if !matches!(inner.progress, Progress::Idle | Progress::Bound) {
@@ -359,7 +357,7 @@ impl<W: World> Node<W> {
             return None;
         }
         let route = self.world.route(RouteQuery { dest: ip, scope: scope_of(dest), source: None }).ok()?;
-        self.device_on(route.interface)?.port().gids.index_of(route.source)?;
+        self.device_of_route(&route)?;
         Some(with_scope(route.source, 0, route.interface))
     }
 

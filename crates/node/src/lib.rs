@@ -49,6 +49,7 @@ pub struct Config {
 /// One RDMA host.
 pub struct Node<W> {
     world: Arc<W>,
+    /// Each at the place that its id says.
     devices: RwLock<Vec<Arc<Device>>>,
     blocks: Arc<NumberBlocks<W>>,
     cm_agent: cm_agent::CmAgent,
@@ -70,7 +71,7 @@ impl<W: World> Node<W> {
         world.fill_random(&mut key);
         let node = Arc::new(Node {
             strangers: strangers::Strangers::new(world.now(), u64::from_ne_bytes(key)),
-            cm_agent: cm_agent::CmAgent::new(&config.timing, host_id),
+            cm_agent: cm_agent::CmAgent::new(&config.timing),
             world,
             devices: RwLock::new(devices),
             blocks,
@@ -112,12 +113,6 @@ impl<W: World> Node<W> {
             devices.iter().for_each(|d| d.on_exit());
         }
         self.leave_connections(now);
-    }
-
-    /// The device over an interface.
-    pub(crate) fn device_on(&self, interface: u32) -> Option<Arc<Device>> {
-        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
-        devices.iter().find(|d| d.config.interface == interface).cloned()
     }
 
     /// The interfaces are now as given: ports and GID tables follow, and identifiers are told. Devices neither come nor

@@ -7,9 +7,9 @@ use std::time::Duration;
 use support::*;
 use transport::op::{AtomicOp, Data, SendOp, Side, Status};
 use transport::rc::State;
+use wire::Rkey;
 use wire::bth::NakCode;
 use wire::roce::{Op, ReadAt, SendAt, SendTail, WriteAt};
-use wire::Rkey;
 
 /// What the tests' timeout code of 14 means.
 const TIMEOUT: Duration = Duration::from_nanos(67_108_864);

@@ -10,8 +10,8 @@ use std::time::Instant;
 use nic::device::Port;
 use nic::device::async_events::AsyncEventQueue;
 use nic::{
-    Cq, Device, DeviceConfig, Error, Frames, GidTable, Link, Numbers, Path, Pd, Persist, Platform, Qp,
-    QpAttr, QpCap, QpInit, QpState, QpType, Signal, mask,
+    Cq, Device, DeviceConfig, DeviceId, Error, Frames, GidTable, Link, Numbers, Path, Pd, Persist, Platform,
+    Qp, QpAttr, QpCap, QpInit, QpState, QpType, Signal, Transport, mask,
 };
 use transport::TxBatch;
 use transport::op::Completion;
@@ -118,7 +118,9 @@ fn device() -> (Arc<Device>, Arc<Kept>) {
     let make = || {
         let world = Arc::new(Kept::default());
         let config = DeviceConfig {
+            id: DeviceId(0),
             name: "fuzz".to_owned(),
+            transport: Transport::Roce,
             guid: Guid(1),
             interface: 7,
             interface_name: "fuzz0".to_owned(),

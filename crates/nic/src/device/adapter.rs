@@ -28,11 +28,34 @@ pub trait Numbers: Send + Sync {
     fn give(&self, qpn: Qpn);
 }
 
+/// Which device of its node it is: its place in the list of devices, from 0. Good in one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub u32);
+
+/// How a device's packets travel, the `name=TRANSPORT:interface` of VERBENA_DEVICES.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transport {
+    /// RoCE version 2 (IBA 1.4, Annex A17): UDP port 4791 of each address of the interface.
+    Roce,
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Transport::Roce => f.write_str("RoCE"),
+        }
+    }
+}
+
 /// What makes a device.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
+    /// Which one it is. An interface has at most one device of a transport.
+    pub id: DeviceId,
     /// Name, such as `rxe_eth0`.
     pub name: String,
+    /// How its packets travel.
+    pub transport: Transport,
     /// Node GUID.
     pub guid: Guid,
     /// Interface index.

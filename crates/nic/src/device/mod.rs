@@ -19,7 +19,7 @@ use transport::rc::Hold;
 use wire::Qpn;
 use wire::roce::Packet;
 
-pub use crate::device::adapter::{Adapter, Counters, CqSlot, DeviceConfig, Numbers};
+pub use crate::device::adapter::{Adapter, Counters, CqSlot, DeviceConfig, DeviceId, Numbers, Transport};
 pub use crate::device::port::Port;
 use crate::device::timers::Timers;
 use crate::memory::pd::Pd;
