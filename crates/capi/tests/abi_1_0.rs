@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 use abi::verbs::*;
 use capi::verbs::abi_1_0 as old;
-use capi::verbs::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use capi::verbs::cq::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 
 use support::errno;
 

@@ -10,7 +10,7 @@ use std::ptr::{null, null_mut};
 
 use abi::cma::*;
 use abi::verbs::*;
-use capi::cma::addrinfo;
+use capi::cma::{addrinfo, resolve_addrinfo};
 
 use cm::*;
 use support::errno;
@@ -227,7 +227,7 @@ fn port_space_and_queue_pair_type_of_the_hints_are_the_answer_s() {
 }
 
 fn resolve_name(id: *mut rdma_cm_id, node: &CStr, hints: *const rdma_addrinfo) -> c_int {
-    unsafe { addrinfo::rdma_resolve_addrinfo(id, node.as_ptr(), c"7471".as_ptr(), hints) }
+    unsafe { resolve_addrinfo::rdma_resolve_addrinfo(id, node.as_ptr(), c"7471".as_ptr(), hints) }
 }
 
 #[test]
@@ -236,14 +236,14 @@ fn an_address_is_resolved_with_an_event_and_taken_once() {
     let made = id(ch, RDMA_PS_TCP);
     let mut found = null_mut();
     unsafe {
-        fails(addrinfo::rdma_query_addrinfo(made, &raw mut found), libc::ENOENT);
+        fails(resolve_addrinfo::rdma_query_addrinfo(made, &raw mut found), libc::ENOENT);
         works(resolve_name(made, c"127.0.0.1", null()));
         fails(resolve_name(made, c"127.0.0.1", null()), libc::EBUSY);
         assert_eq!(expect(ch, RDMA_CM_EVENT_ADDRINFO_RESOLVED).status, 0);
-        works(addrinfo::rdma_query_addrinfo(made, &raw mut found));
+        works(resolve_addrinfo::rdma_query_addrinfo(made, &raw mut found));
         assert_eq!(show((*found).ai_dst_addr), "127.0.0.1:7471");
         addrinfo::rdma_freeaddrinfo(found);
-        fails(addrinfo::rdma_query_addrinfo(made, &raw mut found), libc::ENOENT);
+        fails(resolve_addrinfo::rdma_query_addrinfo(made, &raw mut found), libc::ENOENT);
         // An answer that nobody takes goes with its identifier.
         works(resolve_name(made, c"127.0.0.1", &hints(RAI_DNS)));
     }
@@ -259,13 +259,14 @@ fn a_resolution_that_fails_at_once_has_no_event() {
     unsafe {
         fails(resolve_name(made, c"localhost", &raw const numeric), libc::ENODATA);
         fails(resolve_name(made, c"127.0.0.1", &raw const sa), libc::EOPNOTSUPP);
-        let by_name = |id| addrinfo::rdma_resolve_addrinfo(id, null(), c"service".as_ptr(), &raw const sa);
+        let by_name =
+            |id| resolve_addrinfo::rdma_resolve_addrinfo(id, null(), c"service".as_ptr(), &raw const sa);
         fails(by_name(made), libc::EINVAL);
         works(bind(made, &loopback(0)));
         fails(by_name(made), libc::EOPNOTSUPP);
         fails(resolve_name(null_mut(), c"127.0.0.1", null()), libc::EINVAL);
-        fails(addrinfo::rdma_query_addrinfo(made, null_mut()), libc::EINVAL);
-        fails(addrinfo::rdma_query_addrinfo(null_mut(), &mut null_mut()), libc::EINVAL);
+        fails(resolve_addrinfo::rdma_query_addrinfo(made, null_mut()), libc::EINVAL);
+        fails(resolve_addrinfo::rdma_query_addrinfo(null_mut(), &mut null_mut()), libc::EINVAL);
     }
     assert!(!comes(ch, 0));
     destroy(made);
@@ -278,7 +279,7 @@ fn a_synchronous_identifier_waits_for_its_addresses() {
     unsafe {
         assert_eq!((*(*made).event).event, RDMA_CM_EVENT_ADDRINFO_RESOLVED);
         let mut found = null_mut();
-        works(addrinfo::rdma_query_addrinfo(made, &raw mut found));
+        works(resolve_addrinfo::rdma_query_addrinfo(made, &raw mut found));
         addrinfo::rdma_freeaddrinfo(found);
     }
     destroy(made);

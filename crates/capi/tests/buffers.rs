@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::null_mut;
 
 use abi::verbs::*;
-use capi::verbs::{ah, buffer, memory, provider, qp, query};
+use capi::verbs::{ah, device, memory, qp};
 
 use support::{Loop, errno, send};
 
@@ -70,7 +70,7 @@ fn a_dma_buf_and_a_memory_file_are_written_by_peers() {
         file.write_all_at(&[0; 4 * PAGE], 0).unwrap();
         unsafe {
             let at = PAGE as u64 + 100;
-            let mr = buffer::ibv_reg_dmabuf_mr(l.pd, at, PAGE, iova, fd, RIGHTS);
+            let mr = memory::ibv_reg_dmabuf_mr(l.pd, at, PAGE, iova, fd, RIGHTS);
             assert!(!mr.is_null(), "errno {}", errno());
             assert_eq!(((*mr).addr.addr(), (*mr).length), (at as usize, PAGE));
             assert_eq!(write(&l, iova + 8, (*mr).rkey), IBV_WC_SUCCESS);
@@ -111,7 +111,7 @@ fn what_is_no_dma_buf_or_lies_beyond_its_end_is_refused() {
         (0, PAGE, 0, file.as_raw_fd(), IBV_ACCESS_ON_DEMAND as c_int, libc::EINVAL),
         (0, PAGE, 0, file.as_raw_fd(), IBV_ACCESS_REMOTE_WRITE as c_int, libc::EINVAL),
     ] {
-        let mr = unsafe { buffer::ibv_reg_dmabuf_mr(l.pd, offset, length, iova, fd, access) };
+        let mr = unsafe { memory::ibv_reg_dmabuf_mr(l.pd, offset, length, iova, fd, access) };
         assert_eq!((mr, errno()), (null_mut(), why), "{offset} {length} {iova} {fd} {access}");
     }
     l.close();
@@ -123,7 +123,7 @@ fn attributes_register_what_the_other_calls_do() {
     let file = memory_file();
     unsafe {
         let mut buf = null_mut();
-        let block = buffer::ibv_alloc_buf(l.pd, 2 * PAGE, &raw mut buf);
+        let block = memory::ibv_alloc_buf(l.pd, 2 * PAGE, &raw mut buf);
         assert!(!block.is_null() && block.addr().is_multiple_of(PAGE));
         let with = |comp_mask: u32, addr: *mut c_void| ibv_mr_init_attr {
             length: PAGE,
@@ -136,7 +136,7 @@ fn attributes_register_what_the_other_calls_do() {
             dmah: null_mut(),
             buf,
         };
-        let register = |mut attr: ibv_mr_init_attr| buffer::ibv_reg_mr_ex(l.pd, &raw mut attr);
+        let register = |mut attr: ibv_mr_init_attr| memory::ibv_reg_mr_ex(l.pd, &raw mut attr);
         let (addr, iova) = (IBV_REG_MR_MASK_ADDR, IBV_REG_MR_MASK_IOVA);
         let by_file = IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET | iova;
         let in_buffer = addr | IBV_REG_MR_MASK_BUF;
@@ -166,14 +166,14 @@ fn attributes_register_what_the_other_calls_do() {
         ] {
             assert_eq!((register(with(mask, at)), errno()), (null_mut(), why), "mask {mask:#x}");
         }
-        let mr = buffer::ibv_reg_buf_mr(l.pd, buf, block, 2 * PAGE, RIGHTS);
+        let mr = memory::ibv_reg_buf_mr(l.pd, buf, block, 2 * PAGE, RIGHTS);
         assert!(!mr.is_null());
         assert_eq!(memory::ibv_dereg_mr(mr), 0);
         let other = memory::ibv_alloc_pd(l.context);
-        assert!(buffer::ibv_reg_buf_mr(other, buf, block, PAGE, RIGHTS).is_null());
+        assert!(memory::ibv_reg_buf_mr(other, buf, block, PAGE, RIGHTS).is_null());
         assert_eq!((errno(), memory::ibv_dealloc_pd(other)), (libc::EINVAL, 0));
-        assert_eq!((buffer::ibv_export_buf_dmabuf_fd(buf), errno()), (-1, libc::ENODATA));
-        buffer::ibv_free_buf(buf);
+        assert_eq!((memory::ibv_export_buf_dmabuf_fd(buf), errno()), (-1, libc::ENODATA));
+        memory::ibv_free_buf(buf);
     }
     l.close();
 }
@@ -183,14 +183,14 @@ fn speed_options_and_order_are_what_a_software_port_has() {
     let l = Loop::open();
     unsafe {
         let mut speed = 0;
-        assert_eq!((query::ibv_query_port_speed(l.context, 1, &raw mut speed), speed), (0, 10));
-        assert_eq!(query::ibv_query_port_speed(l.context, 2, &raw mut speed), libc::EINVAL);
+        assert_eq!((device::ibv_query_port_speed(l.context, 1, &raw mut speed), speed), (0, 10));
+        assert_eq!(device::ibv_query_port_speed(l.context, 2, &raw mut speed), libc::EINVAL);
         let mut ece = ibv_ece { vendor_id: 1, ..ibv_ece::default() };
         assert_eq!(qp::ibv_query_ece(l.qp, &raw mut ece), libc::EOPNOTSUPP);
         assert_eq!(qp::ibv_set_ece(l.qp, &raw mut ece), libc::EOPNOTSUPP);
         assert_eq!(qp::ibv_query_qp_data_in_order(l.qp, IBV_WR_RDMA_WRITE, 0), 0);
-        assert!(buffer::ibv_alloc_dmah(l.context, null_mut()).is_null());
-        assert_eq!((errno(), buffer::ibv_dealloc_dmah(null_mut())), (libc::EOPNOTSUPP, libc::EOPNOTSUPP));
+        assert!(memory::ibv_alloc_dmah(l.context, null_mut()).is_null());
+        assert_eq!((errno(), memory::ibv_dealloc_dmah(null_mut())), (libc::EOPNOTSUPP, libc::EOPNOTSUPP));
     }
     l.close();
 }
@@ -206,7 +206,7 @@ fn a_file_of_sysfs_is_read_without_its_newline() {
         let name = CString::new(name).unwrap();
         let mut buf = [b'x'.cast_signed(); 16];
         let len =
-            unsafe { provider::ibv_read_sysfs_file(c_dir.as_ptr(), name.as_ptr(), buf.as_mut_ptr(), size) };
+            unsafe { device::ibv_read_sysfs_file(c_dir.as_ptr(), name.as_ptr(), buf.as_mut_ptr(), size) };
         (len, buf.map(i8::cast_unsigned)[..6].to_vec())
     };
     assert_eq!(read("lines", 16), (4, b"four\0\0".to_vec()));

@@ -7,28 +7,28 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 
 use abi::verbs::*;
-use capi::verbs::{counter, qp};
+use capi::verbs::{cq, qp};
 
 use support::{Loop, connect, errno, init, send};
 
 unsafe fn make(l: &Loop) -> *mut ibv_comp_cntr {
     let mut attr = ibv_comp_cntr_init_attr::default();
-    let made = unsafe { counter::ibv_create_comp_cntr(l.context, &raw mut attr) };
+    let made = unsafe { cq::ibv_create_comp_cntr(l.context, &raw mut attr) };
     assert!(!made.is_null(), "errno {}", errno());
     made
 }
 
 unsafe fn attach(qp: *mut ibv_qp, to: *mut ibv_comp_cntr, op_mask: u32) -> c_int {
     let mut attr = ibv_qp_attach_comp_cntr_attr { comp_mask: 0, op_mask };
-    unsafe { counter::ibv_qp_attach_comp_cntr(qp, to, &raw mut attr) }
+    unsafe { cq::ibv_qp_attach_comp_cntr(qp, to, &raw mut attr) }
 }
 
 /// Both numbers.
 unsafe fn read(of: *mut ibv_comp_cntr) -> (u64, u64) {
     let (mut done, mut failed) = (0, 0);
     unsafe {
-        assert_eq!(counter::ibv_read_comp_cntr(of, &raw mut done), 0);
-        assert_eq!(counter::ibv_read_err_comp_cntr(of, &raw mut failed), 0);
+        assert_eq!(cq::ibv_read_comp_cntr(of, &raw mut done), 0);
+        assert_eq!(cq::ibv_read_err_comp_cntr(of, &raw mut failed), 0);
     }
     (done, failed)
 }
@@ -73,19 +73,19 @@ fn a_counter_counts_what_completes_signaled_or_not() {
         assert!(on.completions(3).iter().all(|wc| wc.status == IBV_WC_WR_FLUSH_ERR));
         assert_eq!((read(sends), read(receives)), ((4, 1), (3, 2)));
 
-        assert_eq!(counter::ibv_inc_comp_cntr(sends, u64::MAX), 0);
-        assert_eq!(counter::ibv_inc_err_comp_cntr(sends, 5), 0);
+        assert_eq!(cq::ibv_inc_comp_cntr(sends, u64::MAX), 0);
+        assert_eq!(cq::ibv_inc_err_comp_cntr(sends, 5), 0);
         assert_eq!(read(sends), (3, 6), "it wraps");
-        assert_eq!((counter::ibv_set_comp_cntr(sends, 9), counter::ibv_set_err_comp_cntr(sends, 8)), (0, 0));
+        assert_eq!((cq::ibv_set_comp_cntr(sends, 9), cq::ibv_set_err_comp_cntr(sends, 8)), (0, 0));
         assert_eq!(read(sends), (9, 8));
-        assert_eq!(counter::ibv_destroy_comp_cntr(sends), libc::EBUSY);
+        assert_eq!(cq::ibv_destroy_comp_cntr(sends), libc::EBUSY);
         assert_eq!(qp::ibv_destroy_qp(first), 0);
         assert_eq!(
-            (counter::ibv_destroy_comp_cntr(sends), counter::ibv_destroy_comp_cntr(receives)),
+            (cq::ibv_destroy_comp_cntr(sends), cq::ibv_destroy_comp_cntr(receives)),
             (libc::EBUSY, libc::EBUSY)
         );
         on.close();
-        assert_eq!((counter::ibv_destroy_comp_cntr(sends), counter::ibv_destroy_comp_cntr(receives)), (0, 0));
+        assert_eq!((cq::ibv_destroy_comp_cntr(sends), cq::ibv_destroy_comp_cntr(receives)), (0, 0));
     }
 }
 
@@ -95,7 +95,7 @@ fn what_a_counter_can_not_be_is_refused() {
     unsafe {
         let mut caps: ibv_comp_cntr_caps = std::mem::zeroed();
         let size = size_of::<ibv_comp_cntr_caps>();
-        assert_eq!(counter::_ibv_query_comp_cntr_caps(l.context, &raw mut caps, size), 0);
+        assert_eq!(cq::_ibv_query_comp_cntr_caps(l.context, &raw mut caps, size), 0);
         assert_eq!(
             (caps.max_value, caps.max_counters, caps.supported_qp_attach_ops),
             (u64::MAX, 65_536, 0x17)
@@ -106,7 +106,7 @@ fn what_a_counter_can_not_be_is_refused() {
             (0, IBV_COMP_CNTR_TYPE_BYTES, 0, libc::ENOTSUP),
         ] {
             let mut attr = ibv_comp_cntr_init_attr { comp_mask, type_, flags };
-            assert!(counter::ibv_create_comp_cntr(l.context, &raw mut attr).is_null());
+            assert!(cq::ibv_create_comp_cntr(l.context, &raw mut attr).is_null());
             assert_eq!(errno(), why);
         }
         let (one, two) = (make(&l), make(&l));
@@ -117,11 +117,11 @@ fn what_a_counter_can_not_be_is_refused() {
         assert_eq!(attach(fresh, one, 0), libc::EINVAL);
         assert_eq!(attach(fresh, null_mut(), sent), libc::EINVAL);
         assert_eq!(attach(fresh, one, IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ), libc::ENOTSUP);
-        assert_eq!(counter::ibv_destroy_comp_cntr(two), 0, "nothing is left of what was refused");
+        assert_eq!(cq::ibv_destroy_comp_cntr(two), 0, "nothing is left of what was refused");
         assert_eq!(attach(fresh, one, sent), 0);
         assert_eq!(attach(fresh, one, sent | IBV_QP_ATTACH_COMP_CNTR_OP_RECV), libc::EBUSY);
-        assert_eq!((qp::ibv_destroy_qp(fresh), counter::ibv_destroy_comp_cntr(one)), (0, 0));
-        assert_eq!(counter::ibv_read_comp_cntr(null_mut(), &raw mut caps.max_value), libc::EINVAL);
+        assert_eq!((qp::ibv_destroy_qp(fresh), cq::ibv_destroy_comp_cntr(one)), (0, 0));
+        assert_eq!(cq::ibv_read_comp_cntr(null_mut(), &raw mut caps.max_value), libc::EINVAL);
     }
     l.close();
 }

@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use abi::verbs::*;
-use capi::verbs::{ah, channel, context, cq, mcast, memory, qp};
+use capi::verbs::{ah, cq, device, memory, qp, steering};
 
 use alone::alone;
 use support::{HALF, Loop, errno, init, loopback, send};
@@ -26,9 +26,9 @@ const GRH: usize = 40;
 fn open(kind: ibv_qp_type) -> Loop {
     let mut memory = Box::new([0; 8192]);
     unsafe {
-        let context = context::ibv_open_device(loopback());
+        let context = device::ibv_open_device(loopback());
         let pd = memory::ibv_alloc_pd(context);
-        let channel = channel::ibv_create_comp_channel(context);
+        let channel = cq::ibv_create_comp_channel(context);
         let cq = cq::ibv_create_cq(context, 16, null_mut(), channel, 0);
         let rights = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE) as c_int;
         let mr = memory::ibv_reg_mr(pd, memory.as_mut_ptr().cast(), memory.len(), rights);
@@ -221,10 +221,10 @@ fn everyone_attached_to_a_group_gets_its_datagrams_the_sender_too() {
     let aside = create(l.pd, l.cq, IBV_QPT_UD);
     [l.qp, other, aside].into_iter().for_each(start);
     l.memory[..5].copy_from_slice(b"hello");
-    let attach = |qp| unsafe { mcast::ibv_attach_mcast(qp, &GROUP, 0) };
-    let detach = |qp| unsafe { mcast::ibv_detach_mcast(qp, &GROUP, 0) };
+    let attach = |qp| unsafe { steering::ibv_attach_mcast(qp, &GROUP, 0) };
+    let detach = |qp| unsafe { steering::ibv_detach_mcast(qp, &GROUP, 0) };
     assert_eq!((attach(l.qp), attach(other), attach(other)), (0, 0, 0));
-    assert_eq!(unsafe { mcast::ibv_attach_mcast(l.qp, &LOOPBACK, 0) }, libc::EINVAL);
+    assert_eq!(unsafe { steering::ibv_attach_mcast(l.qp, &LOOPBACK, 0) }, libc::EINVAL);
     assert_eq!(detach(aside), libc::EINVAL);
     assert_eq!(unsafe { qp::ibv_destroy_qp(other) }, libc::EBUSY);
     let ah = handle(&l, GROUP);
@@ -277,7 +277,7 @@ fn a_queue_pair_that_blocks_its_multicast_loopback_is_not_heard_on_its_own_host(
     init.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
     let quiet = make(&mut init);
     start(quiet);
-    assert_eq!(unsafe { mcast::ibv_attach_mcast(l.qp, &GROUP, 0) }, 0);
+    assert_eq!(unsafe { steering::ibv_attach_mcast(l.qp, &GROUP, 0) }, 0);
     post_recv(&l, l.qp, 1, HALF, 100);
     let ah = handle(&l, GROUP);
     let mut sge = [l.sge(0, 5)];
@@ -286,7 +286,7 @@ fn a_queue_pair_that_blocks_its_multicast_loopback_is_not_heard_on_its_own_host(
     assert_eq!(unsafe { (*l.context).ops.post_send.expect("built")(quiet, &raw mut wr, &raw mut bad) }, 0);
     assert_eq!(l.completions(1)[0].wr_id, 2);
     silence(&l);
-    assert_eq!(unsafe { mcast::ibv_detach_mcast(l.qp, &GROUP, 0) }, 0);
+    assert_eq!(unsafe { steering::ibv_detach_mcast(l.qp, &GROUP, 0) }, 0);
     destroy_ah(ah);
     assert_eq!(unsafe { qp::ibv_destroy_qp(quiet) }, 0);
     l.close();

@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 use abi::cma::*;
 use abi::verbs::*;
 use capi::cma::{channel, connect, id, qp as cm_qp, srq as cm_srq};
-use capi::verbs::{ah, channel as comp, context, counter, cq, memory, qp, srq};
+use capi::verbs::{ah, cq, device, memory, qp, srq};
 
 use cm::*;
 use support::{HALF, Loop, errno, init, send};
@@ -128,7 +128,7 @@ fn a_device_closed_first_ends_what_was_made_on_it_and_leaves_the_objects_to_thei
         wr.wr.rdma = ibv_send_wr_rdma { remote_addr: l.sge(HALF, 8).addr, rkey: (*l.mr).rkey };
         assert_eq!(other.post_send(&mut wr), 0);
         assert_eq!(other.completions(1)[0].status, IBV_WC_SUCCESS);
-        assert_eq!(context::ibv_close_device(l.context), 0);
+        assert_eq!(device::ibv_close_device(l.context), 0);
         // The region is no more: its memory may be freed.
         l.memory[HALF] = 7;
         assert_eq!(other.post_send(&mut wr), 0);
@@ -142,7 +142,7 @@ fn a_device_closed_first_ends_what_was_made_on_it_and_leaves_the_objects_to_thei
         assert_eq!(qp::ibv_destroy_qp(l.qp), 0);
         assert_eq!(cq::ibv_destroy_cq(l.cq), 0);
         assert_eq!(memory::ibv_dealloc_pd(l.pd), 0);
-        assert_eq!(comp::ibv_destroy_comp_channel(l.channel), 0);
+        assert_eq!(cq::ibv_destroy_comp_channel(l.channel), 0);
     }
     other.close();
 }
@@ -253,13 +253,13 @@ fn objects() -> Vec<Ending> {
         let counters = t.create_counters.expect("built")(context, &raw mut attr);
         let mut attr: ibv_comp_cntr_init_attr = std::mem::zeroed();
         attr.type_ = IBV_COMP_CNTR_TYPE_WRS;
-        let count = counter::ibv_create_comp_cntr(context, &raw mut attr);
+        let count = cq::ibv_create_comp_cntr(context, &raw mut attr);
         let mut attr: ibv_qp_attach_comp_cntr_attr = std::mem::zeroed();
         attr.op_mask = 1;
-        assert_eq!(counter::ibv_qp_attach_comp_cntr(fed, count, &raw mut attr), 0);
+        assert_eq!(cq::ibv_qp_attach_comp_cntr(fed, count, &raw mut attr), 0);
         assert!(!counters.is_null() && !count.is_null());
         all.push(("counters", Box::new(move || t.destroy_counters.expect("built")(counters))));
-        all.push(("completion counter", Box::new(move || counter::ibv_destroy_comp_cntr(count))));
+        all.push(("completion counter", Box::new(move || cq::ibv_destroy_comp_cntr(count))));
 
         let mut way: ibv_ah_attr = std::mem::zeroed();
         (way.is_global, way.port_num, way.grh.sgid_index, way.grh.hop_limit) = (1, 1, 1, 9);
@@ -273,7 +273,7 @@ fn objects() -> Vec<Ending> {
     unsafe {
         all.push(("qp", Box::new(move || qp::ibv_destroy_qp(made))));
         all.push(("cq", Box::new(move || cq::ibv_destroy_cq(queue))));
-        all.push(("channel", Box::new(move || comp::ibv_destroy_comp_channel(channel))));
+        all.push(("channel", Box::new(move || cq::ibv_destroy_comp_channel(channel))));
         let dereg = move || {
             let done = memory::ibv_dereg_mr(mr);
             // The region's memory is freed with it.
@@ -282,7 +282,7 @@ fn objects() -> Vec<Ending> {
         };
         all.push(("region", Box::new(dereg)));
         all.push(("pd", Box::new(move || memory::ibv_dealloc_pd(pd))));
-        all.push(("context", Box::new(move || context::ibv_close_device(context))));
+        all.push(("context", Box::new(move || device::ibv_close_device(context))));
     }
     all
 }

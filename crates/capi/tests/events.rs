@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use abi::cma::*;
 use abi::verbs::*;
 use capi::cma::{channel as events, connect, id};
-use capi::verbs::channel;
+use capi::verbs::cq;
 
 use support::{Loop, errno, in_a_child, send};
 
@@ -48,7 +48,7 @@ fn take_all(l: &Loop, done: &std::sync::atomic::AtomicU64, wait: impl Fn() -> bo
         assert!(wait(), "no event after {} of {} completions", done.load(Ordering::Relaxed), 2 * MESSAGES);
         let (mut cq, mut user) = (null_mut(), null_mut());
         unsafe {
-            if channel::ibv_get_cq_event(l.channel, &raw mut cq, &raw mut user) != 0 {
+            if cq::ibv_get_cq_event(l.channel, &raw mut cq, &raw mut user) != 0 {
                 assert_eq!(errno(), libc::EAGAIN);
                 continue;
             }
@@ -66,7 +66,7 @@ fn take_all(l: &Loop, done: &std::sync::atomic::AtomicU64, wait: impl Fn() -> bo
             }
         }
     }
-    unsafe { channel::ibv_ack_cq_events(l.cq, events) };
+    unsafe { cq::ibv_ack_cq_events(l.cq, events) };
 }
 
 /// A [`Loop`] whose threads share it: the verbs are thread-safe.
@@ -120,13 +120,11 @@ fn a_process_exits_while_threads_are_blocked_in_get_event_calls() {
             let cm = unsafe { events::rdma_create_event_channel() }.expose_provenance();
             std::thread::spawn(move || {
                 let (mut cq, mut user) = (null_mut(), null_mut());
-                unsafe {
-                    channel::ibv_get_cq_event(with_exposed_provenance_mut(ch), &raw mut cq, &raw mut user)
-                }
+                unsafe { cq::ibv_get_cq_event(with_exposed_provenance_mut(ch), &raw mut cq, &raw mut user) }
             });
             std::thread::spawn(move || unsafe {
                 let mut event: ibv_async_event = std::mem::zeroed();
-                capi::verbs::event::ibv_get_async_event(with_exposed_provenance_mut(ctx), &raw mut event)
+                capi::verbs::device::ibv_get_async_event(with_exposed_provenance_mut(ctx), &raw mut event)
             });
             std::thread::spawn(move || unsafe {
                 let mut event = null_mut();

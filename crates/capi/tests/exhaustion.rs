@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 use abi::cma::*;
 use abi::verbs::*;
 use capi::cma::{channel, connect, id, qp as cm_qp};
-use capi::verbs::{ah, channel as comp, context, cq, memory, qp, srq};
+use capi::verbs::{ah, cq, device, memory, qp, srq};
 
 use support::{Loop, errno, in_a_child, init, loopback};
 
@@ -81,10 +81,10 @@ fn making_an_object_with_the_heap_at_its_end_is_enomem_and_the_process_goes_on()
                 codes[n] = if failed { errno() } else { -1 };
                 n += 1;
             };
-            failed(context::ibv_open_device(device).is_null());
+            failed(device::ibv_open_device(device).is_null());
             failed(memory::ibv_alloc_pd(l.context).is_null());
             failed(cq::ibv_create_cq(l.context, 1 << 20, null_mut(), null_mut(), 0).is_null());
-            failed(comp::ibv_create_comp_channel(l.context).is_null());
+            failed(cq::ibv_create_comp_channel(l.context).is_null());
             failed(qp::ibv_create_qp(l.pd, &raw mut qp_init).is_null());
             failed(srq::ibv_create_srq(l.pd, &raw mut srq_init).is_null());
             failed(ah::ibv_create_ah(l.pd, &raw mut way).is_null());

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::ptr::{null, null_mut};
 
 use abi::verbs::*;
-use capi::verbs::{cq, event, memory, qp, qp_ex, srq};
+use capi::verbs::{cq, device, memory, qp, srq};
 
 use support::{HALF, Loop, connect, errno, init, send};
 
@@ -40,7 +40,7 @@ fn create_qp(l: &Loop, cq: *mut ibv_cq, operations: u32) -> *mut ibv_qp_ex {
         let qp = table(l.context).create_qp_ex.expect("built")(l.context, &raw mut attr);
         assert!(!qp.is_null(), "create_qp_ex: errno {}", errno());
         connect(qp);
-        qp_ex::ibv_qp_to_qp_ex(qp)
+        qp::ibv_qp_to_qp_ex(qp)
     }
 }
 
@@ -157,10 +157,10 @@ fn a_moderated_event_comes_when_its_period_is_over() {
         let start = std::time::Instant::now();
         assert_eq!(l.post_send(&mut send(1, IBV_WR_RDMA_WRITE, &mut [])), 0);
         let (mut of, mut context) = (null_mut(), null_mut());
-        assert_eq!(capi::verbs::channel::ibv_get_cq_event(l.channel, &raw mut of, &raw mut context), 0);
+        assert_eq!(cq::ibv_get_cq_event(l.channel, &raw mut of, &raw mut context), 0);
         assert!(start.elapsed().as_millis() >= 30, "{:?}", start.elapsed());
         assert_eq!(l.completions(1)[0].wr_id, 1);
-        capi::verbs::channel::ibv_ack_cq_events(l.cq, 1);
+        cq::ibv_ack_cq_events(l.cq, 1);
     }
     l.close();
 }
@@ -218,7 +218,7 @@ fn what_was_built_is_posted_as_a_whole_or_not_at_all() {
         let ids: Vec<_> = l.completions(3).iter().map(|wc| wc.wr_id).collect();
         assert_eq!(ids, [10, 11, 12], "and nothing of what failed");
         assert_eq!(qp::ibv_destroy_qp(qpx.cast()), 0);
-        assert!(qp_ex::ibv_qp_to_qp_ex(l.qp).is_null(), "a plain one");
+        assert!(qp::ibv_qp_to_qp_ex(l.qp).is_null(), "a plain one");
     }
     l.close();
 }
@@ -282,8 +282,8 @@ fn post_srq(l: &Loop, srq: *mut ibv_srq, ids: std::ops::Range<u64>) -> c_int {
 fn async_event(l: &Loop) -> (ibv_event_type, *mut ibv_srq) {
     unsafe {
         let mut e: ibv_async_event = std::mem::zeroed();
-        assert_eq!(event::ibv_get_async_event(l.context, &raw mut e), 0);
-        event::ibv_ack_async_event(&raw mut e);
+        assert_eq!(device::ibv_get_async_event(l.context, &raw mut e), 0);
+        device::ibv_ack_async_event(&raw mut e);
         (e.event_type, e.element.srq)
     }
 }
@@ -421,7 +421,7 @@ fn the_queue_pair_of_an_identifier_takes_receives_from_its_shared_queue() {
         (attr.comp_mask, attr.send_ops_flags) = (IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_EX_WITH_SEND.into());
         assert_eq!(cma_qp::rdma_create_qp_ex(own, &raw mut attr), 0, "errno {}", errno());
         assert_eq!(((*(*own).qp).srq, (*(*own).qp).pd), ((*own).srq, (*own).pd));
-        assert!(!qp_ex::ibv_qp_to_qp_ex((*own).qp).is_null());
+        assert!(!qp::ibv_qp_to_qp_ex((*own).qp).is_null());
         cma_qp::rdma_destroy_qp(own);
         cma_srq::rdma_destroy_srq(own);
         assert!((*own).srq.is_null());

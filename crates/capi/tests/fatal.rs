@@ -5,7 +5,7 @@ mod support;
 
 use abi::verbs::*;
 use capi::ffi_guard;
-use capi::verbs::{event, memory};
+use capi::verbs::{device, memory};
 
 use support::{Loop, errno};
 
@@ -17,12 +17,12 @@ fn a_caught_panic_makes_the_device_fatal() {
     assert_eq!(ffi_guard::or_errno(|| panic!("a second one")), libc::EIO);
     unsafe {
         let mut e: ibv_async_event = std::mem::zeroed();
-        assert_eq!(event::ibv_get_async_event(l.context, &raw mut e), 0);
+        assert_eq!(device::ibv_get_async_event(l.context, &raw mut e), 0);
         assert_eq!(e.event_type, IBV_EVENT_DEVICE_FATAL);
-        event::ibv_ack_async_event(&raw mut e);
+        device::ibv_ack_async_event(&raw mut e);
         // It is told once.
         libc::fcntl((*l.context).async_fd, libc::F_SETFL, libc::O_NONBLOCK);
-        assert_eq!(event::ibv_get_async_event(l.context, &raw mut e), -1);
+        assert_eq!(device::ibv_get_async_event(l.context, &raw mut e), -1);
         assert_eq!(errno(), libc::EAGAIN);
         assert!(memory::ibv_alloc_pd(l.context).is_null());
         assert_eq!(errno(), libc::EIO);

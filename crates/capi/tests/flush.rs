@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
 use abi::verbs::*;
-use capi::verbs::{memory, qp, qp_ex};
+use capi::verbs::{memory, qp};
 
 use support::{Loop, connect, errno};
 
@@ -50,7 +50,7 @@ fn flushing(l: &Loop) -> *mut ibv_qp {
 /// Posts a FLUSH of a range; errno of `wr_complete`.
 fn flush(qp: *mut ibv_qp, wr_id: u64, mr: *mut ibv_mr, len: usize, kind: u32, level: u32) -> c_int {
     unsafe {
-        let qpx = qp_ex::ibv_qp_to_qp_ex(qp);
+        let qpx = qp::ibv_qp_to_qp_ex(qp);
         let q = &mut *qpx;
         q.wr_start.expect("built")(qpx);
         (q.wr_id, q.wr_flags) = (wr_id, IBV_SEND_SIGNALED);
@@ -63,7 +63,7 @@ fn flush(qp: *mut ibv_qp, wr_id: u64, mr: *mut ibv_mr, len: usize, kind: u32, le
 /// Posts an ATOMIC WRITE to the first bytes.
 fn atomic_write(qp: *mut ibv_qp, wr_id: u64, mr: *mut ibv_mr, value: &[u8; 8]) {
     unsafe {
-        let qpx = qp_ex::ibv_qp_to_qp_ex(qp);
+        let qpx = qp::ibv_qp_to_qp_ex(qp);
         let q = &mut *qpx;
         q.wr_start.expect("built")(qpx);
         (q.wr_id, q.wr_flags) = (wr_id, IBV_SEND_SIGNALED);

@@ -6,7 +6,7 @@ mod support;
 use std::ptr::null_mut;
 
 use abi::verbs::*;
-use capi::verbs::{channel, context, cq, event, memory, qp};
+use capi::verbs::{cq, device, memory, qp};
 
 use support::{Loop, errno, in_a_child, loopback, send};
 
@@ -21,7 +21,7 @@ fn a_child_finds_its_parents_objects_inert_and_opens_devices_of_its_own() {
         assert_eq!(l.post_recv(1, 8), 0);
         assert_eq!(l.post_send(&mut send(2, IBV_WR_SEND, &mut [l.sge(0, 8)])), 0);
         let (mut cq, mut user) = (null_mut(), null_mut());
-        assert_eq!(channel::ibv_get_cq_event(l.channel, &raw mut cq, &raw mut user), 0);
+        assert_eq!(cq::ibv_get_cq_event(l.channel, &raw mut cq, &raw mut user), 0);
     }
     assert_eq!(l.completions(2).len(), 2);
 
@@ -45,7 +45,7 @@ fn a_child_finds_its_parents_objects_inert_and_opens_devices_of_its_own() {
     assert_eq!(l.post_recv(3, 8), 0);
     assert_eq!(l.post_send(&mut send(4, IBV_WR_SEND, &mut [l.sge(0, 8)])), 0);
     assert!(l.completions(2).iter().all(|wc| wc.status == IBV_WC_SUCCESS));
-    unsafe { channel::ibv_ack_cq_events(l.cq, 1) };
+    unsafe { cq::ibv_ack_cq_events(l.cq, 1) };
     l.close();
 }
 
@@ -67,9 +67,9 @@ fn inherited_objects_are_refused(l: &Loop) {
         assert_eq!(errno(), libc::ENODEV);
         // They would take the parent's events.
         let (mut cq, mut user) = (null_mut(), null_mut());
-        assert_eq!(channel::ibv_get_cq_event(l.channel, &raw mut cq, &raw mut user), -1);
+        assert_eq!(cq::ibv_get_cq_event(l.channel, &raw mut cq, &raw mut user), -1);
         let mut e: ibv_async_event = std::mem::zeroed();
-        assert_eq!(event::ibv_get_async_event(l.context, &raw mut e), -1);
+        assert_eq!(device::ibv_get_async_event(l.context, &raw mut e), -1);
         assert_eq!(errno(), libc::ENODEV);
     }
 }
@@ -78,9 +78,9 @@ fn inherited_objects_are_destroyed(l: &Loop) {
     unsafe {
         assert_eq!(qp::ibv_destroy_qp(l.qp), 0);
         assert_eq!(cq::ibv_destroy_cq(l.cq), 0);
-        assert_eq!(channel::ibv_destroy_comp_channel(l.channel), 0);
+        assert_eq!(cq::ibv_destroy_comp_channel(l.channel), 0);
         assert_eq!(memory::ibv_dereg_mr(l.mr), 0);
         assert_eq!(memory::ibv_dealloc_pd(l.pd), 0);
-        assert_eq!(context::ibv_close_device(l.context), 0);
+        assert_eq!(device::ibv_close_device(l.context), 0);
     }
 }

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 
 use abi::verbs::*;
-use capi::verbs::{channel, context, cq, memory, qp};
+use capi::verbs::{cq, device, memory, qp};
 
 use support::{HALF, Loop, errno, init, loopback, send};
 
@@ -21,9 +21,9 @@ fn table(context: *mut ibv_context) -> verbs_context {
 fn open() -> Loop {
     let mut memory = Box::new([0; 8192]);
     unsafe {
-        let context = context::ibv_open_device(loopback());
+        let context = device::ibv_open_device(loopback());
         let pd = memory::ibv_alloc_pd(context);
-        let channel = channel::ibv_create_comp_channel(context);
+        let channel = cq::ibv_create_comp_channel(context);
         let cq = cq::ibv_create_cq(context, 16, null_mut(), channel, 0);
         let mr =
             memory::ibv_reg_mr(pd, memory.as_mut_ptr().cast(), memory.len(), IBV_ACCESS_LOCAL_WRITE as c_int);
@@ -296,9 +296,9 @@ fn the_device_says_what_raw_packet_queue_pairs_can() {
     }
     unsafe {
         assert_eq!(cq::ibv_destroy_cq(l.cq), 0);
-        assert_eq!(channel::ibv_destroy_comp_channel(l.channel), 0);
+        assert_eq!(cq::ibv_destroy_comp_channel(l.channel), 0);
         assert_eq!(memory::ibv_dereg_mr(l.mr), 0);
         assert_eq!(memory::ibv_dealloc_pd(l.pd), 0);
-        assert_eq!(context::ibv_close_device(l.context), 0);
+        assert_eq!(device::ibv_close_device(l.context), 0);
     }
 }

@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use abi::cma::*;
 use abi::verbs::*;
 use capi::cma::{channel, connect, devices, id};
-use capi::verbs::{device, qp, query};
+use capi::verbs::{device, qp};
 
 use cm::*;
 use support::errno;
@@ -85,9 +85,9 @@ fn an_identifier_whose_channel_is_gone_can_not_be_made() {
 /// The device's limits: max_qp_rd_atom, max_qp_init_rd_atom.
 fn depths() -> (u8, u8) {
     unsafe {
-        let context = capi::verbs::context::ibv_open_device(support::loopback());
+        let context = device::ibv_open_device(support::loopback());
         let mut a: ibv_device_attr = std::mem::zeroed();
-        assert_eq!(query::ibv_query_device(context, &raw mut a), 0);
+        assert_eq!(device::ibv_query_device(context, &raw mut a), 0);
         (a.max_qp_rd_atom as u8, a.max_qp_init_rd_atom as u8)
     }
 }

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 
 use abi::verbs::*;
-use capi::verbs::{context, import, memory};
+use capi::verbs::{device, memory};
 
 use support::{Loop, errno, send};
 
@@ -193,29 +193,29 @@ fn imported_objects_are_the_ones_they_were_imported_from() {
     let l = Loop::open();
     unsafe {
         let fd = libc::dup((*l.context).cmd_fd);
-        let other = import::ibv_import_device(fd);
+        let other = device::ibv_import_device(fd);
         assert!(!other.is_null());
         assert_eq!((*other).cmd_fd, fd);
-        assert!(import::ibv_import_pd(other, u32::MAX).is_null());
+        assert!(device::ibv_import_pd(other, u32::MAX).is_null());
         assert_eq!(errno(), libc::ENOENT);
-        let pd = import::ibv_import_pd(other, (*l.pd).handle);
-        let mr = import::ibv_import_mr(pd, (*l.mr).handle);
+        let pd = device::ibv_import_pd(other, (*l.pd).handle);
+        let mr = device::ibv_import_mr(pd, (*l.mr).handle);
         assert_eq!(((*mr).addr, (*mr).length, (*mr).rkey), (null_mut(), 8192, (*l.mr).rkey));
         let dm = alloc_dm(&l, 16);
-        let same = import::ibv_import_dm(other, (*dm).handle);
+        let same = device::ibv_import_dm(other, (*dm).handle);
         assert_eq!((*dm).memcpy_to_dm.expect("built")(dm, 0, b"both".as_ptr().cast(), 4), 0);
         let mut back = [0_u8; 4];
         assert_eq!((*same).memcpy_from_dm.expect("built")(back.as_mut_ptr().cast(), same, 0, 4), 0);
         assert_eq!(&back, b"both");
-        import::ibv_unimport_dm(same);
-        import::ibv_unimport_mr(mr);
-        import::ibv_unimport_pd(pd);
-        assert_eq!(context::ibv_close_device(other), 0);
+        device::ibv_unimport_dm(same);
+        device::ibv_unimport_mr(mr);
+        device::ibv_unimport_pd(pd);
+        assert_eq!(device::ibv_close_device(other), 0);
         assert_eq!(table(l.context).free_dm.expect("built")(dm), 0);
         // The region still stands for its maker.
         let at = (*l.mr).addr.expose_provenance() as u64;
         assert_eq!(write(&l, at + 4096, (*l.mr).rkey), IBV_WC_SUCCESS);
-        assert!(import::ibv_import_device(libc::STDIN_FILENO).is_null());
+        assert!(device::ibv_import_device(libc::STDIN_FILENO).is_null());
         assert_eq!(errno(), libc::EBADF);
     }
     l.close();

@@ -9,51 +9,51 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use abi::verbs::*;
-use capi::verbs::{channel, context, cq, event, memory, qp, query};
+use capi::verbs::{cq, device, memory, qp};
 
 use support::{HALF, Loop, errno, init, loopback, send};
 
 #[test]
 fn device_port_and_gids_are_what_the_man_pages_say() {
     unsafe {
-        let ctx = context::ibv_open_device(loopback());
+        let ctx = device::ibv_open_device(loopback());
         let mut attr: ibv_device_attr = std::mem::zeroed();
-        assert_eq!(query::ibv_query_device(ctx, &raw mut attr), 0);
-        assert_eq!(attr.node_guid, capi::verbs::device::ibv_get_device_guid((*ctx).device));
+        assert_eq!(device::ibv_query_device(ctx, &raw mut attr), 0);
+        assert_eq!(attr.node_guid, device::ibv_get_device_guid((*ctx).device));
         assert_eq!((attr.phys_port_cnt, attr.max_pkeys, attr.atomic_cap), (1, 1, IBV_ATOMIC_HCA));
         assert_eq!(CStr::from_ptr(attr.fw_ver.as_ptr()).to_str(), Ok(env!("CARGO_PKG_VERSION")));
 
         let mut port: _compat_ibv_port_attr = std::mem::zeroed();
-        assert_eq!(query::ibv_query_port(ctx, 1, &raw mut port), 0);
+        assert_eq!(device::ibv_query_port(ctx, 1, &raw mut port), 0);
         assert_eq!((port.state, port.phys_state, port.active_mtu), (IBV_PORT_ACTIVE, 5, IBV_MTU_4096));
         assert_eq!((port.link_layer, port.active_width, port.active_speed), (IBV_LINK_LAYER_ETHERNET, 1, 1));
-        assert_eq!(query::ibv_query_port(ctx, 2, &raw mut port), libc::EINVAL);
+        assert_eq!(device::ibv_query_port(ctx, 2, &raw mut port), libc::EINVAL);
 
         let mut gid = ibv_gid { raw: [1; 16] };
-        assert_eq!(query::ibv_query_gid(ctx, 1, 1, &raw mut gid), 0);
+        assert_eq!(device::ibv_query_gid(ctx, 1, 1, &raw mut gid), 0);
         assert_eq!(gid.raw[10..], [0xff, 0xff, 127, 0, 0, 1]);
-        assert_eq!(query::ibv_query_gid(ctx, 1, 255, &raw mut gid), 0);
+        assert_eq!(device::ibv_query_gid(ctx, 1, 255, &raw mut gid), 0);
         assert_eq!(gid.raw, [0; 16]);
-        assert_eq!(query::ibv_query_gid(ctx, 1, port.gid_tbl_len, &raw mut gid), -1);
+        assert_eq!(device::ibv_query_gid(ctx, 1, port.gid_tbl_len, &raw mut gid), -1);
         assert_eq!(errno(), libc::EINVAL);
 
         let mut entry: ibv_gid_entry = std::mem::zeroed();
         let size = size_of::<ibv_gid_entry>();
-        assert_eq!(query::_ibv_query_gid_ex(ctx, 1, 1, &raw mut entry, 0, size), 0);
+        assert_eq!(device::_ibv_query_gid_ex(ctx, 1, 1, &raw mut entry, 0, size), 0);
         assert_eq!((entry.gid_index, entry.gid_type, entry.ndev_ifindex), (1, IBV_GID_TYPE_ROCE_V2, 1));
-        assert_eq!(query::_ibv_query_gid_ex(ctx, 1, 255, &raw mut entry, 0, size), libc::ENODATA);
+        assert_eq!(device::_ibv_query_gid_ex(ctx, 1, 255, &raw mut entry, 0, size), libc::ENODATA);
         let mut entries: [ibv_gid_entry; 4] = std::mem::zeroed();
-        assert!(query::_ibv_query_gid_table(ctx, entries.as_mut_ptr(), 4, 0, size) >= 2);
+        assert!(device::_ibv_query_gid_table(ctx, entries.as_mut_ptr(), 4, 0, size) >= 2);
         assert_eq!(
-            query::_ibv_query_gid_table(ctx, entries.as_mut_ptr(), 1, 0, size),
+            device::_ibv_query_gid_table(ctx, entries.as_mut_ptr(), 1, 0, size),
             -libc::EINVAL as isize
         );
 
         let mut pkey = 0;
-        assert_eq!(query::ibv_query_pkey(ctx, 1, 0, &raw mut pkey), 0);
-        assert_eq!((pkey, query::ibv_get_pkey_index(ctx, 1, pkey)), (0xffff, 0));
-        assert_eq!(query::ibv_query_pkey(ctx, 1, 1, &raw mut pkey), -1);
-        assert_eq!(context::ibv_close_device(ctx), 0);
+        assert_eq!(device::ibv_query_pkey(ctx, 1, 0, &raw mut pkey), 0);
+        assert_eq!((pkey, device::ibv_get_pkey_index(ctx, 1, pkey)), (0xffff, 0));
+        assert_eq!(device::ibv_query_pkey(ctx, 1, 1, &raw mut pkey), -1);
+        assert_eq!(device::ibv_close_device(ctx), 0);
     }
 }
 
@@ -61,7 +61,7 @@ fn device_port_and_gids_are_what_the_man_pages_say() {
 #[test]
 fn the_extended_table_fills_no_more_than_the_program_knows() {
     unsafe {
-        let ctx = context::ibv_open_device(loopback());
+        let ctx = device::ibv_open_device(loopback());
         assert_eq!((*ctx).abi_compat, VERBS_ABI_IS_EXTENDED);
         let whole = ctx.byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>();
         assert_eq!((*whole).sz, size_of::<verbs_context>());
@@ -79,7 +79,7 @@ fn the_extended_table_fills_no_more_than_the_program_knows() {
         assert_eq!((attr.orig_attr.phys_port_cnt, attr.phys_port_cnt_ex), (1, 99));
         let input = ibv_query_device_ex_input { comp_mask: 1 };
         assert_eq!(ex(ctx, &raw const input, &raw mut attr, old), libc::EINVAL);
-        assert_eq!(context::ibv_close_device(ctx), 0);
+        assert_eq!(device::ibv_close_device(ctx), 0);
     }
 }
 
@@ -89,7 +89,7 @@ fn what_is_used_is_busy() {
     unsafe {
         assert_eq!(memory::ibv_dealloc_pd(l.pd), libc::EBUSY);
         assert_eq!(cq::ibv_destroy_cq(l.cq), libc::EBUSY);
-        assert_eq!(channel::ibv_destroy_comp_channel(l.channel), libc::EBUSY);
+        assert_eq!(cq::ibv_destroy_comp_channel(l.channel), libc::EBUSY);
     }
     l.close();
 }
@@ -231,7 +231,7 @@ fn unacknowledged_event(l: &Loop) {
         assert_eq!(l.post_recv(1, 8), 0);
         assert_eq!(l.post_send(&mut send(2, IBV_WR_SEND, &mut [l.sge(0, 8)])), 0);
         let (mut cq, mut user) = (null_mut(), null_mut());
-        assert_eq!(channel::ibv_get_cq_event(l.channel, &raw mut cq, &raw mut user), 0);
+        assert_eq!(cq::ibv_get_cq_event(l.channel, &raw mut cq, &raw mut user), 0);
         assert_eq!(cq, l.cq);
     }
     assert_eq!(l.completions(2).len(), 2);
@@ -260,7 +260,7 @@ fn destroying_a_completion_queue_waits_for_its_events() {
         s.spawn(|| {
             std::thread::sleep(Duration::from_millis(100));
             acknowledged.store(true, Ordering::SeqCst);
-            unsafe { channel::ibv_ack_cq_events(std::ptr::with_exposed_provenance_mut(cq), 1) };
+            unsafe { cq::ibv_ack_cq_events(std::ptr::with_exposed_provenance_mut(cq), 1) };
         });
         unsafe {
             assert_eq!(qp::ibv_destroy_qp(l.qp), 0);
@@ -269,10 +269,10 @@ fn destroying_a_completion_queue_waits_for_its_events() {
         assert!(acknowledged.load(Ordering::SeqCst));
     });
     unsafe {
-        assert_eq!(channel::ibv_destroy_comp_channel(l.channel), 0);
+        assert_eq!(cq::ibv_destroy_comp_channel(l.channel), 0);
         assert_eq!(memory::ibv_dereg_mr(l.mr), 0);
         assert_eq!(memory::ibv_dealloc_pd(l.pd), 0);
-        assert_eq!(context::ibv_close_device(l.context), 0);
+        assert_eq!(device::ibv_close_device(l.context), 0);
     }
 }
 
@@ -288,8 +288,8 @@ fn queues_may_be_destroyed_while_another_thread_takes_their_events() {
             let stop = std::ptr::without_provenance_mut(1);
             loop {
                 let (mut cq, mut user) = (null_mut(), null_mut());
-                assert_eq!(unsafe { channel::ibv_get_cq_event(channel, &raw mut cq, &raw mut user) }, 0);
-                unsafe { channel::ibv_ack_cq_events(cq, 1) };
+                assert_eq!(unsafe { cq::ibv_get_cq_event(channel, &raw mut cq, &raw mut user) }, 0);
+                unsafe { cq::ibv_ack_cq_events(cq, 1) };
                 if user == stop {
                     break;
                 }
@@ -335,11 +335,11 @@ fn a_non_blocking_channel_says_eagain() {
     unsafe {
         libc::fcntl((*l.channel).fd, libc::F_SETFL, libc::O_NONBLOCK);
         let (mut cq, mut user) = (null_mut(), null_mut());
-        assert_eq!(channel::ibv_get_cq_event(l.channel, &raw mut cq, &raw mut user), -1);
+        assert_eq!(cq::ibv_get_cq_event(l.channel, &raw mut cq, &raw mut user), -1);
         assert_eq!(errno(), libc::EAGAIN);
         libc::fcntl((*l.context).async_fd, libc::F_SETFL, libc::O_NONBLOCK);
         let mut e: ibv_async_event = std::mem::zeroed();
-        assert_eq!(event::ibv_get_async_event(l.context, &raw mut e), -1);
+        assert_eq!(device::ibv_get_async_event(l.context, &raw mut e), -1);
         assert_eq!(errno(), libc::EAGAIN);
     }
     l.close();
@@ -356,9 +356,9 @@ fn an_overrun_queue_raises_an_asynchronous_event() {
         assert_eq!(qp::ibv_modify_qp(l.qp, &raw mut a, IBV_QP_STATE as c_int), 0);
         assert_eq!((l.post_recv(1, 1), l.post_recv(2, 1)), (0, 0));
         let mut e: ibv_async_event = std::mem::zeroed();
-        assert_eq!(event::ibv_get_async_event(l.context, &raw mut e), 0);
+        assert_eq!(device::ibv_get_async_event(l.context, &raw mut e), 0);
         assert_eq!((e.event_type, e.element.cq), (IBV_EVENT_CQ_ERR, l.cq));
-        event::ibv_ack_async_event(&raw mut e);
+        device::ibv_ack_async_event(&raw mut e);
         let mut wc: ibv_wc = std::mem::zeroed();
         assert!((*l.context).ops.poll_cq.expect("built")(l.cq, 1, &raw mut wc) < 0);
     }

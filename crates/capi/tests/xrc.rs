@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
 use abi::verbs::*;
-use capi::verbs::{memory, qp, qp_ex, srq};
+use capi::verbs::{memory, qp, srq};
 
 use support::{HALF, Loop, connect_to, errno, send};
 
@@ -154,7 +154,7 @@ fn a_message_finds_the_queue_that_either_way_of_posting_names() {
         assert_eq!((done[0].wr_id, done[1].wr_id), (1, 11));
         assert_eq!((done[1].qp_num, done[1].byte_len), ((*target).qp_num, 5));
         assert_eq!(&l.memory[HALF..HALF + 5], b"queue");
-        let qpx = qp_ex::ibv_qp_to_qp_ex(initiator);
+        let qpx = qp::ibv_qp_to_qp_ex(initiator);
         let q = &mut *qpx;
         q.wr_start.expect("built")(qpx);
         (q.wr_id, q.wr_flags) = (2, IBV_SEND_SIGNALED);

@@ -21,14 +21,15 @@ use node::{IbService, Id};
 use wire::Gid;
 
 use crate::cma::addrinfo::Resolution;
-use crate::cma::channel::{self, Channel};
-use crate::cma::devices::{context_of, default_pd};
+use crate::cma::event_channel::{self, Channel};
+use crate::cma::shared::{context_of, default_pd};
 use crate::cma::sockaddr;
 use crate::ffi_guard::Errno;
 use crate::instance::Instance;
 use crate::per_process::PerProcess;
-use crate::verbs::event::Unacked;
-use crate::verbs::{qp, srq};
+use crate::verbs::qp::object as qp;
+use crate::verbs::srq::object as srq;
+use crate::verbs::unacked::Unacked;
 
 /// Subnet prefix and rate code of RoCE path records as the kernel makes them (IB_RATE_PORT_CURRENT's neighbour, 10 Gb/s).
 const RATE_10_GBPS: u8 = 3;
@@ -218,7 +219,7 @@ impl CmId {
             let shared = (channel, listener.channel());
             return Ok(CmId::make(node.clone(), listener.instance.clone(), shared, context, ps, false));
         }
-        let own = channel::create(&listener.instance)?;
+        let own = event_channel::create(&listener.instance)?;
         listener.instance.node().migrate(node, &own.1.node);
         Ok(CmId::make(node.clone(), listener.instance.clone(), own, context, ps, true))
     }

@@ -362,7 +362,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
         unsafe {
             let to = QpState::from_code((*attr).qp_state).ok_or(Errno(libc::EINVAL))?;
             let (wants, bits) = ours.instance.node().init_qp_attr(&ours.node, to)?;
-            *attr = crate::verbs::qp::to_c(&wants, &nic::QpCap::default());
+            *attr = crate::verbs::qp::modify::to_c(&wants, &nic::QpCap::default());
             *mask = bits.cast_signed();
         }
         Ok(0)

@@ -1,83 +1,18 @@
-//! The devices that identifiers use, with their default domains (rdma_get_devices(3)).
+//! The devices that identifiers use (rdma_get_devices(3)).
 
-use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use abi::cma::rdma_cm_id;
-use abi::verbs::{
-    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr,
-};
+use abi::verbs::{ibv_context, ibv_pd, ibv_xrcd};
 
 use crate::cma::cm_id::CmId;
+use crate::cma::shared::{self, context_of, default_pd};
 use crate::ffi_guard::{self, Errno};
 use crate::instance;
-use crate::per_process::PerProcess;
-use crate::verbs::{context, device, memory, xrc};
-
-/// A device's context, opened once a process and shared by all identifiers, as librdmacm does; its default protection
-/// domain and XRC domain likewise.
-struct Opened {
-    context: usize,
-    pd: Option<usize>,
-    xrcd: Option<usize>,
-}
-
-static OPENED: PerProcess<Mutex<BTreeMap<usize, Opened>>> = PerProcess::new();
-
-/// The shared context of a device.
-pub(crate) fn context_of(nic: &Arc<nic::Device>) -> Result<*mut ibv_context, Errno> {
-    let key = Arc::as_ptr(nic) as usize;
-    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(o) = opened.get(&key) {
-        return Ok(std::ptr::with_exposed_provenance_mut(o.context));
-    }
-    for d in device::all()? {
-        // SAFETY: a device of our list.
-        if Arc::ptr_eq(&unsafe { device::Device::of(d) }.nic, nic) {
-            let context = context::open(d)?;
-            opened.insert(key, Opened { context: context.expose_provenance(), pd: None, xrcd: None });
-            return Ok(context);
-        }
-    }
-    Err(Errno(libc::ENODEV))
-}
-
-/// The default protection domain of a device.
-pub(crate) fn default_pd(nic: &Arc<nic::Device>) -> Result<*mut ibv_pd, Errno> {
-    let context = context_of(nic)?;
-    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
-    let entry = opened.get_mut(&(Arc::as_ptr(nic) as usize)).ok_or(Errno(libc::ENODEV))?;
-    if let Some(pd) = entry.pd {
-        return Ok(std::ptr::with_exposed_provenance_mut(pd));
-    }
-    // SAFETY: a context just opened, or kept since.
-    let pd = unsafe { memory::ibv_alloc_pd(context) };
-    if pd.is_null() {
-        return Err(Errno::last());
-    }
-    entry.pd = Some(pd.expose_provenance());
-    Ok(pd)
-}
 
 /// The default XRC domain of an identifier's device; ENODEV without a device.
 pub(crate) fn default_xrcd(id: *mut rdma_cm_id) -> Result<*mut ibv_xrcd, Errno> {
-    let device = CmId::checked(id)?.node.lock().device.clone().ok_or(Errno(libc::ENODEV))?;
-    let context = context_of(&device)?;
-    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
-    let entry = opened.get_mut(&(Arc::as_ptr(&device) as usize)).ok_or(Errno(libc::ENODEV))?;
-    if let Some(xrcd) = entry.xrcd {
-        return Ok(std::ptr::with_exposed_provenance_mut(xrcd));
-    }
-    let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
-    let mut attr = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
-    // SAFETY: a context just opened, or kept since.
-    let xrcd = unsafe { xrc::open_xrcd(context, &raw mut attr) };
-    if xrcd.is_null() {
-        return Err(Errno::last());
-    }
-    entry.xrcd = Some(xrcd.expose_provenance());
-    Ok(xrcd)
+    shared::default_xrcd(&CmId::checked(id)?.node.lock().device.clone().ok_or(Errno(libc::ENODEV))?)
 }
 
 /// The domain for an object of an identifier: the one given, else the identifier's, else its device's default. EINVAL for an

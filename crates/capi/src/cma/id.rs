@@ -10,6 +10,7 @@ use wire::mad::PortSpace;
 
 use crate::cma::channel;
 use crate::cma::cm_id::CmId;
+use crate::cma::event_channel;
 use crate::ffi_guard::{self, Errno};
 use crate::instance;
 
@@ -30,8 +31,8 @@ pub(crate) fn create(
     let instance = instance::get()?;
     let synchronous = channel.is_null();
     let channel = match synchronous {
-        true => channel::create(&instance)?,
-        false => (channel, channel::find(channel)?),
+        true => event_channel::create(&instance)?,
+        false => (channel, event_channel::find(channel)?),
     };
     let kind = QpType::from_code(kind).unwrap_or(QpType::Rc);
     let node = instance.node().create_id_for(&channel.1.node, space, kind);
@@ -79,7 +80,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         unsafe { ours.stay_with_what_it_names() };
         if ours.is_synchronous() {
             // SAFETY: as above; its own channel.
-            channel::free(unsafe { (*id).channel });
+            event_channel::free(unsafe { (*id).channel });
         }
         Ok(0)
     })
@@ -150,8 +151,8 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_even
             return Err(Errno(libc::EINVAL));
         }
         let (to, target) = match synchronous {
-            true => channel::create(&ours.instance)?,
-            false => (to, channel::find(to)?),
+            true => event_channel::create(&ours.instance)?,
+            false => (to, event_channel::find(to)?),
         };
         // SAFETY: the C structure lives as long as `ours`.
         unsafe { release_event(id) };
@@ -161,7 +162,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_even
         let (old, was_synchronous) = unsafe { ours.move_to(target, to, synchronous) };
         if was_synchronous {
             // Its own, which nobody else uses.
-            channel::free(old);
+            event_channel::free(old);
         }
         Ok(0)
     })

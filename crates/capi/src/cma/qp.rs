@@ -12,7 +12,9 @@ use abi::verbs::{
 use crate::cma::cm_id::CmId;
 use crate::cma::devices::{default_xrcd, domain};
 use crate::ffi_guard::{self, Errno};
-use crate::verbs::{channel, cq, qp, qp_ex};
+use crate::verbs::cq;
+use crate::verbs::qp::object::{Qp, exists};
+use crate::verbs::qp::{create as verbs_qp, create_ex, ibv_destroy_qp};
 
 /// Makes an identifier's queue pair and takes it to INIT; without a domain in the device's default one, without completion
 /// queues with some of its own, without a shared receive queue on the identifier's, where it has one.
@@ -30,7 +32,7 @@ pub(crate) unsafe fn create(
         if !attr.is_null() && (*attr).qp_type == IBV_QPT_XRC_RECV {
             return create_by(id, pd, attr, |_| target(id, attr, default_xrcd(id)?));
         }
-        create_by(id, pd, attr, |pd| qp::create(pd, attr))
+        create_by(id, pd, attr, |pd| verbs_qp::create(pd, attr))
     }
 }
 
@@ -45,7 +47,7 @@ unsafe fn target(
         let mut init: ibv_qp_init_attr_ex = std::mem::zeroed();
         (init.qp_type, init.qp_context) = (IBV_QPT_XRC_RECV, (*attr).qp_context);
         (init.comp_mask, init.xrcd) = (IBV_QP_INIT_ATTR_XRCD, xrcd);
-        qp_ex::create((*id).verbs, &raw mut init)
+        create_ex::create((*id).verbs, &raw mut init)
     }
 }
 
@@ -74,12 +76,12 @@ unsafe fn create_by(
             (*attr).srq = (*id).srq;
         }
         let made = make(pd).inspect_err(|_| release_queues(id))?;
-        if let Err(e) = ours.instance.node().set_qp(&ours.node, &qp::Qp::of(made).nic) {
-            qp::ibv_destroy_qp(made);
+        if let Err(e) = ours.instance.node().set_qp(&ours.node, &Qp::of(made).nic) {
+            ibv_destroy_qp(made);
             release_queues(id);
             return Err(e.into());
         }
-        (*made).state = qp::Qp::of(made).nic.state() as u32;
+        (*made).state = Qp::of(made).nic.state() as u32;
         (*id).qp = made;
         (*id).pd = pd;
         (*id).qp_type = (*attr).qp_type;
@@ -115,14 +117,14 @@ unsafe fn own_queues(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr) -> Result
 unsafe fn queue(id: *mut rdma_cm_id, size: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
     // SAFETY: as for `create`.
     unsafe {
-        let ch = channel::ibv_create_comp_channel((*id).verbs);
+        let ch = cq::ibv_create_comp_channel((*id).verbs);
         if ch.is_null() {
             return Err(Errno::last());
         }
         let q = cq::ibv_create_cq((*id).verbs, size.max(1) as c_int, id.cast(), ch, 0);
         if q.is_null() {
             let why = Errno::last();
-            channel::ibv_destroy_comp_channel(ch);
+            cq::ibv_destroy_comp_channel(ch);
             return Err(why);
         }
         Ok((ch, q))
@@ -163,7 +165,7 @@ pub(crate) unsafe fn release_queues(id: *mut rdma_cm_id) {
         ] {
             if !(*q).is_null() {
                 cq::ibv_destroy_cq(*q);
-                channel::ibv_destroy_comp_channel(*ch);
+                cq::ibv_destroy_comp_channel(*ch);
                 (*q, *ch) = (std::ptr::null_mut(), std::ptr::null_mut());
             }
         }
@@ -200,7 +202,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_q
                 }
                 (*attr).pd = pd;
                 (*attr).comp_mask |= IBV_QP_INIT_ATTR_PD;
-                qp_ex::create((*id).verbs, attr)
+                create_ex::create((*id).verbs, attr)
             })?;
         }
         Ok(0)
@@ -216,8 +218,8 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
         _ = ours.take_in_qp();
         ours.instance.node().take_qp(&ours.node);
         let made = std::mem::replace(&mut (*id).qp, std::ptr::null_mut());
-        if qp::exists(made) {
-            qp::ibv_destroy_qp(made);
+        if exists(made) {
+            ibv_destroy_qp(made);
         }
         // A queue for XRC goes on completing there.
         if (*id).qp_type != IBV_QPT_XRC_RECV || (*id).srq.is_null() {

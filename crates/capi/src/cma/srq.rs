@@ -10,7 +10,7 @@ use crate::cma::cm_id::CmId;
 use crate::cma::devices::{default_xrcd, domain};
 use crate::cma::qp::{receive_queue, release_queues};
 use crate::ffi_guard::{self, Errno};
-use crate::verbs::srq;
+use crate::verbs::srq::object as srq;
 
 /// # Safety
 ///

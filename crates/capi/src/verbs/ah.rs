@@ -14,8 +14,8 @@ use wire::Gid;
 use wire::grh::{GRH_LEN, Grh};
 
 use crate::ffi_guard::{self, Errno};
-use crate::verbs::context::Context;
-use crate::verbs::memory::Pd;
+use crate::verbs::device::context::Context;
+use crate::verbs::memory::pd::Pd;
 
 /// An address handle as C sees it, and the adapter's.
 #[repr(C)]

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
 
 use abi::verbs::*;
-use capi::verbs::{channel, context, cq, device, memory, qp};
+use capi::verbs::{cq, device, memory, qp};
 
 /// errno of the last call of this thread.
 pub fn errno() -> c_int {
@@ -52,10 +52,10 @@ impl Loop {
     pub fn of(device: *mut ibv_device) -> Loop {
         let mut memory = Box::new([0; 8192]);
         unsafe {
-            let context = context::ibv_open_device(device);
+            let context = device::ibv_open_device(device);
             assert!(!context.is_null(), "open: errno {}", errno());
             let pd = memory::ibv_alloc_pd(context);
-            let channel = channel::ibv_create_comp_channel(context);
+            let channel = cq::ibv_create_comp_channel(context);
             let cq = cq::ibv_create_cq(context, 16, null_mut(), channel, 0);
             assert!(!pd.is_null() && !channel.is_null() && !cq.is_null());
             let rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -109,10 +109,10 @@ impl Loop {
         unsafe {
             assert_eq!(qp::ibv_destroy_qp(self.qp), 0);
             assert_eq!(cq::ibv_destroy_cq(self.cq), 0);
-            assert_eq!(channel::ibv_destroy_comp_channel(self.channel), 0);
+            assert_eq!(cq::ibv_destroy_comp_channel(self.channel), 0);
             assert_eq!(memory::ibv_dereg_mr(self.mr), 0);
             assert_eq!(memory::ibv_dealloc_pd(self.pd), 0);
-            assert_eq!(context::ibv_close_device(self.context), 0);
+            assert_eq!(device::ibv_close_device(self.context), 0);
         }
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use abi::verbs::*;
-use capi::verbs::{context, device};
+use capi::verbs::device;
 
 use crate::Input;
 
@@ -71,7 +71,7 @@ fn loopback() -> *mut ibv_device {
 
 fn open() -> *mut ibv_context {
     // SAFETY: a device of the list.
-    let context = unsafe { context::ibv_open_device(loopback()) };
+    let context = unsafe { device::ibv_open_device(loopback()) };
     assert!(!context.is_null(), "the loopback device does not open");
     context
 }

@@ -5,7 +5,7 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 
 use abi::verbs::*;
-use capi::verbs::{ah, channel, context, counter, cq, device, event, memory, qp, query, rate, srq, strings};
+use capi::verbs::{ah, cq, device, memory, qp, rate, srq, strings};
 
 use super::{ARENA, arena, destroy_all, destroy_one, do_not_wait, keep, loopback, maybe, open};
 use crate::Input;
@@ -85,13 +85,13 @@ impl<'a, 'b> Scene<'a, 'b> {
             destroy_all("queue pair", self.qps, |qp| qp::ibv_destroy_qp(qp));
             destroy_all("memory window", self.mws, |mw| ops.dealloc_mw.map_or(-1, |f| f(mw)));
             destroy_all("address handle", self.ahs, |ah| ah::ibv_destroy_ah(ah));
-            destroy_all("counter", self.counters, |counter| counter::ibv_destroy_comp_cntr(counter));
+            destroy_all("counter", self.counters, |counter| cq::ibv_destroy_comp_cntr(counter));
             destroy_all("memory region", self.mrs, |mr| memory::ibv_dereg_mr(mr));
             destroy_all("shared receive queue", self.srqs, |srq| srq::ibv_destroy_srq(srq));
             destroy_all("completion queue", self.cqs, |cq| cq::ibv_destroy_cq(cq));
-            destroy_all("completion channel", self.channels, |c| channel::ibv_destroy_comp_channel(c));
+            destroy_all("completion channel", self.channels, |c| cq::ibv_destroy_comp_channel(c));
             destroy_all("protection domain", self.pds, |pd| memory::ibv_dealloc_pd(pd));
-            assert_eq!(context::ibv_close_device(self.context), 0, "the device is still used");
+            assert_eq!(device::ibv_close_device(self.context), 0, "the device is still used");
         }
     }
 
@@ -102,7 +102,7 @@ impl<'a, 'b> Scene<'a, 'b> {
             match input.below(6) {
                 0 if self.pds.len() < MOST => keep(&mut self.pds, memory::ibv_alloc_pd(self.context)),
                 1 if self.channels.len() < MOST => {
-                    let made = channel::ibv_create_comp_channel(self.context);
+                    let made = cq::ibv_create_comp_channel(self.context);
                     if !made.is_null() {
                         do_not_wait((*made).fd);
                     }
@@ -205,7 +205,7 @@ impl<'a, 'b> Scene<'a, 'b> {
             let ops = (*self.context).ops;
             match input.below(9) {
                 0 => destroy_one(input, &mut self.pds, |pd| memory::ibv_dealloc_pd(pd)),
-                1 => destroy_one(input, &mut self.channels, |c| channel::ibv_destroy_comp_channel(c)),
+                1 => destroy_one(input, &mut self.channels, |c| cq::ibv_destroy_comp_channel(c)),
                 2 => destroy_one(input, &mut self.cqs, |cq| cq::ibv_destroy_cq(cq)),
                 3 => destroy_one(input, &mut self.srqs, |srq| srq::ibv_destroy_srq(srq)),
                 4 | 5 => destroy_one(input, &mut self.qps, |qp| qp::ibv_destroy_qp(qp)),
@@ -370,14 +370,14 @@ impl<'a, 'b> Scene<'a, 'b> {
         unsafe {
             for channel in &self.channels {
                 let (mut cq, mut user) = (null_mut(), null_mut());
-                while channel::ibv_get_cq_event(*channel, &raw mut cq, &raw mut user) == 0 {
-                    channel::ibv_ack_cq_events(cq, 1);
+                while cq::ibv_get_cq_event(*channel, &raw mut cq, &raw mut user) == 0 {
+                    cq::ibv_ack_cq_events(cq, 1);
                 }
             }
             let mut event: ibv_async_event = zeroed();
-            while event::ibv_get_async_event(self.context, &raw mut event) == 0 {
+            while device::ibv_get_async_event(self.context, &raw mut event) == 0 {
                 assert!(!strings::ibv_event_type_str(event.event_type).is_null());
-                event::ibv_ack_async_event(&raw mut event);
+                device::ibv_ack_async_event(&raw mut event);
             }
         }
     }
@@ -411,23 +411,23 @@ impl<'a, 'b> Scene<'a, 'b> {
         // SAFETY: structures to be written, of the sizes that are named.
         unsafe {
             let mut gid = ibv_gid { raw: [0; 16] };
-            query::ibv_query_gid(context, port, index as c_int, &raw mut gid);
+            device::ibv_query_gid(context, port, index as c_int, &raw mut gid);
             let mut kind = 0;
-            query::ibv_query_gid_type(context, port, index, &raw mut kind);
+            device::ibv_query_gid_type(context, port, index, &raw mut kind);
             let mut entries: [ibv_gid_entry; 4] = zeroed();
             let (most, flags) = (input.below(5) as usize, input.below(3));
             let size = size_of::<ibv_gid_entry>();
-            query::_ibv_query_gid_ex(context, port.into(), index, entries.as_mut_ptr(), flags, size);
-            query::_ibv_query_gid_table(context, entries.as_mut_ptr(), most, flags, size);
+            device::_ibv_query_gid_ex(context, port.into(), index, entries.as_mut_ptr(), flags, size);
+            device::_ibv_query_gid_table(context, entries.as_mut_ptr(), most, flags, size);
             let mut pkey = 0;
-            query::ibv_query_pkey(context, port, index as c_int, &raw mut pkey);
-            query::ibv_get_pkey_index(context, port, input.u32() as u16);
+            device::ibv_query_pkey(context, port, index as c_int, &raw mut pkey);
+            device::ibv_get_pkey_index(context, port, input.u32() as u16);
             let mut attr: _compat_ibv_port_attr = zeroed();
-            query::ibv_query_port(context, port, &raw mut attr);
+            device::ibv_query_port(context, port, &raw mut attr);
             let mut speed = 0;
-            query::ibv_query_port_speed(context, port.into(), &raw mut speed);
+            device::ibv_query_port_speed(context, port.into(), &raw mut speed);
             let mut device: ibv_device_attr = zeroed();
-            assert_eq!(query::ibv_query_device(context, &raw mut device), 0);
+            assert_eq!(device::ibv_query_device(context, &raw mut device), 0);
             if let Some(srq) = input.pick(&self.srqs) {
                 let mut attr = ibv_srq_attr::default();
                 assert_eq!(srq::ibv_query_srq(srq, &raw mut attr), 0);
@@ -480,31 +480,31 @@ impl<'a, 'b> Scene<'a, 'b> {
             if self.counters.len() < MOST && input.one_in(3) {
                 let mut attr: ibv_comp_cntr_init_attr = zeroed();
                 attr.comp_mask = if input.one_in(8) { input.odd() } else { 0 };
-                keep(&mut self.counters, counter::ibv_create_comp_cntr(self.context, &raw mut attr));
+                keep(&mut self.counters, cq::ibv_create_comp_cntr(self.context, &raw mut attr));
             }
             let Some(counter) = input.pick(&self.counters) else { return };
             let (value, mut read) = (input.u64(), 0);
             match input.below(8) {
-                0 => _ = counter::ibv_set_comp_cntr(counter, value),
-                1 => _ = counter::ibv_set_err_comp_cntr(counter, value),
-                2 => _ = counter::ibv_inc_comp_cntr(counter, value),
-                3 => _ = counter::ibv_inc_err_comp_cntr(counter, value),
-                4 => _ = counter::ibv_read_comp_cntr(counter, &raw mut read),
-                5 => _ = counter::ibv_read_err_comp_cntr(counter, &raw mut read),
+                0 => _ = cq::ibv_set_comp_cntr(counter, value),
+                1 => _ = cq::ibv_set_err_comp_cntr(counter, value),
+                2 => _ = cq::ibv_inc_comp_cntr(counter, value),
+                3 => _ = cq::ibv_inc_err_comp_cntr(counter, value),
+                4 => _ = cq::ibv_read_comp_cntr(counter, &raw mut read),
+                5 => _ = cq::ibv_read_err_comp_cntr(counter, &raw mut read),
                 6 => {
                     let mut caps: ibv_comp_cntr_caps = zeroed();
                     let size = size_of::<ibv_comp_cntr_caps>();
-                    counter::_ibv_query_comp_cntr_caps(self.context, &raw mut caps, size);
+                    cq::_ibv_query_comp_cntr_caps(self.context, &raw mut caps, size);
                 }
                 _ => {
                     let Some(qp) = input.pick(&self.qps) else { return };
                     let mut attr: ibv_qp_attach_comp_cntr_attr = zeroed();
                     attr.op_mask = input.below(64);
-                    counter::ibv_qp_attach_comp_cntr(qp, counter, &raw mut attr);
+                    cq::ibv_qp_attach_comp_cntr(qp, counter, &raw mut attr);
                 }
             }
             if input.one_in(8) {
-                destroy_one(input, &mut self.counters, |counter| counter::ibv_destroy_comp_cntr(counter));
+                destroy_one(input, &mut self.counters, |counter| cq::ibv_destroy_comp_cntr(counter));
             }
         }
     }

@@ -1,8 +1,14 @@
 //! What the inline functions of libibverbs 1.0 call.
 
-use super::*;
+use std::ffi::c_int;
+use std::ptr::null_mut;
 
-/// The call of a context's table, which [`context::open`] has filled.
+use abi::verbs::{self as v, ibv_recv_wr, ibv_send_wr, ibv_wc};
+
+use crate::ffi_guard::{self, Errno};
+use crate::verbs::abi_1_0::layout::{Ah, Cq, Qp, RecvWr, SendWr, Srq};
+
+/// The call of a context's table, which `verbs::device::open` has filled.
 fn built<T>(call: Option<T>) -> Result<T, Errno> {
     call.ok_or(Errno(libc::EOPNOTSUPP))
 }

@@ -1,6 +1,16 @@
 //! Objects of libibverbs 1.0: made, asked, changed, destroyed.
 
-use super::*;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+use abi::verbs::{self as v, ibv_comp_channel, ibv_gid};
+
+use crate::ffi_guard::{self, Errno};
+use crate::verbs::abi_1_0::layout::{Ah, Context, Cq, Mr, Pd, Qp, QpInitAttr, Srq};
+use crate::verbs::memory::{mr, pd as domain};
+use crate::verbs::qp::{create, destroy, modify};
+use crate::verbs::steering::mcast;
+use crate::verbs::{ah, cq, srq};
 
 /// Puts an old object before a new one, where there is one: errno is set where not.
 fn stand<T>(made: bool, old: impl FnOnce() -> T) -> *mut T {
@@ -23,20 +33,20 @@ unsafe fn done<T>(code: c_int, old: *mut T) -> c_int {
 /// `ibv_alloc_pd`.
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     // SAFETY: the man page's contract.
-    let real = unsafe { memory::ibv_alloc_pd((*context).real) };
+    let real = unsafe { domain::ibv_alloc_pd((*context).real) };
     stand(!real.is_null(), || Pd { context, handle: 0, real })
 }
 
 /// `ibv_dealloc_pd`.
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     // SAFETY: the man page's contract.
-    unsafe { done(memory::ibv_dealloc_pd((*pd).real), pd) }
+    unsafe { done(domain::ibv_dealloc_pd((*pd).real), pd) }
 }
 
 /// `ibv_reg_mr`.
 pub unsafe extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
     // SAFETY: the man page's contract.
-    let (context, real) = unsafe { ((*pd).context, memory::ibv_reg_mr((*pd).real, addr, length, access)) };
+    let (context, real) = unsafe { ((*pd).context, mr::ibv_reg_mr((*pd).real, addr, length, access)) };
     // SAFETY: a region just made.
     stand(!real.is_null(), || unsafe {
         Mr { context, pd, handle: (*real).handle, lkey: (*real).lkey, rkey: (*real).rkey, real }
@@ -46,7 +56,7 @@ pub unsafe extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usiz
 /// `ibv_dereg_mr`.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     // SAFETY: the man page's contract.
-    unsafe { done(memory::ibv_dereg_mr((*mr).real), mr) }
+    unsafe { done(mr::ibv_dereg_mr((*mr).real), mr) }
 }
 
 /// `ibv_create_cq`.
@@ -58,7 +68,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     vector: c_int,
 ) -> *mut Cq {
     // SAFETY: the man page's contract.
-    let real = unsafe { cq::ibv_create_cq((*context).real, cqe, cq_context, channel, vector) };
+    let real = unsafe { cq::create::ibv_create_cq((*context).real, cqe, cq_context, channel, vector) };
     let old = stand(!real.is_null(), || Cq {
         context,
         cq_context,
@@ -79,19 +89,19 @@ pub unsafe extern "C" fn ibv_create_cq(
 /// `ibv_resize_cq`.
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
     // SAFETY: the man page's contract.
-    unsafe { cq::ibv_resize_cq((*cq).real, cqe) }
+    unsafe { cq::create::ibv_resize_cq((*cq).real, cqe) }
 }
 
 /// `ibv_destroy_cq`.
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
     // SAFETY: the man page's contract.
-    unsafe { done(cq::ibv_destroy_cq((*cq).real), cq) }
+    unsafe { done(cq::create::ibv_destroy_cq((*cq).real), cq) }
 }
 
 /// `ibv_create_srq`.
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut Pd, attr: *mut v::ibv_srq_init_attr) -> *mut Srq {
     // SAFETY: the man page's contract.
-    let (context, real) = unsafe { ((*pd).context, srq::ibv_create_srq((*pd).real, attr)) };
+    let (context, real) = unsafe { ((*pd).context, srq::object::ibv_create_srq((*pd).real, attr)) };
     let old = stand(!real.is_null(), || Srq {
         context,
         // SAFETY: as above.
@@ -113,19 +123,19 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut Pd, attr: *mut v::ibv_srq_init_
 /// `ibv_modify_srq`.
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut Srq, attr: *mut v::ibv_srq_attr, mask: c_int) -> c_int {
     // SAFETY: the man page's contract.
-    unsafe { srq::ibv_modify_srq((*srq).real, attr, mask) }
+    unsafe { srq::object::ibv_modify_srq((*srq).real, attr, mask) }
 }
 
 /// `ibv_query_srq`.
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut v::ibv_srq_attr) -> c_int {
     // SAFETY: the man page's contract.
-    unsafe { srq::ibv_query_srq((*srq).real, attr) }
+    unsafe { srq::object::ibv_query_srq((*srq).real, attr) }
 }
 
 /// `ibv_destroy_srq`.
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
     // SAFETY: the man page's contract.
-    unsafe { done(srq::ibv_destroy_srq((*srq).real), srq) }
+    unsafe { done(srq::object::ibv_destroy_srq((*srq).real), srq) }
 }
 
 /// `ibv_create_ah`.
@@ -158,7 +168,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *m
             qp_type: a.qp_type,
             sq_sig_all: a.sq_sig_all,
         };
-        let real = qp::create((*pd).real, &raw mut init)?;
+        let real = create::create((*pd).real, &raw mut init)?;
         a.cap = init.cap;
         let old = Box::into_raw(Box::new(Qp {
             context: (*pd).context,
@@ -192,7 +202,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     // SAFETY: the man page's contract.
     unsafe {
         let mut real: v::ibv_qp_init_attr = std::mem::zeroed();
-        let code = qp::ibv_query_qp((*qp).real, attr, mask, &raw mut real);
+        let code = modify::ibv_query_qp((*qp).real, attr, mask, &raw mut real);
         if code == 0 {
             init.write(QpInitAttr {
                 qp_context: (*qp).qp_context,
@@ -212,7 +222,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut v::ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the man page's contract.
     unsafe {
-        let code = qp::ibv_modify_qp((*qp).real, attr, mask);
+        let code = modify::ibv_modify_qp((*qp).real, attr, mask);
         (*qp).state = (*(*qp).real).state;
         code
     }
@@ -221,7 +231,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut v::ibv_qp_attr, m
 /// `ibv_destroy_qp`.
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
     // SAFETY: the man page's contract.
-    unsafe { done(qp::ibv_destroy_qp((*qp).real), qp) }
+    unsafe { done(destroy::ibv_destroy_qp((*qp).real), qp) }
 }
 
 /// `ibv_attach_mcast`.

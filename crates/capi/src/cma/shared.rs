@@ -1,0 +1,78 @@
+//! What the identifiers of a device share: its context, a protection domain and an XRC domain.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abi::verbs::{
+    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr,
+};
+
+use crate::ffi_guard::Errno;
+use crate::per_process::PerProcess;
+use crate::verbs::device::{list, open};
+use crate::verbs::memory::pd;
+use crate::verbs::xrcd;
+
+/// A device's context, opened once a process and shared by all identifiers, as librdmacm does; its default protection
+/// domain and XRC domain likewise.
+struct Opened {
+    context: usize,
+    pd: Option<usize>,
+    xrcd: Option<usize>,
+}
+
+static OPENED: PerProcess<Mutex<BTreeMap<usize, Opened>>> = PerProcess::new();
+
+/// The shared context of a device.
+pub(crate) fn context_of(nic: &Arc<nic::Device>) -> Result<*mut ibv_context, Errno> {
+    let key = Arc::as_ptr(nic) as usize;
+    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(o) = opened.get(&key) {
+        return Ok(std::ptr::with_exposed_provenance_mut(o.context));
+    }
+    for d in list::all()? {
+        // SAFETY: a device of our list.
+        if Arc::ptr_eq(&unsafe { list::Device::of(d) }.nic, nic) {
+            let context = open::open(d)?;
+            opened.insert(key, Opened { context: context.expose_provenance(), pd: None, xrcd: None });
+            return Ok(context);
+        }
+    }
+    Err(Errno(libc::ENODEV))
+}
+
+/// The default protection domain of a device.
+pub(crate) fn default_pd(nic: &Arc<nic::Device>) -> Result<*mut ibv_pd, Errno> {
+    let context = context_of(nic)?;
+    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let entry = opened.get_mut(&(Arc::as_ptr(nic) as usize)).ok_or(Errno(libc::ENODEV))?;
+    if let Some(pd) = entry.pd {
+        return Ok(std::ptr::with_exposed_provenance_mut(pd));
+    }
+    // SAFETY: a context just opened, or kept since.
+    let pd = unsafe { pd::ibv_alloc_pd(context) };
+    if pd.is_null() {
+        return Err(Errno::last());
+    }
+    entry.pd = Some(pd.expose_provenance());
+    Ok(pd)
+}
+
+/// The default XRC domain of a device.
+pub(crate) fn default_xrcd(nic: &Arc<nic::Device>) -> Result<*mut ibv_xrcd, Errno> {
+    let context = context_of(nic)?;
+    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let entry = opened.get_mut(&(Arc::as_ptr(nic) as usize)).ok_or(Errno(libc::ENODEV))?;
+    if let Some(xrcd) = entry.xrcd {
+        return Ok(std::ptr::with_exposed_provenance_mut(xrcd));
+    }
+    let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    let mut attr = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
+    // SAFETY: a context just opened, or kept since.
+    let xrcd = unsafe { xrcd::open_xrcd(context, &raw mut attr) };
+    if xrcd.is_null() {
+        return Err(Errno::last());
+    }
+    entry.xrcd = Some(xrcd.expose_provenance());
+    Ok(xrcd)
+}

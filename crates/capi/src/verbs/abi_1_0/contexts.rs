@@ -1,0 +1,26 @@
+//! Which contexts are of 1.0.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use abi::verbs::ibv_context;
+
+use crate::per_process::PerProcess;
+use crate::verbs::abi_1_0::layout::Context;
+
+/// The old contexts there are, by address: `ibv_create_comp_channel` has one version for both kinds.
+static CONTEXTS: PerProcess<Mutex<BTreeSet<usize>>> = PerProcess::new();
+
+pub(super) fn contexts() -> MutexGuard<'static, BTreeSet<usize>> {
+    CONTEXTS.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The new context of an old one; any other as it is.
+pub(crate) fn real(context: *mut ibv_context) -> *mut ibv_context {
+    if contexts().contains(&context.addr()) {
+        // SAFETY: the table says that it is an old context that lives.
+        unsafe { (*context.cast::<Context>()).real }
+    } else {
+        context
+    }
+}

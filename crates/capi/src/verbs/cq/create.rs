@@ -1,0 +1,179 @@
+//! Completion queues made, resized, changed and destroyed (ibv_create_cq(3), ibv_resize_cq(3), ibv_modify_cq(3)).
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use abi::verbs::{
+    IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_pd,
+};
+use nic::{CqExtras, Moderation};
+
+use crate::ffi_guard::{self, Errno};
+use crate::verbs::cq::channel::Channel;
+use crate::verbs::cq::clock::SystemClock;
+use crate::verbs::cq::object::Cq;
+use crate::verbs::cq::reader::Reader;
+use crate::verbs::device::context::Context;
+use crate::verbs::memory::pd::Pd;
+use crate::verbs::unacked::Unacked;
+
+/// What a completion queue is made from.
+pub(crate) struct CqInit {
+    pub cqe: u32,
+    pub cq_context: *mut c_void,
+    pub channel: *mut ibv_comp_channel,
+    pub comp_vector: u32,
+    pub stamped: bool,
+    pub ignore_overrun: bool,
+    pub reader: Reader,
+    /// A parent domain or NULL.
+    pub domain: *mut ibv_pd,
+}
+
+/// Makes a completion queue; `complete` adds what an extended one has.
+///
+/// # Safety
+///
+/// Objects of ours that live, as ibv_create_cq_ex(3) asks.
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    init: CqInit,
+    complete: impl FnOnce(&mut ibv_cq_ex),
+) -> Result<*mut ibv_cq, Errno> {
+    if init.comp_vector != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: as the caller says.
+    let (ours, reports_to) =
+        unsafe { (Context::usable(context)?, (!init.channel.is_null()).then(|| Channel::of(init.channel))) };
+    let slot = ours.nic.take_cq()?;
+    let extras = CqExtras {
+        stamped: init.stamped,
+        ignore_overrun: init.ignore_overrun,
+        clock: Some(Arc::new(SystemClock)),
+        moderated: Arc::downgrade(ours.nic.moderated()),
+    };
+    let nic = nic::Cq::with(init.cqe, reports_to.map(|c| c.nic.clone()), ours.events.clone(), extras)?;
+    // SAFETY: integers, pointers, nullable functions, a mutex and a condition of zeroes.
+    let mut c: ibv_cq_ex = unsafe { std::mem::zeroed() };
+    c.context = context;
+    c.channel = init.channel;
+    c.cq_context = init.cq_context;
+    c.cqe = init.cqe as c_int;
+    c.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    complete(&mut c);
+    if let Some(channel) = reports_to {
+        channel.users.fetch_add(1, Ordering::AcqRel);
+    }
+    if !init.domain.is_null() {
+        // SAFETY: as the caller says.
+        unsafe { Pd::of(init.domain) }.users.fetch_add(1, Ordering::AcqRel);
+    }
+    let cq = Box::into_raw(Box::new(Cq {
+        c: c.into(),
+        nic: nic.clone(),
+        completion_events: Unacked::default(),
+        async_events: Unacked::default(),
+        users: AtomicU32::new(0),
+        reader: init.reader,
+        instance: ours.instance.clone(),
+        // SAFETY: as the caller says.
+        context: unsafe { Context::share(context) },
+        domain: init.domain,
+        slot,
+    }));
+    nic.cookie.store(cq.expose_provenance() as u64, Ordering::Release);
+    Ok(cq.cast())
+}
+
+/// `ibv_create_cq`. errno: EINVAL for `cqe` or `comp_vector` out of range, ENOMEM at the limit of queues.
+pub unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    ffi_guard::or_null(|| {
+        let invalid = |_| Errno(libc::EINVAL);
+        let init = CqInit {
+            cqe: u32::try_from(cqe).map_err(invalid)?,
+            cq_context,
+            channel,
+            comp_vector: u32::try_from(comp_vector).map_err(invalid)?,
+            stamped: false,
+            ignore_overrun: false,
+            reader: Reader::default(),
+            domain: null_mut(),
+        };
+        // SAFETY: a context of ours, and a channel of ours or NULL, by the man page's contract.
+        unsafe { create(context, init, |_| {}) }
+    })
+}
+
+/// `ibv_resize_cq`: EINVAL below what the queue holds or above the limit.
+pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    ffi_guard::or_errno(|| {
+        let size = u32::try_from(cqe).map_err(|_| Errno(libc::EINVAL))?;
+        // SAFETY: a queue of ours, by the man page's contract.
+        unsafe {
+            let ours = Cq::of(cq);
+            ours.instance.check()?;
+            ours.nic.resize(size)?;
+            (*cq).cqe = cqe;
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_modify_cq`, through the context's table: holds completion events back until so many completions came or so
+/// many microseconds passed. EINVAL for attributes that are not known.
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    ffi_guard::or_errno(|| {
+        // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
+        let (ours, attr) = unsafe { (Cq::of(cq), *attr) };
+        ours.instance.check()?;
+        if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        if attr.attr_mask & IBV_CQ_ATTR_MODERATE != 0 {
+            let (count, period_us) = (attr.moderate.cq_count, attr.moderate.cq_period);
+            ours.nic.moderate(Moderation { count, period_us });
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_cq`: EBUSY while queue pairs use it; waits until its events are acknowledged.
+pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    ffi_guard::or_errno(|| {
+        // SAFETY: a queue of ours, by the man page's contract.
+        let ours = unsafe { Cq::of(cq) };
+        if ours.users.load(Ordering::Acquire) > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: the channel outlives its queues, by its EBUSY.
+        let channel = unsafe {
+            let channel = (*cq).channel;
+            (!channel.is_null()).then(|| Channel::of(channel))
+        };
+        // In a forked child nobody acknowledges what the parent was handed, and locks may be held for ever.
+        if ours.instance.is_ours() {
+            ours.withdraw(&ours.context, channel);
+            ours.completion_events.wait();
+            ours.async_events.wait();
+        }
+        if let Some(channel) = channel {
+            channel.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        if !ours.domain.is_null() {
+            // SAFETY: a domain lives as long as what uses it, by its EBUSY.
+            unsafe { Pd::of(ours.domain) }.users.fetch_sub(1, Ordering::AcqRel);
+        }
+        // SAFETY: made by `Box::into_raw` in `create`, and used by nobody.
+        drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
+        Ok(())
+    })
+}

@@ -1,0 +1,119 @@
+//! Queue pairs made (ibv_create_qp(3)).
+
+use std::sync::atomic::Ordering;
+
+use abi::verbs::{ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_sge};
+use nic::{QpCap, QpInit, QpType};
+
+use crate::ffi_guard::{self, Errno};
+use crate::verbs::cq::object::Cq;
+use crate::verbs::device::context::Context;
+use crate::verbs::memory::pd::Pd;
+use crate::verbs::qp::builder::Builder;
+use crate::verbs::qp::object::{Over, Qp};
+use crate::verbs::qp::users::count_users;
+use crate::verbs::qp::wr;
+use crate::verbs::srq::object::Srq;
+
+/// Inline bytes of a queue pair: as many as its elements take room in a request, if more were not asked for. Programs count on it, because
+/// adapters and the kernel's rxe give that much unasked (rdma_xclient).
+fn granted_inline(cap: &ibv_qp_cap) -> u32 {
+    let room = cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
+    cap.max_inline_data.max(room.min(nic::limits::MAX_INLINE))
+}
+
+/// Bytes of a scatter/gather element in an adapter's queue entry.
+const SGE_BYTES: u32 = 16;
+
+/// Makes a queue pair; its packets need the device's UDP port, which is opened here.
+///
+/// # Safety
+///
+/// Objects of ours that live, as ibv_create_qp(3) asks.
+pub(crate) unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: as the caller says.
+    unsafe { create_with(pd, attr, None) }
+}
+
+/// The same with what an extended one has.
+///
+/// # Safety
+///
+/// As for [`create`].
+pub(crate) unsafe fn create_with(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+    builder: Option<Box<Builder>>,
+) -> Result<*mut ibv_qp, Errno> {
+    if pd.is_null() || attr.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: as the caller says.
+    let (domain, init) = unsafe { (Pd::of(pd), &mut *attr) };
+    let kind = QpType::from_code(init.qp_type).ok_or(Errno(libc::EOPNOTSUPP))?;
+    // An XRC initiator receives nothing.
+    let recv_cq = if kind == QpType::XrcSend { init.send_cq } else { init.recv_cq };
+    if init.send_cq.is_null() || recv_cq.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: as the caller says.
+    let srq = (!init.srq.is_null()).then(|| unsafe { Srq::of(init.srq) });
+    // SAFETY: as the caller says.
+    let (context, send_cq, recv_cq) = unsafe {
+        (Context::usable((*pd).context)?, Cq::of(init.send_cq).nic.clone(), Cq::of(recv_cq).nic.clone())
+    };
+    if kind != QpType::RawPacket {
+        context.instance.attach(&context.nic)?;
+    }
+    // As adapters whose queue entries hold elements or bytes; rdma_xclient sends 16 bytes inline and asked for none.
+    init.cap.max_inline_data =
+        init.cap.max_inline_data.max(init.cap.max_send_sge.min(nic::limits::MAX_SGE) * SGE_BYTES);
+    let cap = QpCap {
+        max_send_wr: init.cap.max_send_wr,
+        max_recv_wr: init.cap.max_recv_wr,
+        max_send_sge: init.cap.max_send_sge,
+        max_recv_sge: init.cap.max_recv_sge,
+        max_inline_data: granted_inline(&init.cap),
+    };
+    let nic = nic::Qp::create(
+        &context.nic,
+        &domain.nic,
+        QpInit {
+            kind,
+            send_cq,
+            recv_cq,
+            srq: srq.map(|s| s.nic.clone()),
+            cap,
+            sq_sig_all: init.sq_sig_all != 0,
+            events: context.events.clone(),
+        },
+    )?;
+    init.cap.max_inline_data = cap.max_inline_data;
+    // SAFETY: as the caller says.
+    let of = unsafe { (*pd).context };
+    let mut ex = Qp::blank(of, init.qp_context, &nic);
+    if builder.is_some() {
+        wr::set_functions(&mut ex);
+    }
+    let c = &mut ex.qp_base;
+    c.pd = pd;
+    c.send_cq = init.send_cq;
+    c.recv_cq = init.recv_cq;
+    c.srq = init.srq;
+    // SAFETY: as the caller says.
+    let context = unsafe {
+        count_users(c, |n| _ = n.fetch_add(1, Ordering::AcqRel));
+        Context::share(of)
+    };
+    let qp = Qp::make(ex, nic, Over::Nothing, builder, context);
+    // SAFETY: just made.
+    unsafe { Qp::of(qp) }.take_events();
+    Ok(qp)
+}
+
+/// `ibv_create_qp`. errno: EINVAL for NULL or sizes out of range, ENOMEM at the limit, EOPNOTSUPP for types not built, EADDRINUSE
+/// where the UDP port belongs to another.
+pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    // SAFETY: the man page's contract.
+    ffi_guard::or_null(|| unsafe { create(pd, attr) })
+}

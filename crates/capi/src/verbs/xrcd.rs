@@ -1,0 +1,107 @@
+//! XRC domains (ibv_open_xrcd(3)). A domain is shared by its file's inode among the handles of this process; two processes that
+//! open one file have a domain each.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use abi::verbs::{self as v, ibv_context, ibv_xrcd, ibv_xrcd_init_attr};
+use nic::Inode;
+
+use crate::ffi_guard::{self, Errno};
+use crate::instance::Instance;
+use crate::verbs::device::context::Context;
+
+/// An XRC domain as C sees it, and the adapter's.
+#[repr(C)]
+pub(crate) struct Xrcd {
+    c: UnsafeCell<ibv_xrcd>,
+    pub nic: Arc<nic::Xrcd>,
+    /// Queue pairs and shared receive queues made with this handle.
+    pub users: AtomicU32,
+    instance: Arc<Instance>,
+    _context: Arc<Context>,
+}
+
+impl Xrcd {
+    /// # Safety
+    ///
+    /// `xrcd` came from [`open_xrcd`] and is not closed.
+    pub unsafe fn of<'a>(xrcd: *mut ibv_xrcd) -> &'a Xrcd {
+        // SAFETY: the C part is the first field.
+        unsafe { &*xrcd.cast::<Xrcd>() }
+    }
+
+    /// Like [`Xrcd::of`]: EINVAL for NULL, ENODEV for a parent's domain in a forked child.
+    ///
+    /// # Safety
+    ///
+    /// NULL, or as for [`Xrcd::of`].
+    pub unsafe fn usable<'a>(xrcd: *mut ibv_xrcd) -> Result<&'a Xrcd, Errno> {
+        if xrcd.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: as the caller says.
+        let ours = unsafe { Xrcd::of(xrcd) };
+        if ours.instance.is_ours() { Ok(ours) } else { Err(Errno(libc::ENODEV)) }
+    }
+}
+
+/// The file behind a descriptor; none for -1. EBADF for one that is not open.
+fn inode_of(fd: c_int) -> Result<Option<Inode>, Errno> {
+    if fd == -1 {
+        return Ok(None);
+    }
+    // SAFETY: integers only.
+    let mut file: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a variable of our own.
+    if unsafe { libc::fstat(fd, &raw mut file) } != 0 {
+        return Err(Errno::last());
+    }
+    Ok(Some((file.st_dev, file.st_ino)))
+}
+
+/// `ibv_open_xrcd`, through the context's table. errno: EINVAL without both attributes, for O_EXCL and O_CREAT where the file
+/// has a domain, and without O_CREAT where there is no file; ENOENT without O_CREAT where the file has no domain; EBADF;
+/// EOPNOTSUPP for attributes that are not known; ENOMEM.
+pub(crate) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    ffi_guard::or_null(|| {
+        // SAFETY: a context of ours and the caller's structure, by the man page's contract.
+        let (ours, init) = unsafe { (Context::usable(context)?, *attr) };
+        let both = v::IBV_XRCD_INIT_ATTR_FD | v::IBV_XRCD_INIT_ATTR_OFLAGS;
+        if init.comp_mask & !both != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if init.comp_mask != both || init.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let asked = |flag| init.oflags & flag != 0;
+        let nic = ours.nic.open_xrcd(inode_of(init.fd)?, asked(libc::O_CREAT), asked(libc::O_EXCL))?;
+        let xrcd = Xrcd {
+            c: ibv_xrcd { context }.into(),
+            nic,
+            users: AtomicU32::new(0),
+            instance: ours.instance.clone(),
+            // SAFETY: as above.
+            _context: unsafe { Context::share(context) },
+        };
+        Ok(Box::into_raw(Box::new(xrcd)).cast())
+    })
+}
+
+/// `ibv_close_xrcd`, through the context's table: EBUSY while queue pairs or shared receive queues made with it live.
+pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    ffi_guard::or_errno(|| {
+        // SAFETY: a domain of ours, by the man page's contract.
+        if unsafe { Xrcd::of(xrcd) }.users.load(Ordering::Acquire) > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        // SAFETY: made by `Box::into_raw` in `open_xrcd`, and used by nobody.
+        drop(unsafe { Box::from_raw(xrcd.cast::<Xrcd>()) });
+        Ok(())
+    })
+}
