@@ -81,7 +81,7 @@ fn targets() -> BTreeMap<String, Target> {
     let mut targets = BTreeMap::new();
     let mut add = |key: &String, target| {
         if targets.insert(key.clone(), target).is_some() {
-            fail(&format!("symbols/: {key} is listed twice, in built.txt or unbuilt.txt"));
+            fail(&format!("symbols/: {key} is listed twice, in built.txt or unsupported.txt"));
         }
     };
     for line in lines("symbols/built.txt") {
@@ -95,10 +95,12 @@ fn targets() -> BTreeMap<String, Target> {
             other => fail(&format!("symbols/built.txt: `{}` is not \"symbol module\"", other.join(" "))),
         }
     }
-    for line in lines("symbols/unbuilt.txt") {
+    for line in lines("symbols/unsupported.txt") {
         match &line[..] {
             [symbol, answer] => add(symbol, Target::Function(format!("capi::unsupported::{answer}"))),
-            other => fail(&format!("symbols/unbuilt.txt: `{}` is not \"symbol answer\"", other.join(" "))),
+            other => {
+                fail(&format!("symbols/unsupported.txt: `{}` is not \"symbol answer\"", other.join(" ")))
+            }
         }
     }
     targets
@@ -119,7 +121,7 @@ fn trampolines(exports: &[(String, String)]) -> String {
         let exact = format!("{symbol}@{node}");
         let key = if targets.contains_key(&exact) { &exact } else { symbol };
         let Some(target) = targets.get(key) else {
-            fail(&format!("symbols/: {symbol} is exported but neither in built.txt nor in unbuilt.txt"));
+            fail(&format!("symbols/: {symbol} is exported but neither in built.txt nor in unsupported.txt"));
         };
         used.insert(key.clone());
         let label = format!("__t_{symbol}__{}", node.replace('.', "_"));
@@ -143,7 +145,7 @@ fn trampolines(exports: &[(String, String)]) -> String {
         }
     }
     if let Some(unknown) = targets.keys().find(|k| !used.contains(*k)) {
-        fail(&format!("symbols/: {unknown} is in built.txt or unbuilt.txt but not exported"));
+        fail(&format!("symbols/: {unknown} is in built.txt or unsupported.txt but not exported"));
     }
     let mut out = format!(
         "core::arch::global_asm!(\n    \".pushsection .text.trampolines, \\\"ax\\\", %progbits\",\n{text}    \

@@ -1,6 +1,14 @@
 //! The C ABI of rdma-core as Rust types: what C programs that were compiled against `<infiniband/verbs.h>` and
 //! `<rdma/rdma_cma.h>` expect to find in memory. Types and constants only; the functions are elsewhere.
 //!
+//! | module | header |
+//! |---|---|
+//! | [`verbs`] | `<infiniband/verbs.h>`: one file a subject, under the header's names |
+//! | [`cma`] | `<rdma/rdma_cma.h>` |
+//! | [`sa`] | `<infiniband/sa.h>`: path records |
+//!
+//! Crate `capi` reads and writes these structures where a program's pointer leads to one; no other crate knows them.
+//!
 //! Names are the C names. An `enum` is an integer type with constants, because a C program may put any value there.
 //! Anonymous unions have a name here (`ibv_wc::imm`, `rdma_addr::src`); all else is called as in C. A function
 //! pointer that C programs may find empty is an `Option`.

@@ -1,12 +1,29 @@
 //! The C functions of libibverbs and librdmacm: they convert, call, and set errno.
 //!
-//! Each is a `pub unsafe extern "C" fn` without `no_mangle`: the shared object of `verbena-lib` gives them their names
-//! and versions through trampolines, and this crate stays linkable into programs that link rdma-core. What a function
-//! does, and what it asks of its caller, is its man page's; that the pointers are what the man page says is the safety
-//! contract of all of them.
+//! | module | what |
+//! |---|---|
+//! | [`verbs`] | libibverbs, in folders by object |
+//! | [`cma`] | librdmacm |
+//! | [`unsupported`] | the answers of functions that are exported and not built |
+//! | [`signals`] | `sigaction` and `signal`, so that the handler which guards registered memory stays |
+//! | [`ffi_guard`] | what every function passes through: a panic becomes its failure |
 //!
-//! To build a function: write it in the module of its subject, and move its name from
-//! `crates/lib/symbols/unbuilt.txt` to `built.txt` beside it.
+//! A call comes from a trampoline of the shared object (`verbena-lib`), as `ibv_create_qp` does, or through the function
+//! tables of a context, which `verbs::device::open` fills, as `ibv_post_send` does: there it is an inline function of
+//! the header. It passes `ffi_guard`, finds the object behind the C structure (an `object` module's `of`), which shares
+//! the adapter's of crate `nic`, and calls that; librdmacm's calls go to `node` likewise. What they refuse is an errno,
+//! which `ffi_guard` hands to the caller as the man page says: set, returned, or both. The process's one engine, and what
+//! belongs to it, is made at the first call that needs a device, never by loading the library.
+//!
+//! Each is a `pub unsafe extern "C" fn` without `no_mangle`: the shared object gives them their names and versions, and
+//! this crate stays linkable into programs that link rdma-core. What a function does, and what it asks of its caller, is
+//! its man page's, which its doc names first; that the pointers are what the man page says is the safety contract of all
+//! of them. Where behaviour is known to be another than rdma-core's or the kernel's, the doc says "Unlike"; the whole list
+//! is docs/deviations.md.
+//!
+//! To build a function: write it in the module of its object, re-export it from the folder's `mod.rs`, and move its name
+//! from `crates/lib/symbols/unsupported.txt` to `built.txt` beside it; one of a function table goes into
+//! `verbs::device::open` instead.
 #![allow(clippy::missing_safety_doc)] // one contract for all, above
 
 pub mod cma;
