@@ -23,7 +23,7 @@ fn destroy(channel: *mut rdma_event_channel) {
     }
 }
 
-/// `rdma_create_event_channel`. errno: ENODEV where there is no device, EMFILE, ENFILE, ENOMEM.
+/// rdma_create_event_channel(3). errno: ENODEV where there is no device, EMFILE, ENFILE, ENOMEM.
 pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     ffi_guard::or_null(|| {
         let instance = instance::get()?;
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
     })
 }
 
-/// `rdma_destroy_event_channel`: connections of identifiers that are still on it end.
+/// rdma_destroy_event_channel(3): connections of identifiers that are still on it end.
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     ffi_guard::nothing(|| destroy(channel));
 }
@@ -48,8 +48,9 @@ struct Event {
     counted: Arc<CmId>,
 }
 
-/// `rdma_get_cm_event`: waits on the channel's descriptor unless that is non-blocking. errno: EINVAL for NULL, EAGAIN,
-/// EINTR, EBADF for a channel destroyed and for a parent's in a forked child.
+/// rdma_get_cm_event(3): waits on the channel's descriptor unless that is non-blocking. errno: EINVAL for NULL, EAGAIN,
+/// EINTR, EBADF for a channel destroyed and for a parent's in a forked child. Unlike rdma-core: a channel destroyed
+/// meanwhile is an error, not undefined.
 pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
@@ -181,7 +182,7 @@ fn datagram(ud: &UdParam, private_data: &mut [u8]) -> rdma_ud_param {
     }
 }
 
-/// `rdma_ack_cm_event`: frees the event; `rdma_destroy_id` waits for it. errno: EINVAL for NULL.
+/// rdma_ack_cm_event(3): frees the event; `rdma_destroy_id` waits for it. errno: EINVAL for NULL.
 pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     ffi_guard::or_minus_one(|| {
         if event.is_null() {

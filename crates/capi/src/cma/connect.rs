@@ -18,9 +18,10 @@ use crate::cma::qp;
 use crate::cma::sockaddr::{self, Address};
 use crate::ffi_guard::{self, Errno};
 
-/// `rdma_bind_addr`. errno: EINVAL for NULL or a bound identifier, another address family, a link-local address without its interface;
-/// EADDRINUSE where the same address has the port, EADDRNOTAVAIL where a wildcard or loopback address has or wants it. Of `AF_IB` addresses only those without a GID: ENODEV for others, EPROTONOSUPPORT for a service id of
-/// another port space.
+/// rdma_bind_addr(3). errno: EINVAL for NULL or a bound identifier, another address family, a link-local address
+/// without its interface; EADDRINUSE where the same address has the port, EADDRNOTAVAIL where a wildcard or loopback
+/// address has or wants it. Of `AF_IB` addresses only those without a GID: ENODEV for others, EPROTONOSUPPORT for a
+/// service id of another port space. Unlike the kernel: ports below 1024 need no privilege.
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
@@ -36,8 +37,8 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::so
     })
 }
 
-/// `rdma_resolve_addr`: an event follows. errno: EINVAL for NULL or a wrong state, ENETUNREACH without a route, EADDRNOTAVAIL for a source
-/// that is not ours, ENODEV for an `AF_IB` address.
+/// rdma_resolve_addr(3): an event follows. errno: EINVAL for NULL or a wrong state, ENETUNREACH without a route,
+/// EADDRNOTAVAIL for a source that is not ours, ENODEV for an `AF_IB` address.
 pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src: *mut libc::sockaddr,
@@ -65,7 +66,8 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     unsafe { complete(id, started) }
 }
 
-/// `rdma_resolve_route`: an event follows. errno: EINVAL for NULL or a wrong state.
+/// rdma_resolve_route(3): an event follows. errno: EINVAL for NULL or a wrong state. Unlike the kernel: the event comes
+/// at once, because RoCE has no path to ask for.
 pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     let started = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
@@ -78,7 +80,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
     unsafe { complete(id, started) }
 }
 
-/// `rdma_listen`. errno: EINVAL for NULL or a wrong state, EADDRINUSE where the UDP port belongs to another.
+/// rdma_listen(3). errno: EINVAL for NULL or a wrong state, EADDRINUSE where the UDP port belongs to another.
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
@@ -143,8 +145,8 @@ const DEFAULT_PARAMETERS: ConnParam = ConnParam {
     qp_num: 0,
 };
 
-/// `rdma_connect`: an event follows; without parameters (rdma_client does so), with defaults. errno: EINVAL for
-/// NULL, neither parameters nor a queue pair, a wrong state, more than 56 bytes of private data (180 for datagrams), or
+/// rdma_connect(3): an event follows; without parameters (rdma_client does so), with defaults. errno: EINVAL for NULL,
+/// neither parameters nor a queue pair, a wrong state, more than 56 bytes of private data (180 for datagrams), or
 /// depths beyond the device's. Retry counts above 7 are 7, as in the kernel.
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let started = ffi_guard::making(|| {
@@ -163,8 +165,8 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
     unsafe { complete(id, started) }
 }
 
-/// `rdma_accept`: without parameters, those of the request; a depth beyond the request's is the request's. errno: EINVAL
-/// for NULL, neither parameters nor a queue pair, a wrong state, more than 196 bytes of private data (136 for
+/// rdma_accept(3): without parameters, those of the request; a depth beyond the request's is the request's. errno:
+/// EINVAL for NULL, neither parameters nor a queue pair, a wrong state, more than 196 bytes of private data (136 for
 /// datagrams), or depths beyond the device's.
 pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let started = ffi_guard::making(|| {
@@ -198,14 +200,15 @@ fn is_datagram(id: *mut rdma_cm_id) -> bool {
     ffi_guard::or(false, || Ok(CmId::checked(id)?.node.is_datagram()))
 }
 
-/// `rdma_reject`: the peer's event is REJECTED with status 28. errno: EINVAL for NULL or a wrong state, or more than 148 bytes of private
-/// data (136 for datagrams).
+/// rdma_reject(3): the peer's event is REJECTED with status 28. errno: EINVAL for NULL or a wrong state, or more than
+/// 148 bytes of private data (136 for datagrams). Unlike the kernel: the same refusal answers a repetition of the
+/// request for 10 s.
 pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { reject(id, data, len, Node::reject) }
 }
 
-/// `rdma_reject_ece`: the same with status 35, "vendor option is not supported".
+/// `rdma_reject_ece`, rdma_reject(3): the same with status 35, "vendor option is not supported".
 pub unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { reject(id, data, len, Node::reject_ece) }
@@ -235,7 +238,7 @@ unsafe fn reject(
     })
 }
 
-/// `rdma_establish`: for queue pairs that the identifier does not own. errno: EINVAL for NULL or a wrong state.
+/// rdma_establish(3): for queue pairs that the identifier does not own. errno: EINVAL for NULL or a wrong state.
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
@@ -246,8 +249,8 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// `rdma_notify` of IBV_EVENT_COMM_EST: data came before the peer said that it is ready; RDMA_CM_EVENT_ESTABLISHED follows. errno:
-/// EISCONN where that was known already; EINVAL for NULL, other events, and where nothing was accepted.
+/// rdma_notify(3) of IBV_EVENT_COMM_EST: data came before the peer said that it is ready; RDMA_CM_EVENT_ESTABLISHED
+/// follows. errno: EISCONN where that was known already; EINVAL for NULL, other events, and where nothing was accepted.
 pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
     ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
@@ -259,8 +262,8 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type)
     })
 }
 
-/// `rdma_write_cm_event`: an event of the program's own making for the identifier's channel, with its status and argument. errno: EINVAL
-/// for NULL and for other events than RDMA_CM_EVENT_USER.
+/// rdma_write_cm_event(3): an event of the program's own making for the identifier's channel, with its status and
+/// argument. errno: EINVAL for NULL and for other events than RDMA_CM_EVENT_USER.
 pub unsafe extern "C" fn rdma_write_cm_event(
     id: *mut rdma_cm_id,
     event: rdma_cm_event_type,
@@ -277,7 +280,8 @@ pub unsafe extern "C" fn rdma_write_cm_event(
     })
 }
 
-/// `rdma_disconnect`. errno: EINVAL for NULL or an identifier that was never connected.
+/// rdma_disconnect(3). errno: EINVAL for NULL or an identifier that was never connected. Unlike the kernel: the peer's
+/// connection manager answers at once, before its program calls.
 pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     let started = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
@@ -299,8 +303,8 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     unsafe { complete(id, started) }
 }
 
-/// `rdma_get_request`: waits for a request on a synchronous listener; a passive endpoint's queue pair is made. errno: EINVAL
-/// for NULL or an identifier with a channel.
+/// rdma_get_request(3): waits for a request on a synchronous listener; a passive endpoint's queue pair is made. errno:
+/// EINVAL for NULL or an identifier with a channel.
 pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     let ready = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(listen)?;
@@ -347,7 +351,8 @@ pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
     })
 }
 
-/// `rdma_init_qp_attr`: the attributes for the move to `attr->qp_state`. errno: EINVAL for NULL or a state not reached.
+/// rdma_init_qp_attr(3): the attributes for the move to `attr->qp_state`. errno: EINVAL for NULL or a state not
+/// reached.
 pub unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_attr,
@@ -369,7 +374,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     })
 }
 
-/// `rdma_get_src_port`: in network byte order, 0 where there is none.
+/// rdma_get_src_port(3): in network byte order, 0 where there is none.
 pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     ffi_guard::or(0, || {
         let ours = CmId::checked(id)?;
@@ -377,7 +382,7 @@ pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     })
 }
 
-/// `rdma_get_dst_port`: in network byte order, 0 where there is none.
+/// rdma_get_dst_port(3): in network byte order, 0 where there is none.
 pub unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     ffi_guard::or(0, || {
         let ours = CmId::checked(id)?;

@@ -36,7 +36,7 @@ pub(crate) unsafe fn domain(id: *mut rdma_cm_id, given: *mut ibv_pd) -> Result<*
     }
 }
 
-/// `rdma_get_devices`: the shared contexts, NULL-terminated; to be freed by [`rdma_free_devices`].
+/// rdma_get_devices(3): the shared contexts, NULL-terminated; to be freed by [`rdma_free_devices`].
 pub unsafe extern "C" fn rdma_get_devices(num: *mut c_int) -> *mut *mut ibv_context {
     ffi_guard::or_null(|| {
         let devices = instance::get()?.node().devices();
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn rdma_get_devices(num: *mut c_int) -> *mut *mut ibv_cont
     })
 }
 
-/// `rdma_free_devices`: the contexts stay open.
+/// rdma_free_devices(3): the contexts stay open.
 pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     // SAFETY: from `rdma_get_devices`, or NULL.
     unsafe { libc::free(list.cast()) }

@@ -17,9 +17,9 @@ use crate::ffi_guard::{self, Errno};
 /// How long an endpoint's address and route may take to resolve, as in librdmacm.
 const RESOLVE_MS: c_int = 2_000;
 
-/// `rdma_create_ep`: passive with RAI_PASSIVE: bound, `pd` and `attr` kept for its requests; else resolved, with a queue pair
-/// where `attr` is given; by the path `ai_route`, and with `ai_connect` in front of the request's private data, where `res` has them. errno:
-/// EINVAL for NULL, and those of the calls it stands for.
+/// rdma_create_ep(3): passive with RAI_PASSIVE: bound, `pd` and `attr` kept for its requests; else resolved, with a
+/// queue pair where `attr` is given; by the path `ai_route`, and with `ai_connect` in front of the request's private
+/// data, where `res` has them. errno: EINVAL for NULL, and those of the calls it stands for.
 pub unsafe extern "C-unwind" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,
     res: *mut rdma_addrinfo,
@@ -111,7 +111,7 @@ unsafe extern "C-unwind" fn take_route(id: *mut rdma_cm_id, res: *mut rdma_addri
     }
 }
 
-/// `rdma_destroy_ep`: the queue pair and the shared receive queue too.
+/// rdma_destroy_ep(3): the queue pair and the shared receive queue too.
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     if !id.is_null() {
         // SAFETY: an identifier of ours, by the man page's contract.

@@ -39,8 +39,8 @@ pub(crate) fn create(
     Ok(CmId::make(node, instance, channel, user, ps, synchronous).c())
 }
 
-/// `rdma_create_id`. errno: EINVAL for NULL, EPROTONOSUPPORT for an unknown port space, EBADF for a channel
-/// destroyed, ENODEV, EMFILE, ENOMEM.
+/// rdma_create_id(3). errno: EINVAL for NULL, EPROTONOSUPPORT for an unknown port space, EBADF for a channel destroyed,
+/// ENODEV, EMFILE, ENOMEM.
 pub unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
     id: *mut *mut rdma_cm_id,
@@ -58,9 +58,10 @@ pub unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// `rdma_destroy_id`: waits until its events are acknowledged. Its queue pair, if it has one, goes on, and is destroyed by
-/// `ibv_destroy_qp` or, as librdmacm bears it, by `rdma_destroy_qp` of the identifier that was. errno: EINVAL for NULL, one
-/// destroyed already and a parent's in a forked child.
+/// rdma_destroy_id(3): waits until its events are acknowledged. Its queue pair, if it has one, goes on, and is
+/// destroyed by `ibv_destroy_qp` or, as librdmacm bears it, by `rdma_destroy_qp` of the identifier that was. errno:
+/// EINVAL for NULL, one destroyed already and a parent's in a forked child. Unlike rdma-core: one destroyed before is
+/// an error, not undefined.
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
@@ -141,8 +142,8 @@ pub(crate) unsafe fn complete(id: *mut rdma_cm_id, started: c_int) -> c_int {
     }
 }
 
-/// `rdma_migrate_id`: to a channel, or with NULL to synchronous operation. Waits until its events are acknowledged. errno: EINVAL for a
-/// NULL identifier and for NULL where it is synchronous already, EBADF for a channel destroyed.
+/// rdma_migrate_id(3): to a channel, or with NULL to synchronous operation. Waits until its events are acknowledged.
+/// errno: EINVAL for a NULL identifier and for NULL where it is synchronous already, EBADF for a channel destroyed.
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> c_int {
     ffi_guard::making(|| {
         let ours = CmId::checked(id)?;

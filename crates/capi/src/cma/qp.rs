@@ -172,7 +172,7 @@ pub(crate) unsafe fn release_queues(id: *mut rdma_cm_id) {
     }
 }
 
-/// `rdma_create_qp`. errno: EINVAL for NULL, an identifier without a device or with a queue pair; and those of
+/// rdma_create_qp(3). errno: EINVAL for NULL, an identifier without a device or with a queue pair; and those of
 /// `ibv_create_qp`.
 pub unsafe extern "C" fn rdma_create_qp(
     id: *mut rdma_cm_id,
@@ -183,8 +183,8 @@ pub unsafe extern "C" fn rdma_create_qp(
     ffi_guard::making(|| unsafe { create(id, pd, attr).map(|()| 0) })
 }
 
-/// `rdma_create_qp_ex`: `attr` says the domain. errno: EINVAL for NULL, an identifier without a device or with a queue pair;
-/// and those of `ibv_create_qp_ex`.
+/// `rdma_create_qp_ex`, rdma_create_qp(3): `attr` says the domain. errno: EINVAL for NULL, an identifier without a
+/// device or with a queue pair; and those of `ibv_create_qp_ex`.
 pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
     ffi_guard::making(|| {
         if attr.is_null() {
@@ -209,8 +209,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_q
     })
 }
 
-/// `rdma_destroy_qp`: also of an identifier that was destroyed with its queue pair. One that the program has destroyed already
-/// (`ibv_destroy_qp(id->qp)`) is forgotten.
+/// rdma_destroy_qp(3): also of an identifier that was destroyed with its queue pair. One that the program has destroyed
+/// already (`ibv_destroy_qp(id->qp)`) is forgotten.
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     // SAFETY: the C structure lives as long as `ours`; a program calls on it from one thread at a time.
     ffi_guard::nothing(|| unsafe {

@@ -74,7 +74,7 @@ unsafe fn create_xrc(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Re
     }
 }
 
-/// `rdma_create_srq`. errno: EINVAL for NULL, an identifier without a device or with a queue; and those of
+/// rdma_create_srq(3). errno: EINVAL for NULL, an identifier without a device or with a queue; and those of
 /// `ibv_create_srq`.
 pub unsafe extern "C" fn rdma_create_srq(
     id: *mut rdma_cm_id,
@@ -85,7 +85,8 @@ pub unsafe extern "C" fn rdma_create_srq(
     ffi_guard::making(|| unsafe { create(id, pd, attr).map(|()| 0) })
 }
 
-/// `rdma_create_srq_ex`: as [`rdma_create_srq`]; EINVAL without a type, EOPNOTSUPP for tag matching.
+/// `rdma_create_srq_ex`, rdma_create_srq(3): as [`rdma_create_srq`]; EINVAL without a type, EOPNOTSUPP for tag
+/// matching.
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
     ffi_guard::making(|| {
         if attr.is_null() {
@@ -116,7 +117,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
     })
 }
 
-/// `rdma_destroy_srq`: after the queue pair's end; also of an identifier that was destroyed with it.
+/// rdma_destroy_srq(3): after the queue pair's end; also of an identifier that was destroyed with it.
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     // SAFETY: the C structure lives as long as `ours`; a program calls on it from one thread at a time.
     ffi_guard::nothing(|| unsafe {

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 use abi::cma::*;
 
-/// The name of an event.
+/// rdma_event_str(3): the name of an event.
 pub unsafe extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
     let name = match event {
         RDMA_CM_EVENT_ADDR_RESOLVED => c"RDMA_CM_EVENT_ADDR_RESOLVED",

@@ -82,14 +82,14 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Err
     Ok(Box::into_raw(Box::new(Ah { c: c.into(), nic })).cast())
 }
 
-/// `ibv_create_ah`. errno: EINVAL for another port than 1, an address without a GRH, an index without a GID, a GID of
+/// ibv_create_ah(3). errno: EINVAL for another port than 1, an address without a GRH, an index without a GID, a GID of
 /// another address family than that at the index; ENODEV in a forked child.
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: a domain of ours and the caller's structure, by the man page's contract.
     ffi_guard::or_null(|| unsafe { create(pd, &*attr) })
 }
 
-/// `ibv_destroy_ah`: requests that name it may still be on their way.
+/// `ibv_destroy_ah`, ibv_create_ah(3): requests that name it may still be on their way.
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: made by `Box::into_raw` in `create`, by the man page's contract.
@@ -135,8 +135,8 @@ unsafe fn sender_of(
     Ok(to_c(&av))
 }
 
-/// `ibv_init_ah_from_wc`: -1 and errno EPROTONOSUPPORT for bytes that are no GRH, EINVAL where the datagram was sent to no
-/// GID of the port (to a multicast group, say).
+/// `ibv_init_ah_from_wc`, ibv_create_ah_from_wc(3): -1 and errno EPROTONOSUPPORT for bytes that are no GRH, EINVAL
+/// where the datagram was sent to no GID of the port (to a multicast group, say).
 pub unsafe extern "C" fn ibv_init_ah_from_wc(
     context: *mut ibv_context,
     port: u8,
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     })
 }
 
-/// `ibv_create_ah_from_wc`. errno: as `ibv_init_ah_from_wc` and `ibv_create_ah`.
+/// ibv_create_ah_from_wc(3). errno: as `ibv_init_ah_from_wc` and `ibv_create_ah`.
 pub unsafe extern "C" fn ibv_create_ah_from_wc(
     pd: *mut ibv_pd,
     wc: *mut ibv_wc,
@@ -162,9 +162,10 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     ffi_guard::or_null(|| unsafe { create(pd, &sender_of((*pd).context, port, &*wc, grh)?) })
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: the Ethernet address of the neighbour that packets to an address go to first, and the VLAN of
-/// the interface or 0xffff. 0, or a negative errno: EINVAL for another port than 1 or an index without a GID,
-/// EHOSTUNREACH where nobody answers for three seconds, ENETUNREACH and others as the routing table says.
+/// `ibv_resolve_eth_l2_from_gid`, no man page: the Ethernet address of the neighbour that packets to an address go to
+/// first, and the VLAN of the interface or 0xffff. 0, or a negative errno: EINVAL for another port than 1 or an index
+/// without a GID, EHOSTUNREACH where nobody answers for three seconds, ENETUNREACH and others as the routing table
+/// says.
 pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     context: *mut ibv_context,
     attr: *mut ibv_ah_attr,

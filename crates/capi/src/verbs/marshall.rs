@@ -26,13 +26,13 @@ fn address(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     }
 }
 
-/// `ibv_copy_ah_attr_from_kern`.
+/// `ibv_copy_ah_attr_from_kern`, no man page.
 pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(dst: *mut ibv_ah_attr, src: *mut ib_uverbs_ah_attr) {
     // SAFETY: the caller's structures.
     ffi_guard::nothing(|| unsafe { dst.write(address(&*src)) });
 }
 
-/// `ibv_copy_qp_attr_from_kern`: all but `qp_state` and `rate_limit`, which stay as they are.
+/// `ibv_copy_qp_attr_from_kern`, no man page: all but `qp_state` and `rate_limit`, which stay as they are.
 pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(dst: *mut ibv_qp_attr, src: *mut ib_uverbs_qp_attr) {
     ffi_guard::nothing(|| {
         // SAFETY: the caller's structures.
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(dst: *mut ibv_qp_attr, src: 
     });
 }
 
-/// `ibv_copy_path_rec_from_kern`.
+/// `ibv_copy_path_rec_from_kern`, no man page.
 pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(dst: *mut ibv_sa_path_rec, src: *mut ib_user_path_rec) {
     ffi_guard::nothing(|| {
         // SAFETY: the caller's structures.
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(dst: *mut ibv_sa_path_rec, 
     });
 }
 
-/// `ibv_copy_path_rec_to_kern`.
+/// `ibv_copy_path_rec_to_kern`, no man page.
 pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(dst: *mut ib_user_path_rec, src: *mut ibv_sa_path_rec) {
     ffi_guard::nothing(|| {
         // SAFETY: the caller's structures; a GID is bytes.

@@ -31,22 +31,22 @@ const RATES: &[(ibv_rate, c_int, c_int)] = &[
     (IBV_RATE_1200_GBPS, 480, 1_275_000),
 ];
 
-/// The multiple of 2.5 Gbit/s, or -1.
+/// ibv_rate_to_mult(3): the multiple of 2.5 Gbit/s, or -1.
 pub unsafe extern "C" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int {
     RATES.iter().find(|r| r.0 == rate).map_or(-1, |r| r.1)
 }
 
-/// The rate of a multiple, or `IBV_RATE_MAX`.
+/// `mult_to_ibv_rate`, ibv_rate_to_mult(3): the rate of a multiple, or `IBV_RATE_MAX`.
 pub unsafe extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
     RATES.iter().find(|r| r.1 == mult && mult > 0).map_or(IBV_RATE_MAX, |r| r.0)
 }
 
-/// The rate in Mbit/s, or -1.
+/// ibv_rate_to_mbps(3): the rate in Mbit/s, or -1.
 pub unsafe extern "C" fn ibv_rate_to_mbps(rate: ibv_rate) -> c_int {
     RATES.iter().find(|r| r.0 == rate).map_or(-1, |r| r.2)
 }
 
-/// The rate of so many Mbit/s, or `IBV_RATE_MAX`.
+/// `mbps_to_ibv_rate`, ibv_rate_to_mbps(3): the rate of so many Mbit/s, or `IBV_RATE_MAX`.
 pub unsafe extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate {
     RATES.iter().find(|r| r.2 == mbps).map_or(IBV_RATE_MAX, |r| r.0)
 }

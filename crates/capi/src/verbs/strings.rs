@@ -5,7 +5,7 @@ use std::ffi::c_char;
 
 use abi::verbs::*;
 
-/// How a work request ended, in words.
+/// `ibv_wc_status_str`, ibv_poll_cq(3): how a work request ended, in words.
 pub unsafe extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char {
     let words = match status {
         IBV_WC_SUCCESS => c"success",
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_ch
     words.as_ptr()
 }
 
-/// The kind of a node, in words.
+/// `ibv_node_type_str`, ibv_event_type_str(3): the kind of a node, in words.
 pub unsafe extern "C" fn ibv_node_type_str(node_type: ibv_node_type) -> *const c_char {
     let words = match node_type {
         IBV_NODE_CA => c"InfiniBand channel adapter",
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn ibv_node_type_str(node_type: ibv_node_type) -> *const c
     words.as_ptr()
 }
 
-/// The state of a port, in words.
+/// `ibv_port_state_str`, ibv_event_type_str(3): the state of a port, in words.
 pub unsafe extern "C" fn ibv_port_state_str(port_state: ibv_port_state) -> *const c_char {
     let words = match port_state {
         IBV_PORT_NOP => c"no state change (NOP)",
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn ibv_port_state_str(port_state: ibv_port_state) -> *cons
     words.as_ptr()
 }
 
-/// An asynchronous event, in words.
+/// ibv_event_type_str(3): an asynchronous event, in words.
 pub unsafe extern "C" fn ibv_event_type_str(event: ibv_event_type) -> *const c_char {
     let words = match event {
         IBV_EVENT_CQ_ERR => c"CQ error",
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn ibv_event_type_str(event: ibv_event_type) -> *const c_c
     words.as_ptr()
 }
 
-/// The name of a work request's operation.
+/// `ibv_wr_opcode_str`, no man page: the name of a work request's operation.
 pub unsafe extern "C" fn ibv_wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
     let name = match opcode {
         IBV_WR_RDMA_WRITE => c"rdma-write",

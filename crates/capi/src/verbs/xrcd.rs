@@ -62,9 +62,9 @@ fn inode_of(fd: c_int) -> Result<Option<Inode>, Errno> {
     Ok(Some((file.st_dev, file.st_ino)))
 }
 
-/// `ibv_open_xrcd`, through the context's table. errno: EINVAL without both attributes, for O_EXCL and O_CREAT where the file
-/// has a domain, and without O_CREAT where there is no file; ENOENT without O_CREAT where the file has no domain; EBADF;
-/// EOPNOTSUPP for attributes that are not known; ENOMEM.
+/// ibv_open_xrcd(3), through the context's table. errno: EINVAL without both attributes, for O_EXCL and O_CREAT where
+/// the file has a domain, and without O_CREAT where there is no file; ENOENT without O_CREAT where the file has no
+/// domain; EBADF; EOPNOTSUPP for attributes that are not known; ENOMEM.
 pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
@@ -93,7 +93,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     })
 }
 
-/// `ibv_close_xrcd`, through the context's table: EBUSY while queue pairs or shared receive queues made with it live.
+/// `ibv_close_xrcd`, ibv_open_xrcd(3), through the context's table: EBUSY while queue pairs or shared receive queues
+/// made with it live.
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a domain of ours, by the man page's contract.

@@ -11,7 +11,8 @@ use crate::verbs::abi_1_0::inline::{poll_cq, post_recv, post_send, post_srq_recv
 use crate::verbs::abi_1_0::layout::{Context, ContextOps, Device};
 use crate::verbs::device::{list, open, query};
 
-/// `ibv_get_device_list`: behind the NULL-terminated array's front stands the new list.
+/// `ibv_get_device_list` of libibverbs 1.0, for old objects: behind the NULL-terminated array's front stands the new
+/// list.
 pub unsafe extern "C" fn ibv_get_device_list(num: *mut c_int) -> *mut *mut Device {
     let mut n = 0;
     // SAFETY: a variable of ours.
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn ibv_get_device_list(num: *mut c_int) -> *mut *mut Devic
     })
 }
 
-/// `ibv_free_device_list`: opened devices must be closed before, as in 1.0.
+/// `ibv_free_device_list` of libibverbs 1.0, for old objects: opened devices must be closed before, as in 1.0.
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
     ffi_guard::nothing(|| {
         // SAFETY: an array of `ibv_get_device_list`, by the man page's contract: one element before, NULL at the end.
@@ -57,19 +58,19 @@ pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
     });
 }
 
-/// `ibv_get_device_name`.
+/// `ibv_get_device_name` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_get_device_name(device: *mut Device) -> *const c_char {
     // SAFETY: a device of the list, by the man page's contract.
     unsafe { list::ibv_get_device_name((*device).real) }
 }
 
-/// `ibv_get_device_guid`.
+/// `ibv_get_device_guid` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut Device) -> abi::be64 {
     // SAFETY: as above.
     unsafe { list::ibv_get_device_guid((*device).real) }
 }
 
-/// `ibv_open_device`.
+/// `ibv_open_device` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
     ffi_guard::or_null(|| {
         // SAFETY: a device of the list, by the man page's contract.
@@ -94,7 +95,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
     })
 }
 
-/// `ibv_close_device`.
+/// `ibv_close_device` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     ffi_guard::or_minus_one(|| {
         contexts().remove(&context.addr());
@@ -105,13 +106,13 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     })
 }
 
-/// `ibv_query_device`.
+/// `ibv_query_device` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_query_device(context: *mut Context, attr: *mut v::ibv_device_attr) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { query::ibv_query_device((*context).real, attr) }
 }
 
-/// `ibv_query_port`.
+/// `ibv_query_port` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_query_port(
     context: *mut Context,
     port: u8,
@@ -121,7 +122,7 @@ pub unsafe extern "C" fn ibv_query_port(
     unsafe { query::ibv_query_port((*context).real, port, attr) }
 }
 
-/// `ibv_query_gid`.
+/// `ibv_query_gid` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_query_gid(
     context: *mut Context,
     port: u8,
@@ -132,7 +133,7 @@ pub unsafe extern "C" fn ibv_query_gid(
     unsafe { query::ibv_query_gid((*context).real, port, index, gid) }
 }
 
-/// `ibv_query_pkey`.
+/// `ibv_query_pkey` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_query_pkey(
     context: *mut Context,
     port: u8,

@@ -9,7 +9,7 @@ use crate::verbs::abi_1_0::layout::{Context, Cq, Qp, Srq};
 use crate::verbs::cq::event as completion;
 use crate::verbs::device::async_event;
 
-/// `ibv_get_async_event`.
+/// `ibv_get_async_event` of libibverbs 1.0, for old objects.
 pub unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut Context,
     to: *mut v::ibv_async_event,
@@ -31,7 +31,7 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
     }
 }
 
-/// `ibv_ack_async_event`.
+/// `ibv_ack_async_event` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_ack_async_event(given: *mut v::ibv_async_event) {
     // SAFETY: the man page's contract: an event of `ibv_get_async_event`, whose objects are old ones that live.
     unsafe {
@@ -70,7 +70,7 @@ fn of(kind: v::ibv_event_type) -> Of {
     }
 }
 
-/// `ibv_get_cq_event`.
+/// `ibv_get_cq_event` of libibverbs 1.0, for old objects.
 pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut Cq,
@@ -88,7 +88,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     }
 }
 
-/// `ibv_ack_cq_events`.
+/// `ibv_ack_cq_events` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut Cq, n: c_uint) {
     // SAFETY: the man page's contract.
     unsafe { completion::ibv_ack_cq_events((*cq).real, n) }

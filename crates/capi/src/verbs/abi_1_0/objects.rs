@@ -30,20 +30,20 @@ unsafe fn done<T>(code: c_int, old: *mut T) -> c_int {
     code
 }
 
-/// `ibv_alloc_pd`.
+/// `ibv_alloc_pd` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     // SAFETY: the man page's contract.
     let real = unsafe { domain::ibv_alloc_pd((*context).real) };
     stand(!real.is_null(), || Pd { context, handle: 0, real })
 }
 
-/// `ibv_dealloc_pd`.
+/// `ibv_dealloc_pd` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { done(domain::ibv_dealloc_pd((*pd).real), pd) }
 }
 
-/// `ibv_reg_mr`.
+/// `ibv_reg_mr` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
     // SAFETY: the man page's contract.
     let (context, real) = unsafe { ((*pd).context, mr::ibv_reg_mr((*pd).real, addr, length, access)) };
@@ -53,13 +53,13 @@ pub unsafe extern "C" fn ibv_reg_mr(pd: *mut Pd, addr: *mut c_void, length: usiz
     })
 }
 
-/// `ibv_dereg_mr`.
+/// `ibv_dereg_mr` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { done(mr::ibv_dereg_mr((*mr).real), mr) }
 }
 
-/// `ibv_create_cq`.
+/// `ibv_create_cq` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_create_cq(
     context: *mut Context,
     cqe: c_int,
@@ -86,19 +86,19 @@ pub unsafe extern "C" fn ibv_create_cq(
     old
 }
 
-/// `ibv_resize_cq`.
+/// `ibv_resize_cq` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { cq::create::ibv_resize_cq((*cq).real, cqe) }
 }
 
-/// `ibv_destroy_cq`.
+/// `ibv_destroy_cq` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { done(cq::create::ibv_destroy_cq((*cq).real), cq) }
 }
 
-/// `ibv_create_srq`.
+/// `ibv_create_srq` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut Pd, attr: *mut v::ibv_srq_init_attr) -> *mut Srq {
     // SAFETY: the man page's contract.
     let (context, real) = unsafe { ((*pd).context, srq::object::ibv_create_srq((*pd).real, attr)) };
@@ -120,38 +120,38 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut Pd, attr: *mut v::ibv_srq_init_
     old
 }
 
-/// `ibv_modify_srq`.
+/// `ibv_modify_srq` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut Srq, attr: *mut v::ibv_srq_attr, mask: c_int) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { srq::object::ibv_modify_srq((*srq).real, attr, mask) }
 }
 
-/// `ibv_query_srq`.
+/// `ibv_query_srq` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut Srq, attr: *mut v::ibv_srq_attr) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { srq::object::ibv_query_srq((*srq).real, attr) }
 }
 
-/// `ibv_destroy_srq`.
+/// `ibv_destroy_srq` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { done(srq::object::ibv_destroy_srq((*srq).real), srq) }
 }
 
-/// `ibv_create_ah`.
+/// `ibv_create_ah` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut v::ibv_ah_attr) -> *mut Ah {
     // SAFETY: the man page's contract.
     let (context, real) = unsafe { ((*pd).context, ah::ibv_create_ah((*pd).real, attr)) };
     stand(!real.is_null(), || Ah { context, pd, handle: 0, real })
 }
 
-/// `ibv_destroy_ah`.
+/// `ibv_destroy_ah` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { done(ah::ibv_destroy_ah((*ah).real), ah) }
 }
 
-/// `ibv_create_qp`. errno: EINVAL for NULL, and as of the newer call.
+/// `ibv_create_qp` of libibverbs 1.0, for old objects. errno: EINVAL for NULL, and as of the newer call.
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
     // SAFETY: the man page's contract.
     let made = ffi_guard::or(None, || unsafe {
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *m
     made.unwrap_or(null_mut())
 }
 
-/// `ibv_query_qp`.
+/// `ibv_query_qp` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut Qp,
     attr: *mut v::ibv_qp_attr,
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     }
 }
 
-/// `ibv_modify_qp`.
+/// `ibv_modify_qp` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut v::ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the man page's contract.
     unsafe {
@@ -228,19 +228,19 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut v::ibv_qp_attr, m
     }
 }
 
-/// `ibv_destroy_qp`.
+/// `ibv_destroy_qp` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { done(destroy::ibv_destroy_qp((*qp).real), qp) }
 }
 
-/// `ibv_attach_mcast`.
+/// `ibv_attach_mcast` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_attach_mcast(qp: *mut Qp, gid: *mut ibv_gid, lid: u16) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { mcast::ibv_attach_mcast((*qp).real, gid, lid) }
 }
 
-/// `ibv_detach_mcast`.
+/// `ibv_detach_mcast` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_detach_mcast(qp: *mut Qp, gid: *mut ibv_gid, lid: u16) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { mcast::ibv_detach_mcast((*qp).real, gid, lid) }

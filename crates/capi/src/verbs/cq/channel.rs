@@ -46,7 +46,7 @@ impl Channel {
     }
 }
 
-/// `ibv_create_comp_channel`. errno: EMFILE, ENFILE, ENOMEM.
+/// ibv_create_comp_channel(3). errno: EMFILE, ENFILE, ENOMEM.
 pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     ffi_guard::or_null(|| {
         let context = contexts::real(context);
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
     })
 }
 
-/// `ibv_destroy_comp_channel`: EBUSY while completion queues report to it.
+/// `ibv_destroy_comp_channel`, ibv_create_comp_channel(3): EBUSY while completion queues report to it.
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a channel of ours, by the man page's contract.

@@ -39,7 +39,7 @@ impl Counter {
 /// The next counter's handle.
 static NEXT_HANDLE: AtomicU32 = AtomicU32::new(1);
 
-/// `ibv_query_comp_cntr_caps`: fills the `size` bytes that the program knows.
+/// ibv_query_comp_cntr_caps(3): fills the `size` bytes that the program knows.
 pub unsafe extern "C" fn _ibv_query_comp_cntr_caps(
     context: *mut ibv_context,
     caps: *mut ibv_comp_cntr_caps,
@@ -63,8 +63,8 @@ pub unsafe extern "C" fn _ibv_query_comp_cntr_caps(
     })
 }
 
-/// `ibv_create_comp_cntr`: of work requests. errno: EINVAL for an unknown `comp_mask` or flags, EOPNOTSUPP (ENOTSUP) for
-/// bytes, ENOMEM at the limit.
+/// ibv_create_comp_cntr(3): of work requests. errno: EINVAL for an unknown `comp_mask` or flags, EOPNOTSUPP (ENOTSUP)
+/// for bytes, ENOMEM at the limit.
 pub unsafe extern "C" fn ibv_create_comp_cntr(
     context: *mut ibv_context,
     attr: *mut ibv_comp_cntr_init_attr,
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn ibv_create_comp_cntr(
     })
 }
 
-/// `ibv_destroy_comp_cntr`: EBUSY while queue pairs count into it.
+/// `ibv_destroy_comp_cntr`, ibv_create_comp_cntr(3): EBUSY while queue pairs count into it.
 pub unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a counter of ours, by the man page's contract.
@@ -146,8 +146,8 @@ calls! {
     failed: ibv_set_err_comp_cntr ibv_inc_err_comp_cntr ibv_read_err_comp_cntr;
 }
 
-/// `ibv_qp_attach_comp_cntr`: EINVAL for an unknown `comp_mask`, no operations, another device's counter or a state beyond
-/// INIT; EOPNOTSUPP (ENOTSUP) for operations of peers; EBUSY where one is counted already.
+/// ibv_qp_attach_comp_cntr(3): EINVAL for an unknown `comp_mask`, no operations, another device's counter or a state
+/// beyond INIT; EOPNOTSUPP (ENOTSUP) for operations of peers; EBUSY where one is counted already.
 pub unsafe extern "C" fn ibv_qp_attach_comp_cntr(
     qp: *mut ibv_qp,
     counter: *mut ibv_comp_cntr,

@@ -21,8 +21,9 @@ const KNOWN_FIELDS: u64 = (v::IBV_WC_STANDARD_FLAGS
 const STAMPS: u64 =
     (v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) as u64;
 
-/// `ibv_create_cq_ex`, through the context's table. errno: EINVAL for `cqe` or `comp_vector` out of range or masks that
-/// are not known; EOPNOTSUPP for `wc_flags` beyond the standard ones, the two timestamps and the tag; ENOMEM at the limit.
+/// ibv_create_cq_ex(3), through the context's table. errno: EINVAL for `cqe` or `comp_vector` out of range or masks
+/// that are not known; EOPNOTSUPP for `wc_flags` beyond the standard ones, the two timestamps and the tag; ENOMEM at
+/// the limit.
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
@@ -103,7 +104,7 @@ unsafe fn advance(current: *mut ibv_cq_ex, ours: &Cq) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `ibv_start_poll`: on success the queue belongs to this thread until `ibv_end_poll`.
+/// `ibv_start_poll`, ibv_create_cq_ex(3): on success the queue belongs to this thread until `ibv_end_poll`.
 unsafe extern "C" fn start_poll(current: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     quietly(|| {
         // SAFETY: a queue of ours and the caller's structure or NULL, by the man page's contract.
@@ -130,13 +131,13 @@ unsafe extern "C" fn start_poll(current: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_
     })
 }
 
-/// `ibv_next_poll`: ENOENT where there is no more; the queue stays taken.
+/// `ibv_next_poll`, ibv_create_cq_ex(3): ENOENT where there is no more; the queue stays taken.
 unsafe extern "C" fn next_poll(current: *mut ibv_cq_ex) -> c_int {
     // SAFETY: a queue of ours, taken by this thread, by the man page's contract.
     quietly(|| unsafe { advance(current, Cq::of(current.cast())) })
 }
 
-/// `ibv_end_poll`: nothing where no poll has begun.
+/// `ibv_end_poll`, ibv_create_cq_ex(3): nothing where no poll has begun.
 unsafe extern "C" fn end_poll(current: *mut ibv_cq_ex) {
     // SAFETY: a queue of ours, by the man page's contract.
     ffi_guard::nothing(|| unsafe { give_back(current, Cq::of(current.cast())) });
@@ -213,19 +214,19 @@ read! {
     read_flow_tag -> u32: |_wc| 0;
 }
 
-/// `ibv_wc_read_completion_ts`: ticks of a nanosecond, see `hca_core_clock`.
+/// `ibv_wc_read_completion_ts`, ibv_create_cq_ex(3): ticks of a nanosecond, see `hca_core_clock`.
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: a queue of ours, taken by this thread, by the man page's contract.
     unsafe { current(cq) }.stamp.get().raw_ns
 }
 
-/// `ibv_wc_read_completion_wallclock_ns`.
+/// `ibv_wc_read_completion_wallclock_ns`, ibv_create_cq_ex(3).
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: as above.
     unsafe { current(cq) }.stamp.get().wall_ns
 }
 
-/// `ibv_wc_read_tm_info`: of a match; zeroes of any other completion.
+/// `ibv_wc_read_tm_info`, ibv_create_cq_ex(3): of a match; zeroes of any other completion.
 unsafe extern "C" fn read_tm_info(cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
     // SAFETY: a queue of ours, taken by this thread, and the caller's structure, by the man page's contract.
     unsafe { *info = current(cq).tm.get() };

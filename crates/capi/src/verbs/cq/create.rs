@@ -88,7 +88,7 @@ pub(crate) unsafe fn create(
     Ok(cq.cast())
 }
 
-/// `ibv_create_cq`. errno: EINVAL for `cqe` or `comp_vector` out of range, ENOMEM at the limit of queues.
+/// ibv_create_cq(3). errno: EINVAL for `cqe` or `comp_vector` out of range, ENOMEM at the limit of queues.
 pub unsafe extern "C" fn ibv_create_cq(
     context: *mut ibv_context,
     cqe: c_int,
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     })
 }
 
-/// `ibv_resize_cq`: EINVAL below what the queue holds or above the limit.
+/// ibv_resize_cq(3): EINVAL below what the queue holds or above the limit.
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     ffi_guard::or_errno(|| {
         let size = u32::try_from(cqe).map_err(|_| Errno(libc::EINVAL))?;
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     })
 }
 
-/// `ibv_modify_cq`, through the context's table: holds completion events back until so many completions came or so
+/// ibv_modify_cq(3), through the context's table: holds completion events back until so many completions came or so
 /// many microseconds passed. EINVAL for attributes that are not known.
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     ffi_guard::or_errno(|| {
@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
     })
 }
 
-/// `ibv_destroy_cq`: EBUSY while queue pairs use it; waits until its events are acknowledged.
+/// `ibv_destroy_cq`, ibv_create_cq(3): EBUSY while queue pairs use it; waits until its events are acknowledged.
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.

@@ -10,8 +10,9 @@ use crate::verbs::cq::channel::Channel;
 use crate::verbs::cq::object::Cq;
 use crate::verbs::device::context;
 
-/// `ibv_get_cq_event`: waits on the channel's descriptor unless that is non-blocking. -1 with EAGAIN or EINTR;
-/// ENODEV for a parent's channel in a forked child, EBADF where another thread has destroyed it meanwhile.
+/// ibv_get_cq_event(3): waits on the channel's descriptor unless that is non-blocking. -1 with EAGAIN or EINTR; ENODEV
+/// for a parent's channel in a forked child, EBADF where another thread has destroyed it meanwhile. Unlike rdma-core: a
+/// channel that another thread destroys meanwhile is an error, not undefined.
 pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
@@ -59,7 +60,7 @@ fn next(channel: &Channel) -> Option<*mut ibv_cq> {
     Some(cq)
 }
 
-/// `ibv_ack_cq_events`: `ibv_destroy_cq` waits for it.
+/// `ibv_ack_cq_events`, ibv_get_cq_event(3): `ibv_destroy_cq` waits for it.
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
     // SAFETY: a queue of ours, by the man page's contract.
     ffi_guard::nothing(|| unsafe { Cq::of(cq) }.completion_events.ack(nevents));

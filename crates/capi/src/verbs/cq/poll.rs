@@ -13,7 +13,8 @@ use wire::roce::SendTail;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::object::Cq;
 
-/// `ibv_poll_cq`, through the context's table. An empty queue first takes what has arrived from the sockets, in this thread.
+/// ibv_poll_cq(3), through the context's table. An empty queue first takes what has arrived from the sockets, in this
+/// thread. Unlike rdma_rxe: `wc.sl` of a datagram tells the network header (docs/deviations.md).
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     ffi_guard::or(-libc::EIO, || {
         // SAFETY: a queue of ours, by the man page's contract.
@@ -74,7 +75,7 @@ fn tm_flags(c: &Completion) -> u32 {
         | flag(c.tm.sync_required, IBV_WC_TM_SYNC_REQ)
 }
 
-/// `ibv_req_notify_cq`, through the context's table.
+/// ibv_req_notify_cq(3), through the context's table.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.

@@ -14,8 +14,9 @@ use crate::verbs::device::{command_fd, open};
 use crate::verbs::memory::pd::{self, Pd};
 use crate::verbs::memory::{dm, handles, mr};
 
-/// `ibv_import_device`: a context of its own, which takes the descriptor over. errno: EBADF for a descriptor that is
-/// no context's `cmd_fd`, ENODEV where the device is gone; and those of `ibv_open_device`.
+/// ibv_import_device(3): a context of its own, which takes the descriptor over. errno: EBADF for a descriptor that is
+/// no context's `cmd_fd`, ENODEV where the device is gone; and those of `ibv_open_device`. Unlike rdma-core: `cmd_fd`
+/// is no file of /dev/infiniband, and objects are shared within one process only.
 pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     ffi_guard::or_null(|| {
         let name = command_fd::name_behind(cmd_fd).ok_or(Errno(libc::EBADF))?;
@@ -34,8 +35,8 @@ pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     })
 }
 
-/// `ibv_import_pd`: the same domain for another context of the device. errno: ENOENT for a handle that is none of
-/// this process.
+/// ibv_import_pd(3): the same domain for another context of the device. errno: ENOENT for a handle that is none of this
+/// process. Unlike rdma-core: only handles of this process name anything.
 pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     ffi_guard::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
@@ -46,7 +47,8 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -
     })
 }
 
-/// `ibv_unimport_pd`: the domain itself stays. Where objects made through it still stand, so does what they point to.
+/// `ibv_unimport_pd`, ibv_import_pd(3): the domain itself stays. Where objects made through it still stand, so does
+/// what they point to.
 pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     ffi_guard::nothing(|| {
         // SAFETY: an imported domain, by the man page's contract.
@@ -54,8 +56,8 @@ pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     });
 }
 
-/// `ibv_import_mr`: the same region for another context; `addr` is NULL. errno: ENOENT for a handle that is no region
-/// of the domain.
+/// ibv_import_mr(3): the same region for another context; `addr` is NULL. errno: ENOENT for a handle that is no region
+/// of the domain. Unlike rdma-core: only handles of this process name anything.
 pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     ffi_guard::or_null(|| {
         // SAFETY: a domain of ours, by the man page's contract.
@@ -67,13 +69,14 @@ pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv
     })
 }
 
-/// `ibv_unimport_mr`: the region itself stays.
+/// `ibv_unimport_mr`, ibv_import_mr(3): the region itself stays.
 pub unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: an imported region, by the man page's contract.
     ffi_guard::nothing(|| drop(unsafe { mr::forget(mr) }));
 }
 
-/// `ibv_import_dm`: the same memory for another context. errno: ENOENT for a handle that is none of this process.
+/// ibv_import_dm(3): the same memory for another context. errno: ENOENT for a handle that is none of this process.
+/// Unlike rdma-core: only handles of this process name anything.
 pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     ffi_guard::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
@@ -84,7 +87,7 @@ pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -
     })
 }
 
-/// `ibv_unimport_dm`: the memory itself stays while its maker or a region has it.
+/// `ibv_unimport_dm`, ibv_import_dm(3): the memory itself stays while its maker or a region has it.
 pub unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: imported memory, by the man page's contract.
     ffi_guard::nothing(|| unsafe { dm::forget(dm) });

@@ -78,7 +78,8 @@ fn copy(text: &str, to: &mut [c_char]) {
     }
 }
 
-/// `ibv_get_device_list`: a NULL-terminated array, to be freed by [`ibv_free_device_list`]. errno: what the system refused.
+/// ibv_get_device_list(3): a NULL-terminated array, to be freed by [`ibv_free_device_list`]. errno: what the system
+/// refused. Unlike rdma-core: the loopback device is the last.
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     ffi_guard::or_null(|| {
         let devices = all().inspect_err(|_| {
@@ -105,25 +106,26 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
     })
 }
 
-/// `ibv_free_device_list`: opened devices stay valid.
+/// `ibv_free_device_list`, ibv_get_device_list(3): opened devices stay valid.
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     // SAFETY: from `ibv_get_device_list`, or NULL.
     unsafe { libc::free(list.cast()) }
 }
 
-/// `ibv_get_device_name`.
+/// ibv_get_device_name(3).
 pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     // SAFETY: a device of ours, by the man page's contract.
     unsafe { (&raw const (*device).name).cast() }
 }
 
-/// `ibv_get_device_guid`: in network byte order.
+/// ibv_get_device_guid(3): in network byte order.
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     // SAFETY: a device of ours, by the man page's contract.
     unsafe { Device::of(device) }.nic.config.guid.0.to_be()
 }
 
-/// `ibv_get_device_index`: unique among the devices of this host; the interface's number.
+/// ibv_get_device_index(3): unique among the devices of this host; the interface's number. The kernel
+/// numbers RDMA devices by themselves.
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     // SAFETY: a device of ours, by the man page's contract.
     unsafe { Device::of(device) }.nic.config.interface as c_int

@@ -79,14 +79,16 @@ fn set_functions(c: &mut verbs_context) {
     c.read_counters = Some(counters::read_counters);
 }
 
-/// `ibv_open_device`. errno: ENODEV for a device that the parent listed and a forked child has not;
-/// EIO after the device became fatal; EMFILE, ENFILE, ENOMEM.
+/// ibv_open_device(3). errno: ENODEV for a device that the parent listed and a forked child has not; EIO after the
+/// device became fatal; EMFILE, ENFILE, ENOMEM. Unlike rdma-core: a parent's device is opened as the child's own of the
+/// same name.
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     ffi_guard::or_null(|| open(device))
 }
 
-/// `ibv_close_device`: what was made on it ends, as in the kernel when the file closes: queue pairs are destroyed, regions and
-/// windows are no more. The objects themselves are freed by their own calls, before or after.
+/// `ibv_close_device`, ibv_open_device(3): what was made on it ends, as in the kernel when the file closes: queue pairs
+/// are destroyed, regions and windows are no more. The objects themselves are freed by their own calls, before or
+/// after.
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     ffi_guard::or_minus_one(|| {
         // SAFETY: a context of ours that is not closed, by the man page's contract.

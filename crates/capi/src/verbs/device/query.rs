@@ -74,7 +74,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a
 }
 
-/// `ibv_query_device`.
+/// ibv_query_device(3).
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: a context of ours and the caller's structure, by the man page's contract.
     ffi_guard::or_errno(|| unsafe {
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut 
     })
 }
 
-/// `ibv_query_device_ex`, through the context's table: fills the `size` bytes that the program knows.
+/// ibv_query_device_ex(3), through the context's table: fills the `size` bytes that the program knows.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -163,8 +163,8 @@ fn on_demand_paging() -> ibv_odp_caps {
     }
 }
 
-/// `ibv_query_rt_values_ex`, through the context's table: the clock of the completions' timestamps, in ticks. EINVAL for
-/// values that are not known.
+/// ibv_query_rt_values_ex(3), through the context's table: the clock of the completions' timestamps, in ticks. EINVAL
+/// for values that are not known.
 pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
@@ -217,7 +217,7 @@ fn port_counter(counter: &AtomicU64) -> u32 {
     counter.load(Ordering::Relaxed).min(0xffff) as u32
 }
 
-/// `ibv_query_port`, the exported form that programs built against old headers call.
+/// ibv_query_port(3), the exported form that programs built against old headers call.
 pub unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
     port: u8,
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn ibv_query_port(
     })
 }
 
-/// `ibv_query_port`, through the context's table: fills the `size` bytes that the program knows.
+/// ibv_query_port(3), through the context's table: fills the `size` bytes that the program knows.
 pub(crate) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -250,8 +250,8 @@ pub(crate) unsafe extern "C" fn query_port(
     })
 }
 
-/// `ibv_query_port_speed`: in units of 100 Mb/s; what has no speed, such as loopback, counts as 1 Gb/s. EINVAL for a port that
-/// is not 1.
+/// ibv_query_port_speed(3): in units of 100 Mb/s; what has no speed, such as loopback, counts as 1 Gb/s. EINVAL for a
+/// port that is not 1.
 pub unsafe extern "C" fn ibv_query_port_speed(
     context: *mut ibv_context,
     port: u32,
@@ -275,7 +275,7 @@ fn index_in_table(port: u8, index: u32) -> Result<u8, Errno> {
     if port == 1 { Ok(index) } else { Err(Errno(libc::EINVAL)) }
 }
 
-/// `ibv_query_gid`: an index without an entry gives the zero GID. errno: EINVAL beyond the table.
+/// ibv_query_gid(3): an index without an entry gives the zero GID. errno: EINVAL beyond the table.
 pub unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
     port: u8,
@@ -293,7 +293,7 @@ pub unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// `ibv_query_gid_type`: all entries are RoCE v2.
+/// `ibv_query_gid_type`, no man page: all entries are RoCE v2.
 pub unsafe extern "C" fn ibv_query_gid_type(
     _context: *mut ibv_context,
     port: u8,
@@ -321,7 +321,7 @@ fn entry(context: &Context, index: u8) -> Option<ibv_gid_entry> {
     Some(e)
 }
 
-/// `ibv_query_gid_ex`: ENODATA for an index without an entry.
+/// ibv_query_gid_ex(3): ENODATA for an index without an entry.
 pub unsafe extern "C" fn _ibv_query_gid_ex(
     context: *mut ibv_context,
     port: u32,
@@ -353,7 +353,8 @@ unsafe fn put(e: &ibv_gid_entry, to: *mut u8, size: usize) {
     unsafe { std::ptr::copy_nonoverlapping((&raw const *e).cast::<u8>(), to, n) };
 }
 
-/// `ibv_query_gid_table`: the entries there are; how many, or a negative errno: EINVAL where the array has no room for all.
+/// ibv_query_gid_table(3): the entries there are; how many, or a negative errno: EINVAL where the array has no room for
+/// all.
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
     to: *mut ibv_gid_entry,
@@ -380,7 +381,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     result.unwrap_or_else(|errno| -(errno as isize))
 }
 
-/// `ibv_query_pkey`: the default partition is all there is. errno: EINVAL beyond the table.
+/// ibv_query_pkey(3): the default partition is all there is. errno: EINVAL beyond the table.
 pub unsafe extern "C" fn ibv_query_pkey(
     _context: *mut ibv_context,
     port: u8,
@@ -397,7 +398,7 @@ pub unsafe extern "C" fn ibv_query_pkey(
     })
 }
 
-/// `ibv_get_pkey_index`: the pkey is in network byte order. errno: EINVAL where the table has none like it.
+/// ibv_get_pkey_index(3): the pkey is in network byte order. errno: EINVAL where the table has none like it.
 pub unsafe extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     ffi_guard::or_minus_one(|| {
         let full = wire::Pkey::default().0;

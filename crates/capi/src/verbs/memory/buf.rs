@@ -23,9 +23,9 @@ struct Buffer {
     size: usize,
 }
 
-/// `ibv_reg_dmabuf_mr`: `addr` of the region is the offset. errno: EINVAL for other rights than local and remote ones,
-/// an address and an offset that lie differently in their pages, or bytes beyond the end; EBADF; EOPNOTSUPP for what cannot be
-/// mapped.
+/// `ibv_reg_dmabuf_mr`, ibv_reg_mr(3): `addr` of the region is the offset. errno: EINVAL for other rights than local
+/// and remote ones, an address and an offset that lie differently in their pages, or bytes beyond the end; EBADF;
+/// EOPNOTSUPP for what cannot be mapped.
 pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -66,7 +66,7 @@ unsafe fn register_dmabuf(
     Ok(unsafe { mr::make(pd, nic, addr, length, access, Some(Under::Mapping(mapping))) })
 }
 
-/// `ibv_reg_mr_ex`: what the other calls register, by attributes. errno: EINVAL for attributes that do not go together
+/// ibv_reg_mr_ex(3): what the other calls register, by attributes. errno: EINVAL for attributes that do not go together
 /// or a buffer of another domain; EOPNOTSUPP for a DMA handle or others not known; and those of `ibv_reg_mr` and
 /// `ibv_reg_dmabuf_mr`.
 pub unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
@@ -119,7 +119,7 @@ unsafe fn lies_in(buf: *mut ibv_buf, pd: *mut ibv_pd, addr: *mut c_void, len: us
     if inside && buffer.pd == pd { Ok(()) } else { Err(Errno(libc::EINVAL)) }
 }
 
-/// `ibv_alloc_buf`: whole pages of the process. errno: EINVAL for NULL or no bytes, ENOMEM.
+/// ibv_alloc_buf(3): whole pages of the process. errno: EINVAL for NULL or no bytes, ENOMEM.
 pub unsafe extern "C" fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void {
     ffi_guard::or_null(|| {
         if pd.is_null() || buf.is_null() || size == 0 {
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *
     })
 }
 
-/// `ibv_free_buf`.
+/// `ibv_free_buf`, ibv_alloc_buf(3).
 pub unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     if buf.is_null() {
         return;
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     ffi_guard::nothing(|| unsafe { libc::free(Box::from_raw(buf.cast::<Buffer>()).addr) });
 }
 
-/// `ibv_reg_buf_mr`: errno as of [`ibv_reg_mr_ex`].
+/// `ibv_reg_buf_mr`, ibv_reg_mr_ex(3): errno as of [`ibv_reg_mr_ex`].
 pub unsafe extern "C" fn ibv_reg_buf_mr(
     pd: *mut ibv_pd,
     buf: *mut ibv_buf,
@@ -161,12 +161,13 @@ pub unsafe extern "C" fn ibv_reg_buf_mr(
     })
 }
 
-/// `ibv_export_buf_dmabuf_fd`: errno ENODATA, because no buffer here is a dma-buf.
+/// `ibv_export_buf_dmabuf_fd`, ibv_alloc_buf(3): errno ENODATA, because no buffer here is a dma-buf.
 pub unsafe extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut ibv_buf) -> c_int {
     ffi_guard::or_minus_one(|| Err(Errno(libc::ENODATA)))
 }
 
-/// `ibv_alloc_dmah`: errno EOPNOTSUPP. A DMA handle steers an adapter's writes into a processor's cache; here processors write.
+/// ibv_alloc_dmah(3): errno EOPNOTSUPP. A DMA handle steers an adapter's writes into a processor's cache; here
+/// processors write.
 pub unsafe extern "C" fn ibv_alloc_dmah(
     _context: *mut ibv_context,
     _attr: *mut ibv_dmah_init_attr,
@@ -174,12 +175,12 @@ pub unsafe extern "C" fn ibv_alloc_dmah(
     ffi_guard::or_null(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// `ibv_dealloc_dmah`: EOPNOTSUPP, as there is none.
+/// `ibv_dealloc_dmah`, ibv_alloc_dmah(3): EOPNOTSUPP, as there is none.
 pub unsafe extern "C" fn ibv_dealloc_dmah(_dmah: *mut ibv_dmah) -> c_int {
     ffi_guard::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// `ibv_dm_export_dmabuf_fd`: errno EOPNOTSUPP. Device memory here is the process's own, and no dma-buf.
+/// ibv_dm_export_dmabuf_fd(3): errno EOPNOTSUPP. Device memory here is the process's own, and no dma-buf.
 pub unsafe extern "C" fn ibv_dm_export_dmabuf_fd(_dm: *mut ibv_dm) -> c_int {
     ffi_guard::or_minus_one(|| Err(Errno(libc::EOPNOTSUPP)))
 }

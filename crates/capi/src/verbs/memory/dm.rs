@@ -35,8 +35,8 @@ impl Dm {
 /// The next buffer's handle.
 static NEXT_HANDLE: AtomicU32 = AtomicU32::new(1);
 
-/// `ibv_alloc_dm`. errno: EINVAL for an unknown `comp_mask`, no bytes, or an alignment beyond a page; ENOMEM where
-/// the device has not so much left.
+/// ibv_alloc_dm(3). errno: EINVAL for an unknown `comp_mask`, no bytes, or an alignment beyond a page; ENOMEM where the
+/// device has not so much left.
 pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
@@ -87,7 +87,7 @@ pub(crate) unsafe fn forget(dm: *mut ibv_dm) {
     drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
 }
 
-/// `ibv_free_dm`: EBUSY while regions lie on it.
+/// `ibv_free_dm`, ibv_alloc_dm(3): EBUSY while regions lie on it.
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: device memory of ours, by the man page's contract.
@@ -100,20 +100,21 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     })
 }
 
-/// `ibv_memcpy_to_dm`: EINVAL for bytes beyond the end, or an offset or a length that is no multiple of 4.
+/// `ibv_memcpy_to_dm`, ibv_alloc_dm(3): EINVAL for bytes beyond the end, or an offset or a length that is no multiple
+/// of 4.
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
     // SAFETY: device memory of ours, and `length` bytes of the caller's, by the man page's contract.
     ffi_guard::or_errno(|| unsafe { Ok(Dm::of(dm).nic.copy_in(offset, from.cast(), length as u64)?) })
 }
 
-/// `ibv_memcpy_from_dm`: as [`memcpy_to_dm`].
+/// `ibv_memcpy_from_dm`, ibv_alloc_dm(3): as [`memcpy_to_dm`].
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, length: usize) -> c_int {
     // SAFETY: as in `memcpy_to_dm`.
     ffi_guard::or_errno(|| unsafe { Ok(Dm::of(dm).nic.copy_out(offset, to.cast(), length as u64)?) })
 }
 
-/// `ibv_reg_dm_mr`: named by offsets from the region's first byte. errno: EINVAL without `IBV_ACCESS_ZERO_BASED`, for
-/// other illegal flags, bytes beyond the end or another device's memory.
+/// `ibv_reg_dm_mr`, ibv_alloc_dm(3): named by offsets from the region's first byte. errno: EINVAL without
+/// `IBV_ACCESS_ZERO_BASED`, for other illegal flags, bytes beyond the end or another device's memory.
 pub(crate) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,

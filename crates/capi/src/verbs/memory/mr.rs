@@ -133,8 +133,10 @@ unsafe fn enter(
     mr.cast()
 }
 
-/// `ibv_reg_mr`. errno: EINVAL for illegal access flags, and for `IBV_ACCESS_FLUSH_PERSISTENT` where the memory is not of a file
-/// mapped MAP_SHARED; EFAULT for memory not mapped with these rights; ENOMEM at the limit. With `IBV_ACCESS_ZERO_BASED` addresses count from the first byte.
+/// ibv_reg_mr(3). errno: EINVAL for illegal access flags, and for `IBV_ACCESS_FLUSH_PERSISTENT` where the memory is not
+/// of a file mapped MAP_SHARED; EFAULT for memory not mapped with these rights; ENOMEM at the limit. With
+/// `IBV_ACCESS_ZERO_BASED` addresses count from the first byte. Unlike rdma_rxe: nothing is pinned: memory that is
+/// unmapped while registered is an access error.
 pub unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -147,7 +149,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     ffi_guard::or_null(|| register(pd, addr, length, iova, access))
 }
 
-/// `ibv_reg_mr_iova`: work requests and peers name the first byte by `iova`.
+/// `ibv_reg_mr_iova`, ibv_reg_mr(3): work requests and peers name the first byte by `iova`.
 pub unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -158,7 +160,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     ffi_guard::or_null(|| register(pd, addr, length, iova, access as c_uint))
 }
 
-/// `ibv_reg_mr_iova2`: what the header's `ibv_reg_mr` calls where access has optional flags.
+/// `ibv_reg_mr_iova2`, ibv_reg_mr(3): what the header's `ibv_reg_mr` calls where access has optional flags.
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -169,9 +171,9 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     ffi_guard::or_null(|| register(pd, addr, length, iova, access))
 }
 
-/// `ibv_rereg_mr`: the key stays. 0, or IBV_REREG_MR_ERR_INPUT with errno: the region is what it was. EINVAL for flags and
-/// arguments that do not fit each other, device memory or a dma-buf; EINVAL and EFAULT as for `ibv_reg_mr`; EBUSY while windows
-/// are bound to it.
+/// ibv_rereg_mr(3): the key stays. 0, or IBV_REREG_MR_ERR_INPUT with errno: the region is what it was. EINVAL for flags
+/// and arguments that do not fit each other, device memory or a dma-buf; EINVAL and EFAULT as for `ibv_reg_mr`; EBUSY
+/// while windows are bound to it.
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -222,7 +224,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     })
 }
 
-/// `ibv_alloc_null_mr`, through the context's table: for local use, reads as zero, what is written is lost.
+/// ibv_alloc_null_mr(3), through the context's table: for local use, reads as zero, what is written is lost.
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     ffi_guard::or_null(|| {
         // SAFETY: a domain of ours and its context, by the man page's contract.
@@ -233,10 +235,10 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     })
 }
 
-/// `ibv_advise_mr`, through the context's table: brings pages in before they are used, at once whatever the flags.
-/// EINVAL for no elements, unknown flags or a region without on-demand paging; ENOENT for a key of nothing; EFAULT beyond
-/// the region or the process's memory; EPERM for another domain's region or one that may not be written; EOPNOTSUPP for
-/// other advice.
+/// ibv_advise_mr(3), through the context's table: brings pages in before they are used, at once whatever the flags.
+/// EINVAL for no elements, unknown flags or a region without on-demand paging; ENOENT for a key of nothing; EFAULT
+/// beyond the region or the process's memory; EPERM for another domain's region or one that may not be written;
+/// EOPNOTSUPP for other advice.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: v::ibv_advise_mr_advice,
@@ -287,7 +289,7 @@ pub(crate) unsafe fn forget(mr: *mut ibv_mr) -> Option<Under> {
     on
 }
 
-/// `ibv_dereg_mr`: no access is under way any more when it returns. EBUSY while windows are bound to it.
+/// `ibv_dereg_mr`, ibv_reg_mr(3): no access is under way any more when it returns. EBUSY while windows are bound to it.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a region of ours and its context, by the man page's contract.

@@ -51,7 +51,7 @@ impl Mw {
     }
 }
 
-/// `ibv_alloc_mw`. errno: EINVAL for a type that is not known, ENOMEM at the limit.
+/// ibv_alloc_mw(3). errno: EINVAL for a type that is not known, ENOMEM at the limit.
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     ffi_guard::or_null(|| {
         // SAFETY: a domain of ours and its context, by the man page's contract.
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
     })
 }
 
-/// `ibv_dealloc_mw`: unbinds it; no access through it is under way any more when it returns.
+/// `ibv_dealloc_mw`, ibv_alloc_mw(3): unbinds it; no access through it is under way any more when it returns.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a window of ours and its context, by the man page's contract.
@@ -120,7 +120,7 @@ pub(crate) unsafe fn bind_second(
     Ok(unsafe { bind(mw, info, Rkey(key)) })
 }
 
-/// `ibv_bind_mw`: posts a request that binds a window of type 1 under a new key, or unbinds it where the length is 0.
+/// ibv_bind_mw(3): posts a request that binds a window of type 1 under a new key, or unbinds it where the length is 0.
 /// Errors as `ibv_post_send`; EINVAL for another type, EPERM for a region of another domain.
 pub(crate) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,

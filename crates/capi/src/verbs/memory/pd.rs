@@ -70,7 +70,7 @@ impl Pd {
     }
 }
 
-/// `ibv_alloc_pd`. errno: ENOMEM at the limit of domains.
+/// ibv_alloc_pd(3). errno: ENOMEM at the limit of domains.
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     ffi_guard::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     })
 }
 
-/// `ibv_alloc_td`, through the context's table. EINVAL for a mask that is not known.
+/// ibv_alloc_td(3), through the context's table. EINVAL for a mask that is not known.
 pub(crate) unsafe extern "C" fn alloc_td(
     context: *mut ibv_context,
     attr: *mut ibv_td_init_attr,
@@ -98,7 +98,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     })
 }
 
-/// `ibv_dealloc_td`, through the context's table: EBUSY while parent domains use it.
+/// `ibv_dealloc_td`, ibv_alloc_td(3), through the context's table: EBUSY while parent domains use it.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a thread domain of ours, by the man page's contract.
@@ -111,9 +111,9 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// `ibv_alloc_parent_domain`, through the context's table: a domain that stands for another one. Its allocators are not
-/// asked: no queue here lies in memory that a program could provide. EINVAL without a domain, for a mask that is not known,
-/// or for one of the two allocators alone.
+/// ibv_alloc_parent_domain(3), through the context's table: a domain that stands for another one. Its allocators are
+/// not asked: no queue here lies in memory that a program could provide. EINVAL without a domain, for a mask that is
+/// not known, or for one of the two allocators alone. Unlike rdma-core: the program's allocators are never called.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -144,7 +144,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-/// `ibv_dealloc_pd`: EBUSY while regions, windows, queues or parent domains use it.
+/// `ibv_dealloc_pd`, ibv_alloc_pd(3): EBUSY while regions, windows, queues or parent domains use it.
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a domain of ours, by the man page's contract.

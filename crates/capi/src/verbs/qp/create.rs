@@ -111,8 +111,8 @@ pub(crate) unsafe fn create_with(
     Ok(qp)
 }
 
-/// `ibv_create_qp`. errno: EINVAL for NULL or sizes out of range, ENOMEM at the limit, EOPNOTSUPP for types not built, EADDRINUSE
-/// where the UDP port belongs to another.
+/// ibv_create_qp(3). errno: EINVAL for NULL or sizes out of range, ENOMEM at the limit, EOPNOTSUPP for types not built,
+/// EADDRINUSE where the UDP port belongs to another.
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the man page's contract.
     ffi_guard::or_null(|| unsafe { create(pd, attr) })

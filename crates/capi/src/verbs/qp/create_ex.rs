@@ -85,7 +85,7 @@ pub(crate) unsafe fn create(
     }
 }
 
-/// `ibv_create_qp_ex`, through the context's table. errno: as `ibv_create_qp`; EINVAL for a mask that is not known or
+/// ibv_create_qp_ex(3), through the context's table. errno: as `ibv_create_qp`; EINVAL for a mask that is not known or
 /// without a protection domain; EOPNOTSUPP for operations and creation flags that are not built.
 pub(crate) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,

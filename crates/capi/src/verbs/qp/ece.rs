@@ -7,18 +7,18 @@ use abi::verbs::{ibv_ece, ibv_qp};
 
 use crate::ffi_guard::{self, Errno};
 
-/// `ibv_query_ece`: EOPNOTSUPP. Enhanced connection establishment lets two adapters of one vendor agree on options; a
+/// ibv_query_ece(3): EOPNOTSUPP. Enhanced connection establishment lets two adapters of one vendor agree on options; a
 /// software adapter has none, and neither have the kernel's.
 pub unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     ffi_guard::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// `ibv_set_ece`: EOPNOTSUPP, as [`ibv_query_ece`].
+/// ibv_set_ece(3): EOPNOTSUPP, as [`ibv_query_ece`].
 pub unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     ffi_guard::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// `ibv_query_qp_data_in_order`: 0, whatever is asked. The last word of a message is written last, but the processor
+/// ibv_query_qp_data_in_order(3): 0, whatever is asked. The last word of a message is written last, but the processor
 /// copies what lies before it in any order.
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_uint, _flags: u32) -> c_int {
     0

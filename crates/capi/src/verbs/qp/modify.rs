@@ -11,7 +11,7 @@ use crate::ffi_guard::{self, Errno};
 use crate::verbs::ah;
 use crate::verbs::qp::object::Qp;
 
-/// `ibv_modify_qp`: EINVAL for a transition, mask or value that IBA 1.4 §10.3 does not allow; ENODEV for a parent's
+/// ibv_modify_qp(3): EINVAL for a transition, mask or value that IBA 1.4 §10.3 does not allow; ENODEV for a parent's
 /// queue pair in a forked child.
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
     ffi_guard::or_errno(|| {
@@ -104,7 +104,7 @@ fn cap_to_c(cap: &QpCap) -> ibv_qp_cap {
     }
 }
 
-/// `ibv_query_qp`: everything, whatever the mask. ENODEV for a parent's queue pair in a forked child.
+/// ibv_query_qp(3): everything, whatever the mask. ENODEV for a parent's queue pair in a forked child.
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,

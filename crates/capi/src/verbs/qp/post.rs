@@ -81,9 +81,9 @@ impl From<PostError> for Errno {
     }
 }
 
-/// `ibv_post_send`: takes the list in order under one lock and sends. Where one is refused, `bad_wr` names it and those before
-/// it stay posted. EINVAL for a wrong state or request, ENOMEM for a full queue, EOPNOTSUPP for an operation
-/// that is not built, ENODEV for a parent's queue pair in a forked child.
+/// ibv_post_send(3): takes the list in order under one lock and sends. Where one is refused, `bad_wr` names it and
+/// those before it stay posted. EINVAL for a wrong state or request, ENOMEM for a full queue, EOPNOTSUPP for an
+/// operation that is not built, ENODEV for a parent's queue pair in a forked child.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -142,7 +142,7 @@ unsafe fn each_send(
     Ok(())
 }
 
-/// `ibv_post_recv`: as [`post_send`].
+/// ibv_post_recv(3): as [`post_send`].
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,

@@ -19,7 +19,7 @@ use crate::verbs::qp::builder::{Builder, Work};
 use crate::verbs::qp::object::Qp;
 use crate::verbs::qp::request;
 
-/// `ibv_qp_to_qp_ex`: NULL where the queue pair was not made with `send_ops_flags`.
+/// `ibv_qp_to_qp_ex`, ibv_wr_post(3): NULL where the queue pair was not made with `send_ops_flags`.
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     ffi_guard::or_null(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
@@ -56,7 +56,7 @@ pub(crate) fn set_functions(c: &mut ibv_qp_ex) {
 
 // ---- the critical section ----
 
-/// `ibv_wr_start`: the building belongs to this thread until `ibv_wr_complete` or `ibv_wr_abort`.
+/// `ibv_wr_start`, ibv_wr_post(3): the building belongs to this thread until `ibv_wr_complete` or `ibv_wr_abort`.
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     ffi_guard::nothing(|| {
         // SAFETY: an extended queue pair of ours, by the man page's contract.
@@ -95,9 +95,9 @@ unsafe fn end(qp: *mut ibv_qp_ex, finish: impl FnOnce(&Qp, Work) -> Result<(), E
     finished
 }
 
-/// `ibv_wr_complete`: posts all that was built, or nothing. The errno of the first failure: EINVAL for a wrong state or
-/// request, ENOMEM for a full queue, EOPNOTSUPP for an operation that is not built, ENODEV for a parent's queue pair in
-/// a forked child.
+/// `ibv_wr_complete`, ibv_wr_post(3): posts all that was built, or nothing. The errno of the first failure: EINVAL for
+/// a wrong state or request, ENOMEM for a full queue, EOPNOTSUPP for an operation that is not built, ENODEV for a
+/// parent's queue pair in a forked child.
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let post = |ours: &Qp, work: Work| {
         if !ours.instance.is_ours() {
@@ -117,7 +117,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     ffi_guard::or_errno(|| unsafe { end(qp, post) })
 }
 
-/// `ibv_wr_abort`: forgets all that was built.
+/// `ibv_wr_abort`, ibv_wr_post(3): forgets all that was built.
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     ffi_guard::nothing(|| {
         // Nothing can fail but ending what never began.
@@ -199,7 +199,7 @@ builders! {
         SendOp::Atomic { addr, rkey: Rkey(rkey), op: AtomicOp::FetchAdd(add) };
 }
 
-/// `ibv_wr_atomic_write`: the eight bytes are copied now.
+/// `ibv_wr_atomic_write`, ibv_wr_post(3): the eight bytes are copied now.
 unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: *const c_void) {
     let op = SendOp::Atomic { addr, rkey: Rkey(rkey), op: AtomicOp::Write(0) };
     let set_value = |request: &mut Request| {
@@ -214,7 +214,8 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, v
     }
 }
 
-/// `ibv_wr_flush`: EINVAL for a placement type or level that is not known, and for more bytes than a RETH can say.
+/// `ibv_wr_flush`, ibv_wr_post(3): EINVAL for a placement type or level that is not known, and for more bytes than a
+/// RETH can say.
 unsafe extern "C" fn wr_flush(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, len: usize, kind: u8, level: u8) {
     let (kind, level) = (u32::from(kind), u32::from(level));
     let known = v::IBV_FLUSH_GLOBAL | v::IBV_FLUSH_PERSISTENT;
@@ -234,7 +235,7 @@ unsafe extern "C" fn wr_flush(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, len: usi
     }
 }
 
-/// `ibv_wr_bind_mw`: EINVAL for a window that is not of type 2.
+/// `ibv_wr_bind_mw`, ibv_wr_post(3): EINVAL for a window that is not of type 2.
 unsafe extern "C" fn wr_bind_mw(
     qp: *mut ibv_qp_ex,
     mw: *mut ibv_mw,
@@ -285,7 +286,7 @@ unsafe fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Request) -> Result<()
     });
 }
 
-/// `ibv_wr_set_sge`.
+/// `ibv_wr_set_sge`, ibv_wr_post(3).
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let set_one = |request: &mut Request| {
         request.wr.data = Data::Sges(request::list(&[ibv_sge { addr, length, lkey }]));
@@ -295,7 +296,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
     unsafe { set(qp, set_one) }
 }
 
-/// `ibv_wr_set_sge_list`: EINVAL for more elements than the device takes.
+/// `ibv_wr_set_sge_list`, ibv_wr_post(3): EINVAL for more elements than the device takes.
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
     let set_list = |request: &mut Request| {
         let n = c_int::try_from(num_sge).map_err(|_| Errno(libc::EINVAL))?;
@@ -307,7 +308,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list
     unsafe { set(qp, set_list) }
 }
 
-/// `ibv_wr_set_inline_data`: the bytes are copied now.
+/// `ibv_wr_set_inline_data`, ibv_wr_post(3): the bytes are copied now.
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let set_inline = |request: &mut Request| {
         // SAFETY: the program's own memory, by the man page's contract.
@@ -319,7 +320,7 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
     unsafe { set(qp, set_inline) }
 }
 
-/// `ibv_wr_set_inline_data_list`: as [`wr_set_inline_data`].
+/// `ibv_wr_set_inline_data_list`, ibv_wr_post(3): as [`wr_set_inline_data`].
 unsafe extern "C" fn wr_set_inline_data_list(
     qp: *mut ibv_qp_ex,
     num_buf: usize,
@@ -342,7 +343,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
     unsafe { set(qp, set_inline) }
 }
 
-/// `ibv_wr_set_ud_addr`: `wr_complete` refuses it on a queue pair that is connected (EINVAL).
+/// `ibv_wr_set_ud_addr`, ibv_wr_post(3): `wr_complete` refuses it on a queue pair that is connected (EINVAL).
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
     let set_address = |request: &mut Request| {
         if ah.is_null() {
@@ -357,7 +358,7 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
     unsafe { set(qp, set_address) }
 }
 
-/// `ibv_wr_set_xrc_srqn`: EINVAL on a queue pair that is not XRC.
+/// `ibv_wr_set_xrc_srqn`, ibv_wr_post(3): EINVAL on a queue pair that is not XRC.
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
     // SAFETY: an extended queue pair of ours, by the man page's contract.
     let kind = unsafe { Qp::of(qp.cast()) }.nic.init().kind;

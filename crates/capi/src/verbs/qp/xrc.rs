@@ -14,8 +14,9 @@ use crate::verbs::qp::object::{Over, Qp};
 use crate::verbs::qp::users::count_over;
 use crate::verbs::xrcd::Xrcd;
 
-/// `ibv_open_qp`, through the context's table: one more handle of an XRC target of this process. Its asynchronous events go
-/// to the handle that made it. errno: EINVAL without all attributes that say which, or where the domain has no such target.
+/// ibv_open_qp(3), through the context's table: one more handle of an XRC target of this process. Its asynchronous
+/// events go to the handle that made it. errno: EINVAL without all attributes that say which, or where the domain has
+/// no such target.
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,

@@ -176,15 +176,17 @@ unsafe fn create_with(
     Ok(srq.cast())
 }
 
-/// `ibv_create_srq`; what was asked for is granted as asked. errno: EINVAL for sizes out of range, ENOMEM at the limit.
+/// ibv_create_srq(3); what was asked for is granted as asked. errno: EINVAL for sizes out of range, ENOMEM at the
+/// limit.
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: a domain of ours and the caller's structure, by the man page's contract.
     ffi_guard::or_null(|| unsafe { create(pd, &mut *attr) })
 }
 
-/// `ibv_create_srq_ex`, through the context's table; the header takes plain queues to [`ibv_create_srq`] itself. errno: as
-/// there; EINVAL for a mask that is not known, no protection domain, for XRC no XRC domain or completion queue, for tag
-/// matching no completion queue, no tags or more tags or operations than the device has; EOPNOTSUPP for other types.
+/// ibv_create_srq_ex(3), through the context's table; the header takes plain queues to [`ibv_create_srq`] itself.
+/// errno: as there; EINVAL for a mask that is not known, no protection domain, for XRC no XRC domain or completion
+/// queue, for tag matching no completion queue, no tags or more tags or operations than the device has; EOPNOTSUPP for
+/// other types.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
@@ -224,7 +226,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// `ibv_destroy_srq`: EBUSY while queue pairs use it; waits until its events are acknowledged.
+/// `ibv_destroy_srq`, ibv_create_srq(3): EBUSY while queue pairs use it; waits until its events are acknowledged.
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.
@@ -253,7 +255,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     })
 }
 
-/// `ibv_modify_srq`: EINVAL for a mask that is not known, a size below what is posted or above the device's, a limit
+/// ibv_modify_srq(3): EINVAL for a mask that is not known, a size below what is posted or above the device's, a limit
 /// above the size.
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     ffi_guard::or_errno(|| {
@@ -269,7 +271,7 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_at
     })
 }
 
-/// `ibv_query_srq`.
+/// ibv_query_srq(3).
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
@@ -281,7 +283,7 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
     })
 }
 
-/// `ibv_get_srq_num`, through the context's table.
+/// ibv_get_srq_num(3), through the context's table.
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's variable, by the man page's contract.
@@ -290,9 +292,9 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
     })
 }
 
-/// `ibv_post_srq_recv`, through the context's table: takes the list in order; where one is refused, `bad_wr` names it and
-/// those before it stay posted. EINVAL for too many elements, ENOMEM for a full queue, ENODEV for a parent's queue in a
-/// forked child.
+/// ibv_post_srq_recv(3), through the context's table: takes the list in order; where one is refused, `bad_wr` names it
+/// and those before it stay posted. EINVAL for too many elements, ENOMEM for a full queue, ENODEV for a parent's queue
+/// in a forked child.
 pub(crate) unsafe extern "C" fn post_srq_recv(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,

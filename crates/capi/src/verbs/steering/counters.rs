@@ -58,7 +58,7 @@ pub(crate) unsafe fn of(counters: *mut ibv_counters) -> Option<Arc<FlowCounter>>
     (!counters.is_null()).then(|| unsafe { Counters::of(counters) }.nic.clone())
 }
 
-/// `ibv_create_counters`. errno: EINVAL for an unknown `comp_mask`.
+/// ibv_create_counters(3). errno: EINVAL for an unknown `comp_mask`.
 pub(crate) unsafe extern "C" fn create_counters(
     context: *mut ibv_context,
     attr: *mut ibv_counters_init_attr,
@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C" fn create_counters(
     })
 }
 
-/// `ibv_destroy_counters`: EBUSY while rules count into them.
+/// `ibv_destroy_counters`, ibv_create_counters(3): EBUSY while rules count into them.
 pub(crate) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: counters of ours, by the man page's contract.
@@ -94,8 +94,9 @@ pub(crate) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) ->
     })
 }
 
-/// `ibv_attach_counters_point_flow`: before the rule is made, which names the counters. EINVAL for an index from 16 on, EBUSY
-/// where a rule has them already, ENOTSUP for a rule that exists, another description or an unknown `comp_mask`.
+/// ibv_attach_counters_point_flow(3): before the rule is made, which names the counters. EINVAL for an index from 16
+/// on, EBUSY where a rule has them already, ENOTSUP for a rule that exists, another description or an unknown
+/// `comp_mask`.
 pub(crate) unsafe extern "C" fn attach_counters_point_flow(
     counters: *mut ibv_counters,
     attr: *mut ibv_counter_attach_attr,
@@ -123,8 +124,8 @@ pub(crate) unsafe extern "C" fn attach_counters_point_flow(
     })
 }
 
-/// `ibv_read_counters`: places that several points share hold their sum. EINVAL for unknown flags, or fewer places than the
-/// points need.
+/// ibv_read_counters(3): places that several points share hold their sum. EINVAL for unknown flags, or fewer places
+/// than the points need.
 pub(crate) unsafe extern "C" fn read_counters(
     counters: *mut ibv_counters,
     values: *mut u64,

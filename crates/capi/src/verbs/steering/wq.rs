@@ -78,9 +78,9 @@ impl Table {
     }
 }
 
-/// `ibv_create_wq`, through the context's table; what was asked for is granted as asked. errno: EINVAL for sizes out of range
-/// and another type than a receive queue, EOPNOTSUPP for creation flags, ENOMEM at the limit. No privilege is needed
-/// before a queue pair is made over it.
+/// ibv_create_wq(3), through the context's table; what was asked for is granted as asked. errno: EINVAL for sizes out
+/// of range and another type than a receive queue, EOPNOTSUPP for creation flags, ENOMEM at the limit. No privilege is
+/// needed before a queue pair is made over it.
 pub(crate) unsafe extern "C" fn create_wq(
     context: *mut ibv_context,
     attr: *mut ibv_wq_init_attr,
@@ -121,8 +121,8 @@ pub(crate) unsafe extern "C" fn create_wq(
     })
 }
 
-/// `ibv_modify_wq`, through the context's table: EINVAL for what ibv_modify_wq(3) does not allow, EOPNOTSUPP for flags, ENODEV
-/// for a parent's queue in a forked child.
+/// ibv_modify_wq(3), through the context's table: EINVAL for what ibv_modify_wq(3) does not allow, EOPNOTSUPP for
+/// flags, ENODEV for a parent's queue in a forked child.
 pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
@@ -148,7 +148,7 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
     })
 }
 
-/// `ibv_destroy_wq`, through the context's table: EBUSY while a table names it.
+/// `ibv_destroy_wq`, ibv_create_wq(3), through the context's table: EBUSY while a table names it.
 pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.
@@ -166,8 +166,9 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     })
 }
 
-/// `ibv_post_wq_recv`: takes the list in order; where one is refused, `bad_wr` names it and those before it stay posted. EINVAL in
-/// state RESET and for too many elements, ENOMEM for a full queue, ENODEV for a parent's queue in a forked child.
+/// `ibv_post_wq_recv`, ibv_create_wq(3): takes the list in order; where one is refused, `bad_wr` names it and those
+/// before it stay posted. EINVAL in state RESET and for too many elements, ENOMEM for a full queue, ENODEV for a
+/// parent's queue in a forked child.
 unsafe extern "C" fn post_wq_recv(
     wq: *mut ibv_wq,
     wr: *mut ibv_recv_wr,
@@ -190,7 +191,8 @@ unsafe extern "C" fn post_wq_recv(
     })
 }
 
-/// `ibv_create_rwq_ind_table`, through the context's table. errno: EINVAL for a size beyond the device's or a missing queue.
+/// ibv_create_rwq_ind_table(3), through the context's table. errno: EINVAL for a size beyond the device's or a missing
+/// queue.
 pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     context: *mut ibv_context,
     attr: *mut ibv_rwq_ind_table_init_attr,
@@ -223,7 +225,8 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     })
 }
 
-/// `ibv_destroy_rwq_ind_table`, through the context's table: EBUSY while a queue pair uses it.
+/// `ibv_destroy_rwq_ind_table`, ibv_create_rwq_ind_table(3), through the context's table: EBUSY while a queue pair uses
+/// it.
 pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a table of ours, by the man page's contract.
