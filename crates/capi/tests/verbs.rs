@@ -57,6 +57,23 @@ fn device_port_and_gids_are_what_the_man_pages_say() {
     }
 }
 
+/// RoCE has one UDP port an address: of two devices on one interface only one could receive.
+#[test]
+fn a_second_device_on_one_interface_is_refused_with_an_error_that_names_both() {
+    if std::env::var_os("VERBENA_DEVICES").is_some_and(|devices| devices == "a=roce:lo,b=roce:lo") {
+        let mut n = -1;
+        let list = unsafe { device::ibv_get_device_list(&raw mut n) };
+        assert_eq!(n, 0);
+        return unsafe { device::ibv_free_device_list(list) };
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "a_second_device_on_one_interface_is_refused_with_an_error_that_names_both"]);
+    let ended = child.arg("--nocapture").env("VERBENA_DEVICES", "a=roce:lo,b=roce:lo").output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}");
+    assert!(["'a'", "'b'", "'lo'"].into_iter().all(|name| said.contains(name)), "{said}");
+}
+
 /// The header's inline functions find the table before the context, and old programs pass smaller structures.
 #[test]
 fn the_extended_table_fills_no_more_than_the_program_knows() {

@@ -336,7 +336,7 @@ unsafe fn copy_to(
     Ok(())
 }
 
-/// `rdma_freeaddrinfo`, rdma_getaddrinfo(3).
+/// rdma_freeaddrinfo(3).
 pub unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     // SAFETY: a list from `rdma_getaddrinfo` or `rdma_query_addrinfo`, or NULL.
     ffi_guard::nothing(|| unsafe {

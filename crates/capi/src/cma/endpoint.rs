@@ -68,6 +68,7 @@ fn keep(id: *mut rdma_cm_id, saved: Saved) {
     });
 }
 
+/// Resolves an active endpoint and gives it what `res` and `attr` say.
 unsafe extern "C-unwind" fn active(
     id: *mut rdma_cm_id,
     res: *mut rdma_addrinfo,

@@ -5,7 +5,7 @@ use std::ffi::c_char;
 
 use abi::verbs::*;
 
-/// `ibv_wc_status_str`, ibv_poll_cq(3): how a work request ended, in words.
+/// `ibv_wc_status_str`, no man page: how a work request ended, in words.
 pub unsafe extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char {
     let words = match status {
         IBV_WC_SUCCESS => c"success",

@@ -13,6 +13,7 @@ fn built<T>(call: Option<T>) -> Result<T, Errno> {
     call.ok_or(Errno(libc::EOPNOTSUPP))
 }
 
+/// ibv_poll_cq(3) as the header of 1.0 calls it.
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut Cq, n: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: objects of ours, by the man page's contract.
     ffi_guard::or_minus_one(|| unsafe {
@@ -21,6 +22,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut Cq, n: c_int, wc: *mut ibv_wc) 
     })
 }
 
+/// ibv_req_notify_cq(3) as the header of 1.0 calls it.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited: c_int) -> c_int {
     // SAFETY: objects of ours, by the man page's contract.
     ffi_guard::or(libc::EIO, || unsafe {
@@ -86,6 +88,7 @@ unsafe fn post_receives(
     code
 }
 
+/// ibv_post_recv(3) as the header of 1.0 calls it: `bad` names the old request that was refused.
 pub(super) unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
     // SAFETY: objects of ours and the caller's list, by the man page's contract.
     ffi_guard::or(libc::EIO, || unsafe {
@@ -94,6 +97,7 @@ pub(super) unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mu
     })
 }
 
+/// ibv_post_srq_recv(3) as the header of 1.0 calls it: `bad` names the old request that was refused.
 pub(super) unsafe extern "C" fn post_srq_recv(
     srq: *mut Srq,
     wr: *mut RecvWr,
@@ -106,6 +110,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     })
 }
 
+/// ibv_post_send(3) as the header of 1.0 calls it: `bad` names the old request that was refused.
 pub(super) unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
     // SAFETY: objects of ours and the caller's list, by the man page's contract.
     ffi_guard::or(libc::EIO, || unsafe {

@@ -118,19 +118,19 @@ unsafe fn with(
 
 macro_rules! calls {
     ($($number:ident: $set:ident $inc:ident $read:ident;)*) => { $(
-        #[doc = concat!("`", stringify!($set), "`. EINVAL for NULL.")]
+        #[doc = concat!("`", stringify!($set), "`, ibv_create_comp_cntr(3). EINVAL for NULL.")]
         pub unsafe extern "C" fn $set(counter: *mut ibv_comp_cntr, value: u64) -> c_int {
             // SAFETY: the man page's contract.
             unsafe { with(counter, |c| &c.$number, |n| n.store(value, Ordering::Release)) }
         }
 
-        #[doc = concat!("`", stringify!($inc), "`. EINVAL for NULL.")]
+        #[doc = concat!("`", stringify!($inc), "`, ibv_create_comp_cntr(3). EINVAL for NULL.")]
         pub unsafe extern "C" fn $inc(counter: *mut ibv_comp_cntr, amount: u64) -> c_int {
             // SAFETY: the man page's contract.
             unsafe { with(counter, |c| &c.$number, |n| _ = n.fetch_add(amount, Ordering::AcqRel)) }
         }
 
-        #[doc = concat!("`", stringify!($read), "`. EINVAL for NULL.")]
+        #[doc = concat!("`", stringify!($read), "`, ibv_create_comp_cntr(3). EINVAL for NULL.")]
         pub unsafe extern "C" fn $read(counter: *mut ibv_comp_cntr, value: *mut u64) -> c_int {
             if value.is_null() {
                 return ffi_guard::or_errno(|| Err(Errno(libc::EINVAL)));

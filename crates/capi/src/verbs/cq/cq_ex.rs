@@ -187,30 +187,30 @@ macro_rules! read {
 }
 
 read! {
-    /// `ibv_wc_read_opcode`.
+    /// `ibv_wc_read_opcode`, ibv_create_cq_ex(3).
     read_opcode -> u32: |wc| wc.opcode;
-    /// `ibv_wc_read_vendor_err`.
+    /// `ibv_wc_read_vendor_err`, ibv_create_cq_ex(3).
     read_vendor_err -> u32: |wc| wc.vendor_err;
-    /// `ibv_wc_read_byte_len`.
+    /// `ibv_wc_read_byte_len`, ibv_create_cq_ex(3).
     read_byte_len -> u32: |wc| wc.byte_len;
     // SAFETY: both members are 32 bits.
-    /// `ibv_wc_read_imm_data` and `ibv_wc_read_invalidated_rkey`, which reads the same place.
+    /// `ibv_wc_read_imm_data` and `ibv_wc_read_invalidated_rkey`, ibv_create_cq_ex(3), which reads the same place.
     read_imm_data -> u32: |wc| unsafe { wc.imm.imm_data };
-    /// `ibv_wc_read_qp_num`.
+    /// `ibv_wc_read_qp_num`, ibv_create_cq_ex(3).
     read_qp_num -> u32: |wc| wc.qp_num;
-    /// `ibv_wc_read_src_qp`.
+    /// `ibv_wc_read_src_qp`, ibv_create_cq_ex(3).
     read_src_qp -> u32: |wc| wc.src_qp;
-    /// `ibv_wc_read_wc_flags`.
+    /// `ibv_wc_read_wc_flags`, ibv_create_cq_ex(3).
     read_wc_flags -> c_uint: |wc| wc.wc_flags;
-    /// `ibv_wc_read_slid`.
+    /// `ibv_wc_read_slid`, ibv_create_cq_ex(3).
     read_slid -> u32: |wc| wc.slid.into();
-    /// `ibv_wc_read_sl`.
+    /// `ibv_wc_read_sl`, ibv_create_cq_ex(3).
     read_sl -> u8: |wc| wc.sl;
-    /// `ibv_wc_read_dlid_path_bits`.
+    /// `ibv_wc_read_dlid_path_bits`, ibv_create_cq_ex(3).
     read_dlid_path_bits -> u8: |wc| wc.dlid_path_bits;
-    /// `ibv_wc_read_cvlan`: none.
+    /// `ibv_wc_read_cvlan`, ibv_create_cq_ex(3): none.
     read_cvlan -> u16: |_wc| 0;
-    /// `ibv_wc_read_flow_tag`: none.
+    /// `ibv_wc_read_flow_tag`, ibv_create_cq_ex(3): none.
     read_flow_tag -> u32: |_wc| 0;
 }
 

@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use abi::verbs::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
+use nic::Transport;
 
 use crate::ffi_guard::{self, Errno};
 use crate::instance::{self, Instance};
@@ -63,7 +64,9 @@ fn make(instance: &Arc<Instance>, index: usize, nic: Arc<nic::Device>) -> usize 
     // SAFETY: every field of the C structure is an integer, an array of them or a nullable function pointer.
     let mut c: ibv_device = unsafe { std::mem::zeroed() };
     c.node_type = IBV_NODE_CA;
-    c.transport_type = IBV_TRANSPORT_IB;
+    c.transport_type = match nic.config.transport {
+        Transport::Roce => IBV_TRANSPORT_IB,
+    };
     copy(&nic.config.name, &mut c.name);
     copy(&format!("uverbs{index}"), &mut c.dev_name);
     copy(&format!("/sys/class/infiniband_verbs/uverbs{index}"), &mut c.dev_path);
@@ -124,7 +127,7 @@ pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     unsafe { Device::of(device) }.nic.config.guid.0.to_be()
 }
 
-/// ibv_get_device_index(3): unique among the devices of this host; the interface's number. The kernel
+/// ibv_get_device_index(3): the interface's number, unique among the devices of this host and transport. The kernel
 /// numbers RDMA devices by themselves.
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     // SAFETY: a device of ours, by the man page's contract.

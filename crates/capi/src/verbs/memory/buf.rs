@@ -1,4 +1,4 @@
-//! Buffers of the library and of the kernel as memory regions (ibv_alloc_buf(3), ibv_reg_mr_ex(3), ibv_reg_dmabuf_mr(3)).
+//! Buffers of the library and of the kernel as memory regions (ibv_alloc_buf(3), ibv_reg_mr(3)).
 //!
 //! A dma-buf is mapped into the process and is a region like any other from then on: the processor copies. What can be
 //! mapped as shared memory can be registered so, a memory file too (memfd_create(2)).
@@ -66,7 +66,7 @@ unsafe fn register_dmabuf(
     Ok(unsafe { mr::make(pd, nic, addr, length, access, Some(Under::Mapping(mapping))) })
 }
 
-/// ibv_reg_mr_ex(3): what the other calls register, by attributes. errno: EINVAL for attributes that do not go together
+/// `ibv_reg_mr_ex`, ibv_reg_mr(3): what the other calls register, by attributes. errno: EINVAL for attributes that do not go together
 /// or a buffer of another domain; EOPNOTSUPP for a DMA handle or others not known; and those of `ibv_reg_mr` and
 /// `ibv_reg_dmabuf_mr`.
 pub unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     ffi_guard::nothing(|| unsafe { libc::free(Box::from_raw(buf.cast::<Buffer>()).addr) });
 }
 
-/// `ibv_reg_buf_mr`, ibv_reg_mr_ex(3): errno as of [`ibv_reg_mr_ex`].
+/// `ibv_reg_buf_mr`, ibv_alloc_buf(3): errno as of [`ibv_reg_mr_ex`].
 pub unsafe extern "C" fn ibv_reg_buf_mr(
     pd: *mut ibv_pd,
     buf: *mut ibv_buf,

@@ -175,26 +175,26 @@ macro_rules! builders {
 }
 
 builders! {
-    /// `ibv_wr_send`.
+    /// `ibv_wr_send`, ibv_wr_post(3).
     wr_send() = IBV_QP_EX_WITH_SEND: SendOp::Send(SendTail::None);
-    /// `ibv_wr_send_imm`; the data in network byte order.
+    /// `ibv_wr_send_imm`, ibv_wr_post(3); the data in network byte order.
     wr_send_imm(imm: u32) = IBV_QP_EX_WITH_SEND_WITH_IMM: SendOp::Send(SendTail::Immediate(imm.to_ne_bytes()));
-    /// `ibv_wr_send_inv`.
+    /// `ibv_wr_send_inv`, ibv_wr_post(3).
     wr_send_inv(rkey: u32) = IBV_QP_EX_WITH_SEND_WITH_INV: SendOp::Send(SendTail::Invalidate(Rkey(rkey)));
-    /// `ibv_wr_local_inv`.
+    /// `ibv_wr_local_inv`, ibv_wr_post(3).
     wr_local_inv(rkey: u32) = IBV_QP_EX_WITH_LOCAL_INV: SendOp::Local(LocalOp::Invalidate(Rkey(rkey)));
-    /// `ibv_wr_rdma_write`.
+    /// `ibv_wr_rdma_write`, ibv_wr_post(3).
     wr_rdma_write(rkey: u32, addr: u64) = IBV_QP_EX_WITH_RDMA_WRITE:
         SendOp::Write { addr, rkey: Rkey(rkey), immediate: None };
-    /// `ibv_wr_rdma_write_imm`; the data in network byte order.
+    /// `ibv_wr_rdma_write_imm`, ibv_wr_post(3); the data in network byte order.
     wr_rdma_write_imm(rkey: u32, addr: u64, imm: u32) = IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM:
         SendOp::Write { addr, rkey: Rkey(rkey), immediate: Some(imm.to_ne_bytes()) };
-    /// `ibv_wr_rdma_read`.
+    /// `ibv_wr_rdma_read`, ibv_wr_post(3).
     wr_rdma_read(rkey: u32, addr: u64) = IBV_QP_EX_WITH_RDMA_READ: SendOp::Read { addr, rkey: Rkey(rkey) };
-    /// `ibv_wr_atomic_cmp_swp`.
+    /// `ibv_wr_atomic_cmp_swp`, ibv_wr_post(3).
     wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64) = IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP:
         SendOp::Atomic { addr, rkey: Rkey(rkey), op: AtomicOp::CompareSwap { compare, swap } };
-    /// `ibv_wr_atomic_fetch_add`.
+    /// `ibv_wr_atomic_fetch_add`, ibv_wr_post(3).
     wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64) = IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD:
         SendOp::Atomic { addr, rkey: Rkey(rkey), op: AtomicOp::FetchAdd(add) };
 }
