@@ -390,8 +390,9 @@ impl Inbound {
         cx: &mut impl Context,
         tell: impl FnOnce(Completion) -> Completion,
     ) {
-        if let Some(receive) = self.receive.take() {
-            cx.complete(Side::Receive, tell(plain(&receive, status, ends)));
+        if let Some(receive) = &self.receive {
+            cx.complete(Side::Receive, tell(plain(receive, status, ends)));
+            self.receive = None;
         }
     }
 }

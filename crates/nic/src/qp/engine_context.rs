@@ -1,4 +1,4 @@
-//! What an engine stands on while it has a queue pair's lock: memory, receives, completions, events.
+//! What a protocol engine may use of its queue pair while that is locked: memory, receives, completion queues, events.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::qp::engine::Engine;
 use crate::qp::{Inner, Qp};
 use crate::srq::tag_matching::Rendezvous;
 
-/// What the engine stands on during one call.
+/// What a protocol engine may use of its queue pair during one call.
 pub(crate) struct EngineContext<'a> {
     pub(crate) qp: &'a Qp,
     pub(crate) view: View<'a>,
@@ -30,7 +30,7 @@ pub(crate) struct EngineContext<'a> {
     notes: &'a mut Vec<Note>,
     counted: Option<&'a mut Counted>,
     fetch: &'a mut Option<Box<Rendezvous>>,
-    /// What completes in the queue pair's own queues is to be forgotten anyway: it neither fills them nor takes an event.
+    /// The queue pair is being destroyed or reset: its completions are dropped, as nobody will fetch them.
     pub(crate) mute: bool,
 }
 
@@ -89,7 +89,7 @@ impl Context for EngineContext<'_> {
 }
 
 impl Inner {
-    /// The engine and what it stands on.
+    /// The engine, and what it may use of its queue pair.
     pub(crate) fn split<'a>(&'a mut self, qp: &'a Qp) -> (&'a mut Engine, EngineContext<'a>) {
         let context = EngineContext {
             qp,

@@ -92,11 +92,10 @@ impl Requester {
         let (done, complete) = (front.done, front.left() == 0);
         self.una = self.una.add(n);
         if complete {
-            if let Some(request) = self.queue.pop_front()
-                && request.wr.signaled
-            {
-                cx.complete(Side::Send, request.completion(Status::Success, path));
+            if front.wr.signaled {
+                cx.complete(Side::Send, front.completion(Status::Success, path));
             }
+            self.queue.pop_front();
             self.retired += 1;
             self.cursor.request = self.cursor.request.saturating_sub(1);
             self.retire_executed(path, cx);
