@@ -68,7 +68,7 @@ pub struct SendPiece<'a> {
     pub solicited: bool,
 }
 
-/// A message that is always whole and is delivered behind a header of the receiver's making.
+/// A message that is always whole: a datagram, delivered behind a header of the receiver's making, or an Ethernet frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// What lies in the receive before the message; perhaps nothing.
@@ -81,6 +81,28 @@ pub struct Datagram<'a> {
     pub tail: SendTail,
     /// The sender asks for a solicited event.
     pub solicited: bool,
+}
+
+impl Datagram<'_> {
+    /// Puts header and message where a receive says; its completion. For a queue that takes datagrams without a queue pair;
+    /// others call [`Inbound::datagram`].
+    ///
+    /// # Errors
+    ///
+    /// `TooLong`, where the receive may serve the next; `Local`, where it completes with [`Status::LocalProtection`].
+    pub fn deliver(&self, receive: &RecvWr, ends: Ends, memory: &impl Memory) -> Result<Completion, Refusal> {
+        let len = (self.head.len() + self.bytes.len()) as u64;
+        check_fits(receive, len)?;
+        scatter(receive, 0, self.head, tail_of(self.bytes.is_empty()), memory)?;
+        scatter(receive, self.head.len() as u64, self.bytes, Tail::End, memory)?;
+        Ok(Completion {
+            byte_len: len as u32,
+            tail: self.tail,
+            header: self.header,
+            solicited: self.solicited,
+            ..plain(receive, Status::Success, ends)
+        })
+    }
 }
 
 /// What one queue pair executes for its peer: the message that is arriving, and the receive that it fills.
@@ -134,7 +156,7 @@ impl Inbound {
         let received = before + bytes.len() as u64;
         self.message = Message::Send { received, tagged };
         check_fits(receive, received)?;
-        scatter(receive, before, bytes, tail_of(piece.end.is_some()), cx)?;
+        scatter(receive, before, bytes, tail_of(piece.end.is_some()), cx.receive_memory())?;
         let Some(tail) = piece.end else { return Ok(()) };
         if let SendTail::Invalidate(key) = tail {
             // Before the completion that tells of it (IBA 1.4 §9.4.1.1.3).
@@ -183,22 +205,13 @@ impl Inbound {
         datagram: Datagram<'_>,
         cx: &mut impl Context,
     ) -> Result<(), Refusal> {
-        let Datagram { head, header, bytes, tail, solicited } = datagram;
         if self.in_message() {
             return Err(Refusal::Illegal);
         }
         let receive = self.take_receive(cx)?;
-        let len = (head.len() + bytes.len()) as u64;
-        check_fits(receive, len)?;
-        scatter(receive, 0, head, tail_of(bytes.is_empty()), cx)?;
-        scatter(receive, head.len() as u64, bytes, Tail::End, cx)?;
-        self.complete(Status::Success, ends, cx, |plain| Completion {
-            byte_len: len as u32,
-            tail,
-            header,
-            solicited,
-            ..plain
-        });
+        let completion = datagram.deliver(receive, ends, cx.receive_memory())?;
+        self.receive = None;
+        cx.complete(Side::Receive, completion);
         Ok(())
     }
 
@@ -401,11 +414,11 @@ fn check_fits(receive: &RecvWr, len: u64) -> Result<(), Refusal> {
     if len > receive.sges.len_bytes().min(MAX_MESSAGE) { Err(Refusal::TooLong) } else { Ok(()) }
 }
 
-fn scatter(receive: &RecvWr, at: u64, bytes: &[u8], tail: Tail, cx: &impl Context) -> Result<(), Refusal> {
+fn scatter(receive: &RecvWr, at: u64, bytes: &[u8], tail: Tail, memory: &impl Memory) -> Result<(), Refusal> {
     if bytes.is_empty() {
         return Ok(());
     }
-    cx.receive_memory().scatter(receive.sges.as_slice(), at, bytes, tail).map_err(Refusal::Local)
+    memory.scatter(receive.sges.as_slice(), at, bytes, tail).map_err(Refusal::Local)
 }
 
 fn tail_of(last: bool) -> Tail {

@@ -97,14 +97,7 @@ impl Raw {
         if !self.state.receives() {
             return Taken::NotForUs;
         }
-        let datagram = Datagram {
-            head: &[],
-            header: NetworkHeader::None,
-            bytes: frame,
-            tail: SendTail::None,
-            solicited: false,
-        };
-        match self.inbound.datagram(self.ends(), datagram, cx) {
+        match self.inbound.datagram(self.ends(), whole_frame(frame), cx) {
             Ok(()) => Taken::Yes,
             Err(refusal @ Refusal::Local(_)) => {
                 self.inbound.fail(refusal, self.ends(), cx);
@@ -123,6 +116,11 @@ impl Raw {
     fn ends(&self) -> Ends {
         Ends { local: self.qpn, ..Ends::default() }
     }
+}
+
+/// A frame as a receive takes it: as it is, and nothing is said about it but its length.
+pub(crate) fn whole_frame(frame: &[u8]) -> Datagram<'_> {
+    Datagram { head: &[], header: NetworkHeader::None, bytes: frame, tail: SendTail::None, solicited: false }
 }
 
 /// Puts the bytes of a request together.

@@ -6,12 +6,13 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use transport::Memory;
-use transport::op::{Completion, RecvWr, Status, Tail};
+use transport::execute::{Ends, Refusal};
+use transport::op::{RecvWr, Status};
 use transport::ud::Taken;
 use wire::Qpn;
 
 use crate::cq::Note;
+use crate::qp::raw_packet::whole_frame;
 use crate::steering::frame::{Frame, Ports};
 use crate::{Cq, Error, Pd, PostError, limits};
 
@@ -157,27 +158,24 @@ impl Wq {
         if inner.state != WqState::Ready {
             return Taken::NotForUs;
         }
-        // One that is too short stays for the next frame.
-        let Some(wr) = inner.receives.front().filter(|wr| wr.sges.len_bytes() >= frame.len() as u64) else {
-            return Taken::NoRoom;
-        };
+        let Some(wr) = inner.receives.front() else { return Taken::NoRoom };
+        let ends = Ends { local: self.number, ..Ends::default() };
         let view = self.pd.device.memory.view(self.pd.id, 0);
-        let scattered = view.scatter(wr.sges.as_slice(), 0, frame, Tail::End);
-        let completion = match scattered {
-            Ok(()) => {
-                Completion { byte_len: frame.len() as u32, ..wr.completion(Status::Success, self.number) }
-            }
-            Err(_) => wr.completion(Status::LocalProtection, self.number),
+        let (taken, completion) = match whole_frame(frame).deliver(wr, ends, &view) {
+            Ok(completion) => (Taken::Yes, completion),
+            Err(Refusal::Local(_)) => (Taken::NoRoom, wr.completion(Status::LocalProtection, self.number)),
+            // It stays for the next frame.
+            Err(_) => return Taken::NoRoom,
         };
         inner.receives.pop_front();
         let mut notes = Vec::new();
         self.cq.push(completion, &mut notes);
-        if scattered.is_err() {
+        if taken != Taken::Yes {
             self.fail(&mut inner, &mut notes);
         }
         drop(inner);
         notes.into_iter().for_each(Note::send);
-        if scattered.is_ok() { Taken::Yes } else { Taken::NoRoom }
+        taken
     }
 
     /// To state Error: all receives are flushed.
