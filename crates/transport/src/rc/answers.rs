@@ -7,7 +7,7 @@ use wire::Psn;
 use wire::bth::{Aeth, NakCode, Syndrome};
 use wire::roce::{Op, ReadAt};
 
-use super::Path;
+use super::Connection;
 use crate::batch::{TxBatch, packet_len};
 use crate::op::{Context, Fault, Memory, Remote};
 
@@ -160,7 +160,12 @@ impl Answers {
     /// # Errors
     ///
     /// Memory refused a READ: a NAK takes the place of the rest of its response and of all that was to follow.
-    pub fn fill(&mut self, path: &Path, batch: &mut TxBatch, cx: &mut impl Context) -> Result<(), Fault> {
+    pub fn fill(
+        &mut self,
+        conn: &Connection,
+        batch: &mut TxBatch,
+        cx: &mut impl Context,
+    ) -> Result<(), Fault> {
         let mut outcome = Ok(());
         while let Some(answer) = self.queue.front_mut() {
             let (psn, op) = match answer {
@@ -168,7 +173,7 @@ impl Answers {
                 Answer::Atomic { psn, msn, original, .. } => {
                     (*psn, Op::AtomicAcknowledge(ack(*msn), *original))
                 }
-                Answer::Read(read) => match fill_read(read, &mut self.spent, path, batch, cx) {
+                Answer::Read(read) => match fill_read(read, &mut self.spent, conn, batch, cx) {
                     Ok(true) => {
                         self.pop();
                         continue;
@@ -188,7 +193,7 @@ impl Answers {
                     }
                 },
             };
-            let header = path.header(psn, op);
+            let header = conn.header(psn, op);
             if !batch.has_room(packet_len(&header, 0)) || batch.push(&header, 0, |_| Ok(())).is_err() {
                 break;
             }
@@ -225,7 +230,7 @@ impl Answers {
 fn fill_read(
     read: &mut Read,
     spent: &mut usize,
-    path: &Path,
+    conn: &Connection,
     batch: &mut TxBatch,
     cx: &mut impl Context,
 ) -> Result<bool, Fault> {
@@ -233,12 +238,12 @@ fn fill_read(
     read.srq.map_or(Ok(()), |srq| cx.choose_srq(srq))?;
     let memory = cx.memory();
     while read.next < read.packets {
-        let header = path.header(read.psn.add(read.next), read.op());
-        let payload_len = path.payload_len(from.length as u32, read.next);
+        let header = conn.header(read.psn.add(read.next), read.op());
+        let payload_len = conn.payload_len(from.length as u32, read.next);
         if *spent >= TURN || !batch.has_room(packet_len(&header, payload_len)) {
             return Ok(false);
         }
-        let at = u64::from(read.next) * path.mtu as u64;
+        let at = u64::from(read.next) * conn.mtu as u64;
         batch.push(
             &header,
             payload_len,

@@ -1,6 +1,6 @@
 //! The reliable connection service over RoCEv2 (IBA 1.4 §9.7): one queue pair.
 //!
-//! [`Rc`] holds the state and hands every packet to one of two halves that share nothing but the path: the requester
+//! [`Rc`] holds the state and hands every packet to one of two halves that share nothing but the connection: the requester
 //! (`requester`, its queue's entries in `request`) and the responder (`responder`, what it still has to say in
 //! `answers`, what it may be asked for again in `resources`). Either half may fail the queue pair; `Rc` then flushes both, in order.
 //!
@@ -110,7 +110,7 @@ enum Role {
 pub struct Rc {
     state: State,
     established: bool,
-    path: Path,
+    conn: Connection,
     requester: Requester,
     responder: Responder,
     /// How an ACK waits.
@@ -135,7 +135,7 @@ impl Rc {
         Rc {
             state: State::Init,
             established: false,
-            path: Path { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes(), role },
+            conn: Connection { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes(), role },
             requester: Requester::default(),
             responder: Responder::default(),
             held: Hold::No,
@@ -147,8 +147,8 @@ impl Rc {
     }
     /// Init to RTR.
     pub fn ready_to_receive(&mut self, attr: RtrAttr) {
-        self.path.dest = attr.dest_qpn;
-        self.path.mtu = attr.path_mtu.bytes();
+        self.conn.dest = attr.dest_qpn;
+        self.conn.mtu = attr.path_mtu.bytes();
         self.responder.start(attr);
         self.state = State::Rtr;
     }
@@ -219,7 +219,7 @@ impl Rc {
     pub fn post_to_srq(&mut self, wr: SendWr, srq: u32, cx: &mut impl Context) {
         self.requester.post(wr, srq);
         if self.state == State::Error {
-            self.requester.flush(&self.path, cx);
+            self.requester.flush(&self.conn, cx);
         }
     }
     /// A packet for this queue pair, whose ICRC and source address are checked already. Follow with [`Rc::fill`].
@@ -227,7 +227,7 @@ impl Rc {
     /// `hold` says whether an ACK may wait, for more to acknowledge or for a request to leave with. Call [`Rc::release`]
     /// when it has waited for long enough.
     pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
-        let srq = match (self.path.role, packet.header.service) {
+        let srq = match (self.conn.role, packet.header.service) {
             (Role::Rc, Service::Rc) | (Role::Initiator, Service::Xrc(None)) => None,
             (Role::Target, Service::Xrc(Some(eth))) => Some(eth.srq),
             _ => return,
@@ -236,14 +236,14 @@ impl Rc {
             Op::CongestionNotification => {}
             Op::Acknowledge(_) | Op::AtomicAcknowledge(..) | Op::ReadResponse(_) => {
                 if matches!(self.state, State::Rts | State::Sqd) {
-                    let outcome = self.requester.response(now, &self.path, packet, cx);
-                    self.settle(outcome, cx);
+                    let outcome = self.requester.response(now, &self.conn, packet, cx);
+                    self.fail_if(outcome, cx);
                 }
             }
             op => {
                 self.request(packet, srq, cx);
                 // A target has no request that an ACK could leave with.
-                let hold = match (hold, self.path.role) {
+                let hold = match (hold, self.conn.role) {
                     (Hold::ForProgram, Role::Target) => Hold::Briefly,
                     _ => hold,
                 };
@@ -290,7 +290,7 @@ impl Rc {
     }
 
     fn respond(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
-        if self.responder.fill(&self.path, batch, cx).is_err() && self.state != State::Error {
+        if self.responder.fill(&self.conn, batch, cx).is_err() && self.state != State::Error {
             cx.event(QpEvent::AccessError);
             self.enter_error(cx);
         }
@@ -299,8 +299,8 @@ impl Rc {
     fn ask(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
         if matches!(self.state, State::Rts | State::Sqd) {
             let draining = self.state == State::Sqd;
-            let outcome = self.requester.fill(now, &self.path, draining, batch, cx);
-            self.settle(outcome, cx);
+            let outcome = self.requester.fill(now, &self.conn, draining, batch, cx);
+            self.fail_if(outcome, cx);
         }
     }
     /// The peer's next turn begins: [`Rc::fill`] answers READs up to a limit, then waits for another turn with all that comes
@@ -320,7 +320,7 @@ impl Rc {
     /// A timer may have run out: retransmission or the end of an RNR wait. Follow with [`Rc::fill`].
     pub fn expire(&mut self, now: Instant, cx: &mut impl Context) {
         let outcome = self.requester.expire(now, cx);
-        self.settle(outcome, cx);
+        self.fail_if(outcome, cx);
     }
     /// Whether since the last call no answer came, or the peer asked again because ours did not: the adapter then lets
     /// the packets leave from another source port, because the old flow may end at a process that is stopped. (An answer,
@@ -349,15 +349,15 @@ impl Rc {
             }
             _ => {}
         }
-        if self.responder.request(&self.path, packet, srq, cx).is_err() {
+        if self.responder.request(&self.conn, packet, srq, cx).is_err() {
             self.enter_error(cx);
         }
     }
 
-    /// The requester says its oldest request failed: it completes with that, all others are flushed.
-    fn settle(&mut self, outcome: Result<(), Status>, cx: &mut impl Context) {
+    /// Where the requester says that its oldest request failed: that completes with the status, all others are flushed.
+    fn fail_if(&mut self, outcome: Result<(), Status>, cx: &mut impl Context) {
         if let Err(status) = outcome {
-            self.requester.fail_oldest(status, &self.path, cx);
+            self.requester.fail_oldest(status, &self.conn, cx);
             self.responder.cut_off();
             self.enter_error(cx);
         }
@@ -367,8 +367,8 @@ impl Rc {
     fn enter_error(&mut self, cx: &mut impl Context) {
         self.state = State::Error;
         self.held = Hold::No;
-        self.requester.flush(&self.path, cx);
-        self.responder.flush(&self.path, cx);
+        self.requester.flush(&self.conn, cx);
+        self.responder.flush(&self.conn, cx);
     }
 }
 
@@ -383,7 +383,7 @@ fn completes_receive(op: Op) -> bool {
 
 /// What every packet of a connection has in common.
 #[derive(Clone, Copy, Debug)]
-struct Path {
+struct Connection {
     qpn: Qpn,
     dest: Qpn,
     pkey: Pkey,
@@ -392,7 +392,7 @@ struct Path {
     role: Role,
 }
 
-impl Path {
+impl Connection {
     /// Of a response.
     fn header(&self, psn: Psn, op: Op) -> Header {
         let bth = Bth { pkey: self.pkey, dest_qp: self.dest, psn, ..Bth::default() };

@@ -4,7 +4,7 @@ use wire::Psn;
 use wire::bth::{AtomicEth, Feth, Reth};
 use wire::roce::{Header, Op, SendTail};
 
-use super::Path;
+use super::Connection;
 use crate::op::{
     AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, MAX_MESSAGE, Memory, NetworkHeader, SendOp,
     SendWr, Status, TagInfo, Tail,
@@ -60,7 +60,7 @@ impl Request {
     }
 
     /// What is to be known before the first packet.
-    pub fn begin(&mut self, path: &Path, share: u32, max_rd_atomic: u8) {
+    pub fn begin(&mut self, conn: &Connection, share: u32, max_rd_atomic: u8) {
         self.begun = true;
         let len = self.wr.data.len_bytes();
         self.fault = self.illegal(len, max_rd_atomic);
@@ -75,7 +75,7 @@ impl Request {
             SendOp::Send(_) | SendOp::Write { .. } | SendOp::Read { .. } => {
                 // At most 2^31, as `illegal` has seen.
                 self.len = len as u32;
-                self.packets = path.packets(self.len);
+                self.packets = conn.packets(self.len);
             }
         }
         self.part = part_for(share);
@@ -135,11 +135,11 @@ impl Request {
 
     /// Headers of the request packet at `at`, and its payload's length; none where it takes no packet. The ACK request is
     /// the caller's to add.
-    pub fn header(&self, path: &Path, psn: Psn, at: u32) -> Option<(Header, usize)> {
+    pub fn header(&self, conn: &Connection, psn: Psn, at: u32) -> Option<(Header, usize)> {
         let first = at == 0;
         let last = at + 1 == self.packets;
-        let offset = u64::from(at) * path.mtu as u64;
-        let mut payload_len = path.payload_len(self.len, at);
+        let offset = u64::from(at) * conn.mtu as u64;
+        let mut payload_len = conn.payload_len(self.len, at);
         let mut asks_event = false;
         let op = match self.wr.op {
             SendOp::Send(tail) => {
@@ -153,7 +153,7 @@ impl Request {
             }
             SendOp::Read { addr, rkey } => {
                 payload_len = 0;
-                let until = u64::from(at + self.psns(at)) * path.mtu as u64;
+                let until = u64::from(at + self.psns(at)) * conn.mtu as u64;
                 let length = u64::from(self.len).min(until).saturating_sub(offset) as u32;
                 Op::ReadRequest(Reth { addr: addr.wrapping_add(offset), rkey, length })
             }
@@ -177,22 +177,28 @@ impl Request {
             }
             SendOp::Local(_) => return None,
         };
-        let mut header = path.request_header(psn, op, self.srq);
+        let mut header = conn.request_header(psn, op, self.srq);
         header.bth.solicited = asks_event && self.wr.solicited;
         Some((header, payload_len))
     }
 
     /// Copies the payload of packet `at` out.
-    pub fn copy_out(&self, path: &Path, at: u32, dst: &mut [u8], memory: &impl Memory) -> Result<(), Fault> {
-        self.wr.data.copy_out(u64::from(at) * path.mtu as u64, dst, memory)
+    pub fn copy_out(
+        &self,
+        conn: &Connection,
+        at: u32,
+        dst: &mut [u8],
+        memory: &impl Memory,
+    ) -> Result<(), Fault> {
+        self.wr.data.copy_out(u64::from(at) * conn.mtu as u64, dst, memory)
     }
 
     /// Copies the next answer's bytes to where the application wants them.
-    pub fn copy_in(&self, path: &Path, src: &[u8], memory: &impl Memory) -> Result<(), Fault> {
+    pub fn copy_in(&self, conn: &Connection, src: &[u8], memory: &impl Memory) -> Result<(), Fault> {
         match &self.wr.data {
             Data::Sges(_) if src.is_empty() => Ok(()),
             Data::Sges(list) => {
-                let offset = u64::from(self.done) * path.mtu as u64;
+                let offset = u64::from(self.done) * conn.mtu as u64;
                 let tail = if self.left() == 1 { Tail::End } else { Tail::More };
                 memory.scatter(list.as_slice(), offset, src, tail)
             }
@@ -201,7 +207,7 @@ impl Request {
     }
 
     /// Whether a READ response of this opcode and length is one that the next packet of this READ may be.
-    pub fn expects(&self, path: &Path, at: wire::roce::ReadAt, payload_len: usize) -> bool {
+    pub fn expects(&self, conn: &Connection, at: wire::roce::ReadAt, payload_len: usize) -> bool {
         use wire::roce::ReadAt;
         let begins = self.done == 0 || self.done.is_multiple_of(self.part);
         let ends = self.ends_part(self.done + 1);
@@ -214,11 +220,11 @@ impl Request {
         // An old request may have asked for more at once, a new one may have begun anywhere.
         let end_of_part = matches!(at, ReadAt::Last(_) | ReadAt::Only(_));
         let resumed = self.resumed && if self.left() == 1 { end_of_part } else { ends || !end_of_part };
-        (position || resumed) && payload_len == path.payload_len(self.len, self.done)
+        (position || resumed) && payload_len == conn.payload_len(self.len, self.done)
     }
 
     /// Its completion.
-    pub fn completion(&self, status: Status, path: &Path) -> Completion {
+    pub fn completion(&self, status: Status, conn: &Connection) -> Completion {
         let (opcode, answer_len) = match self.wr.op {
             SendOp::Send(_) => (Completed::Send, 0),
             SendOp::Write { .. } => (Completed::Write, 0),
@@ -237,8 +243,8 @@ impl Request {
             opcode,
             byte_len: if good { answer_len } else { 0 },
             tail: SendTail::None,
-            qpn: path.qpn,
-            source_qp: path.dest,
+            qpn: conn.qpn,
+            source_qp: conn.dest,
             header: NetworkHeader::None,
             solicited: !good,
             tm: TagInfo::default(),

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use wire::bth::{AtomicEth, Reth};
 use wire::{Psn, Rkey};
 
-use super::Path;
+use super::Connection;
 use crate::op::Remote;
 
 /// FLUSHes remembered. The kernel's requester does not count them among its READs; it has 128 packets outstanding at most.
@@ -57,10 +57,10 @@ impl Resources {
 
     /// Whether a READ asks for what one did that was executed, or for a part of it that begins at a later packet (IBA 1.4
     /// §9.7.5.1.2): under the same key, at the address that belongs to its PSN.
-    pub fn has_read(&self, path: &Path, at: Psn, reth: Reth, for_srq: Option<u32>) -> bool {
+    pub fn has_read(&self, conn: &Connection, at: Psn, reth: Reth, for_srq: Option<u32>) -> bool {
         self.counted.iter().rev().any(|executed| {
             let &Executed::Read { psn, packets, from, srq } = executed else { return false };
-            let skipped = u64::from(at.since(psn).max(0) as u32) * path.mtu as u64;
+            let skipped = u64::from(at.since(psn).max(0) as u32) * conn.mtu as u64;
             let rest = from.length.saturating_sub(skipped);
             (0..packets as i32).contains(&at.since(psn))
                 && (reth.rkey, for_srq) == (from.rkey, srq)

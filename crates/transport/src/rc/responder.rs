@@ -9,7 +9,7 @@ use wire::{Psn, Rkey};
 
 use super::answers::{Answers, Read};
 use super::resources::{Executed, Resources};
-use super::{Path, RtrAttr};
+use super::{Connection, RtrAttr};
 use crate::TxBatch;
 use crate::execute::{Inbound, Refusal, SendPiece};
 use crate::op::{AtomicOp, Context, Fault, Flush, QpEvent, Remote};
@@ -80,8 +80,13 @@ impl Responder {
     pub fn rq_psn(&self) -> Psn {
         self.expected
     }
-    pub fn fill(&mut self, path: &Path, batch: &mut TxBatch, cx: &mut impl Context) -> Result<(), Fault> {
-        self.answers.fill(path, batch, cx)
+    pub fn fill(
+        &mut self,
+        conn: &Connection,
+        batch: &mut TxBatch,
+        cx: &mut impl Context,
+    ) -> Result<(), Fault> {
+        self.answers.fill(conn, batch, cx)
     }
     pub fn begin_turn(&mut self) {
         self.answers.begin_turn();
@@ -120,7 +125,7 @@ impl Responder {
     }
 
     /// A receive half filled completes as flushed.
-    pub fn flush(&mut self, path: &Path, cx: &mut impl Context) {
+    pub fn flush(&mut self, conn: &Connection, cx: &mut impl Context) {
         self.flushing = None;
         if let Some(srq) = self.srq
             && self.inbound.holds_receive()
@@ -129,13 +134,13 @@ impl Responder {
             // The queue is gone, and its receives with it.
             self.inbound = Inbound::default();
         }
-        self.inbound.flush_receive(path.ends(), cx);
+        self.inbound.flush_receive(conn.ends(), cx);
     }
 
     /// A request, at an XRC target for the shared receive queue `srq`.
     pub fn request(
         &mut self,
-        path: &Path,
+        conn: &Connection,
         packet: &Packet<'_>,
         srq: Option<u32>,
         cx: &mut impl Context,
@@ -150,7 +155,7 @@ impl Responder {
             return Ok(());
         }
         if ahead < 0 {
-            self.repeat(path, packet, srq);
+            self.repeat(conn, packet, srq);
             return Ok(());
         }
         if ahead > 0 {
@@ -159,19 +164,19 @@ impl Responder {
             }
             return Ok(());
         }
-        match self.choose(srq, cx).and_then(|()| self.execute(path, packet, cx)) {
+        match self.choose(srq, cx).and_then(|()| self.execute(conn, packet, cx)) {
             Ok(()) => {
                 self.quiet = false;
                 Ok(())
             }
-            Err(refusal) => self.refuse(path, psn, refusal, cx),
+            Err(refusal) => self.refuse(conn, psn, refusal, cx),
         }
     }
 
     /// Answers a request that is not executed (IBA 1.4 table 46): the requester may try again, or both ends fail.
     fn refuse(
         &mut self,
-        path: &Path,
+        conn: &Connection,
         psn: Psn,
         refusal: Refusal,
         cx: &mut impl Context,
@@ -187,7 +192,7 @@ impl Responder {
             Refusal::Remote(_) => (NakCode::RemoteAccess, Some(QpEvent::AccessError)),
             Refusal::Illegal => (NakCode::InvalidRequest, Some(QpEvent::RequestError)),
         };
-        self.inbound.fail(refusal, path.ends(), cx);
+        self.inbound.fail(refusal, conn.ends(), cx);
         self.answers.nak(psn, self.msn, code);
         event.into_iter().for_each(|e| cx.event(e));
         Err(Broken)
@@ -205,12 +210,17 @@ impl Responder {
     }
 
     /// The request expected next.
-    fn execute(&mut self, path: &Path, packet: &Packet<'_>, cx: &mut impl Context) -> Result<(), Refusal> {
+    fn execute(
+        &mut self,
+        conn: &Connection,
+        packet: &Packet<'_>,
+        cx: &mut impl Context,
+    ) -> Result<(), Refusal> {
         let bth = &packet.header.bth;
         let message_ends = match packet.header.op {
-            Op::Send(at) => self.send(path, at, packet, cx)?,
-            Op::Write(at) => self.write(path, at, packet, cx)?,
-            Op::ReadRequest(reth) if packet.payload.is_empty() => return self.read(path, bth.psn, reth, cx),
+            Op::Send(at) => self.send(conn, at, packet, cx)?,
+            Op::Write(at) => self.write(conn, at, packet, cx)?,
+            Op::ReadRequest(reth) if packet.payload.is_empty() => return self.read(conn, bth.psn, reth, cx),
             Op::CompareSwap(eth) if packet.payload.is_empty() => {
                 let op = AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add };
                 return self.atomic(bth.psn, eth, op, cx);
@@ -243,34 +253,34 @@ impl Responder {
     /// Whether the message ends with this packet.
     fn send(
         &mut self,
-        path: &Path,
+        conn: &Connection,
         at: SendAt,
         packet: &Packet<'_>,
         cx: &mut impl Context,
     ) -> Result<bool, Refusal> {
         let (first, end) = send_place(at);
-        check_len(path.mtu, packet.payload, first, end.is_some())?;
+        check_len(conn.mtu, packet.payload, first, end.is_some())?;
         let piece = SendPiece { bytes: packet.payload, first, end, solicited: packet.header.bth.solicited };
-        self.inbound.send(path.ends(), piece, cx)?;
+        self.inbound.send(conn.ends(), piece, cx)?;
         Ok(end.is_some())
     }
 
     /// Whether the message ends with this packet.
     fn write(
         &mut self,
-        path: &Path,
+        conn: &Connection,
         at: WriteAt,
         packet: &Packet<'_>,
         cx: &mut impl Context,
     ) -> Result<bool, Refusal> {
         let (to, last, immediate) = write_place(at);
         let bytes = packet.payload;
-        check_len(path.mtu, bytes, to.is_some(), last)?;
+        check_len(conn.mtu, bytes, to.is_some(), last)?;
         match immediate {
             None => self.inbound.write(to, bytes, last, cx)?,
             Some(imm) => {
                 let solicited = packet.header.bth.solicited;
-                self.inbound.write_with_imm(path.ends(), to, bytes, imm, solicited, cx)?;
+                self.inbound.write_with_imm(conn.ends(), to, bytes, imm, solicited, cx)?;
             }
         }
         Ok(last)
@@ -278,11 +288,17 @@ impl Responder {
 
     // ---- READ and atomics ----
 
-    fn read(&mut self, path: &Path, psn: Psn, reth: Reth, cx: &mut impl Context) -> Result<(), Refusal> {
+    fn read(
+        &mut self,
+        conn: &Connection,
+        psn: Psn,
+        reth: Reth,
+        cx: &mut impl Context,
+    ) -> Result<(), Refusal> {
         self.check_resources()?;
         let from = remote(reth);
         self.inbound.check_read(from, cx)?;
-        let packets = path.packets(reth.length);
+        let packets = conn.packets(reth.length);
         self.take(packets, true);
         let (msn, srq) = (self.msn, self.srq);
         self.resources.keep(Executed::Read { psn, packets, from, srq }, self.max_rd_atomic);
@@ -367,7 +383,7 @@ impl Responder {
 
     /// A PSN from before the one expected (IBA 1.4 §9.7.5.1.2): nothing is executed twice, and what bears an answer of its own
     /// is answered as far as [`Resources`] remembers it. Memory is not asked before the answer leaves.
-    fn repeat(&mut self, path: &Path, packet: &Packet<'_>, srq: Option<u32>) {
+    fn repeat(&mut self, conn: &Connection, packet: &Packet<'_>, srq: Option<u32>) {
         let psn = packet.header.bth.psn;
         // A peer that asks for the same again has not had our answers.
         if self.repeated.replace(psn).is_none_or(|last| !last.before(psn)) {
@@ -376,8 +392,8 @@ impl Responder {
         let no_payload = packet.payload.is_empty();
         match packet.header.op {
             Op::Send(_) | Op::Write(_) => self.answers.ack(self.expected.add(0xff_ffff), self.msn),
-            Op::ReadRequest(reth) if no_payload && self.resources.has_read(path, psn, reth, srq) => {
-                let (msn, from, packets) = (self.msn, remote(reth), path.packets(reth.length));
+            Op::ReadRequest(reth) if no_payload && self.resources.has_read(conn, psn, reth, srq) => {
+                let (msn, from, packets) = (self.msn, remote(reth), conn.packets(reth.length));
                 self.read_again(Read { psn, msn, from, srq, packets, next: 0, repeated: true });
             }
             Op::AtomicWrite(reth) if self.resources.has_atomic_write(psn, reth.rkey) => {

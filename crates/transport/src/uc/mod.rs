@@ -36,7 +36,7 @@ pub struct RtrAttr {
 pub struct Uc {
     state: State,
     established: bool,
-    path: Path,
+    conn: Connection,
     requester: Requester,
     responder: Responder,
 }
@@ -47,7 +47,7 @@ impl Uc {
         Uc {
             state: State::Init,
             established: false,
-            path: Path { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes() },
+            conn: Connection { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes() },
             requester: Requester::new(pace),
             responder: Responder::default(),
         }
@@ -58,8 +58,8 @@ impl Uc {
     }
     /// Init to RTR.
     pub fn ready_to_receive(&mut self, attr: RtrAttr) {
-        self.path.dest = attr.dest_qpn;
-        self.path.mtu = attr.path_mtu.bytes();
+        self.conn.dest = attr.dest_qpn;
+        self.conn.mtu = attr.path_mtu.bytes();
         self.responder.start(attr.rq_psn);
         self.state = State::Rtr;
     }
@@ -92,8 +92,8 @@ impl Uc {
     /// `WrFlush`, in order. Posted receives that no packet has touched are the adapter's to flush.
     pub fn fail(&mut self, cx: &mut impl Context) {
         self.state = State::Error;
-        self.requester.flush(self.path.qpn, cx);
-        self.responder.flush(&self.path, cx);
+        self.requester.flush(self.conn.qpn, cx);
+        self.responder.flush(&self.conn, cx);
     }
     /// Send work requests posted and not completed.
     pub fn outstanding(&self) -> usize {
@@ -104,7 +104,7 @@ impl Uc {
     pub fn post(&mut self, wr: SendWr, cx: &mut impl Context) {
         self.requester.post(wr);
         if self.state.flushes() {
-            self.requester.flush(self.path.qpn, cx);
+            self.requester.flush(self.conn.qpn, cx);
         }
     }
     /// A packet for this queue pair, whose ICRC and source address are checked already.
@@ -116,7 +116,7 @@ impl Uc {
             self.established = true;
             cx.event(QpEvent::CommunicationEstablished);
         }
-        if self.responder.request(&self.path, packet, cx).is_err() {
+        if self.responder.request(&self.conn, packet, cx).is_err() {
             cx.event(QpEvent::Fatal);
             self.fail(cx);
         }
@@ -128,10 +128,10 @@ impl Uc {
             return;
         }
         let draining = self.state == State::Sqd;
-        if let Err(status) = self.requester.fill(now, &self.path, draining, batch, cx) {
+        if let Err(status) = self.requester.fill(now, &self.conn, draining, batch, cx) {
             self.state = State::Sqe;
-            self.requester.fail_oldest(status, self.path.qpn, cx);
-            self.requester.flush(self.path.qpn, cx);
+            self.requester.fail_oldest(status, self.conn.qpn, cx);
+            self.requester.flush(self.conn.qpn, cx);
         }
     }
     /// When [`Uc::fill`] wants to be called again, because the pace held something back.
@@ -142,7 +142,7 @@ impl Uc {
 
 /// What every packet of a connection has in common.
 #[derive(Clone, Copy, Debug)]
-struct Path {
+struct Connection {
     qpn: Qpn,
     dest: Qpn,
     pkey: Pkey,
@@ -150,7 +150,7 @@ struct Path {
     mtu: usize,
 }
 
-impl Path {
+impl Connection {
     /// What completions of receives name.
     fn ends(&self) -> Ends {
         Ends { local: self.qpn, peer: self.dest }

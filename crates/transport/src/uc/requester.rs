@@ -8,7 +8,7 @@ use wire::bth::Reth;
 use wire::roce::{Op, SendTail};
 use wire::{Psn, Qpn};
 
-use super::Path;
+use super::Connection;
 use crate::batch::{TxBatch, packet_len};
 use crate::op::{Context, MAX_MESSAGE, SendOp, SendWr, Side, Status};
 use crate::pacing::{Pace, Pacer, Takes, sent};
@@ -51,7 +51,7 @@ impl Requester {
     pub fn fill(
         &mut self,
         now: Instant,
-        path: &Path,
+        conn: &Connection,
         draining: bool,
         batch: &mut TxBatch,
         cx: &mut impl Context,
@@ -61,9 +61,9 @@ impl Requester {
                 break;
             }
             let len = legal_len(wr)?;
-            let payload_len = (len - self.sent).min(path.mtu as u64) as usize;
+            let payload_len = (len - self.sent).min(conn.mtu as u64) as usize;
             let last = self.sent + payload_len as u64 == len;
-            let mut header = path.header(self.psn, operation(wr, self.sent == 0, last, len));
+            let mut header = conn.header(self.psn, operation(wr, self.sent == 0, last, len));
             header.bth.solicited = last && asks_event(wr);
             let packet_len = packet_len(&header, payload_len);
             if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len, takes(wr)) {
@@ -76,7 +76,7 @@ impl Requester {
             self.psn = self.psn.add(1);
             self.sent += payload_len as u64;
             if last {
-                self.retire(path.qpn, cx);
+                self.retire(conn.qpn, cx);
             }
         }
         self.pacer.rest();

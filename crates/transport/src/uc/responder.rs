@@ -8,7 +8,7 @@
 use wire::Psn;
 use wire::roce::{Op, Packet, SendAt, WriteAt};
 
-use super::Path;
+use super::Connection;
 use crate::execute::{Inbound, Refusal, SendPiece};
 use crate::op::Context;
 use crate::segmentation::{check_len, send_place, write_place};
@@ -31,26 +31,31 @@ impl Responder {
         self.expected
     }
     /// A receive in use completes as flushed.
-    pub fn flush(&mut self, path: &Path, cx: &mut impl Context) {
-        self.inbound.flush_receive(path.ends(), cx);
+    pub fn flush(&mut self, conn: &Connection, cx: &mut impl Context) {
+        self.inbound.flush_receive(conn.ends(), cx);
     }
 
-    pub fn request(&mut self, path: &Path, packet: &Packet<'_>, cx: &mut impl Context) -> Result<(), Broken> {
+    pub fn request(
+        &mut self,
+        conn: &Connection,
+        packet: &Packet<'_>,
+        cx: &mut impl Context,
+    ) -> Result<(), Broken> {
         let psn = packet.header.bth.psn;
         if psn != self.expected {
             self.inbound.abandon();
         }
         self.expected = psn.add(1);
         let executed = match packet.header.op {
-            Op::Send(at) => self.send(path, at, packet, cx),
-            Op::Write(at) => self.write(path, at, packet, cx),
+            Op::Send(at) => self.send(conn, at, packet, cx),
+            Op::Write(at) => self.write(conn, at, packet, cx),
             // IBA 1.4 table 38 has no other operation of this service.
             _ => Err(Refusal::Illegal),
         };
         match executed {
             Ok(()) => Ok(()),
             Err(refusal @ Refusal::Local(_)) => {
-                self.inbound.fail(refusal, path.ends(), cx);
+                self.inbound.fail(refusal, conn.ends(), cx);
                 Err(Broken)
             }
             // The message is dropped, the receive is still good (IBA 1.4 §9.9.3, class D).
@@ -63,7 +68,7 @@ impl Responder {
 
     fn send(
         &mut self,
-        path: &Path,
+        conn: &Connection,
         at: SendAt,
         packet: &Packet<'_>,
         cx: &mut impl Context,
@@ -72,14 +77,14 @@ impl Responder {
         if first {
             self.inbound.abandon();
         }
-        check_len(path.mtu, packet.payload, first, end.is_some())?;
+        check_len(conn.mtu, packet.payload, first, end.is_some())?;
         let piece = SendPiece { bytes: packet.payload, first, end, solicited: packet.header.bth.solicited };
-        self.inbound.send(path.ends(), piece, cx)
+        self.inbound.send(conn.ends(), piece, cx)
     }
 
     fn write(
         &mut self,
-        path: &Path,
+        conn: &Connection,
         at: WriteAt,
         packet: &Packet<'_>,
         cx: &mut impl Context,
@@ -89,12 +94,12 @@ impl Responder {
             self.inbound.abandon();
         }
         let bytes = packet.payload;
-        check_len(path.mtu, bytes, to.is_some(), last)?;
+        check_len(conn.mtu, bytes, to.is_some(), last)?;
         match immediate {
             None => self.inbound.write(to, bytes, last, cx),
             Some(imm) => {
                 let solicited = packet.header.bth.solicited;
-                self.inbound.write_with_imm(path.ends(), to, bytes, imm, solicited, cx)
+                self.inbound.write_with_imm(conn.ends(), to, bytes, imm, solicited, cx)
             }
         }
     }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use wire::Psn;
 
 use super::request::Request;
-use super::{Path, RtsAttr, timeout_of};
+use super::{Connection, RtsAttr, timeout_of};
 use crate::batch::{TxBatch, packet_len};
 use crate::op::{Context, LocalOp, Memory, SendWr, Side, Status};
 
@@ -117,7 +117,7 @@ impl Requester {
     pub fn fill(
         &mut self,
         now: Instant,
-        path: &Path,
+        conn: &Connection,
         draining: bool,
         batch: &mut TxBatch,
         cx: &mut impl Context,
@@ -132,8 +132,8 @@ impl Requester {
         // Who asks for a share counts as one who has one.
         self.enter(cx);
         let share = cx.window().share();
-        while self.begin_next(path, share, draining)?
-            && (self.do_next(path, cx)? || self.send_next(now, path, share, batch, cx)?)
+        while self.begin_next(conn, share, draining)?
+            && (self.do_next(conn, cx)? || self.send_next(now, conn, share, batch, cx)?)
         {}
         if self.una == self.high {
             self.leave(cx);
@@ -142,7 +142,7 @@ impl Requester {
     }
 
     /// Whether the request at the cursor has begun or may now.
-    fn begin_next(&mut self, path: &Path, share: u32, draining: bool) -> Result<bool, Status> {
+    fn begin_next(&mut self, conn: &Connection, share: u32, draining: bool) -> Result<bool, Status> {
         let Cursor { request: at, .. } = self.cursor;
         let Some(request) = self.queue.get_mut(at) else { return Ok(false) };
         if !request.begun {
@@ -152,7 +152,7 @@ impl Requester {
             if draining || fenced {
                 return Ok(false);
             }
-            request.begin(path, share, self.limits.max_rd_atomic);
+            request.begin(conn, share, self.limits.max_rd_atomic);
             if request.awaits_answer() {
                 self.last_answered = Some(self.retired + at as u64);
             }
@@ -165,7 +165,7 @@ impl Requester {
     }
 
     /// Does what needs no packet at the cursor: once, however often the cursor comes by.
-    fn do_next(&mut self, path: &Path, cx: &mut impl Context) -> Result<bool, Status> {
+    fn do_next(&mut self, conn: &Connection, cx: &mut impl Context) -> Result<bool, Status> {
         let at = self.cursor.request;
         let Some(request) = self.queue.get_mut(at) else { return Ok(false) };
         let Some(op) = request.local() else { return Ok(false) };
@@ -182,16 +182,16 @@ impl Requester {
             request.executed = true;
         }
         self.cursor = Cursor { request: at + 1, packet: 0 };
-        self.retire_executed(path, cx);
+        self.retire_executed(conn, cx);
         Ok(true)
     }
 
     /// Completes what needed no packet and has become the oldest.
-    fn retire_executed(&mut self, path: &Path, cx: &mut impl Context) {
+    fn retire_executed(&mut self, conn: &Connection, cx: &mut impl Context) {
         while self.queue.front().is_some_and(|r| r.executed) {
             let Some(request) = self.queue.pop_front() else { return };
             if request.wr.signaled {
-                cx.complete(Side::Send, request.completion(Status::Success, path));
+                cx.complete(Side::Send, request.completion(Status::Success, conn));
             }
             self.retired += 1;
             self.cursor.request = self.cursor.request.saturating_sub(1);
@@ -202,7 +202,7 @@ impl Requester {
     fn send_next(
         &mut self,
         now: Instant,
-        path: &Path,
+        conn: &Connection,
         share: u32,
         batch: &mut TxBatch,
         cx: &mut impl Context,
@@ -222,7 +222,7 @@ impl Requester {
         if request.awaits_answer() && self.reads >= u32::from(self.limits.max_rd_atomic.max(1)) {
             return Ok(false);
         }
-        let Some((mut header, payload_len)) = request.header(path, self.next, at) else { return Ok(false) };
+        let Some((mut header, payload_len)) = request.header(conn, self.next, at) else { return Ok(false) };
         let message_ends = at + psns == request.packets;
         // Asking twice a window keeps it moving.
         let asks =
@@ -232,7 +232,7 @@ impl Requester {
             return Ok(false);
         }
         let memory = cx.memory();
-        if batch.push(&header, payload_len, |dst| request.copy_out(path, at, dst, memory)).is_err() {
+        if batch.push(&header, payload_len, |dst| request.copy_out(conn, at, dst, memory)).is_err() {
             request.fault = Some(Status::LocalProtection);
             return if index == 0 { Err(Status::LocalProtection) } else { Ok(false) };
         }
@@ -264,16 +264,16 @@ impl Requester {
 
     // ---- the end ----
 
-    pub fn fail_oldest(&mut self, status: Status, path: &Path, cx: &mut impl Context) {
+    pub fn fail_oldest(&mut self, status: Status, conn: &Connection, cx: &mut impl Context) {
         if let Some(request) = self.queue.pop_front() {
-            cx.complete(Side::Send, request.completion(status, path));
+            cx.complete(Side::Send, request.completion(status, conn));
         }
     }
 
     /// Completes all that is queued as flushed; nothing is waited for any more.
-    pub fn flush(&mut self, path: &Path, cx: &mut impl Context) {
+    pub fn flush(&mut self, conn: &Connection, cx: &mut impl Context) {
         while let Some(request) = self.queue.pop_front() {
-            cx.complete(Side::Send, request.completion(Status::WrFlush, path));
+            cx.complete(Side::Send, request.completion(Status::WrFlush, conn));
         }
         self.cursor = Cursor::default();
         (self.timer, self.rnr_until) = (None, None);

@@ -7,14 +7,14 @@ use wire::Psn;
 use wire::bth::{Aeth, NakCode, Syndrome};
 use wire::roce::{Op, Packet, ReadAt};
 
-use super::{Cursor, Outcome, Path, Requester};
+use super::{Connection, Cursor, Outcome, Requester};
 use crate::op::{Context, SendOp, Side, Status};
 
 impl Requester {
     pub fn response(
         &mut self,
         now: Instant,
-        path: &Path,
+        conn: &Connection,
         packet: &Packet<'_>,
         cx: &mut impl Context,
     ) -> Outcome {
@@ -25,11 +25,11 @@ impl Requester {
             return Ok(());
         }
         match packet.header.op {
-            Op::Acknowledge(Aeth { syndrome, .. }) => self.acknowledge(now, path, psn, syndrome, cx),
+            Op::Acknowledge(Aeth { syndrome, .. }) => self.acknowledge(now, conn, psn, syndrome, cx),
             Op::AtomicAcknowledge(Aeth { syndrome: Syndrome::Ack { .. }, .. }, original) => {
-                self.atomic_answer(now, path, psn, original, cx)
+                self.atomic_answer(now, conn, psn, original, cx)
             }
-            Op::ReadResponse(at) => self.read_answer(now, path, psn, at, packet.payload, cx),
+            Op::ReadResponse(at) => self.read_answer(now, conn, psn, at, packet.payload, cx),
             _ => Err(Status::BadResponse),
         }
     }
@@ -37,14 +37,14 @@ impl Requester {
     fn acknowledge(
         &mut self,
         now: Instant,
-        path: &Path,
+        conn: &Connection,
         psn: Psn,
         syndrome: Syndrome,
         cx: &mut impl Context,
     ) -> Outcome {
         // An ACK acknowledges its own PSN, a NAK all before it (IBA 1.4 §9.7.5).
         let end = if matches!(syndrome, Syndrome::Ack { .. }) { psn.add(1) } else { psn };
-        if !self.retire_before(now, path, end, cx) {
+        if !self.retire_before(now, conn, end, cx) {
             return match fatal(syndrome) {
                 // The answer that is missing is of the very READ that is refused.
                 Some(status) if self.in_oldest(psn) => Err(status),
@@ -62,7 +62,7 @@ impl Requester {
     }
 
     /// Takes all before `end` as acknowledged; false where a READ or atomic stands before it whose answer has not come.
-    fn retire_before(&mut self, now: Instant, path: &Path, end: Psn, cx: &mut impl Context) -> bool {
+    fn retire_before(&mut self, now: Instant, conn: &Connection, end: Psn, cx: &mut impl Context) -> bool {
         let mut acked = 0;
         let reached = loop {
             let left = end.since(self.una);
@@ -74,7 +74,7 @@ impl Requester {
                 Some(front) => {
                     let n = front.left().min(left as u32);
                     acked += n;
-                    self.advance(path, n, cx);
+                    self.advance(conn, n, cx);
                 }
                 None => break true,
             }
@@ -86,19 +86,19 @@ impl Requester {
     }
 
     /// The next `n` packets of the oldest request are done.
-    fn advance(&mut self, path: &Path, n: u32, cx: &mut impl Context) {
+    fn advance(&mut self, conn: &Connection, n: u32, cx: &mut impl Context) {
         let Some(front) = self.queue.front_mut() else { return };
         front.done += n;
         let (done, complete) = (front.done, front.left() == 0);
         self.una = self.una.add(n);
         if complete {
             if front.wr.signaled {
-                cx.complete(Side::Send, front.completion(Status::Success, path));
+                cx.complete(Side::Send, front.completion(Status::Success, conn));
             }
             self.queue.pop_front();
             self.retired += 1;
             self.cursor.request = self.cursor.request.saturating_sub(1);
-            self.retire_executed(path, cx);
+            self.retire_executed(conn, cx);
         }
         if self.next.before(self.una) {
             // What was to be sent again had arrived the first time.
@@ -134,13 +134,13 @@ impl Requester {
     fn read_answer(
         &mut self,
         now: Instant,
-        path: &Path,
+        conn: &Connection,
         psn: Psn,
         at: ReadAt,
         payload: &[u8],
         cx: &mut impl Context,
     ) -> Outcome {
-        if !self.retire_before(now, path, psn, cx) {
+        if !self.retire_before(now, conn, psn, cx) {
             self.implied_nak(cx);
             return Ok(());
         }
@@ -155,27 +155,27 @@ impl Requester {
             if !good || !matches!(at, ReadAt::Only(_)) || !payload.is_empty() {
                 return Err(Status::BadResponse);
             }
-            self.answered(now, path, true, cx);
+            self.answered(now, conn, true, cx);
             return Ok(());
         }
-        if !good || !matches!(front.wr.op, SendOp::Read { .. }) || !front.expects(path, at, payload.len()) {
+        if !good || !matches!(front.wr.op, SendOp::Read { .. }) || !front.expects(conn, at, payload.len()) {
             return Err(Status::BadResponse);
         }
-        front.copy_in(path, payload, cx.memory()).map_err(|_| Status::LocalProtection)?;
+        front.copy_in(conn, payload, cx.memory()).map_err(|_| Status::LocalProtection)?;
         let part_ends = front.ends_part(front.done + 1);
-        self.answered(now, path, part_ends, cx);
+        self.answered(now, conn, part_ends, cx);
         Ok(())
     }
 
     fn atomic_answer(
         &mut self,
         now: Instant,
-        path: &Path,
+        conn: &Connection,
         psn: Psn,
         original: u64,
         cx: &mut impl Context,
     ) -> Outcome {
-        if !self.retire_before(now, path, psn, cx) {
+        if !self.retire_before(now, conn, psn, cx) {
             self.implied_nak(cx);
             return Ok(());
         }
@@ -183,13 +183,13 @@ impl Requester {
         if !matches!(front.wr.op, SendOp::Atomic { .. }) || front.awaits_nothing_but_word() {
             return Err(Status::BadResponse);
         }
-        front.copy_in(path, &original.to_ne_bytes(), cx.memory()).map_err(|_| Status::LocalProtection)?;
-        self.answered(now, path, true, cx);
+        front.copy_in(conn, &original.to_ne_bytes(), cx.memory()).map_err(|_| Status::LocalProtection)?;
+        self.answered(now, conn, true, cx);
         Ok(())
     }
 
-    fn answered(&mut self, now: Instant, path: &Path, part_ends: bool, cx: &mut impl Context) {
-        self.advance(path, 1, cx);
+    fn answered(&mut self, now: Instant, conn: &Connection, part_ends: bool, cx: &mut impl Context) {
+        self.advance(conn, 1, cx);
         if part_ends {
             self.reads = self.reads.saturating_sub(1);
         }
