@@ -6,6 +6,18 @@ pub enum Error {
     /// An argument is out of its range or does not fit the object's state (EINVAL).
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
+    /// A number is out of its range (EINVAL).
+    #[error("invalid argument: {what} is {value}, not {least} to {most}")]
+    OutOfRange {
+        /// What the number is, by its name in the manual pages.
+        what: &'static str,
+        /// The number.
+        value: u64,
+        /// The smallest that is taken.
+        least: u64,
+        /// The largest that is taken.
+        most: u64,
+    },
     /// A limit of the table in [`limits`](crate::limits) is reached (ENOMEM).
     #[error("limit reached: {0}")]
     Limit(&'static str),
@@ -30,7 +42,7 @@ impl Error {
     /// The errno of the manual pages.
     pub fn errno(self) -> i32 {
         match self {
-            Error::Invalid(_) => libc::EINVAL,
+            Error::Invalid(_) | Error::OutOfRange { .. } => libc::EINVAL,
             Error::Limit(_) => libc::ENOMEM,
             Error::Fault => libc::EFAULT,
             Error::Missing(_) => libc::ENOENT,
@@ -39,6 +51,17 @@ impl Error {
             Error::System(errno) => errno,
         }
     }
+}
+
+/// Whether a number is in its range; [`Error::OutOfRange`] where not.
+pub(crate) fn in_range(
+    what: &'static str,
+    value: impl Into<u64>,
+    least: impl Into<u64>,
+    most: impl Into<u64>,
+) -> Result<(), Error> {
+    let (value, least, most) = (value.into(), least.into(), most.into());
+    if (least..=most).contains(&value) { Ok(()) } else { Err(Error::OutOfRange { what, value, least, most }) }
 }
 
 /// Why a work request was not taken.

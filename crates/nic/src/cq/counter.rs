@@ -26,7 +26,7 @@ pub mod ops {
     pub const ALL: u32 = SEND | RECV | READ | WRITE;
 }
 
-/// A counter. It wraps at 2^64.
+/// A counter. It wraps at 2^64. Queue pairs that count into it keep it, until they are destroyed; it keeps its device's adapter.
 #[derive(Debug)]
 pub struct CompletionCounter {
     /// Completed well.

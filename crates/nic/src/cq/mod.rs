@@ -14,6 +14,7 @@ use transport::op::{Completion, Status};
 use crate::cq::moderation::{Moderated, Moderation};
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
 use crate::device::event_queue::EventQueue;
+use crate::error::in_range;
 use crate::{Error, Persist, Platform, Signal, limits};
 
 /// Which completion the next event is for.
@@ -25,7 +26,8 @@ pub enum Arm {
     Solicited,
 }
 
-/// A completion channel: tells which of its queues have something.
+/// A completion channel: tells which of its queues have something. Queues keep it, and each event keeps its queue until it is fetched
+/// or forgotten ([`Channel::forget`]).
 pub struct Channel {
     ready: EventQueue<Arc<Cq>>,
 }
@@ -183,9 +185,7 @@ impl Cq {
         events: Arc<AsyncEventQueue>,
         extras: CqExtras,
     ) -> Result<Arc<Cq>, Error> {
-        if cqe == 0 || cqe > limits::MAX_CQE {
-            return Err(Error::Invalid("cqe is 0 or above max_cqe"));
-        }
+        in_range("cqe", cqe, 1_u32, limits::MAX_CQE)?;
         let state = State { capacity: cqe as usize, ..State::default() };
         Ok(Arc::new_cyclic(|me| Cq {
             me: me.clone(),
@@ -204,9 +204,7 @@ impl Cq {
     /// Changes the size; not below what it holds now.
     pub fn resize(&self, cqe: u32) -> Result<(), Error> {
         let mut state = self.lock();
-        if cqe == 0 || cqe > limits::MAX_CQE || (cqe as usize) < state.queue.len() {
-            return Err(Error::Invalid("cqe is out of range"));
-        }
+        in_range("cqe", cqe, state.queue.len().max(1) as u64, limits::MAX_CQE)?;
         state.capacity = cqe as usize;
         Ok(())
     }

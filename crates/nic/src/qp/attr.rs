@@ -2,7 +2,8 @@
 
 use wire::{Mtu, Psn, Qkey, Qpn};
 
-use crate::Error;
+use crate::error::in_range;
+use crate::{Error, limits};
 
 /// Transport service of a queue pair: `enum ibv_qp_type`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -342,26 +343,19 @@ pub fn check(kind: QpType, current: QpState, attr: &QpAttr, bits: u32) -> Result
     if matches!(to, QpState::Reset | QpState::Error) {
         return Ok(to);
     }
-    let bad = |bit: u32, wrong: bool| given & bit != 0 && wrong;
-    let limit = crate::limits::MAX_RD_ATOMIC;
-    if bad(mask::PORT, attr.port != 1) {
-        return Err(Error::Invalid("port_num is not 1"));
-    }
-    if bad(mask::PKEY_INDEX, attr.pkey_index >= crate::limits::PKEYS) {
-        return Err(Error::Invalid("pkey_index is beyond the table"));
-    }
-    if bad(mask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic > limit)
-        || bad(mask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic > limit)
-    {
-        return Err(Error::Invalid("more READs and atomics than the device has"));
-    }
-    if bad(mask::TIMEOUT, attr.timeout > 31)
-        || bad(mask::RETRY_CNT, attr.retry_cnt > 7)
-        || bad(mask::RNR_RETRY, attr.rnr_retry > 7)
-        || bad(mask::MIN_RNR_TIMER, attr.min_rnr_timer > 31)
-    {
-        return Err(Error::Invalid("a timer or retry count is out of range"));
-    }
+    let ranged = |bit, what, value: u16, least: u16, most: u16| match given & bit {
+        0 => Ok(()),
+        _ => in_range(what, value, least, most),
+    };
+    let depth = limits::MAX_RD_ATOMIC.into();
+    ranged(mask::PORT, "port_num", attr.port.into(), 1, 1)?;
+    ranged(mask::PKEY_INDEX, "pkey_index", attr.pkey_index, 0, limits::PKEYS - 1)?;
+    ranged(mask::MAX_QP_RD_ATOMIC, "max_rd_atomic", attr.max_rd_atomic.into(), 0, depth)?;
+    ranged(mask::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), 0, depth)?;
+    ranged(mask::TIMEOUT, "timeout", attr.timeout.into(), 0, 31)?;
+    ranged(mask::RETRY_CNT, "retry_cnt", attr.retry_cnt.into(), 0, 7)?;
+    ranged(mask::RNR_RETRY, "rnr_retry", attr.rnr_retry.into(), 0, 7)?;
+    ranged(mask::MIN_RNR_TIMER, "min_rnr_timer", attr.min_rnr_timer.into(), 0, 31)?;
     Ok(to)
 }
 

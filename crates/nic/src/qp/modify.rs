@@ -12,7 +12,12 @@ use crate::qp::engine::Engine;
 use crate::qp::{Inner, Qp};
 
 impl Qp {
-    /// `ibv_modify_qp`: checks masks and ranges, then goes.
+    /// `ibv_modify_qp`: changes the attributes that `bits` ([`mask`]) name, and the state where STATE is among them.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for a transition that there is not, attributes that it does not take or lacks, and a peer that can not be reached;
+    /// `OutOfRange`. Nothing has changed then.
     pub fn modify(&self, now: Instant, new: &QpAttr, bits: u32) -> Result<(), Error> {
         let mut inner = self.lock();
         if inner.destroyed {

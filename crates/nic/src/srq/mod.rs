@@ -12,6 +12,7 @@ use transport::op::RecvWr;
 
 use crate::cq::Note;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
+use crate::error::in_range;
 use crate::srq::tag_matching::TagMatching;
 use crate::{Cq, Error, Pd, PostError, Xrcd, limits};
 
@@ -98,12 +99,8 @@ impl Srq {
         xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
         tags: Option<TagMatching>,
     ) -> Result<Arc<Srq>, Error> {
-        if attr.max_wr == 0 || attr.max_wr > limits::MAX_SRQ_WR {
-            return Err(Error::Invalid("max_wr is 0 or above max_srq_wr"));
-        }
-        if attr.max_sge > limits::MAX_SGE {
-            return Err(Error::Invalid("more scatter/gather elements than max_srq_sge"));
-        }
+        in_range("max_wr", attr.max_wr, 1_u32, limits::MAX_SRQ_WR)?;
+        in_range("max_sge", attr.max_sge, 0_u32, limits::MAX_SGE)?;
         let number = pd.device.srq_numbers.take(|| pd.device.random())?;
         let srq = Arc::new_cyclic(|me| Srq {
             me: me.clone(),
@@ -145,12 +142,9 @@ impl Srq {
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Error> {
         let mut inner = self.lock();
         let size = max_wr.unwrap_or(inner.max_wr);
-        if size == 0 || size > limits::MAX_SRQ_WR || (size as usize) < inner.receives.len() {
-            return Err(Error::Invalid("max_wr is out of range"));
-        }
-        if limit.unwrap_or(inner.limit) > size {
-            return Err(Error::Invalid("srq_limit is above max_wr"));
-        }
+        let posted = inner.receives.len().max(1) as u64;
+        in_range("max_wr", size, posted, limits::MAX_SRQ_WR)?;
+        in_range("srq_limit", limit.unwrap_or(inner.limit), 0_u32, size)?;
         inner.max_wr = size;
         if let Some(limit) = limit {
             inner.limit = limit;

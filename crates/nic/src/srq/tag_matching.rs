@@ -26,6 +26,7 @@ use wire::roce::SendTail;
 use wire::tm::{RENDEZVOUS_LEN, TMH_LEN, TmMessage, Tmh};
 
 use crate::cq::Note;
+use crate::error::in_range;
 use crate::{Cq, Error, PostError, Srq, limits};
 
 /// A tag-matching queue's own part.
@@ -130,9 +131,7 @@ impl TagList {
 impl TagMatching {
     /// For so many tags, 1 to [`limits::MAX_TAGS`]; completes in `cq`.
     pub fn new(max_tags: u32, cq: Arc<Cq>) -> Result<TagMatching, Error> {
-        if max_tags == 0 || max_tags > limits::MAX_TAGS {
-            return Err(Error::Invalid("max_num_tags is 0 or above the device's"));
-        }
+        in_range("max_num_tags", max_tags, 1_u32, limits::MAX_TAGS)?;
         let list = TagList { max_tags: max_tags as usize, ..TagList::default() };
         Ok(TagMatching { cq, list: Mutex::new(list) })
     }

@@ -12,6 +12,7 @@ use transport::ud::Taken;
 use wire::Qpn;
 
 use crate::cq::Note;
+use crate::error::in_range;
 use crate::qp::raw_packet::whole_frame;
 use crate::steering::frame::{Frame, Ports};
 use crate::{Cq, Error, Pd, PostError, limits};
@@ -75,14 +76,10 @@ impl Wq {
     ///
     /// # Errors
     ///
-    /// `Invalid`: sizes of 0 or beyond the device's. `Limit`: more queues than the device has.
+    /// `OutOfRange`: sizes of 0 or beyond the device's. `Limit`: more queues than the device has.
     pub fn create(pd: &Arc<Pd>, cq: Arc<Cq>, max_wr: u32, max_sge: u32) -> Result<Arc<Wq>, Error> {
-        if max_wr == 0 || max_wr > limits::MAX_QP_WR {
-            return Err(Error::Invalid("max_wr is 0 or above max_qp_wr"));
-        }
-        if max_sge > limits::MAX_SGE {
-            return Err(Error::Invalid("more scatter/gather elements than max_sge"));
-        }
+        in_range("max_wr", max_wr, 1_u32, limits::MAX_QP_WR)?;
+        in_range("max_sge", max_sge, 0_u32, limits::MAX_SGE)?;
         let quota = &pd.device.quotas.wqs;
         quota.take(1)?;
         // Its completions bear the number, so no queue pair may have the same.
