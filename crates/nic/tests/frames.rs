@@ -1,92 +1,20 @@
 //! Raw packet queue pairs on a device whose link is a list of frames: what is sent, and to whom rules give what comes.
 
+mod kit;
+
 use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use nic::device::Port;
+use kit::{Kept, MAC, Nobody};
 use nic::device::async_events::AsyncEventQueue;
 use nic::steering::flow::{Flow, FlowKind, Masked, Spec};
 use nic::steering::rss::{self, KEY_LEN, Spread, Wq, WqState};
-use nic::{
-    Access, Buffer, Cq, Device, DeviceConfig, DeviceId, Error, Frames, GidTable, Link, Numbers, Path, Pd,
-    Persist, Platform, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Signal, Transport, mask,
-};
+use nic::{Access, Buffer, Cq, Device, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, mask};
+use transport::Sge;
 use transport::op::{Completion, Data, NetworkHeader, RecvWr, SendOp, SendWr, Status};
-use transport::{Sge, TxBatch};
 use wire::roce::SendTail;
-use wire::{Guid, Mtu, Qpn};
-
-/// A link that keeps the frames, and says no to those below 14 bytes.
-#[derive(Default)]
-struct Kept {
-    sent: Mutex<Vec<Vec<u8>>>,
-    open: AtomicU32,
-    watched: AtomicU32,
-    random: AtomicU32,
-}
-
-impl Link for Kept {
-    fn send(&self, _path: &Path, _batch: &mut TxBatch) {}
-    fn join(&self, _interface: u32, _group: IpAddr) -> Result<(), i32> {
-        Err(libc::ENODEV)
-    }
-    fn leave(&self, _interface: u32, _group: IpAddr) {}
-}
-
-impl Platform for Kept {
-    fn persist(&self, _work: Persist) {}
-    fn wake_at(&self, _at: Instant) {}
-    fn fill_random(&self, bytes: &mut [u8]) {
-        let next = self.random.fetch_add(0x0101, Ordering::Relaxed).to_ne_bytes();
-        bytes.iter_mut().zip(next.iter().cycle()).for_each(|(to, from)| *to = *from);
-    }
-}
-
-impl Frames for Kept {
-    fn open_frames(&self, _interface: u32) -> Result<(), i32> {
-        self.open.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-    fn close_frames(&self, _interface: u32) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-    }
-    fn send_frame(&self, interface: u32, frame: &[u8]) -> Result<(), i32> {
-        assert_eq!(interface, 7);
-        if frame.len() < 14 {
-            return Err(libc::EINVAL);
-        }
-        self.sent.lock().unwrap().push(frame.to_vec());
-        Ok(())
-    }
-    fn watch_frames(&self, _interface: u32, watch: bool) -> Result<(), i32> {
-        self.watched.store(watch.into(), Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-#[derive(Default)]
-struct InOrder(Mutex<BTreeSet<u32>>);
-
-impl Numbers for InOrder {
-    fn take(&self) -> Result<Qpn, Error> {
-        let mut taken = self.0.lock().unwrap();
-        let next = (0x100..).find(|n| !taken.contains(n)).unwrap();
-        taken.insert(next);
-        Ok(Qpn::new(next))
-    }
-    fn give(&self, qpn: Qpn) {
-        self.0.lock().unwrap().remove(&qpn.get());
-    }
-}
-
-struct Nobody;
-impl Signal for Nobody {
-    fn signal(&self) {}
-    fn take_back(&self) {}
-}
 
 /// A device, and memory of which each receive gets 256 bytes.
 struct Bench {
@@ -98,24 +26,13 @@ struct Bench {
     now: Instant,
 }
 
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const SLOT: usize = 256;
 
 // The tests' own clock is wherever a clock happens to stand.
 #[allow(clippy::disallowed_methods)]
 fn bench() -> Bench {
     let world = Arc::new(Kept::default());
-    let config = DeviceConfig {
-        id: DeviceId(0),
-        name: "raw".to_owned(),
-        transport: Transport::Roce,
-        guid: Guid(1),
-        interface: 7,
-        interface_name: "raw0".to_owned(),
-        mac: MAC,
-    };
-    let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids: GidTable::default() };
-    let device = Device::new(config, port, world.clone(), Arc::new(InOrder::default()));
+    let device = kit::device(world.clone());
     let pd = Arc::new(device.alloc_pd().unwrap());
     let memory = Buffer::new(&pd, 64 * SLOT, 0x1000, Access::LOCAL_WRITE).unwrap();
     let events = AsyncEventQueue::new(Box::new(Nobody));

@@ -101,3 +101,75 @@ impl Drop for Buffer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::time::Instant;
+
+    use transport::op::Bind;
+    use transport::{Memory, Remote, TxBatch};
+    use wire::{Guid, Mtu, Qpn};
+
+    use super::super::{Access, WindowType};
+    use super::*;
+    use crate::device::Port;
+    use crate::{
+        Device, DeviceConfig, DeviceId, Frames, GidTable, Link, Numbers, Path, Persist, Platform, Transport,
+    };
+
+    struct Nowhere;
+    impl Link for Nowhere {
+        fn send(&self, _: &Path, _: &mut TxBatch) {}
+        fn join(&self, _: u32, _: IpAddr) -> Result<(), i32> {
+            Ok(())
+        }
+        fn leave(&self, _: u32, _: IpAddr) {}
+    }
+    impl Frames for Nowhere {}
+    impl Platform for Nowhere {
+        fn wake_at(&self, _: Instant) {}
+        fn fill_random(&self, bytes: &mut [u8]) {
+            bytes.fill(0x5a);
+        }
+        fn persist(&self, _: Persist) {}
+    }
+    impl Numbers for Nowhere {
+        fn take(&self) -> Result<Qpn, Error> {
+            Err(Error::Limit("queue pairs"))
+        }
+        fn give(&self, _: Qpn) {}
+    }
+
+    fn domain() -> Arc<Pd> {
+        let config = DeviceConfig {
+            id: DeviceId(0),
+            name: "none".to_owned(),
+            transport: Transport::Roce,
+            guid: Guid(1),
+            interface: 1,
+            interface_name: "none0".to_owned(),
+            mac: [2, 0, 0, 0, 0, 1],
+        };
+        let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids: GidTable::default() };
+        Arc::new(Device::new(config, port, Arc::new(Nowhere), Arc::new(Nowhere)).alloc_pd().unwrap())
+    }
+
+    #[test]
+    fn a_window_keeps_the_bytes_of_a_buffer_that_is_dropped() {
+        let pd = domain();
+        let buffer = Buffer::new(&pd, 64, 0x1000, Access::LOCAL_WRITE | Access::MW_BIND).unwrap();
+        buffer.write(0, &[7; 64]);
+        let mw = pd.alloc_window(WindowType::One).unwrap();
+        let key = pd.window_key(mw);
+        let view = pd.device.memory.view(pd.id, Access::REMOTE_READ);
+        let access = Access::REMOTE_READ;
+        let bind = Bind { window: mw.name(), key, region: buffer.key(), addr: 0x1000, length: 64, access };
+        view.bind(&bind).unwrap();
+        drop(buffer);
+        let mut byte = [0];
+        view.read(Remote { addr: 0x1000, length: 1, rkey: key }, 0, &mut byte).unwrap();
+        assert_eq!(byte, [7]);
+        pd.free_window(mw).unwrap();
+    }
+}

@@ -1,10 +1,9 @@
 //! Registered memory: the table of regions and the only code that touches what they name.
 //!
-//! No slice is ever formed over registered memory: the program, other threads and peers change it at will. Bytes move
+//! No slice of plain bytes is ever formed over registered memory: the program, other threads and peers change it at will. Bytes move
 //! by raw copies between it and buffers of our own.
 //!
-//! A region is a slot of a table that lies in one block of plain atomics, ready to be placed in shared memory, so that
-//! another process of this host can run the same checks and copy by itself:
+//! A region is a slot of a table, one block of plain atomics:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -23,7 +22,17 @@
 //! | 60..64 | reserved |
 //!
 //! Whoever copies counts itself in, then reads the key; whoever deregisters clears the key, then waits for the count:
-//! one of the two sees the other.
+//! one of the two sees the other. The block is this process's own. Before another process could check and copy by itself it would have to
+//! lie in shared memory, and the count be one for each process: who dies while it copies would leave a single count up for ever.
+//!
+//! | file | story |
+//! |---|---|
+//! | [`pd`], [`buffer`] | protection domains, through which all is registered; memory that belongs to its registration |
+//! | `table`, `slot`, `free` | registration and its end; a slot, and which are free |
+//! | `view`, `copy` | what a queue pair sees of the table, each range checked, then copied |
+//! | `window`, `rereg`, `flush` | memory windows; regions that change; FLUSH |
+//! | [`dm`] | device memory |
+//! | `pages`, `guard` | pages brought in at registration; instructions that fail where memory faults |
 
 pub mod buffer;
 mod copy;

@@ -10,7 +10,7 @@ use wire::{Qkey, Qpn};
 use crate::qp::post::Sender;
 use crate::{AddressVector, Error, Path, Pd, PostError, Qp, QpType};
 
-/// An address handle.
+/// An address handle. It keeps its domain.
 #[derive(Clone, Debug)]
 pub struct Ah {
     pd: Arc<Pd>,

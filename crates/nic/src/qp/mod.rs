@@ -3,6 +3,19 @@
 //!
 //! A step of a queue pair is always the same: lock it, [`Inner::split`] it into its engine and what the engine may use, let the engine
 //! work, and settle: what the engine has to send leaves, and the lock is released.
+//!
+//! | files | story |
+//! |---|---|
+//! | [`post`], `receive` | send requests; receive requests and the packets of the peer |
+//! | `modify`, [`attr`] | the states and the way between them; attributes, and which of them a transition takes |
+//! | `settle`, `schedule`, `turns`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
+//! | `engine`, `engine_context` | the engine of each transport, and what it may use of its queue pair |
+//! | `carrier`, `source_port`, `flow_priming` | what messages travel on |
+//! | `ud`, [`ah`], `multicast` | datagrams: without a peer, to address handles, to groups |
+//! | [`raw_packet`] | whole Ethernet frames, and the rules that steer them |
+//! | `xrc`, [`xrcd`] | XRC targets; XRC domains |
+//! | `flush`, `rendezvous` | work beside the engine: FLUSH to persistence, the READ of a tag that matched |
+//! | `scratch` | what a thread builds packets and frames in |
 
 pub mod ah;
 pub mod attr;
@@ -12,7 +25,6 @@ pub(crate) mod engine;
 pub(crate) mod engine_context;
 mod flow_priming;
 mod flush;
-mod frames;
 mod modify;
 mod multicast;
 pub mod post;
@@ -23,7 +35,6 @@ mod schedule;
 pub(crate) mod scratch;
 mod settle;
 pub(crate) mod source_port;
-mod steer;
 pub(crate) mod turns;
 pub(crate) mod ud;
 mod xrc;
@@ -41,6 +52,7 @@ use crate::cq::counter::{CompletionCounter, Counted};
 use crate::cq::{Cq, Note};
 use crate::device::Device;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
+use crate::error::in_range;
 use crate::memory::pd::Pd;
 use crate::qp::attr::{QpAttr, QpState, QpType};
 use crate::qp::carrier::Carrier;
@@ -106,30 +118,31 @@ pub struct Qp {
     pub handles: AtomicU32,
 }
 
+/// What the lock of a queue pair protects; nobody outside of this folder sees it.
 #[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) engine: Engine,
-    pub(crate) receives: VecDeque<RecvWr>,
+struct Inner {
+    engine: Engine,
+    receives: VecDeque<RecvWr>,
     state: QpState,
-    pub(crate) attr: QpAttr,
-    pub(crate) carrier: Carrier,
+    attr: QpAttr,
+    carrier: Carrier,
     /// The program waits for IBV_EVENT_SQ_DRAINED.
     drain_awaited: bool,
     /// What the device's timers hold for this queue pair.
-    pub(crate) timer: Option<Instant>,
+    timer: Option<Instant>,
     /// The device's queue of turns holds it.
-    pub(crate) waits_for_turn: bool,
+    waits_for_turn: bool,
     /// To be told when the lock is released.
-    pub(crate) notes: Vec<Note>,
+    notes: Vec<Note>,
     /// The completion counters it counts into, where there are some.
-    pub(crate) counted: Option<Box<Counted>>,
-    pub(crate) destroyed: bool,
+    counted: Option<Box<Counted>>,
+    destroyed: bool,
     /// The device knows that an ACK may be held back here.
     listed: bool,
     /// FLUSHes begun that take long, and resets: tells the latest from those before.
-    pub(crate) flushes: u32,
+    flushes: u32,
     /// A rendezvous that was matched just now.
-    pub(crate) fetch: Option<Box<Rendezvous>>,
+    fetch: Option<Box<Rendezvous>>,
 }
 
 impl Subject for Qp {
@@ -143,8 +156,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `Invalid`: sizes beyond the device's, queues that do not fit the kind, another device's domain. `Limit`: no number is left.
-    /// `System`: the world has no frames for a raw packet queue pair.
+    /// `OutOfRange`: sizes beyond the device's. `Invalid`: queues that do not fit the kind, another device's domain. `Limit`: no
+    /// number is left. `System`: the world has no frames for a raw packet queue pair.
     pub fn create(device: &Arc<Device>, pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>, Error> {
         match init.kind {
             QpType::XrcRecv => Err(Error::Invalid("an XRC target is made in an XRC domain")),
@@ -171,15 +184,11 @@ impl Qp {
             return Err(Error::Invalid("the protection domain is of another device"));
         }
         let cap = &init.cap;
-        if cap.max_send_wr > limits::MAX_QP_WR || cap.max_recv_wr > limits::MAX_QP_WR {
-            return Err(Error::Invalid("more work requests than max_qp_wr"));
-        }
-        if cap.max_send_sge > limits::MAX_SGE || cap.max_recv_sge > limits::MAX_SGE {
-            return Err(Error::Invalid("more scatter/gather elements than max_sge"));
-        }
-        if cap.max_inline_data > limits::MAX_INLINE {
-            return Err(Error::Invalid("more inline data than the device takes"));
-        }
+        in_range("max_send_wr", cap.max_send_wr, 0_u32, limits::MAX_QP_WR)?;
+        in_range("max_recv_wr", cap.max_recv_wr, 0_u32, limits::MAX_QP_WR)?;
+        in_range("max_send_sge", cap.max_send_sge, 0_u32, limits::MAX_SGE)?;
+        in_range("max_recv_sge", cap.max_recv_sge, 0_u32, limits::MAX_SGE)?;
+        in_range("max_inline_data", cap.max_inline_data, 0_u32, limits::MAX_INLINE)?;
         let kind = init.kind;
         if kind == QpType::RawPacket {
             device.frames.open_frames(device.config.interface).map_err(Error::System)?;
@@ -317,7 +326,7 @@ impl Qp {
         Some(Note::Async(self.init.events.clone(), event))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -43,7 +43,12 @@ impl Sender<'_> {
         requests.iter().zip(to?).try_for_each(|(r, to)| self.post_to(r.wr.clone(), to, r.srq))
     }
 
-    /// Takes a request of a connected queue pair, or says why not; those before it stay posted.
+    /// Takes a request of a connected or raw packet queue pair, or says why not; those before it stay posted.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::Invalid`] for a state that does not send, an operation that the transport service has not, more elements or inline
+    /// bytes than the queue pair was made for, and queue pairs over tag-matching queues; [`PostError::Full`] at `max_send_wr`.
     pub fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
         self.post_to_srq(wr, 0)
     }

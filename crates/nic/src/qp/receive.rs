@@ -14,7 +14,12 @@ use crate::qp::Qp;
 use crate::qp::attr::{QpState, QpType};
 
 impl Qp {
-    /// Posts receive requests one by one through `post`.
+    /// `ibv_post_recv`: posts one receive request; in the error state it is flushed at once.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::Invalid`] where the queue pair has no receive queue of its own, in state Reset, and for more elements than
+    /// `max_recv_sge`; [`PostError::Full`] at `max_recv_wr`.
     pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
         if self.spread.get().is_some() {
             return Err(PostError::Invalid("the queue pair takes its receives from work queues"));

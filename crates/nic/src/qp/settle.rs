@@ -15,7 +15,7 @@ use crate::qp::{Inner, Qp};
 impl Qp {
     /// What follows every step of the engine: packets leave, an engine that failed takes the queue pair with it, the timer
     /// is set, a turn asked for, then everything is unlocked and told.
-    pub(crate) fn settle(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
+    pub(super) fn settle(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
         if inner.destroyed {
             return;
         }
@@ -39,7 +39,7 @@ impl Qp {
     }
 
     /// Unlocks, then tells what there is to tell.
-    pub(crate) fn unlock(&self, mut inner: MutexGuard<'_, Inner>) {
+    pub(super) fn unlock(&self, mut inner: MutexGuard<'_, Inner>) {
         if inner.notes.is_empty() {
             return;
         }

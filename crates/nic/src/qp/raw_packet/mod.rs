@@ -2,6 +2,9 @@
 //! a receive gets. What comes in finds its queue pair by the rules of [`crate::steering::flow`]; one that is made over an indirection
 //! table spreads its frames over work queues ([`crate::steering::rss`]).
 
+mod frames;
+mod steer;
+
 use std::collections::VecDeque;
 
 use transport::execute::{Datagram, Ends, Inbound, Refusal};

@@ -1,0 +1,103 @@
+//! A device without a world: packets are lost, frames kept, numbers come in order, randomness counts up.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use nic::device::Port;
+use nic::{
+    Device, DeviceConfig, DeviceId, Error, Frames, GidTable, Link, Numbers, Path, Persist, Platform, Signal,
+    Transport,
+};
+use transport::TxBatch;
+use wire::{Guid, Mtu, Qpn};
+
+/// A link that keeps the frames, and says no to those below 14 bytes.
+#[derive(Default)]
+pub struct Kept {
+    pub sent: Mutex<Vec<Vec<u8>>>,
+    pub open: AtomicU32,
+    pub watched: AtomicU32,
+    random: AtomicU32,
+}
+
+impl Link for Kept {
+    fn send(&self, _path: &Path, _batch: &mut TxBatch) {}
+    fn join(&self, _interface: u32, _group: IpAddr) -> Result<(), i32> {
+        Err(libc::ENODEV)
+    }
+    fn leave(&self, _interface: u32, _group: IpAddr) {}
+}
+
+impl Platform for Kept {
+    fn persist(&self, _work: Persist) {}
+    fn wake_at(&self, _at: Instant) {}
+    fn fill_random(&self, bytes: &mut [u8]) {
+        let next = self.random.fetch_add(0x0101, Ordering::Relaxed).to_ne_bytes();
+        bytes.iter_mut().zip(next.iter().cycle()).for_each(|(to, from)| *to = *from);
+    }
+}
+
+impl Frames for Kept {
+    fn open_frames(&self, _interface: u32) -> Result<(), i32> {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+    fn close_frames(&self, _interface: u32) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+    fn send_frame(&self, interface: u32, frame: &[u8]) -> Result<(), i32> {
+        assert_eq!(interface, 7);
+        if frame.len() < 14 {
+            return Err(libc::EINVAL);
+        }
+        self.sent.lock().unwrap().push(frame.to_vec());
+        Ok(())
+    }
+    fn watch_frames(&self, _interface: u32, watch: bool) -> Result<(), i32> {
+        self.watched.store(watch.into(), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+pub struct InOrder(Mutex<BTreeSet<u32>>);
+
+impl Numbers for InOrder {
+    fn take(&self) -> Result<Qpn, Error> {
+        let mut taken = self.0.lock().unwrap();
+        let next = (0x100..).find(|n| !taken.contains(n)).unwrap();
+        taken.insert(next);
+        Ok(Qpn::new(next))
+    }
+    fn give(&self, qpn: Qpn) {
+        self.0.lock().unwrap().remove(&qpn.get());
+    }
+}
+
+pub struct Nobody;
+impl Signal for Nobody {
+    fn signal(&self) {}
+    fn take_back(&self) {}
+}
+
+pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+/// A device on an interface of that world.
+pub fn device(world: Arc<Kept>) -> Arc<Device> {
+    let config = DeviceConfig {
+        id: DeviceId(0),
+        name: "raw".to_owned(),
+        transport: Transport::Roce,
+        guid: Guid(1),
+        interface: 7,
+        interface_name: "raw0".to_owned(),
+        mac: MAC,
+    };
+    let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids: GidTable::default() };
+    Device::new(config, port, world, Arc::new(InOrder::default()))
+}
