@@ -1,6 +1,7 @@
 //! iproute2's `rdma` command (rdma-link(8), rdma-dev(8)) for programs that run on Verbena: `rdma link show` and `rdma dev show`
 //! tell of Verbena's devices in iproute2's words; everything else goes to the system's command.
 
+use std::borrow::Cow;
 use std::env;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -12,6 +13,7 @@ use std::process::{Command, ExitCode};
 use nic::DeviceConfig;
 use nic::device::Port;
 use nic::device::port::{CAPABILITIES, FIRMWARE, PhysState, PortState};
+use serde_json::{Map, Value};
 
 use crate::{devices, sysfs};
 
@@ -126,24 +128,21 @@ impl Question {
             Object::Link => link_fields(config, port, self.details),
         });
         match (self.json, self.object) {
-            (true, _) => json(&fields.collect::<Vec<_>>(), self.pretty),
+            (true, _) => {
+                let all: Value = fields.collect();
+                if self.pretty { format!("{all:#}\n") } else { format!("{all}\n") }
+            }
             (false, Object::Device) => fields.map(|f| device_line(&f)).collect(),
             (false, Object::Link) => fields.map(|f| link_line(&f, self.details)).collect(),
         }
     }
 }
 
-/// A value of an answer.
-enum Value {
-    Number(u32),
-    Text(String),
-    List(Vec<&'static str>),
-}
+/// What is told of a device or a link, in iproute2's order.
+type Fields = Map<String, Value>;
 
-type Fields = Vec<(&'static str, Value)>;
-
-fn text(text: impl Into<String>) -> Value {
-    Value::Text(text.into())
+fn fields<const N: usize>(fields: [(&str, Value); N]) -> Fields {
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn link_fields(config: &DeviceConfig, port: &Port, details: bool) -> Fields {
@@ -155,45 +154,47 @@ fn link_fields(config: &DeviceConfig, port: &Port, details: bool) -> Fields {
         PhysState::Disabled => "DISABLED",
         PhysState::LinkUp => "LINK_UP",
     };
-    let mut fields = vec![
-        ("ifindex", Value::Number(config.interface)),
-        ("ifname", text(&config.name)),
-        ("port", Value::Number(1)),
-        ("state", text(state)),
-        ("physical_state", text(phys)),
-        ("netdev", text(&config.interface_name)),
-        ("netdev_index", Value::Number(config.interface)),
-    ];
+    let mut fields = fields([
+        ("ifindex", config.interface.into()),
+        ("ifname", config.name.as_str().into()),
+        ("port", 1.into()),
+        ("state", state.into()),
+        ("physical_state", phys.into()),
+        ("netdev", config.interface_name.as_str().into()),
+        ("netdev_index", config.interface.into()),
+    ]);
     if details {
         let names = CAPABILITY_NAMES.iter().filter(|(bit, _)| CAPABILITIES & bit != 0).map(|(_, name)| *name);
-        fields.push(("caps", Value::List(names.collect())));
+        fields.insert("caps".to_owned(), names.collect());
     }
     fields
 }
 
 fn device_fields(config: &DeviceConfig) -> Fields {
-    vec![
-        ("ifindex", Value::Number(config.interface)),
-        ("ifname", text(&config.name)),
-        ("node_type", text("ca")),
-        ("fw", text(FIRMWARE)),
-        ("node_guid", text(sysfs::guid(config.guid))),
-        ("sys_image_guid", text(sysfs::guid(config.guid))),
-    ]
+    fields([
+        ("ifindex", config.interface.into()),
+        ("ifname", config.name.as_str().into()),
+        ("node_type", "ca".into()),
+        ("fw", FIRMWARE.into()),
+        ("node_guid", sysfs::guid(config.guid).into()),
+        ("sys_image_guid", sysfs::guid(config.guid).into()),
+    ])
 }
 
 /// `link rxe_lo/1 state ACTIVE physical_state LINK_UP netdev lo `.
 fn link_line(fields: &Fields, details: bool) -> String {
     let mut line = String::from("link ");
     for (name, value) in fields {
-        match (*name, value) {
+        match (name.as_str(), value) {
             ("ifindex", _) => {}
             ("netdev_index", _) if !details => {}
-            ("ifname", Value::Text(value)) => _ = write!(line, "{value}/"),
-            ("port", Value::Number(value)) => _ = write!(line, "{value} "),
-            (name, Value::Number(value)) => _ = write!(line, "{name} {value} "),
-            (name, Value::Text(value)) => _ = write!(line, "{name} {value} "),
-            (name, Value::List(values)) => _ = write!(line, "\n    {name}: <{}>", values.join(", ")),
+            ("ifname", value) => _ = write!(line, "{}/", plain(value)),
+            ("port", value) => _ = write!(line, "{} ", plain(value)),
+            (name, Value::Array(values)) => {
+                let values: Vec<_> = values.iter().map(plain).collect();
+                _ = write!(line, "\n    {name}: <{}>", values.join(", "));
+            }
+            (name, value) => _ = write!(line, "{name} {} ", plain(value)),
         }
     }
     line + "\n"
@@ -203,52 +204,17 @@ fn link_line(fields: &Fields, details: bool) -> String {
 fn device_line(fields: &Fields) -> String {
     let mut line = String::new();
     for (name, value) in fields {
-        match (*name, value) {
-            ("ifindex", Value::Number(value)) => _ = write!(line, "{value}: "),
-            ("ifname", Value::Text(value)) => _ = write!(line, "{value}: "),
-            (name, Value::Text(value)) => _ = write!(line, "{name} {value} "),
-            _ => {}
+        match name.as_str() {
+            "ifindex" | "ifname" => _ = write!(line, "{}: ", plain(value)),
+            name => _ = write!(line, "{name} {} ", plain(value)),
         }
     }
     line + "\n"
 }
 
-/// An array of objects on one line, or with a line for each member.
-fn json(objects: &[Fields], pretty: bool) -> String {
-    let (open, between, gap, close) =
-        if pretty { ("[ {\n        ", ",\n        ", ": ", "\n    } ]\n") } else { ("[{", ",", ":", "}]\n") };
-    let next = if pretty { "\n    },{\n        " } else { "},{" };
-    if objects.is_empty() {
-        return "[]\n".to_owned();
-    }
-    let members = objects.iter().map(|fields| {
-        let members = fields.iter().map(|(name, value)| format!("\"{name}\"{gap}{}", json_value(value)));
-        members.collect::<Vec<_>>().join(between)
-    });
-    format!("{open}{}{close}", members.collect::<Vec<_>>().join(next))
-}
-
-fn json_value(value: &Value) -> String {
-    match value {
-        Value::Number(number) => number.to_string(),
-        Value::Text(text) => json_string(text),
-        Value::List(list) => {
-            format!("[{}]", list.iter().map(|t| json_string(t)).collect::<Vec<_>>().join(","))
-        }
-    }
-}
-
-/// RFC 8259 §7.
-fn json_string(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if c < ' ' => _ = write!(quoted, "\\u{:04x}", c as u32),
-            c => quoted.push(c),
-        }
-    }
-    quoted + "\""
+/// A value as it stands in a line: text without quotes.
+fn plain(value: &Value) -> Cow<'_, str> {
+    value.as_str().map_or_else(|| value.to_string().into(), Cow::from)
 }
 
 #[cfg(test)]
@@ -320,6 +286,19 @@ mod tests {
 
     #[test]
     fn a_name_with_quotes_stays_one_string() {
-        assert_eq!(json_string("a\"b\\c\n"), "\"a\\\"b\\\\c\\u000a\"");
+        let mut devices = devices();
+        devices[0].0.name = "a\"b\\c\n".to_owned();
+        let question = ask("dev -j").unwrap();
+        let answer = question.answer(&question.chosen(&devices).unwrap());
+        assert!(answer.contains(r#""ifname":"a\"b\\c\n","#), "{answer}");
+    }
+
+    #[test]
+    fn a_pretty_answer_says_the_same() {
+        let (pretty, plain) = (answer("link -jpd"), answer("link -jd"));
+        assert_ne!(pretty, plain);
+        let same = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        assert_eq!(same(&pretty), same(&plain));
+        assert_eq!(same(&plain)[0]["caps"][0], "CM");
     }
 }
