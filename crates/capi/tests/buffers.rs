@@ -204,10 +204,10 @@ fn a_file_of_sysfs_is_read_without_its_newline() {
     let c_dir = CString::new(dir.to_str().unwrap()).unwrap();
     let read = |name: &str, size: usize| {
         let name = CString::new(name).unwrap();
-        let mut buf = [b'x'.cast_signed(); 16];
-        let len =
-            unsafe { device::ibv_read_sysfs_file(c_dir.as_ptr(), name.as_ptr(), buf.as_mut_ptr(), size) };
-        (len, buf.map(i8::cast_unsigned)[..6].to_vec())
+        let mut buf = [b'x'; 16];
+        let to = buf.as_mut_ptr().cast();
+        let len = unsafe { device::ibv_read_sysfs_file(c_dir.as_ptr(), name.as_ptr(), to, size) };
+        (len, buf[..6].to_vec())
     };
     assert_eq!(read("lines", 16), (4, b"four\0\0".to_vec()));
     assert_eq!(read("lines", 5), (4, b"four\0x".to_vec()));

@@ -77,7 +77,7 @@ fn make(instance: &Arc<Instance>, index: usize, nic: Arc<nic::Device>) -> usize 
 fn copy(text: &str, to: &mut [c_char]) {
     // The last byte stays zero.
     for (t, b) in to.iter_mut().rev().skip(1).rev().zip(text.bytes()) {
-        *t = b.cast_signed();
+        *t = c_char::from_ne_bytes([b]);
     }
 }
 

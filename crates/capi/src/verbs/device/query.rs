@@ -1,6 +1,6 @@
 //! What devices and ports are (ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3), ibv_query_pkey(3)).
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use abi::verbs::{
@@ -30,7 +30,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     // SAFETY: integers only.
     let mut a: ibv_device_attr = unsafe { std::mem::zeroed() };
     for (to, byte) in a.fw_ver.iter_mut().zip(port::FIRMWARE.bytes()) {
-        *to = byte.cast_signed();
+        *to = c_char::from_ne_bytes([byte]);
     }
     a.node_guid = context.nic.config.guid.0.to_be();
     a.sys_image_guid = a.node_guid;
