@@ -1,24 +1,11 @@
 //! docs/historic-bugs.md names tests that are there.
 
-use std::path::Path;
+mod support;
 
-/// The words in backticks of a line.
-fn quoted(line: &str) -> impl Iterator<Item = &str> {
-    line.split('`').skip(1).step_by(2)
-}
-
-/// Whether a source file has a test of this name.
-fn has_test(source: &str, name: &str) -> bool {
-    let Some((before, _)) = source.split_once(&format!("fn {name}(")) else { return false };
-    let attributes = before.rsplit('}').next().unwrap_or(before);
-    attributes.contains("#[test]")
-}
+use support::{has_test, quoted, read};
 
 #[test]
 fn every_test_that_the_table_of_historic_bugs_names_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let read =
-        |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
     let document = read("docs/historic-bugs.md");
     let (bugs, scenarios) =
         document.split_once("| scenario |").expect("a table of bugs, then one of scenarios");

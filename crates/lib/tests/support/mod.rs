@@ -1,0 +1,60 @@
+//! What tests of documents have in common: the tree, its sources, words in backticks.
+#![allow(dead_code, reason = "each test takes a part")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The top of the tree.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A file of the tree, by its path from the top.
+pub fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// The words in backticks of a line.
+pub fn quoted(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+/// Whether a source file has a test of this name.
+pub fn has_test(source: &str, name: &str) -> bool {
+    source.match_indices(&format!("fn {name}(")).any(|(at, _)| {
+        let before = &source[..at];
+        let attributes = before.rsplit('}').next().unwrap_or(before);
+        attributes.contains("#[test]")
+    })
+}
+
+/// The Rust sources of a crate, tests among them, each with its path below the crate's folder.
+pub type Sources = Vec<(PathBuf, String)>;
+
+/// The crates by the names that documents use, which are those of their folders; `fuzz` is the fuzzers' harness.
+pub fn crates() -> BTreeMap<String, Sources> {
+    let folders = fs::read_dir(root().join("crates")).expect("the crates");
+    let mut all: BTreeMap<String, Sources> = folders
+        .map(|entry| entry.expect("an entry"))
+        .map(|entry| (entry.file_name().into_string().expect("a name"), sources_below(&entry.path())))
+        .collect();
+    all.insert("fuzz".to_owned(), sources_below(&root().join("fuzz/harness")));
+    all
+}
+
+fn sources_below(folder: &Path) -> Sources {
+    let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(at) = folders.pop() {
+        for entry in fs::read_dir(&at).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = fs::read_to_string(&path).expect("a source");
+                found.push((path.strip_prefix(folder).expect("below it").to_owned(), text));
+            }
+        }
+    }
+    found
+}
