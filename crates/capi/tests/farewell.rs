@@ -1,6 +1,8 @@
 //! What was delivered before the end of a connection completes as delivered, between processes that share an address.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
+#[path = "support/alone.rs"]
+mod alone;
 #[path = "support/cm.rs"]
 mod cm;
 mod support;
@@ -12,6 +14,7 @@ use abi::cma::*;
 use abi::verbs::*;
 use capi::cma::{channel, connect};
 
+use alone::alone;
 use cm::*;
 use support::{errno, in_a_child};
 
@@ -114,6 +117,8 @@ impl Server {
 
 #[test]
 fn a_message_completes_as_delivered_though_its_receiver_disconnects_and_exits_at_once() {
+    // A process that is killed takes with it what others wait for: other tests kill some.
+    alone!();
     let theirs = channel();
     let (listener, port) = listener(theirs, RDMA_PS_TCP, 4);
     let clients = std::thread::spawn(move || (0..ROUNDS).filter(|_| in_a_child(|| client(port))).count());
