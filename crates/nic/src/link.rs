@@ -91,7 +91,10 @@ pub trait Platform: Send + Sync + 'static {
 }
 
 /// Work that waits for storage: memory that shall lie on it before a peer is answered (FLUSH, IBA annex A19).
-pub struct Persist(Box<dyn FnOnce(&mut dyn FnMut() -> Instant) + Send>);
+pub struct Persist(Box<Work>);
+
+/// Waits, then asks for the time.
+type Work = dyn FnOnce(&mut dyn FnMut() -> Instant) + Send;
 
 impl Persist {
     /// `work` waits, then asks for the time.
