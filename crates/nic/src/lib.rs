@@ -39,14 +39,14 @@
 //!
 //! # Locks
 //!
-//! In the order in which one may be taken while another is held:
+//! Each has its place in the order of all locks, [`locks::Rank`], which debug builds assert. The adapter's part of it:
 //!
-//! 1. the registries that call the world, groups and flow rules (never with a queue pair's lock held);
+//! 1. XRC domains by name; the registries that call the world, groups and flow rules (never with a queue pair's lock held);
 //! 2. a queue pair, or a work queue: one at a time, never two;
-//! 3. a tag list, then the receives of its shared receive queue, and the list of an XRC domain;
+//! 3. the table of queue pairs, shared receive queues by number, a tag list, then the receives of its shared receive queue;
 //! 4. a completion queue;
-//! 5. the leaves, under which no other is taken: channels and event queues, timers, turns, delayed ACKs, windows of destinations, the
-//!    binding of memory windows, free slots, the table of queue pairs.
+//! 5. the leaves, under which no other of the adapter's is taken: binding of memory windows, free slots, congestion windows, delayed
+//!    ACKs, turns, timers, moderated completion queues, listeners, channels and event queues.
 //!
 //! [`Signal`]s are called under the lock of their queue. Completion events and asynchronous events are told when queue pairs, shared
 //! receive queues and completion queues are unlocked (`cq::Note`). [`Link::send`] is called under a queue pair's lock.

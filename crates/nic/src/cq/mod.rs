@@ -6,9 +6,10 @@ pub mod moderation;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use locks::{Mutex, MutexGuard, Rank};
 use transport::op::{Completion, Status};
 
 use crate::cq::moderation::{Moderated, Moderation};
@@ -189,7 +190,7 @@ impl Cq {
         let state = State { capacity: cqe as usize, ..State::default() };
         Ok(Arc::new_cyclic(|me| Cq {
             me: me.clone(),
-            state: Mutex::new(state),
+            state: Mutex::new(Rank::Cq, state),
             len: AtomicUsize::new(0),
             channel,
             events,
@@ -254,7 +255,7 @@ impl Cq {
         self.release(self.lock());
     }
     /// Sends the event that is held back, if there is one.
-    fn release(&self, mut state: std::sync::MutexGuard<'_, State>) {
+    fn release(&self, mut state: MutexGuard<'_, State>) {
         if std::mem::take(&mut state.held_back) == 0 {
             return;
         }
@@ -350,8 +351,8 @@ impl Cq {
     pub fn is_overrun(&self) -> bool {
         self.lock().overrun
     }
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 }
 

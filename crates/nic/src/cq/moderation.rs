@@ -1,8 +1,10 @@
 //! Completion events held back (ibv_modify_cq(3)), and the list of the queues that hold one, which is looked through when the
 //! time has come.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
+
+use locks::{Mutex, Rank};
 
 use crate::{Cq, Platform};
 
@@ -30,24 +32,24 @@ impl std::fmt::Debug for Moderated {
 impl Moderated {
     /// None yet.
     pub(crate) fn new(platform: Arc<dyn Platform>) -> Moderated {
-        Moderated { queues: Mutex::default(), platform }
+        Moderated { queues: Mutex::new(Rank::ModeratedCqs, Vec::new()), platform }
     }
 
     /// A completion queue holds an event back until then.
     pub(crate) fn add(&self, at: Instant, cq: &Arc<Cq>) {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner).push((at, Arc::downgrade(cq)));
+        self.queues.lock().push((at, Arc::downgrade(cq)));
         self.platform.wake_at(at);
     }
 
     /// When [`Moderated::expire`] wants to be called.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = self.queues.lock();
         queues.iter().map(|(at, _)| *at).min()
     }
 
     /// Sends the events that were held back long enough.
     pub(crate) fn expire(&self, now: Instant) {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock();
         if queues.is_empty() {
             return;
         }

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
+use locks::{Mutex, Rank};
 use transport::CongestionWindow;
 use transport::pacing::Pace;
 use transport::ud::Taken;
@@ -154,8 +155,8 @@ impl Adapter {
             numbers,
             port: ArcSwap::from_pointee(port),
             aliases: ArcSwap::default(),
-            opened: Mutex::default(),
-            windows: Mutex::default(),
+            opened: Mutex::new(Rank::Listeners, Vec::new()),
+            windows: Mutex::new(Rank::CongestionWindows, BTreeMap::new()),
         })
     }
 
@@ -187,14 +188,14 @@ impl Adapter {
 
     /// Whoever opened it wants to be told what concerns the device or its port.
     pub fn tell(&self, events: &Arc<AsyncEventQueue>) {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = self.opened.lock();
         opened.retain(|e| e.strong_count() > 0);
         opened.push(Arc::downgrade(events));
     }
 
     /// Tells everybody who opened it.
     pub fn announce(&self, kind: EventKind, element: Element) {
-        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let opened = self.opened.lock().clone();
         let opened = opened.iter().filter_map(Weak::upgrade);
         opened.for_each(|e| e.push(AsyncEvent { kind, element: element.clone() }));
     }
@@ -240,7 +241,7 @@ impl Adapter {
 
     /// The window shared by all that is sent to `dest`.
     pub(crate) fn window(&self, dest: IpAddr) -> Arc<CongestionWindow> {
-        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut windows = self.windows.lock();
         if let Some(window) = windows.get(&dest).and_then(Weak::upgrade) {
             return window;
         }
@@ -271,13 +272,19 @@ impl Adapter {
 }
 
 /// The numbers of a device's shared receive queues.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SrqNumbers(Mutex<BTreeSet<u32>>);
+
+impl Default for SrqNumbers {
+    fn default() -> Self {
+        SrqNumbers(Mutex::new(Rank::Srqs, BTreeSet::new()))
+    }
+}
 
 impl SrqNumbers {
     /// One that nobody has, and nobody can foresee as far as `random` can not be.
     pub fn take(&self, random: impl Fn() -> u32) -> Result<u32, Error> {
-        let mut numbers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut numbers = self.0.lock();
         if numbers.len() >= limits::MAX_SRQ as usize {
             return Err(Error::Limit("shared receive queues"));
         }
@@ -291,7 +298,7 @@ impl SrqNumbers {
     }
     /// It is free again.
     pub fn give(&self, number: u32) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        self.0.lock().remove(&number);
     }
 }
 

@@ -1,7 +1,8 @@
 //! A queue of events with somebody to tell: what is in the queue and what was signalled never differ.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use locks::{Mutex, MutexGuard, Rank};
 
 use crate::Signal;
 
@@ -20,7 +21,7 @@ impl<T> std::fmt::Debug for EventQueue<T> {
 impl<T> EventQueue<T> {
     /// An empty queue whose owner is told by `signal`, once an event.
     pub fn new(signal: Box<dyn Signal>) -> EventQueue<T> {
-        EventQueue { queue: Mutex::new(VecDeque::new()), signal }
+        EventQueue { queue: Mutex::new(Rank::EventQueue, VecDeque::new()), signal }
     }
     /// Adds an event and signals.
     pub fn push(&self, event: T) {
@@ -49,6 +50,6 @@ impl<T> EventQueue<T> {
         gone
     }
     fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }

@@ -11,10 +11,11 @@ pub(crate) mod timers;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
+use locks::{Rank, RwLock};
 use transport::rc::Hold;
 use wire::Qpn;
 use wire::roce::Packet;
@@ -74,7 +75,7 @@ impl Device {
     ) -> Arc<Device> {
         Arc::new(Device {
             adapter: Adapter::new(config, port, world, numbers),
-            qps: RwLock::default(),
+            qps: RwLock::new(Rank::Qps, BTreeMap::new()),
             timers: Timers::default(),
             turns: Turns::default(),
             delayed_acks: DelayedAcks::default(),
@@ -110,24 +111,24 @@ impl Device {
     }
 
     pub(crate) fn insert_qp(&self, qp: Arc<Qp>) {
-        self.qps.write().unwrap_or_else(PoisonError::into_inner).insert(qp.qpn().get(), qp);
+        self.qps.write().insert(qp.qpn().get(), qp);
     }
 
     /// Takes a queue pair off the device: packets for it are unknown from now on.
     pub(crate) fn remove_qp(&self, qpn: Qpn) {
-        if self.qps.write().unwrap_or_else(PoisonError::into_inner).remove(&qpn.get()).is_some() {
+        if self.qps.write().remove(&qpn.get()).is_some() {
             self.give_qpn(qpn);
         }
     }
 
     /// The queue pair of a number.
     pub fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
-        self.qps.read().unwrap_or_else(PoisonError::into_inner).get(&qpn.get()).cloned()
+        self.qps.read().get(&qpn.get()).cloned()
     }
 
     /// All queue pairs.
     pub fn qps(&self) -> Vec<Arc<Qp>> {
-        self.qps.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.qps.read().values().cloned().collect()
     }
 
     /// A packet whose ICRC is good, for one of our queue pairs; `source` and `dest` as on the wire.

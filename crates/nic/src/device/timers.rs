@@ -2,17 +2,23 @@
 //! deadline, and renews it when it fires, so that moving a deadline with every ACK costs nothing.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use locks::{Mutex, MutexGuard, Rank};
 use wire::Qpn;
 
 /// The shortest time that there is: what is not done now is due so much later.
 pub(crate) const MOMENT: Duration = Duration::from_nanos(1);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Timers {
     inner: Mutex<Entries>,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Timers { inner: Mutex::new(Rank::Timers, Entries::default()) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -64,7 +70,7 @@ impl Timers {
         first.map(|first| inner.rest_at.map_or(first, |rest_at| first.max(rest_at)))
     }
     fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 

@@ -1,15 +1,21 @@
 //! The slots that nobody has. A slot is half of a key, so which one comes next must not be foreseen either.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use locks::{Mutex, MutexGuard, Rank};
 
 use super::slot::SLOTS;
 use crate::Error;
 
 /// Slots free, in no order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Free {
     /// None until the first is asked for: most devices that a process knows it never registers memory with.
     slots: Mutex<Option<Vec<u16>>>,
+}
+
+impl Default for Free {
+    fn default() -> Self {
+        Free { slots: Mutex::new(Rank::FreeSlots, None) }
+    }
 }
 
 impl Free {
@@ -33,7 +39,7 @@ impl Free {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Vec<u16>>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.lock()
     }
 }
 

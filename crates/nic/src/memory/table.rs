@@ -2,9 +2,9 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
+use locks::{Mutex, Rank};
 use wire::Rkey;
 
 use super::free::Free;
@@ -46,7 +46,7 @@ impl Table {
         // SAFETY: the layout is not empty; all-zero bytes are valid atomics.
         let block = unsafe { alloc_zeroed(Self::layout()) };
         let Some(slots) = NonNull::new(block.cast::<Slot>()) else { handle_alloc_error(Self::layout()) };
-        Table { slots, free: Free::default(), binding: Mutex::default() }
+        Table { slots, free: Free::default(), binding: Mutex::new(Rank::Binding, ()) }
     }
 
     fn layout() -> Layout {

@@ -5,8 +5,8 @@
 //! (type 2B), and its user chooses the low 8 bits of its key.
 
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
 
+use locks::MutexGuard;
 use transport::op::{Bind, Fault};
 use wire::Rkey;
 
@@ -78,7 +78,7 @@ impl Table {
 
     /// Held while windows are bound or unbound and while regions are found free of windows.
     pub(super) fn binding(&self) -> MutexGuard<'_, ()> {
-        self.binding.lock().unwrap_or_else(PoisonError::into_inner)
+        self.binding.lock()
     }
 
     /// Takes a window's key back and waits until no copy uses it; `binding` is held.

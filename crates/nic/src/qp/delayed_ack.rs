@@ -1,8 +1,10 @@
 //! Queue pairs that may hold an ACK back for a request to leave with.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+use locks::{Mutex, MutexGuard, Rank};
 
 /// How long an ACK may wait where the program does nothing: far less than any peer waits for it.
 const HOLD: Duration = Duration::from_micros(200);
@@ -24,7 +26,10 @@ struct List<T> {
 
 impl<T> Default for DelayedAcks<T> {
     fn default() -> Self {
-        DelayedAcks { any: AtomicBool::new(false), list: Mutex::new(List { qps: Vec::new(), until: None }) }
+        DelayedAcks {
+            any: AtomicBool::new(false),
+            list: Mutex::new(Rank::DelayedAcks, List { qps: Vec::new(), until: None }),
+        }
     }
 }
 
@@ -64,11 +69,11 @@ impl<T> DelayedAcks<T> {
     }
     /// Visits those in the list if nobody has its lock.
     pub fn try_each(&self, mut each: impl FnMut(Arc<T>)) {
-        if let Ok(list) = self.list.try_lock() {
+        if let Some(list) = self.list.try_lock() {
             list.qps.iter().filter_map(Weak::upgrade).for_each(&mut each);
         }
     }
     fn lock(&self) -> MutexGuard<'_, List<T>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 }

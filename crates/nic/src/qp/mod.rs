@@ -42,9 +42,10 @@ pub mod xrcd;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+use locks::{Mutex, MutexGuard, Rank};
 use transport::op::RecvWr;
 use wire::Qpn;
 
@@ -205,22 +206,25 @@ impl Qp {
             pd: pd.clone(),
             init,
             xrcd,
-            inner: Mutex::new(Inner {
-                engine: Engine::new(kind, qpn, &device.pace),
-                receives: VecDeque::new(),
-                state: QpState::Reset,
-                attr: QpAttr::default(),
-                carrier: Carrier::new(kind),
-                drain_awaited: false,
-                timer: None,
-                waits_for_turn: false,
-                notes: Vec::new(),
-                counted: None,
-                destroyed: false,
-                listed: false,
-                flushes: 0,
-                fetch: None,
-            }),
+            inner: Mutex::new(
+                Rank::Qp,
+                Inner {
+                    engine: Engine::new(kind, qpn, &device.pace),
+                    receives: VecDeque::new(),
+                    state: QpState::Reset,
+                    attr: QpAttr::default(),
+                    carrier: Carrier::new(kind),
+                    drain_awaited: false,
+                    timer: None,
+                    waits_for_turn: false,
+                    notes: Vec::new(),
+                    counted: None,
+                    destroyed: false,
+                    listed: false,
+                    flushes: 0,
+                    fetch: None,
+                },
+            ),
             spread: OnceLock::new(),
             no_multicast_loop: AtomicBool::new(false),
             cookie: AtomicU64::new(0),
@@ -327,6 +331,6 @@ impl Qp {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }

@@ -1,9 +1,9 @@
 //! Posting send requests: what must hold of one, and many under one lock. [`Qp::sender`] locks the queue pair, requests are posted to it one
 //! by one, and [`Sender::finish`] lets their packets leave and unlocks.
 
-use std::sync::MutexGuard;
 use std::time::Instant;
 
+use locks::MutexGuard;
 use transport::op::{AtomicOp, Data, SendOp, SendWr};
 use transport::ud::Destination;
 

@@ -1,8 +1,9 @@
 //! What follows every step of a queue pair's engine: packets leave, timers are set, and what there is to tell is told when the lock
 //! is released.
 
-use std::sync::MutexGuard;
 use std::time::Instant;
+
+use locks::MutexGuard;
 
 use crate::Path;
 use crate::cq::Note;
@@ -60,7 +61,7 @@ impl Qp {
 
     /// The process ends: an ACK held back leaves, unless a thread that goes on has the queue pair in hand.
     pub(crate) fn on_exit(&self) {
-        if let Ok(mut inner) = self.inner.try_lock()
+        if let Some(mut inner) = self.inner.try_lock()
             && !inner.destroyed
         {
             inner.on_exit(self);

@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
+
+use locks::{Mutex, MutexGuard, Rank};
 
 use crate::device::timers::MOMENT;
 
@@ -27,7 +29,7 @@ struct Queue<T> {
 impl<T> Default for Turns<T> {
     fn default() -> Self {
         let queue = Queue { waiting: VecDeque::new(), at: None };
-        Turns { any: AtomicBool::new(false), queue: Mutex::new(queue) }
+        Turns { any: AtomicBool::new(false), queue: Mutex::new(Rank::Turns, queue) }
     }
 }
 
@@ -65,6 +67,6 @@ impl<T> Turns<T> {
         taken.iter().filter_map(Weak::upgrade).for_each(&mut each);
     }
     fn lock(&self) -> MutexGuard<'_, Queue<T>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }

@@ -1,7 +1,9 @@
 //! XRC domains (IBA annex A14): what their targets share, and the shared receive queues that requests to them may name.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
+
+use locks::{Mutex, Rank, RwLock};
 
 use crate::Error;
 use crate::device::adapter::Adapter;
@@ -27,24 +29,30 @@ impl Xrcd {
 
     /// Its shared receive queue of a number.
     pub fn srq(&self, number: u32) -> Option<Arc<Srq>> {
-        self.srqs.read().unwrap_or_else(PoisonError::into_inner).get(&number)?.upgrade()
+        self.srqs.read().get(&number)?.upgrade()
     }
 
     /// Requests may name the queue from now on.
     pub(crate) fn insert_srq(&self, srq: &Arc<Srq>) {
-        let mut srqs = self.srqs.write().unwrap_or_else(PoisonError::into_inner);
+        let mut srqs = self.srqs.write();
         srqs.insert(srq.number(), Arc::downgrade(srq));
     }
 
     /// Nobody names it any more.
     pub(crate) fn remove_srq(&self, number: u32) {
-        self.srqs.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        self.srqs.write().remove(&number);
     }
 }
 
 /// The domains of a device that have names.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Domains(Mutex<BTreeMap<Inode, Weak<Xrcd>>>);
+
+impl Default for Domains {
+    fn default() -> Self {
+        Domains(Mutex::new(Rank::XrcDomains, BTreeMap::new()))
+    }
+}
 
 impl Domains {
     /// See [`Device::open_xrcd`](crate::Device::open_xrcd).
@@ -57,12 +65,12 @@ impl Domains {
     ) -> Result<Arc<Xrcd>, Error> {
         let make = || {
             let pd = Arc::new(Pd::alloc(adapter)?);
-            Ok(Arc::new(Xrcd { pd, srqs: RwLock::default() }))
+            Ok(Arc::new(Xrcd { pd, srqs: RwLock::new(Rank::Srqs, BTreeMap::new()) }))
         };
         let Some(inode) = inode else {
             return if create { make() } else { Err(Error::Invalid("a domain without a file is created")) };
         };
-        let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = self.0.lock();
         named.retain(|_, x| x.strong_count() > 0);
         match named.get(&inode).and_then(Weak::upgrade) {
             Some(_) if create && exclusive => Err(Error::Invalid("the file has an XRC domain")),

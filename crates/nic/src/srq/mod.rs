@@ -6,8 +6,9 @@ pub mod tag_matching;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use locks::{Mutex, MutexGuard, Rank};
 use transport::op::RecvWr;
 
 use crate::cq::Note;
@@ -109,7 +110,7 @@ impl Srq {
             xrc,
             tags,
             max_sge: attr.max_sge,
-            inner: Mutex::new(Inner { receives: VecDeque::new(), max_wr: attr.max_wr, limit: 0 }),
+            inner: Mutex::new(Rank::Srq, Inner { receives: VecDeque::new(), max_wr: attr.max_wr, limit: 0 }),
             events,
             cookie: AtomicU64::new(0),
         });
@@ -195,6 +196,6 @@ impl Srq {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }

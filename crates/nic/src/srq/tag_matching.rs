@@ -15,8 +15,9 @@
 //! Locks: the list's comes before the receives', the completion queue's after both.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use locks::{Mutex, MutexGuard, Rank};
 use transport::op::{
     Completed, Completion, Data, Place, RecvWr, SendOp, SendWr, Sge, SgeList, Side, Status, TagInfo, Tagged,
 };
@@ -133,7 +134,7 @@ impl TagMatching {
     pub fn new(max_tags: u32, cq: Arc<Cq>) -> Result<TagMatching, Error> {
         in_range("max_num_tags", max_tags, 1_u32, limits::MAX_TAGS)?;
         let list = TagList { max_tags: max_tags as usize, ..TagList::default() };
-        Ok(TagMatching { cq, list: Mutex::new(list) })
+        Ok(TagMatching { cq, list: Mutex::new(Rank::TagList, list) })
     }
 
     /// Where a message goes whose first packet bears `first`; `whole`: it has no other. A rendezvous is left in `fetch`.
@@ -187,7 +188,7 @@ impl TagMatching {
     }
 
     fn lock(&self) -> MutexGuard<'_, TagList> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 }
 
@@ -253,7 +254,7 @@ impl Srq {
             return Err(PostError::Invalid("the shared receive queue matches no tags"));
         };
         let mut notes = Vec::new();
-        let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = list.lock();
         if matches!(wr.op, TagOp::Add { .. }) && list.entries.len() >= list.max_tags {
             return Err(PostError::Full);
         }

@@ -5,8 +5,10 @@
 //! first that matches takes the frame, together with its equals: rules of the same kind, priority and specifications on
 //! other queue pairs, each of which gets a copy.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+
+use locks::{Rank, RwLock, WriteGuard};
 
 use crate::steering::frame::Frame;
 pub use crate::steering::spec::{Masked, Spec};
@@ -89,7 +91,7 @@ pub(crate) struct Flows<T> {
 
 impl<T> Default for Flows<T> {
     fn default() -> Self {
-        Flows { rules: RwLock::default(), next: AtomicU64::new(0) }
+        Flows { rules: RwLock::new(Rank::FlowRules, Vec::new()), next: AtomicU64::new(0) }
     }
 }
 
@@ -99,7 +101,7 @@ impl<T> Flows<T> {
         let frame = Frame::parse(bytes);
         let mut takers: Vec<Arc<T>> = Vec::new();
         let mut taken: Option<&Flow> = None;
-        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        let rules = self.rules.read();
         for Rule { flow, taker, counter, .. } in rules.iter() {
             let is_copy = flow.kind == FlowKind::Sniffer || flow.dont_trap;
             let wanted = match taken {
@@ -161,7 +163,7 @@ impl<T> Flows<T> {
 
     /// Whether any rule's frames go to it.
     pub fn has(&self, taker: &Arc<T>) -> bool {
-        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        let rules = self.rules.read();
         rules.iter().any(|r| Arc::ptr_eq(&r.taker, taker))
     }
 
@@ -176,7 +178,7 @@ impl<T> Flows<T> {
         }
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Vec<Rule<T>>> {
-        self.rules.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> WriteGuard<'_, Vec<Rule<T>>> {
+        self.rules.write()
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use locks::{Rank, RwLock};
 
 use crate::{Error, limits};
 
@@ -12,7 +14,7 @@ pub(crate) struct Groups<T>(RwLock<BTreeMap<IpAddr, Vec<Arc<T>>>>);
 
 impl<T> Default for Groups<T> {
     fn default() -> Self {
-        Groups(RwLock::default())
+        Groups(RwLock::new(Rank::MulticastGroups, BTreeMap::new()))
     }
 }
 
@@ -21,7 +23,7 @@ const NOT_ATTACHED: Error = Error::Invalid("the queue pair is not attached to th
 impl<T> Groups<T> {
     /// The members of a group.
     pub fn of(&self, group: IpAddr) -> Vec<Arc<T>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&group).cloned().unwrap_or_default()
+        self.0.read().get(&group).cloned().unwrap_or_default()
     }
 
     /// Adds a member; nothing where it is one. `join` takes the group's packets in where it is the first.
@@ -35,7 +37,7 @@ impl<T> Groups<T> {
         member: &Arc<T>,
         join: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let mut groups = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = self.0.write();
         if let Some(members) = groups.get_mut(&group) {
             if members.iter().any(|m| Arc::ptr_eq(m, member)) {
                 return Ok(());
@@ -60,7 +62,7 @@ impl<T> Groups<T> {
     ///
     /// `Invalid`: it is none.
     pub fn detach(&self, group: IpAddr, member: &Arc<T>, leave: impl FnOnce()) -> Result<(), Error> {
-        let mut groups = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = self.0.write();
         let Some(members) = groups.get_mut(&group) else { return Err(NOT_ATTACHED) };
         let place = members.iter().position(|m| Arc::ptr_eq(m, member)).ok_or(NOT_ATTACHED)?;
         members.swap_remove(place);
@@ -73,13 +75,13 @@ impl<T> Groups<T> {
 
     /// Whether it is a member of any group.
     pub fn has(&self, member: &Arc<T>) -> bool {
-        let groups = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let groups = self.0.read();
         groups.values().flatten().any(|m| Arc::ptr_eq(m, member))
     }
 
     /// Removes a member from all groups; `leave` undoes `join` for each where it was the last.
     pub fn forget(&self, member: &Arc<T>, leave: impl Fn(IpAddr)) {
-        let mut groups = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = self.0.write();
         groups.retain(|&group, members| {
             members.retain(|m| !Arc::ptr_eq(m, member));
             if members.is_empty() {

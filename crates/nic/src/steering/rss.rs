@@ -4,8 +4,9 @@
 //! Locks: a work queue's, then its completion queue's. No queue pair is locked meanwhile.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use locks::{Mutex, MutexGuard, Rank};
 use transport::execute::{Ends, Refusal};
 use transport::op::{RecvWr, Status};
 use transport::ud::Taken;
@@ -84,7 +85,7 @@ impl Wq {
         quota.take(1)?;
         // Its completions bear the number, so no queue pair may have the same.
         let number = pd.device.take_qpn().inspect_err(|_| quota.give(1))?;
-        let inner = Mutex::new(Inner { state: WqState::Reset, receives: VecDeque::new() });
+        let inner = Mutex::new(Rank::WorkQueue, Inner { state: WqState::Reset, receives: VecDeque::new() });
         Ok(Arc::new(Wq { number, pd: pd.clone(), cq, max_wr, max_sge, inner }))
     }
 
@@ -184,7 +185,7 @@ impl Wq {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 
