@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Error, limits};
+use crate::error::Error;
+use crate::limits;
 
 /// Counts up to a limit.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use transport::op::{Completed, Completion, Side, Status};
 
-use crate::Error;
 use crate::device::adapter::Adapter;
+use crate::error::Error;
 #[cfg(doc)]
 use crate::limits;
 

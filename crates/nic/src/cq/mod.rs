@@ -15,8 +15,9 @@ use transport::op::{Completion, Status};
 use crate::cq::moderation::{Moderated, Moderation};
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
 use crate::device::event_queue::EventQueue;
-use crate::error::in_range;
-use crate::{Error, Persist, Platform, Signal, limits};
+use crate::error::{Error, in_range};
+use crate::limits;
+use crate::link::{Persist, Platform, Signal};
 
 /// Which completion the next event is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use locks::{Mutex, Rank};
 
-use crate::{Cq, Platform};
+use crate::cq::Cq;
+use crate::link::Platform;
 
 /// How events are held back: until so many completions came, or so long after the first of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,9 +17,11 @@ use crate::cq::moderation::Moderated;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
 use crate::device::gid::GidEntry;
 use crate::device::port::Port;
-use crate::memory::Table;
+use crate::error::Error;
+use crate::limits;
+use crate::link::{Frames, Link, Platform};
+use crate::memory::table::Table;
 use crate::quota::Quotas;
-use crate::{Error, Frames, Link, Platform, limits};
 
 /// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
 pub trait Numbers: Send + Sync {

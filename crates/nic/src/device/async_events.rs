@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use crate::Signal;
 use crate::device::event_queue::EventQueue;
 use crate::limits::MAX_EVENTS;
+use crate::link::Signal;
 
 /// `enum ibv_event_type`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

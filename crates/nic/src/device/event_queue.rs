@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use locks::{Mutex, MutexGuard, Rank};
 
-use crate::Signal;
+use crate::link::Signal;
 
 /// See the module.
 pub struct EventQueue<T> {

@@ -23,6 +23,8 @@ use wire::roce::Packet;
 pub use crate::device::adapter::{Adapter, Counters, CqSlot, DeviceConfig, DeviceId, Numbers, Transport};
 pub use crate::device::port::Port;
 use crate::device::timers::Timers;
+use crate::error::Error;
+use crate::link::{Frames, Link, Platform};
 use crate::memory::pd::Pd;
 use crate::qp::Qp;
 use crate::qp::delayed_ack::DelayedAcks;
@@ -30,7 +32,6 @@ use crate::qp::turns::Turns;
 use crate::qp::xrcd::{Domains, Inode, Xrcd};
 use crate::steering::flow::{FlowId, Flows};
 use crate::steering::multicast::Groups;
-use crate::{Error, Frames, Link, Platform};
 
 /// Timers that are looked after before others are served; each may send a window again.
 const TIMERS_AT_ONCE: usize = 16;

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use transport::Sge;
 use wire::Rkey;
 
-use super::Mr;
 use super::pd::Pd;
-use crate::Error;
+use super::table::Mr;
+use crate::error::Error;
 
 /// Made whole, because a debug build takes its time for single bytes.
 type Page = [AtomicU8; 4096];
@@ -113,10 +113,11 @@ mod tests {
 
     use super::super::{Access, WindowType};
     use super::*;
-    use crate::device::Port;
-    use crate::{
-        Device, DeviceConfig, DeviceId, Frames, GidTable, Link, Numbers, Path, Persist, Platform, Transport,
-    };
+    use crate::device::Device;
+    use crate::device::adapter::{DeviceConfig, DeviceId, Numbers, Transport};
+    use crate::device::gid::GidTable;
+    use crate::device::port::Port;
+    use crate::link::{Frames, Link, Path, Persist, Platform};
 
     struct Nowhere;
     impl Link for Nowhere {

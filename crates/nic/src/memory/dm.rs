@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::Error;
 use crate::device::adapter::Adapter;
+use crate::error::Error;
 #[cfg(doc)]
 use crate::limits;
 

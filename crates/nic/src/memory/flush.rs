@@ -10,9 +10,10 @@ use transport::op::{Fault, Flush, Remote};
 use wire::Rkey;
 
 use super::copy::Place;
+use super::rights::Access;
 use super::slot::{InFlight, kind};
-use super::{Access, View};
-use crate::Error;
+use super::view::View;
+use crate::error::Error;
 
 /// Bytes of a page, or a part of one: msync takes whole pages.
 const PAGE: u64 = 4096;

@@ -3,7 +3,7 @@
 use locks::{Mutex, MutexGuard, Rank};
 
 use super::slot::SLOTS;
-use crate::Error;
+use crate::error::Error;
 
 /// Slots free, in no order.
 #[derive(Debug)]

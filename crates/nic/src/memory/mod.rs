@@ -28,7 +28,7 @@
 //! | file | story |
 //! |---|---|
 //! | [`pd`], [`buffer`] | protection domains, through which all is registered; memory that belongs to its registration |
-//! | `table`, `slot`, `free` | registration and its end; a slot, and which are free |
+//! | `table`, `slot`, `free`, `rights` | registration and its end; a slot, and which are free; access flags |
 //! | `view`, `copy` | what a queue pair sees of the table, each range checked, then copied |
 //! | `window`, `rereg`, `flush` | memory windows; regions that change; FLUSH |
 //! | [`dm`] | device memory |
@@ -42,34 +42,19 @@ mod free;
 mod guard;
 mod pages;
 pub mod pd;
-mod rereg;
+pub(crate) mod rereg;
+pub(crate) mod rights;
 mod slot;
-mod table;
-mod view;
-mod window;
+pub(crate) mod table;
+pub(crate) mod view;
+pub(crate) mod window;
 
 pub use guard::handler::{program_sets, system_sets};
 pub use rereg::Advice;
+pub use rights::Access;
 pub use table::{Mr, Table};
 pub use view::View;
 pub use window::{Mw, WindowType};
-
-/// Bits of `enum ibv_access_flags`.
-#[allow(missing_docs, non_snake_case)]
-pub mod Access {
-    pub const LOCAL_WRITE: u32 = 1 << 0;
-    pub const REMOTE_WRITE: u32 = 1 << 1;
-    pub const REMOTE_READ: u32 = 1 << 2;
-    pub const REMOTE_ATOMIC: u32 = 1 << 3;
-    pub const MW_BIND: u32 = 1 << 4;
-    pub const ZERO_BASED: u32 = 1 << 5;
-    pub const ON_DEMAND: u32 = 1 << 6;
-    pub const HUGETLB: u32 = 1 << 7;
-    pub const FLUSH_GLOBAL: u32 = 1 << 8;
-    pub const FLUSH_PERSISTENT: u32 = 1 << 9;
-    /// Bits from here up are hints that may be ignored (IBV_ACCESS_OPTIONAL_RANGE).
-    pub const OPTIONAL: u32 = 0x3ff0_0000;
-}
 
 #[cfg(test)]
 mod tests;

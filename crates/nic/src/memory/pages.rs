@@ -1,6 +1,6 @@
 //! The pages under a region.
 
-use crate::Error;
+use crate::error::Error;
 
 /// Brings the pages in and finds out whether they may be read, or written.
 pub(super) fn populate(addr: u64, len: u64, write: bool) -> Result<(), Error> {

@@ -6,9 +6,11 @@ use std::sync::atomic::Ordering;
 use transport::Sge;
 use wire::Rkey;
 
-use super::{Advice, Mr, Mw, WindowType};
-use crate::Error;
+use super::rereg::Advice;
+use super::table::Mr;
+use super::window::{Mw, WindowType};
 use crate::device::adapter::Adapter;
+use crate::error::Error;
 
 /// A protection domain. Regions, queues and address handles keep it, and it keeps its device; it is gone with the last of them.
 #[derive(Debug)]

@@ -8,10 +8,10 @@ use wire::Rkey;
 
 use super::copy::Place;
 use super::pages::populate;
-use super::table::check_region;
+use super::rights::Access;
+use super::table::{Mr, Table, check_region};
 use super::view::Who;
-use super::{Access, Mr, Table};
-use crate::Error;
+use crate::error::Error;
 
 /// Why memory can not be prefetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,9 +9,10 @@ use wire::Rkey;
 
 use super::free::Free;
 use super::pages::populate;
+use super::rights::Access;
 use super::slot::{InFlight, SLOTS, Slot, kind};
-use super::{Access, flush, guard};
-use crate::Error;
+use super::{flush, guard};
+use crate::error::Error;
 #[cfg(doc)]
 use crate::limits;
 

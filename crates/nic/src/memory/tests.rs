@@ -3,7 +3,7 @@
 use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
 
 use super::*;
-use crate::Error;
+use crate::error::Error;
 
 const RIGHTS: u32 = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
 

@@ -8,8 +8,9 @@ use wire::Rkey;
 
 use super::copy::{Place, change, copy_in, copy_out};
 use super::guard::Change;
+use super::rights::Access;
 use super::slot::{InFlight, kind};
-use super::{Access, Table};
+use super::table::Table;
 
 /// Who names a range.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -10,9 +10,11 @@ use locks::MutexGuard;
 use transport::op::{Bind, Fault};
 use wire::Rkey;
 
+use super::rights::Access;
 use super::slot::{Slot, kind};
-use super::{Access, Table, View};
-use crate::Error;
+use super::table::Table;
+use super::view::View;
+use crate::error::Error;
 
 /// How a window is bound: `enum ibv_mw_type`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,12 @@ use transport::op::SendWr;
 use transport::ud::Destination;
 use wire::{Qkey, Qpn};
 
+use crate::error::{Error, PostError};
+use crate::link::Path;
+use crate::memory::pd::Pd;
+use crate::qp::Qp;
+use crate::qp::attr::{AddressVector, QpType};
 use crate::qp::post::Sender;
-use crate::{AddressVector, Error, Path, Pd, PostError, Qp, QpType};
 
 /// An address handle. It keeps its domain.
 #[derive(Clone, Debug)]

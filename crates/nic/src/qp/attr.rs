@@ -2,8 +2,8 @@
 
 use wire::{Mtu, Psn, Qkey, Qpn};
 
-use crate::error::in_range;
-use crate::{Error, limits};
+use crate::error::{Error, in_range};
+use crate::limits;
 
 /// Transport service of a queue pair: `enum ibv_qp_type`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use transport::CongestionWindow;
 
-use crate::Path;
 use crate::device::adapter::Adapter;
+use crate::link::Path;
 use crate::qp::attr::QpType;
 use crate::qp::source_port::Detours;
 

@@ -11,8 +11,9 @@ use transport::{Rc, TxBatch, Uc, Ud, pacing, rc, uc};
 use wire::roce::Packet;
 use wire::{Mtu, Pkey, Psn, Qpn};
 
+use crate::link::Path;
+use crate::qp::attr::{QpAttr, QpState, QpType, mask};
 use crate::qp::raw_packet::Raw;
-use crate::{Path, QpAttr, QpState, QpType, mask};
 
 /// One queue pair's engine.
 #[derive(Debug)]

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use transport::op::{Completion, Context, Fault, Place, QpEvent, RecvWr, Side};
 use transport::{CongestionWindow, Memory};
 
-use crate::Srq;
 use crate::cq::Note;
 use crate::cq::counter::Counted;
 use crate::device::async_events::EventKind;
-use crate::memory::View;
+use crate::memory::view::View;
 use crate::qp::engine::Engine;
 use crate::qp::{Inner, Qp};
+use crate::srq::Srq;
 use crate::srq::tag_matching::Rendezvous;
 
 /// What a protocol engine may use of its queue pair during one call.

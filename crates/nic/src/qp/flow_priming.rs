@@ -9,8 +9,9 @@ use wire::bth::Bth;
 use wire::roce::{Header, Op, Service};
 use wire::{Pkey, Qpn};
 
+use crate::link::Path;
+use crate::qp::Qp;
 use crate::qp::scratch::with_batch;
-use crate::{Path, Qp};
 
 /// More than make a flow's owner open a socket for it.
 const KNOCKS: usize = 8;

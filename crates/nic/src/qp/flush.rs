@@ -8,9 +8,9 @@ use std::time::Instant;
 use transport::rc::FlushTask;
 
 use crate::cq::Note;
-use crate::qp::Inner;
+use crate::link::Persist;
 use crate::qp::engine::Engine;
-use crate::{Persist, Qp};
+use crate::qp::{Inner, Qp};
 
 /// One FLUSH of a queue pair, begun and not yet answered.
 struct PendingFlush {

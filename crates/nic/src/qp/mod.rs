@@ -53,7 +53,8 @@ use crate::cq::counter::{CompletionCounter, Counted};
 use crate::cq::{Cq, Note};
 use crate::device::Device;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
-use crate::error::in_range;
+use crate::error::{Error, in_range};
+use crate::limits;
 use crate::memory::pd::Pd;
 use crate::qp::attr::{QpAttr, QpState, QpType};
 use crate::qp::carrier::Carrier;
@@ -62,7 +63,6 @@ use crate::qp::xrcd::Xrcd;
 use crate::srq::Srq;
 use crate::srq::tag_matching::Rendezvous;
 use crate::steering::rss::Spread;
-use crate::{Error, limits};
 
 /// Sizes of a queue pair's queues (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

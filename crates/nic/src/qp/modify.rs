@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use transport::op::{RecvWr, Side, Status};
 
-use crate::Error;
 use crate::device::async_events::EventKind;
+use crate::error::Error;
 use crate::qp::attr::{self, QpAttr, QpState, QpType, mask};
 use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;

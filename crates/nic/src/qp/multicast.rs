@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use wire::Gid;
 
-use crate::{Error, Qp, QpType};
+use crate::error::Error;
+use crate::qp::Qp;
+use crate::qp::attr::QpType;
 
 /// The address of a group's GID.
 fn address(group: Gid) -> Result<IpAddr, Error> {

@@ -7,8 +7,11 @@ use locks::MutexGuard;
 use transport::op::{AtomicOp, Data, SendOp, SendWr};
 use transport::ud::Destination;
 
-use crate::qp::Inner;
-use crate::{Datagram, Path, PostError, Qp, QpCap, QpState};
+use crate::error::PostError;
+use crate::link::Path;
+use crate::qp::ah::Datagram;
+use crate::qp::attr::QpState;
+use crate::qp::{Inner, Qp, QpCap};
 
 /// A send request, with whom it is for where the queue pair is not connected.
 #[derive(Clone, Debug)]

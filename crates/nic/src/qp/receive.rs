@@ -8,8 +8,8 @@ use transport::op::RecvWr;
 use transport::rc::Hold;
 use wire::roce::Packet;
 
-use crate::PostError;
 use crate::device::port;
+use crate::error::PostError;
 use crate::qp::Qp;
 use crate::qp::attr::{QpState, QpType};
 

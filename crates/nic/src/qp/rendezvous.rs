@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::qp::Inner;
+use crate::error::Error;
+use crate::memory::pd::Pd;
+use crate::qp::attr::QpType;
+use crate::qp::{Inner, Qp, QpInit};
+use crate::srq::Srq;
 use crate::srq::tag_matching::TagMatching;
-use crate::{Error, Pd, Qp, QpInit, QpType, Srq};
 
 impl Inner {
     /// What a rendezvous that was matched wants goes on the send queue.

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use locks::MutexGuard;
 
-use crate::Path;
 use crate::cq::Note;
 use crate::device::async_events::EventKind;
+use crate::link::Path;
 use crate::qp::attr::QpState;
 use crate::qp::carrier::Carrier;
 use crate::qp::scratch::with_batch;

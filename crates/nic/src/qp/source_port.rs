@@ -27,8 +27,9 @@ impl Detours {
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
 mod tests {
+    #![allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
+
     use super::*;
 
     #[test]

@@ -11,11 +11,12 @@ use wire::grh::Grh;
 use wire::icrc::ICRC_LEN;
 use wire::roce::{Packet, SendTail};
 
-use crate::PostError;
-use crate::qp::Inner;
+use crate::error::PostError;
+use crate::link::Path;
+use crate::qp::attr::QpType;
 use crate::qp::engine::Engine;
 use crate::qp::scratch::with_batch;
-use crate::{Path, Qp, QpType};
+use crate::qp::{Inner, Qp};
 
 /// Bytes of a UDP header (RFC 768).
 const UDP_LEN: usize = 8;

@@ -8,9 +8,14 @@ use std::sync::Arc;
 
 use transport::op::Fault;
 
+use crate::cq::Cq;
+use crate::device::Device;
 use crate::device::async_events::AsyncEventQueue;
+use crate::error::Error;
+use crate::qp::attr::QpType;
 use crate::qp::engine_context::EngineContext;
-use crate::{Cq, Device, Error, Qp, QpCap, QpInit, QpType, Xrcd};
+use crate::qp::xrcd::Xrcd;
+use crate::qp::{Qp, QpCap, QpInit};
 
 impl Qp {
     /// Makes an XRC target in state Reset.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 use locks::{Mutex, Rank, RwLock};
 
-use crate::Error;
 use crate::device::adapter::Adapter;
+use crate::error::Error;
 use crate::memory::pd::Pd;
 use crate::srq::Srq;
 

@@ -11,11 +11,13 @@ use std::sync::{Arc, Weak};
 use locks::{Mutex, MutexGuard, Rank};
 use transport::op::RecvWr;
 
-use crate::cq::Note;
+use crate::cq::{Cq, Note};
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
-use crate::error::in_range;
+use crate::error::{Error, PostError, in_range};
+use crate::limits;
+use crate::memory::pd::Pd;
+use crate::qp::xrcd::Xrcd;
 use crate::srq::tag_matching::TagMatching;
-use crate::{Cq, Error, Pd, PostError, Xrcd, limits};
 
 /// Sizes and limit of a shared receive queue (`struct ibv_srq_attr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

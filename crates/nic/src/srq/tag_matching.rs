@@ -26,9 +26,10 @@ use wire::bth::Reth;
 use wire::roce::SendTail;
 use wire::tm::{RENDEZVOUS_LEN, TMH_LEN, TmMessage, Tmh};
 
-use crate::cq::Note;
-use crate::error::in_range;
-use crate::{Cq, Error, PostError, Srq, limits};
+use crate::cq::{Cq, Note};
+use crate::error::{Error, PostError, in_range};
+use crate::limits;
+use crate::srq::Srq;
 
 /// A tag-matching queue's own part.
 #[derive(Debug)]

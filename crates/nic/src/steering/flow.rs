@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use locks::{Rank, RwLock, WriteGuard};
 
+use crate::error::Error;
+use crate::limits;
 use crate::steering::frame::Frame;
 pub use crate::steering::spec::{Masked, Spec};
-use crate::{Error, limits};
 
 /// What kind of rule: `enum ibv_flow_attr_type`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use locks::{Rank, RwLock};
 
-use crate::{Error, limits};
+use crate::error::Error;
+use crate::limits;
 
 /// The members of each group, which the list keeps until they leave. Never empty of members.
 #[derive(Debug)]

@@ -12,11 +12,12 @@ use transport::op::{RecvWr, Status};
 use transport::ud::Taken;
 use wire::Qpn;
 
-use crate::cq::Note;
-use crate::error::in_range;
+use crate::cq::{Cq, Note};
+use crate::error::{Error, PostError, in_range};
+use crate::limits;
+use crate::memory::pd::Pd;
 use crate::qp::raw_packet::whole_frame;
 use crate::steering::frame::{Frame, Ports};
-use crate::{Cq, Error, Pd, PostError, limits};
 
 /// Bytes of a Toeplitz key.
 pub const KEY_LEN: usize = 40;

@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use transport::ud::Taken;
 
-use crate::qp::Inner;
+use crate::error::Error;
+use crate::qp::attr::QpType;
 use crate::qp::engine::Engine;
+use crate::qp::{Inner, Qp};
 use crate::steering::rss::Spread;
-use crate::{Error, Qp, QpType};
 
 impl Inner {
     /// Sends the frames of a raw packet queue pair.

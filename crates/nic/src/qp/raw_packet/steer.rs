@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::error::Error;
+use crate::qp::Qp;
+use crate::qp::attr::QpType;
 use crate::steering::flow::{Flow, FlowCounter, FlowId, FlowKind};
-use crate::{Error, Qp, QpType};
 
 impl Qp {
     /// `ibv_create_flow`: frames that match go to this queue pair from now on.

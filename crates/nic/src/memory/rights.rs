@@ -1,0 +1,18 @@
+//! What a region, a window or a queue pair lets be done (ibv_reg_mr(3)).
+
+/// Bits of `enum ibv_access_flags`.
+#[allow(missing_docs, non_snake_case)]
+pub mod Access {
+    pub const LOCAL_WRITE: u32 = 1 << 0;
+    pub const REMOTE_WRITE: u32 = 1 << 1;
+    pub const REMOTE_READ: u32 = 1 << 2;
+    pub const REMOTE_ATOMIC: u32 = 1 << 3;
+    pub const MW_BIND: u32 = 1 << 4;
+    pub const ZERO_BASED: u32 = 1 << 5;
+    pub const ON_DEMAND: u32 = 1 << 6;
+    pub const HUGETLB: u32 = 1 << 7;
+    pub const FLUSH_GLOBAL: u32 = 1 << 8;
+    pub const FLUSH_PERSISTENT: u32 = 1 << 9;
+    /// Bits from here up are hints that may be ignored (IBV_ACCESS_OPTIONAL_RANGE).
+    pub const OPTIONAL: u32 = 0x3ff0_0000;
+}
