@@ -1,7 +1,7 @@
 //! A queue pair: the engine of its transport, its receive queue, its attributes and what it travels on. Here it is made and destroyed;
 //! the other files are its calls, one story each.
 //!
-//! A step of a queue pair is always the same: lock it, [`Inner::split`] it into its engine and what the engine may use, let the engine
+//! A step of a queue pair is always the same: lock it, `Inner::split` it into its engine and what the engine may use, let the engine
 //! work, and settle: what the engine has to send leaves, and the lock is released.
 //!
 //! | files | story |
