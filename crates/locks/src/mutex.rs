@@ -59,7 +59,7 @@ impl<T> Mutex<T> {
     ///
     /// With debug assertions, where the calling thread holds a lock of the same rank or of a later one.
     #[inline]
-    #[track_caller]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         #[cfg(debug_assertions)]
         held::check(self.rank);

@@ -1,11 +1,15 @@
 //! The order of all locks.
 
+// Where a lock of yours goes: behind every lock that is held while it is taken, before every lock that is taken while it is held. If
+// there is no such place, one of the two calls has to let go first.
+
 macro_rules! ranks {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
         /// What a lock guards, and its place in the order: a thread that holds one takes only those further down.
         ///
         /// | group | why there |
         /// |---|---|
+        /// | the C functions | they look up what a program names, then call everything else |
         /// | the process | whoever makes or ends the instance may need anything of it |
         /// | receiving | a packet is dispatched under the token of the socket that brought it, so that packets keep their order |
         /// | connections | the connection manager's outputs move queue pairs and push events; nothing of a queue pair calls it |
@@ -25,10 +29,20 @@ macro_rules! ranks {
 }
 
 ranks! {
+    /// The C functions: the devices that the connection manager's functions have opened. Held while one is opened.
+    OpenedDevices,
     /// The process: its one instance, held while that is made.
     Instance,
     /// The process: the engine thread's handle.
     Engine,
+    /// The C functions: the list of devices. Held while it is made from the instance's.
+    DeviceList,
+    /// The C functions: C objects of one kind by their addresses. Held while one is looked at, so that it is not freed.
+    Objects,
+    /// The C functions: what such an object keeps alive.
+    Kept,
+    /// The C functions: an event is taken and counted as handed out.
+    HandingOut,
 
     /// Receiving: a socket's receive token, held while what was read is dispatched.
     ReceiveToken,
@@ -58,7 +72,7 @@ ranks! {
     WorkQueue,
     /// The adapter: queue pairs by their numbers.
     Qps,
-    /// The adapter: shared receive queues by their numbers.
+    /// The adapter: shared receive queues by their numbers: those of an XRC domain, and the numbers that a device has given out.
     Srqs,
     /// The adapter: the tags of a shared receive queue.
     TagList,
@@ -82,7 +96,7 @@ ranks! {
     Timers,
     /// The adapter: completion queues that hold an event back.
     ModeratedCqs,
-    /// The adapter: who wants to be told what concerns a device.
+    /// The adapter: whom to tell what concerns a device.
     Listeners,
     /// The adapter: completion channels, event channels and asynchronous events: what a program fetches.
     EventQueue,

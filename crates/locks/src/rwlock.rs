@@ -50,7 +50,7 @@ impl<T> RwLock<T> {
     ///
     /// With debug assertions, where the calling thread holds a lock of the same rank or of a later one.
     #[inline]
-    #[track_caller]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self) -> ReadGuard<'_, T> {
         #[cfg(debug_assertions)]
         held::check(self.rank);
@@ -73,7 +73,7 @@ impl<T> RwLock<T> {
     ///
     /// As for [`RwLock::read`].
     #[inline]
-    #[track_caller]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self) -> WriteGuard<'_, T> {
         #[cfg(debug_assertions)]
         held::check(self.rank);
