@@ -207,6 +207,16 @@ impl<G: Guest> Host<G> {
         }
     }
 
+    /// For the very end of the process, when nothing of the program is left that would use it: the other processes that share its port
+    /// get all packets from now on, and what lies in its sockets is handed on as by [`Host::drain_at_exit`]. Packets for
+    /// others that landed here after that one would end with the process.
+    pub fn leave_port(&self, limit: Duration) {
+        if self.is_ours() {
+            self.world.rx_sockets.step_aside();
+            self.drain_at_exit(limit);
+        }
+    }
+
     /// For a thread that polled and now is about to wait (on a completion channel): hands the sockets back to the
     /// engine at once. Without it the engine takes them back up to 200 us later.
     pub fn end_polling(&self) {

@@ -126,6 +126,10 @@ impl RxSocket {
         }
     }
 
+    pub(crate) fn fd(&self) -> &Fd {
+        &self.fd
+    }
+
     /// Reads at most `limit` times and dispatches. A thread of the program that polls (`polled`: since just now) stops
     /// behind anything but bulk: more is likely behind that only, and the program comes back at once.
     pub(crate) fn drain<G: Guest>(

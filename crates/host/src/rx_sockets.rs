@@ -16,6 +16,7 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use locks::{Mutex, MutexGuard, Rank};
 use node::Guest;
+use socket2::{SockAddr, SockRef};
 
 use crate::Config;
 use crate::clock::Clock;
@@ -44,6 +45,8 @@ const WARM_NANOS: u64 = 50_000;
 const COLD_TURN: u32 = 16;
 /// How often one poll reads a socket that brings bundles.
 const READS_PER_POLL: usize = 8;
+/// The port of the service that answers nothing (RFC 863).
+const DISCARD_PORT: u16 = 9;
 /// Rounds of as many reads in which a process that may end empties a socket.
 const SWEEP_ROUNDS: u32 = 1024;
 
@@ -308,6 +311,18 @@ impl RxSockets {
                 if socket.drain_in_turn(READS_PER_POLL, to) == Drained::Empty {
                     break;
                 }
+            }
+        }
+    }
+
+    /// From now on packets go past the sockets of our addresses, to the other processes that share the port: a connected socket gets
+    /// those of its peer alone (net/core/sock_reuseport.c leaves it out), and nobody sends from this one's. What lies in
+    /// them stays there. Where it fails all is as before.
+    pub(crate) fn step_aside(&self) {
+        for socket in &self.lineup.load().sockets {
+            if socket.peer.is_none() && !socket.dest.ip().is_multicast() {
+                let nobody = endpoint(socket.dest.ip(), DISCARD_PORT, socket.interface);
+                let _ = SockRef::from(socket.fd()).connect(&SockAddr::from(nobody));
             }
         }
     }

@@ -80,6 +80,35 @@ fn a_flow_that_was_forwarded_again_and_again_comes_directly() {
 }
 
 #[test]
+fn a_process_that_leaves_the_port_gets_no_more_and_hands_on_what_it_has() {
+    for address in [V4, V6] {
+        let _alone = alone();
+        let (leaving, stays) = (start(), start());
+        let block = Name::Block(0x123);
+        let _claim = stays.world().claim(block).unwrap();
+        *leaving.guest().forward_to.lock().unwrap() = Some(block);
+        stays.world().attach(LO).unwrap();
+        leaving.world().attach(LO).unwrap();
+        let send = |epoch| {
+            let path = nic::Path { source_port_epoch: epoch, ..path(address) };
+            stays.world().send(&path, &mut batch(epoch, &[512]));
+        };
+        let psns = |from: u32| {
+            let mut packets: Vec<_> = (0..8).map(|_| stays.guest().packet().unwrap()).collect();
+            packets.sort_by_key(kit::Packet::psn);
+            assert!(packets.iter().map(kit::Packet::psn).eq(from..from + 8));
+            packets
+        };
+        (0..8).for_each(send);
+        leaving.leave_port(kit::PATIENCE);
+        psns(0);
+        (8..16).for_each(send);
+        assert!(psns(8).iter().all(|packet| !packet.forwarded));
+        assert_eq!(counter(&leaving, "packets_received"), counter(&leaving, "forwarded_out"));
+    }
+}
+
+#[test]
 fn flows_beyond_the_limit_get_no_socket_while_the_others_are_busy() {
     let _alone = alone();
     let owner = start();

@@ -3,7 +3,8 @@
 //! connection manager a device.
 //!
 //! A forked child finds its parent's instance inert ([`Instance::is_ours`]) and makes its own. At exit the instance says to the
-//! peers what a kernel would say for the process, then writes the counters.
+//! peers what a kernel would say for the process, then writes the counters. Behind all else that runs at exit it leaves the port to
+//! the other processes.
 //!
 //! | file | what |
 //! |---|---|
@@ -177,6 +178,8 @@ fn start() -> io::Result<Instance> {
     // A forked child inherits the function. No `Once`, which a child could inherit as taken; one thread at a time is here.
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
     if !AT_EXIT.load(Ordering::Relaxed) {
+        // The linker leaves out what nobody refers to.
+        std::hint::black_box(&AT_LAST);
         // SAFETY: a function that lives as long as the process: a shared object with this crate is linked with -z nodelete.
         unsafe { libc::atexit(at_exit) };
         AT_EXIT.store(true, Ordering::Relaxed);
@@ -204,3 +207,20 @@ extern "C" fn at_exit() {
         fail();
     }
 }
+
+/// Runs behind the exit handlers of the program and the destructors of the objects that use this one: they may use a queue pair
+/// still, and then need the port.
+extern "C" fn at_last() {
+    let leave = || {
+        if let (Some(instance), Ok(())) = (try_get(), room(EXIT_ROOM)) {
+            instance.host.leave_port(LAST_SWEEP);
+        }
+    };
+    let _ = catch_unwind(AssertUnwindSafe(leave));
+}
+
+// SAFETY: the section holds functions of this type, which the dynamic linker calls at exit (ELF gABI, "Initialization and
+// Termination Functions"); this one lives as long as the process.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_LAST: extern "C" fn() = at_last;
