@@ -144,7 +144,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
         let key = ours.pd.window_key(ours.nic);
         // SAFETY: as above.
         let op = unsafe { bind(mw, info, key) };
-        let wr = request::send(request.wr_id, request.send_flags, op, Data::Sges(request::list(&[])));
+        let wr = request::send_wr(request.wr_id, request.send_flags, op, Data::Sges(request::list(&[])));
         queue.nic.post_send(Instant::now(), wr).map_err(|e| Errno(e.errno()))?;
         // SAFETY: as above.
         unsafe { (*mw).rkey = key.0 };

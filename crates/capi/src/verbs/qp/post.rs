@@ -13,7 +13,7 @@ use crate::ffi_guard::{self, Errno};
 use crate::verbs::ah::Ah;
 use crate::verbs::memory::mw;
 use crate::verbs::qp::object::Qp;
-use crate::verbs::qp::request::{each_receive, elements, inline, list, send};
+use crate::verbs::qp::request::{each_receive, elements, inline, list, send_wr};
 
 /// # Safety
 ///
@@ -56,7 +56,7 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
         _ => return Err(Errno(libc::EOPNOTSUPP)),
     };
     let data = if flags & v::IBV_SEND_INLINE != 0 { inline(sges)? } else { Data::Sges(list(sges)) };
-    Ok(send(wr.wr_id, flags, op, data))
+    Ok(send_wr(wr.wr_id, flags, op, data))
 }
 
 /// Whom a datagram is for.

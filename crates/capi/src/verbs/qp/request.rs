@@ -56,7 +56,7 @@ pub(crate) unsafe fn gather_inline(pieces: impl Iterator<Item = (*const u8, usiz
 }
 
 /// A send request with its flags (`ibv_send_flags`).
-pub(crate) fn send(wr_id: u64, flags: c_uint, op: SendOp, data: Data) -> SendWr {
+pub(crate) fn send_wr(wr_id: u64, flags: c_uint, op: SendOp, data: Data) -> SendWr {
     SendWr {
         wr_id,
         op,

@@ -160,7 +160,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: u32, op: SendOp) {
         if flags & v::IBV_SEND_IP_CSUM != 0 {
             return work.fail(libc::EINVAL);
         }
-        let wr = request::send(wr_id, flags, op, Data::Sges(request::list(&[])));
+        let wr = request::send_wr(wr_id, flags, op, Data::Sges(request::list(&[])));
         work.requests.push(Request { wr, to: None, srq: 0 });
     });
 }
