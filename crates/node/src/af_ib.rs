@@ -65,16 +65,17 @@ impl<W: World> Node<W> {
     /// `rdma_bind_addr` to an `AF_IB` address. EPROTONOSUPPORT where the service id is of a port space that the identifier's does not
     /// include, ENODEV for a GID, EADDRNOTAVAIL where the port is taken.
     pub fn bind_service(&self, id: &Arc<Id>, gid: Gid, service: IbService) -> Result<(), Error> {
-        let mut inner = id.lock();
-        if inner.progress != Progress::Idle {
-            return Err(WRONG_STATE);
-        }
+        let (v6_only, reuse) = id.lock().bindable()?;
         if gid != Gid::default() {
             return Err(Error::System(libc_errno::ENODEV));
         }
         let space = service.space_for(id.space).ok_or(Error::System(libc_errno::EPROTONOSUPPORT))?;
-        let place = Place { space, addr: None, reuse: inner.reuse };
+        let place = Place { space, addr: None, reuse };
         let (port, claim) = self.claim_port(place, service.port())?;
+        let mut inner = id.lock();
+        if inner.bindable() != Ok((v6_only, reuse)) {
+            return Err(WRONG_STATE);
+        }
         inner.claim = Some(Claimed(claim));
         inner.place = Some(place);
         inner.source = Some(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));

@@ -82,7 +82,8 @@ impl<W: World> Node<W> {
     }
 
     /// `rdma_listen`: an identifier not bound gets a free port on all addresses first. A backlog of 0 or above
-    /// [`MAX_BACKLOG`](crate::listener::MAX_BACKLOG) means that many.
+    /// [`MAX_BACKLOG`](crate::listener::MAX_BACKLOG) means that many. EADDRNOTAVAIL or EADDRINUSE where another that shares
+    /// the port listens.
     pub fn listen(&self, id: &Arc<Id>, backlog: u32) -> Result<(), Error> {
         if id.lock().progress == Progress::Idle {
             self.bind(id, (Ipv4Addr::UNSPECIFIED, 0).into())?;
@@ -98,21 +99,19 @@ impl<W: World> Node<W> {
             Some(device) => self.attach(&device)?,
             None => self.attach_all()?,
         }
-        self.take_port_to_listen(id, address.port())?;
+        // A port that others may share is the listener's alone from now on.
+        let place = id.lock().place;
+        let shared = place.filter(|place| place.reuse);
+        let claim = shared.map(|place| self.claim_to_listen(place, address.port())).transpose()?;
         let mut core = self.cm_agent.lock();
         let mut inner = id.lock();
-        inner.progress = Progress::Listening;
-        let key = (inner.place.map_or(id.space, |p| p.space), everywhere(address.ip()), address.port());
-        core.listeners.insert(key, Listener::new(id.clone(), backlog));
-        Ok(())
-    }
-
-    /// A port that others may share is the listener's alone from now on. EADDRNOTAVAIL or EADDRINUSE where another of them listens.
-    fn take_port_to_listen(&self, id: &Id, port: u16) -> Result<(), Error> {
-        let mut inner = id.lock();
-        if let Some(place) = inner.place.filter(|place| place.reuse) {
-            inner.listen_claim = Some(Claimed(self.claim_to_listen(place, port)?));
+        if inner.progress != Progress::Bound || inner.place != place {
+            return Err(WRONG_STATE);
         }
+        inner.listen_claim = claim.map(Claimed);
+        inner.progress = Progress::Listening;
+        let key = (place.map_or(id.space, |p| p.space), everywhere(address.ip()), address.port());
+        core.listeners.insert(key, Listener::new(id.clone(), backlog));
         Ok(())
     }
 
@@ -139,7 +138,7 @@ impl<W: World> Node<W> {
         if private_data.len() > CONNECT_DATA {
             return Err(Error::Invalid("more than 56 bytes of private data"));
         }
-        let now = self.world.now();
+        let (now, starting_psn) = (self.world.now(), self.random_psn());
         let mut core = self.cm_agent.lock();
         let (device, connect) = {
             let inner = id.lock();
@@ -160,7 +159,7 @@ impl<W: World> Node<W> {
                 path: path(device, &route, &inner),
                 private_data: data,
                 qpn: inner.qp.as_ref().map_or(Qpn::new(param.qp_num), |qp| qp.qpn()),
-                starting_psn: self.random_psn(),
+                starting_psn,
                 responder_resources: param.responder_resources,
                 initiator_depth: param.initiator_depth,
                 flow_control: param.flow_control,
@@ -355,13 +354,13 @@ impl<W: World> Node<W> {
         self.detach_all(id);
         let now = self.world.now();
         let mut core = self.cm_agent.lock();
-        let (key, channel, listened, was) = {
+        let (key, channel, listened, was, names) = {
             let mut inner = id.lock();
             let was = std::mem::replace(&mut inner.progress, Progress::Destroyed);
-            inner.claim = None;
-            inner.listen_claim = None;
-            (inner.conn.take(), inner.channel.clone(), inner.listens_at(), was)
+            let names = (inner.claim.take(), inner.listen_claim.take());
+            (inner.conn.take(), inner.channel.clone(), inner.listens_at(), was, names)
         };
+        drop(names);
         let qp = id.lock().qp.clone();
         if let Some(qp) = qp {
             // The queue pair may outlive it, and its peer hears no more after the end of the connection.
@@ -420,10 +419,14 @@ impl<W: World> Node<W> {
             Some(wants) => self.rtr_attributes(id, &device, wants)?,
             None => QpAttr { port: 1, ..QpAttr::default() },
         };
-        let mut inner = id.lock();
-        if inner.progress == Progress::Requested {
+        let (is_requested, told) = {
+            let inner = id.lock();
+            (inner.progress == Progress::Requested, inner.starting_psn)
+        };
+        if is_requested {
             // The program moves its queue pair before it accepts: the PSN is chosen now, and the REP will tell it.
-            attr.rq_psn = *inner.starting_psn.get_or_insert_with(|| self.random_psn());
+            let chosen = told.unwrap_or_else(|| self.random_psn());
+            attr.rq_psn = *id.lock().starting_psn.get_or_insert(chosen);
         }
         let bits = match state {
             QpState::Init => INIT_MASK,
@@ -510,12 +513,13 @@ impl<W: World> Node<W> {
         self.cm_agent.everyone.add(&id);
         let (ours, theirs) = (path.local_gid.ip(), path.remote_gid.ip());
         let query = RouteQuery { dest: theirs, scope: path.link, source: Some(ours) };
+        let (device, route) = (self.device(key.0), self.world.route(query).ok());
         let mut inner = id.lock();
         inner.progress = Progress::Requested;
         inner.source = Some(with_scope(ours, port, path.link));
         inner.dest = Some(with_scope(theirs, header.source_port, path.link));
-        inner.device = self.device(key.0);
-        inner.route = self.world.route(query).ok();
+        inner.device = device;
+        inner.route = route;
         inner.conn = Some(key);
         inner.ib = ib;
         drop(inner);

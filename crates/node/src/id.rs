@@ -202,6 +202,14 @@ impl Inner {
         let (place, source) = self.place.zip(self.source)?;
         Some((place.space, everywhere(source.ip()), source.port()))
     }
+
+    /// What a name for its port depends on: `v6_only` and `reuse`, where it is not bound yet.
+    pub(crate) fn bindable(&self) -> Result<(bool, bool), Error> {
+        match self.progress {
+            Progress::Idle => Ok((self.v6_only, self.reuse)),
+            _ => Err(WRONG_STATE),
+        }
+    }
 }
 
 /// The call does not fit the identifier's state.
@@ -230,23 +238,25 @@ impl<W: World> Node<W> {
     /// either is for all addresses; EADDRINUSE where the same address has the port; EINVAL for a link-local address that does not
     /// say on which link, and for any in RDMA_PS_IPOIB but the wildcards.
     pub fn bind(&self, id: &Arc<Id>, address: SocketAddr) -> Result<(), Error> {
-        let mut inner = id.lock();
-        if inner.progress != Progress::Idle {
-            return Err(WRONG_STATE);
-        }
+        let (v6_only, reuse) = id.lock().bindable()?;
         let (ip, device) = match normal(address.ip()) {
             ip if everywhere(ip).is_unspecified() => (ip, None),
             _ if id.space == PortSpace::Ipoib => return Err(NO_IPOIB),
             _ => self.own_address(&address).map(|(ip, device)| (ip, Some(device)))?,
         };
         let listens = everywhere(ip);
-        let both_families = listens.is_unspecified() && ip.is_ipv6() && !inner.v6_only;
+        let both_families = listens.is_unspecified() && ip.is_ipv6() && !v6_only;
         let addr = (!both_families).then_some(listens);
-        let place = Place { space: id.space, addr, reuse: inner.reuse };
+        let place = Place { space: id.space, addr, reuse };
         let (port, claim) = self.claim_port(place, address.port())?;
         let mut bound = address;
         bound.set_ip(ip);
         bound.set_port(port);
+        let mut inner = id.lock();
+        if inner.bindable() != Ok((v6_only, reuse)) {
+            // Another thread was faster; the claim is given back when the lock is free.
+            return Err(WRONG_STATE);
+        }
         inner.place = Some(place);
         inner.claim = Some(Claimed(claim));
         inner.source = Some(bound);
@@ -314,12 +324,13 @@ impl<W: World> Node<W> {
             None => self.world.route(query).map_err(Error::System)?,
         };
         let device = self.device_of_route(&route);
+        let ephemeral = self.ephemeral();
         {
             let mut inner = id.lock();
             if !matches!(inner.progress, Progress::Idle | Progress::Bound) {
                 return Err(WRONG_STATE);
             }
-            let port = inner.source.map_or_else(|| self.ephemeral(), |s| s.port());
+            let port = inner.source.map_or(ephemeral, |s| s.port());
             inner.source = Some(with_scope(route.source, port, route.interface));
             inner.dest = Some(with_scope(route.dest, dest.port(), route.interface));
             inner.route = Some(route);
@@ -424,26 +435,35 @@ impl<W: World> Node<W> {
 
     /// `rdma_set_option`, RDMA_OPTION_ID_REUSEADDR. EINVAL once it listens, EADDRNOTAVAIL (or EADDRINUSE) where it shares its port already and shall not.
     pub fn set_reuse(&self, id: &Id, reuse: bool) -> Result<(), Error> {
-        let mut inner = id.lock();
-        if inner.progress == Progress::Listening {
-            return Err(WRONG_STATE);
-        }
-        if let (Some(place), Some(source)) = (inner.place, inner.source)
-            && place.reuse != reuse
-        {
-            // Its own name would stand in the way of the other.
-            inner.claim = None;
-            let other = Place { reuse, ..place };
-            match self.claim_port(other, source.port()) {
-                Ok((_, claim)) => (inner.place, inner.claim) = (Some(other), Some(Claimed(claim))),
-                Err(e) => {
-                    inner.claim = self.claim_port(place, source.port()).ok().map(|(_, claim)| Claimed(claim));
-                    return Err(e);
+        let (before, port, own_name) = {
+            let mut inner = id.lock();
+            if inner.progress == Progress::Listening {
+                return Err(WRONG_STATE);
+            }
+            match (inner.place, inner.source) {
+                (Some(place), Some(source)) if place.reuse != reuse => {
+                    (place, source.port(), inner.claim.take())
+                }
+                _ => {
+                    inner.reuse = reuse;
+                    return Ok(());
                 }
             }
+        };
+        // It would stand in the way of the other.
+        drop(own_name);
+        let wanted = Place { reuse, ..before };
+        let (place, claim, result) = match self.claim_port(wanted, port) {
+            Ok((_, claim)) => (wanted, Some(claim), Ok(())),
+            Err(e) => (before, self.claim_port(before, port).ok().map(|(_, claim)| claim), Err(e)),
+        };
+        let mut inner = id.lock();
+        if inner.progress == Progress::Destroyed {
+            return Err(WRONG_STATE);
         }
-        inner.reuse = reuse;
-        Ok(())
+        (inner.place, inner.reuse) = (Some(place), place.reuse);
+        inner.claim = claim.map(Claimed);
+        result
     }
 
     /// `rdma_set_option`, RDMA_OPTION_ID_AFONLY. EINVAL once it is more than bound.
