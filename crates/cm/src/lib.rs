@@ -1,65 +1,32 @@
-//! The InfiniBand connection manager's protocol (IBA 1.4 chapter 12, annex A11), sans-IO: messages and time go in,
-//! messages, events and queue pair attributes come out. No socket, clock, thread or lock.
+//! Connection management, sans-IO: requests, replies and time go in, messages, events and queue pair attributes come out. No
+//! socket, clock, thread or lock.
 //!
-//! One [`Cm`] serves one process. The room above listens, binds ports and moves queue pairs; here live the states, the
-//! repetition of what may be lost, the recognition of what comes twice, and time wait.
-//!
-//! ```text
-//!   active                                 passive
-//!   connect      ── REQ ──────────────▶    Event::Request
-//!   Event::Reply ◀────────────── REP ──    accept
-//!   established  ── RTU ──────────────▶    Event::Established
-//!   disconnect   ── DREQ ─────────────▶    Event::Disconnected
-//!   Event::Disconnected ◀─────── DREP ──
-//! ```
+//! The room above (`node`) listens, binds ports, moves queue pairs and tells programs. It speaks in the words of [`parameters`]
+//! and [`event`]: a service, a path, what either end asks and grants, private data, why not. How that is said to a peer is
+//! the affair of a folder of its own for each protocol. There is one, [`ib`]: the InfiniBand connection manager, whose messages
+//! are MADs. The handshake of iWARP (MPA) would be a second one with the same events.
 //!
 //! | file | what lives there |
 //! |---|---|
-//! | `table` | [`Cm`]: the tables, what comes in, what goes out, time |
-//! | `connection` | one connection: state, attributes, messages made from it |
-//! | `active` | the side that connects: REQ, REP, MRA, RTU |
-//! | `passive` | the side that is asked |
-//! | `teardown` | DREQ, DREP, REJ, destroy, time wait, peers that are gone |
-//! | `probe` | whether the processes at the far ends still live |
-//! | `doubt` | whether a peer still knows a connection that somebody else's message calls stale |
-//! | `address` | how much is sent to addresses that have not shown that they hear us |
-//! | `sidr` | service id resolution for datagrams |
-//! | `timing` | durations and repetition |
-//! | `params` | parameters and events |
+//! | [`parameters`] | what is asked and granted: service, path, queue pair numbers, depths, retries, private data, refusals |
+//! | [`event`] | what happened to a connection; why a call is refused |
+//! | [`ib`] | the InfiniBand connection manager: states, messages, repetition, time wait |
 //!
-//! Whoever can send a packet can write any message. So a connection has a transaction id of 64 random bits, drawn by the side
-//! that connects, which every message about it must bear and must come from the peer's address; what does not is counted
-//! ([`Cm::unmatched`]) and dropped. A DREQ begins a transaction of its own with Linux's ib_cm, so there it is the two
-//! communication ids and the queue pair that must fit; our own bears the connection's.
-//!
-//! Differences from Linux's ib_cm, all of them invisible to a kernel peer: repetition starts after 250 ms instead of 4.9
-//! s, and goes on once a second while a peer has asked for patience; a message about a connection that nobody knows is
-//! refused (invalid communication id) where Linux is silent; a LAP is declined by an APR where Linux drops it on RoCE; a
-//! DREQ is answered at once instead of when the consumer calls rdma_disconnect; a refusal is remembered and repeated;
-//! DREQ of a destroyed connection is repeated; whoever gives up says so by REJ (time out); transaction ids are random, and
-//! compared; a connection that a REQ or REP makes stale ends when its old peer says so; a queue pair is stale only where
-//! connected (§12.9.8.3.1): one in time wait is not, as our own number in it is not given out again before that ends, and
-//! of two requests that name it the one that gets its RTU has it.
+//! ```text
+//!                    parameters                    messages
+//!   node  ── connect, accept, reject ──▶ ib::Cm ── Output::Transmit ──▶ node::gsi, QP1
+//!         ◀──── Output::Event ──────────        ◀──── Cm::input ─────── node::gsi, QP1
+//! ```
 #![forbid(unsafe_code)]
 
-mod active;
-mod address;
-mod connection;
-mod doubt;
-mod params;
-mod passive;
-mod probe;
-mod sidr;
-mod table;
-mod teardown;
-pub mod timing;
+pub mod event;
+pub mod ib;
+pub mod parameters;
 
-pub use active::answering_qpn;
-pub use doubt::is_question;
-pub use params::{
-    Accept, Config, ConnId, Connect, ETIMEDOUT, Error, Event, Origin, Output, Path, QpAttributes, Request,
-    TransportService,
+pub use event::{ConnId, ETIMEDOUT, Error, Event};
+pub use ib::Timing;
+pub use parameters::{
+    Accept, Connect, Parameters, PathRecord, QpAttributes, Refusal, Reply, Request, Service, SidrAnswer,
+    SidrAsk, SidrRequest, TransportService,
 };
-pub use sidr::{SidrAnswer, SidrAsk};
-pub use table::Cm;
-pub use timing::Timing;
+pub use wire::mad::{Ece, PortSpace};

@@ -2,10 +2,11 @@
 
 mod support;
 
-use cm::{Accept, Cm, Config, Connect, Output, Path, TransportService};
+use cm::ib::{Cm, Config, Output};
+use cm::{Accept, Connect, Parameters, PathRecord, TransportService};
 use support::*;
-use wire::mad::{IpCm, MAD_LEN, Mad};
-use wire::{CommId, Guid, Mtu, Psn, Qkey, Qpn};
+use wire::mad::{MAD_LEN, Mad};
+use wire::{CommId, Guid, Mtu, Psn, Qpn};
 
 const CLIENT: CommId = CommId(0xc099_6191);
 const SERVER: CommId = CommId(0x0e75_a67b);
@@ -49,7 +50,7 @@ fn next(cm: &mut Cm) -> [u8; MAD_LEN] {
 }
 
 fn input(w: &World, cm: &mut Cm, from: u8, to: u8, bytes: &[u8]) {
-    let origin = cm::Origin { source: gid(from), dest: gid(to), link: 7 };
+    let origin = cm::ib::Origin { source: gid(from), dest: gid(to), link: 7 };
     cm.input(w.now, origin, &Mad::parse(bytes).unwrap());
 }
 
@@ -57,25 +58,21 @@ fn input(w: &World, cm: &mut Cm, from: u8, to: u8, bytes: &[u8]) {
 fn the_client_says_what_the_kernel_says() {
     let w = World::new(&[2, 3]);
     let mut cm = Cm::new(Config::new(Guid(0x5054_00ff_fe77_0002)), || CLIENT, || TRANSACTION);
-    let ip = |last| std::net::IpAddr::from([10, 77, 0, last]);
-    let header = IpCm { source: ip(2), source_port: 0xc983, dest: ip(3) };
-    let mut private_data = [0; 92];
-    private_data[..IpCm::LEN].copy_from_slice(&header.emit());
     let connect = Connect {
-        service_id: SERVICE,
-        path: Path { flow_label: 0x882e3, ..Path::new(gid(2), gid(3), 7, Mtu::M1024) },
-        private_data,
-        qpn: Qpn::new(0x11),
-        starting_psn: Psn::new(0x4e_b0ef),
-        responder_resources: 1,
-        initiator_depth: 1,
-        flow_control: false,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        srq: false,
+        service: service(),
+        source_port: 0xc983,
+        path: PathRecord { flow_label: 0x882e3, ..PathRecord::new(gid(2), gid(3), 7, Mtu::M1024) },
         transport_service: TransportService::Rc,
-        qkey: Qkey(0),
-        ece: Default::default(),
+        parameters: Parameters {
+            qpn: Qpn::new(0x11),
+            starting_psn: Psn::new(0x4e_b0ef),
+            responder_resources: 1,
+            initiator_depth: 1,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            ..Parameters::default()
+        },
+        private_data: vec![],
     };
     let id = cm.connect(w.now, &connect).unwrap();
     assert_eq!(next(&mut cm), req());
@@ -84,7 +81,7 @@ fn the_client_says_what_the_kernel_says() {
     assert_eq!((attributes.sq_psn, attributes.timeout), (Psn::new(0xbd_5bc6), 17));
     cm.established(w.now, id).unwrap();
     assert_eq!(next(&mut cm), captured(0x14, "c0996191 0e75a67b"));
-    cm.disconnect(w.now, id, [0; 220]).unwrap();
+    cm.disconnect(w.now, id).unwrap();
     assert_eq!(next(&mut cm), captured(0x15, "c0996191 0e75a67b 000011"));
 }
 
@@ -95,16 +92,15 @@ fn the_server_says_what_the_kernel_says() {
     input(&w, &mut cm, 2, 3, &req());
     let Some(Output::Event { conn: id, .. }) = cm.poll() else { panic!("a request") };
     let accept = Accept {
-        qpn: Qpn::new(0x11),
-        starting_psn: Psn::new(0xbd_5bc6),
-        responder_resources: 1,
-        initiator_depth: 1,
-        flow_control: false,
-        rnr_retry_count: 7,
-        srq: false,
-        qkey: Qkey(0),
-        ece: Default::default(),
-        private_data: [0; 196],
+        parameters: Parameters {
+            qpn: Qpn::new(0x11),
+            starting_psn: Psn::new(0xbd_5bc6),
+            responder_resources: 1,
+            initiator_depth: 1,
+            rnr_retry_count: 7,
+            ..Parameters::default()
+        },
+        private_data: vec![],
     };
     cm.accept(w.now, id, &accept).unwrap();
     assert_eq!(next(&mut cm), rep());

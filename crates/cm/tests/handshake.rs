@@ -2,7 +2,7 @@
 
 mod support;
 
-use cm::Event;
+use cm::{Event, Refusal};
 use support::*;
 use wire::mad::{Lap, Mad, Message, Rep, apr_status, reason};
 use wire::{CommId, Guid, Psn, Qkey, Qpn};
@@ -16,7 +16,8 @@ fn a_connection_is_made_by_three_messages() {
     assert!(w.sent.iter().all(|s| s.mad.transaction_id == w.sent[0].mad.transaction_id));
     assert!(w.saw(0, active, |e| matches!(e, Event::Reply(rep) if rep.private_data == [0x22; 196])));
     assert!(w.saw(1, passive, |e| matches!(e, Event::Request(r)
-        if r.req.private_data == [0x11; 92] && r.responder_resources == 3 && r.initiator_depth == 4)));
+        if r.private_data == [0x11; 56] && (r.service, r.peer_port) == (service(), 0xc983)
+            && (r.parameters.responder_resources, r.parameters.initiator_depth) == (3, 4))));
     assert_eq!(w.hosts[0].cm.deadline(), None);
     assert_eq!(w.hosts[1].cm.deadline(), None);
 }
@@ -79,12 +80,12 @@ fn duplicate_req_gets_the_same_rej() {
     let active = w.connect(0, 1);
     w.run_for(MS);
     let request = w.request(1);
-    w.hosts[1].cm.reject(w.now, request, reason::CONSUMER_DEFINED, b"because", [9; 148]).unwrap();
+    w.hosts[1].cm.reject(w.now, request, Refusal::ConsumerDefined, &[9; 148]).unwrap();
     w.run_for(5000 * MS);
     assert_eq!(w.sent_by(1, "REJ").len(), 3);
     assert_eq!(w.hosts[1].events.len(), 1, "one request only");
-    assert!(w.saw(0, active, |e| matches!(e, Event::Rejected { reason: 28, info, private_data }
-        if info.starts_with(b"because\0") && *private_data == [9; 148])));
+    assert!(w.saw(0, active, |e| matches!(e, Event::Rejected { reason: 28, private_data }
+        if *private_data == [9; 148])));
     w.run_for(20_000 * MS);
     assert!(w.hosts[1].cm.is_empty(), "the refusal is forgotten");
 }
@@ -305,7 +306,7 @@ fn process_connects_to_itself() {
     assert!(w.saw(0, passive, |e| *e == Event::Established));
     let (a, p) = (w.hosts[0].cm.qp_attr(active).unwrap(), w.hosts[0].cm.qp_attr(passive).unwrap());
     assert_eq!((a.sq_psn, a.rq_psn), (p.rq_psn, p.sq_psn));
-    w.hosts[0].cm.disconnect(w.now, active, [0; 220]).unwrap();
+    w.hosts[0].cm.disconnect(w.now, active).unwrap();
     w.run_for(5000 * MS);
     assert!(w.saw(0, active, disconnected) && w.saw(0, passive, disconnected));
     assert_eq!(w.hosts[0].released.len(), 2);
@@ -325,7 +326,7 @@ fn processes_of_one_host_share_its_guid_without_meeting() {
         assert!(w.saw(host, id, |e| matches!(e, Event::Reply(_))));
     }
     assert_eq!(w.hosts[2].events.iter().filter(|(_, e)| *e == Event::Established).count(), 2);
-    w.hosts[0].cm.disconnect(w.now, a, [0; 220]).unwrap();
+    w.hosts[0].cm.disconnect(w.now, a).unwrap();
     w.run_for(10 * MS);
     assert!(w.saw(0, a, disconnected));
     assert_eq!(w.hosts[2].events.iter().filter(|(_, e)| disconnected(e)).count(), 1);
@@ -336,7 +337,7 @@ fn processes_of_one_host_share_its_guid_without_meeting() {
 fn fields_wider_than_the_wire_are_refused() {
     let mut w = World::new(&[2, 3]);
     let mut wide = w.connect_params(0, 1);
-    wide.rnr_retry_count = 8;
+    wide.parameters.rnr_retry_count = 8;
     assert!(w.hosts[0].cm.connect(w.now, &wide).is_err());
     let mut wide = w.connect_params(0, 1);
     wide.path.flow_label = 1 << 20;
@@ -360,7 +361,7 @@ fn the_number_of_an_xrc_target_stands_in_the_rep_where_a_context_s_would() {
     assert_eq!((rep.local_qpn, rep.local_eecn, rep.srq), (Qpn::new(0), 0x2_0001, true));
     let (a, p) = (w.hosts[0].cm.qp_attr(active).unwrap(), w.hosts[1].cm.qp_attr(passive).unwrap());
     assert_eq!((a.dest_qpn, p.dest_qpn), (Qpn::new(0x2_0001), Qpn::new(0x1_0001)));
-    w.hosts[0].cm.disconnect(w.now, active, [0; 220]).unwrap();
+    w.hosts[0].cm.disconnect(w.now, active).unwrap();
     w.pump();
     w.run_for(10 * MS);
     assert!(w.saw(1, passive, |e| matches!(e, Event::Disconnected { .. })), "{:?}", w.hosts[1].events);

@@ -73,7 +73,7 @@ fn rej_in_a_late_state_is_reported() {
     // Disconnecting: what the consumer waits for is the end of it.
     let rej = rej_from(&w, 1, passive);
     w.lose(|_| true);
-    w.hosts[0].cm.disconnect(w.now, active, [0; 220]).unwrap();
+    w.hosts[0].cm.disconnect(w.now, active).unwrap();
     w.pump();
     w.inject(0, gid(3), &rej);
     assert!(w.saw(0, active, disconnected));
@@ -93,7 +93,7 @@ fn lost_drep_costs_a_repetition_and_not_all_of_them() {
             lose
         });
         let start = w.now;
-        w.hosts[0].cm.disconnect(w.now, active, [0; 220]).unwrap();
+        w.hosts[0].cm.disconnect(w.now, active).unwrap();
         w.run_for(360 * MS);
         assert!(w.saw(0, active, disconnected), "after {lost} lost DREPs");
         assert_eq!(w.count(1, passive, disconnected), 1);

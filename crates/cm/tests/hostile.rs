@@ -4,6 +4,7 @@ mod support;
 
 use std::time::Duration;
 
+use cm::Refusal;
 use support::*;
 use wire::mad::{MAD_LEN, Mad, Message, reason};
 use wire::{CommId, Qpn};
@@ -16,7 +17,7 @@ fn req(w: &mut World) -> Mad {
 
 #[test]
 fn flood_of_requests_is_refused_at_the_limit() {
-    let mut w = World::with(&[2, 3], |config| cm::Config { max_pending_requests: 10, ..config });
+    let mut w = World::with(&[2, 3], |config| cm::ib::Config { max_pending_requests: 10, ..config });
     w.hosts[1].willing = false;
     let mut req = req(&mut w);
     for n in 0..1000 {
@@ -38,7 +39,7 @@ fn flood_of_requests_is_refused_at_the_limit() {
 
 #[test]
 fn remembered_refusals_are_bounded() {
-    let mut w = World::with(&[2, 3], |config| cm::Config { max_refusals: 10, ..config });
+    let mut w = World::with(&[2, 3], |config| cm::ib::Config { max_refusals: 10, ..config });
     w.hosts[1].willing = false;
     let mut req = req(&mut w);
     for n in 0..1000 {
@@ -46,7 +47,7 @@ fn remembered_refusals_are_bounded() {
         (one.local_comm_id, one.local_qpn) = (CommId(n + 1), Qpn::new(n + 1));
         w.inject(1, gid(2), &req);
         let (now, request) = (w.now, w.request(1));
-        w.hosts[1].cm.reject(now, request, reason::INVALID_SERVICE_ID, &[], [0; 148]).unwrap();
+        w.hosts[1].cm.reject(now, request, Refusal::InvalidService, &[]).unwrap();
         w.pump();
         assert!(w.hosts[1].cm.len() <= 10);
     }
@@ -56,7 +57,7 @@ fn remembered_refusals_are_bounded() {
 
 #[test]
 fn full_table_refuses_calls_and_requests() {
-    let mut w = World::with(&[2, 3], |config| cm::Config { max_connections: 3, ..config });
+    let mut w = World::with(&[2, 3], |config| cm::ib::Config { max_connections: 3, ..config });
     let req = req(&mut w);
     for _ in 0..3 {
         w.connect(1, 0);
@@ -70,8 +71,8 @@ fn full_table_refuses_calls_and_requests() {
 #[test]
 fn source_without_free_comm_ids_is_an_error_and_no_loop() {
     let mut w = World::new(&[2, 3]);
-    let config = cm::Config::new(w.hosts[0].guid);
-    w.hosts[0].cm = cm::Cm::new(config, || CommId(0x0010_0001), || 0);
+    let config = cm::ib::Config::new(w.hosts[0].guid);
+    w.hosts[0].cm = cm::ib::Cm::new(config, || CommId(0x0010_0001), || 0);
     w.lose(|_| true);
     w.connect(0, 1);
     let more = w.connect_params(0, 1);
@@ -83,7 +84,7 @@ fn source_without_free_comm_ids_is_an_error_and_no_loop() {
 fn mutated_messages_in_any_order_do_no_harm() {
     for seed in 0..200 {
         let mut rng = Rng(seed);
-        let mut w = World::with(&[2, 3], |config| cm::Config {
+        let mut w = World::with(&[2, 3], |config| cm::ib::Config {
             max_connections: 50,
             max_pending_requests: 20,
             max_refusals: 10,
@@ -95,7 +96,7 @@ fn mutated_messages_in_any_order_do_no_harm() {
         w.connect(1, 0);
         w.run_for(MS);
         let now = w.now;
-        w.hosts[0].cm.disconnect(now, active, [0; 220]).unwrap();
+        w.hosts[0].cm.disconnect(now, active).unwrap();
         w.hosts[1].cm.destroy(now, passive);
         w.pump();
         for _ in 0..300 {

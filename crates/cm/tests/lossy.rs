@@ -6,9 +6,9 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cm::{ConnId, Event};
+use cm::{ConnId, Event, Refusal};
 use support::*;
-use wire::mad::{Message, reason};
+use wire::mad::Message;
 use wire::{CommId, Qpn};
 
 const SEEDS: u64 = 400;
@@ -106,10 +106,10 @@ impl Run {
                     continue;
                 }
                 host.next_qpn += 1;
-                accept.qpn = Qpn::new(host.next_qpn);
+                accept.parameters.qpn = Qpn::new(host.next_qpn);
                 // Calls on what is answered already, or over, are refused without harm.
                 let _ = match self.rng.below(20) {
-                    0 => host.cm.reject(w.now, id, reason::CONSUMER_DEFINED, &[], [0; 148]),
+                    0 => host.cm.reject(w.now, id, Refusal::ConsumerDefined, &[]),
                     1 => {
                         host.cm.destroy(w.now, id);
                         Ok(())
@@ -150,14 +150,14 @@ impl Run {
             let way = self.rng.below(4);
             let now = self.world.now;
             if way != 0 {
-                let _ = self.world.hosts[host].cm.disconnect(now, id, [0; 220]);
+                let _ = self.world.hosts[host].cm.disconnect(now, id);
             }
             if way != 1 {
                 for (h, p) in passive {
                     let cm = &mut self.world.hosts[h].cm;
                     match way {
                         2 => cm.destroy(now, p),
-                        _ => drop(cm.disconnect(now, p, [0; 220])),
+                        _ => drop(cm.disconnect(now, p)),
                     }
                 }
             }
@@ -212,8 +212,8 @@ impl Run {
     fn passive_sides(&self, active: CommId) -> Vec<(usize, ConnId)> {
         let hosts = self.world.hosts.iter().enumerate();
         hosts
-            .flat_map(|(i, h)| h.events.iter().map(move |(id, e)| (i, *id, e)))
-            .filter(|(_, _, e)| matches!(e, Event::Request(r) if r.req.local_comm_id == active))
+            .flat_map(|(i, h)| h.askers.iter().map(move |(id, asker)| (i, *id, *asker)))
+            .filter(|(_, _, asker)| *asker == active)
             .map(|(i, id, _)| (i, id))
             .collect()
     }

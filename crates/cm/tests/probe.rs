@@ -4,7 +4,7 @@ mod support;
 
 use std::net::IpAddr;
 
-use cm::Config;
+use cm::ib::Config;
 use support::*;
 use wire::mad::Message;
 

@@ -2,29 +2,26 @@
 
 mod support;
 
-use cm::{ConnId, Event, Path, SidrAnswer, SidrAsk};
+use cm::{ConnId, Event, PathRecord, SidrAnswer, SidrAsk};
 use support::*;
 use wire::mad::{Message, sidr_status};
 use wire::{Mtu, Qkey, Qpn};
 
 fn ask(w: &mut World) -> ConnId {
-    let path = Path::new(gid(2), gid(3), 7, Mtu::M1024);
-    let ask = SidrAsk { service_id: SERVICE, path, private_data: [0x33; 216] };
+    let path = PathRecord::new(gid(2), gid(3), 7, Mtu::M1024);
+    let ask = SidrAsk { service: service(), source_port: 0xc983, path, private_data: vec![0x33; 180] };
     let id = w.hosts[0].cm.sidr_request(w.now, &ask).unwrap();
     w.pump();
     id
 }
 
-const ANSWER: SidrAnswer = SidrAnswer {
-    status: sidr_status::VALID,
-    qpn: Qpn::new(0x42),
-    qkey: Qkey(0x0123_4567),
-    private_data: [0x44; 136],
-};
+fn answer() -> SidrAnswer {
+    SidrAnswer { qpn: Qpn::new(0x42), qkey: Qkey(0x0123_4567), private_data: vec![0x44; 136] }
+}
 
 fn replied(e: &Event) -> bool {
-    matches!(e, Event::SidrReply { status: 0, qpn, qkey, private_data }
-        if (*qpn, *qkey, *private_data) == (ANSWER.qpn, ANSWER.qkey, ANSWER.private_data))
+    let SidrAnswer { qpn, qkey, private_data } = answer();
+    *e == Event::SidrReply { status: 0, qpn, qkey, private_data }
 }
 
 #[test]
@@ -33,9 +30,10 @@ fn question_is_answered() {
     let asked = ask(&mut w);
     w.run_for(MS);
     let request = w.request(1);
-    assert!(w.saw(1, request, |e| matches!(e, Event::SidrRequest { request, path }
-        if request.service_id == SERVICE && request.private_data == [0x33; 216] && path.remote_gid == gid(2))));
-    w.hosts[1].cm.sidr_reply(w.now, request, &ANSWER).unwrap();
+    assert!(w.saw(1, request, |e| matches!(e, Event::SidrRequest(r)
+        if (r.service, r.peer_port) == (service(), 0xc983) && r.private_data == [0x33; 180]
+            && r.path.remote_gid == gid(2))));
+    w.hosts[1].cm.sidr_reply(w.now, request, &answer()).unwrap();
     w.run_for(MS);
     assert!(w.saw(0, asked, replied));
     let Message::SidrRep(rep) = &w.sent[1].mad.message else { unreachable!() };
@@ -52,7 +50,7 @@ fn duplicate_question_gets_the_same_answer() {
     let asked = ask(&mut w);
     w.run_for(300 * MS);
     let request = w.request(1);
-    w.hosts[1].cm.sidr_reply(w.now, request, &ANSWER).unwrap();
+    w.hosts[1].cm.sidr_reply(w.now, request, &answer()).unwrap();
     w.run_for(5000 * MS);
     assert_eq!(w.count(0, asked, replied), 1);
     assert_eq!(w.hosts[1].events.len(), 1, "one request only");
@@ -69,7 +67,7 @@ fn an_answer_is_remembered_as_long_as_somebody_asks() {
     let asked = ask(&mut w);
     w.run_for(MS);
     let request = w.request(1);
-    w.hosts[1].cm.sidr_reply(w.now, request, &ANSWER).unwrap();
+    w.hosts[1].cm.sidr_reply(w.now, request, &answer()).unwrap();
     w.run_for(40_000 * MS);
     assert_eq!(w.count(0, asked, replied), 1);
     assert_eq!(w.hosts[1].events.len(), 1, "one request only");
@@ -108,7 +106,7 @@ fn calls_for_connections_are_refused() {
     let (now, request) = (w.now, w.request(1));
     let accept = w.accept_params(1);
     assert!(w.hosts[1].cm.accept(now, request, &accept).is_err());
-    assert!(w.hosts[0].cm.disconnect(now, asked, [0; 220]).is_err());
+    assert!(w.hosts[0].cm.disconnect(now, asked).is_err());
     assert!(w.hosts[0].cm.established(now, asked).is_err());
     assert_eq!(w.hosts[0].cm.qp_attr(asked), None);
 }

@@ -3,7 +3,8 @@
 
 mod support;
 
-use cm::{Cm, Config, Event};
+use cm::ib::{Cm, Config};
+use cm::{Event, Refusal};
 use support::*;
 use wire::mad::{Mad, Message, Rej, Rep, Req, reason};
 use wire::{CommId, Guid, Qpn};
@@ -60,20 +61,20 @@ fn an_answer_with_another_transaction_id_or_from_another_address_is_dropped_and_
     only_the_genuine_counts(&mut w, "REJ", 0, |w| {
         connect(w);
         let (now, request) = (w.now, w.request(1));
-        w.hosts[1].cm.reject(now, request, reason::CONSUMER_DEFINED, &[], [0; 148]).unwrap();
+        w.hosts[1].cm.reject(now, request, Refusal::ConsumerDefined, &[]).unwrap();
         w.pump();
     });
     let mut w = World::new(&[2, 3]);
     let (active, _) = w.connected();
     only_the_genuine_counts(&mut w, "DREP", 0, |w| {
         let now = w.now;
-        w.hosts[0].cm.disconnect(now, active, [0; 220]).unwrap();
+        w.hosts[0].cm.disconnect(now, active).unwrap();
         w.run_for(MS);
     });
     let mut w = World::new(&[2, 3]);
     only_the_genuine_counts(&mut w, "SIDR_REP", 0, |w| {
-        let path = cm::Path::new(gid(2), gid(3), 7, wire::Mtu::M1024);
-        let ask = cm::SidrAsk { service_id: SERVICE, path, private_data: [0; 216] };
+        let path = cm::PathRecord::new(gid(2), gid(3), 7, wire::Mtu::M1024);
+        let ask = cm::SidrAsk { service: service(), source_port: 1, path, private_data: vec![] };
         let now = w.now;
         w.hosts[0].cm.sidr_request(now, &ask).unwrap();
         w.run_for(MS);
@@ -130,7 +131,7 @@ fn a_req_that_names_the_peers_queue_pair_or_id_ends_nothing_that_the_peer_still_
     }
     assert_eq!(w.hosts[1].cm.deadline(), None);
     let now = w.now;
-    w.hosts[0].cm.disconnect(now, active, [0; 220]).unwrap();
+    w.hosts[0].cm.disconnect(now, active).unwrap();
     w.run_for(10 * MS);
     assert!(w.saw(1, passive, disconnected), "it ends as any other");
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use cm::Event;
+use cm::{Event, Refusal};
 use support::*;
 use wire::mad::{Dreq, Mad, Message, reason};
 use wire::{CommId, Qpn};
@@ -11,7 +11,7 @@ use wire::{CommId, Qpn};
 fn disconnect_ends_on_both_sides_and_time_wait_follows() {
     let mut w = World::new(&[2, 3]);
     let (active, passive) = w.connected();
-    w.hosts[0].cm.disconnect(w.now, active, [5; 220]).unwrap();
+    w.hosts[0].cm.disconnect(w.now, active).unwrap();
     w.run_for(10 * MS);
     assert!(w.saw(0, active, disconnected) && w.saw(1, passive, disconnected));
     assert!(w.hosts[0].released.is_empty() && w.hosts[1].released.is_empty(), "the numbers are held");
@@ -21,7 +21,7 @@ fn disconnect_ends_on_both_sides_and_time_wait_follows() {
         assert_eq!(w.hosts[host].events.last(), Some(&(id, Event::TimewaitExit)));
         assert_eq!(w.hosts[host].released.len(), 1);
         assert_eq!(w.count(host, id, disconnected), 1);
-        w.hosts[host].cm.disconnect(w.now, id, [0; 220]).expect("harmless");
+        w.hosts[host].cm.disconnect(w.now, id).expect("harmless");
         w.hosts[host].cm.destroy(w.now, id);
         assert!(w.hosts[host].cm.is_empty());
     }
@@ -32,7 +32,7 @@ fn disconnect_ends_on_both_sides_and_time_wait_follows() {
 fn duplicate_dreq_gets_the_drep_again_from_time_wait_and_after_it() {
     let mut w = World::new(&[2, 3]);
     let (active, passive) = w.connected();
-    w.hosts[0].cm.disconnect(w.now, active, [0; 220]).unwrap();
+    w.hosts[0].cm.disconnect(w.now, active).unwrap();
     w.run_for(10 * MS);
     let dreq = w.sent_by(0, "DREQ")[0].mad.clone();
     w.inject(1, gid(2), &dreq);
@@ -60,8 +60,8 @@ fn dreq_for_an_unknown_connection_gets_a_drep_all_the_same() {
 fn dreqs_that_cross_end_both_sides_once() {
     let mut w = World::new(&[2, 3]);
     let (active, passive) = w.connected();
-    w.hosts[0].cm.disconnect(w.now, active, [0; 220]).unwrap();
-    w.hosts[1].cm.disconnect(w.now, passive, [0; 220]).unwrap();
+    w.hosts[0].cm.disconnect(w.now, active).unwrap();
+    w.hosts[1].cm.disconnect(w.now, passive).unwrap();
     w.run_for(5000 * MS);
     assert_eq!((w.count(0, active, disconnected), w.count(1, passive, disconnected)), (1, 1));
     assert_eq!((w.sent_by(0, "DREQ").len(), w.sent_by(1, "DREQ").len()), (1, 1));
@@ -73,7 +73,7 @@ fn peer_that_never_answers_a_dreq_costs_two_seconds() {
     let mut w = World::new(&[2, 3]);
     let (active, _) = w.connected();
     w.lose(|s| s.from == 0);
-    w.hosts[0].cm.disconnect(w.now, active, [0; 220]).unwrap();
+    w.hosts[0].cm.disconnect(w.now, active).unwrap();
     w.run_for(2001 * MS);
     assert!(w.saw(0, active, |e| *e == Event::Disconnected { status: -110 }));
     assert!((5..20).contains(&w.sent_by(0, "DREQ").len()));
@@ -85,7 +85,7 @@ fn dreq_before_the_rtu_ends_the_accepting_side() {
     w.lose(|s| kind(&s.mad) == "RTU");
     let active = w.connect(0, 1);
     w.run_for(MS);
-    w.hosts[0].cm.disconnect(w.now, active, [0; 220]).unwrap();
+    w.hosts[0].cm.disconnect(w.now, active).unwrap();
     w.run_for(10 * MS);
     assert!(w.saw(1, w.request(1), disconnected));
     assert!(w.saw(0, active, disconnected));
@@ -97,7 +97,7 @@ fn repeated_rep_during_disconnection_gets_the_dreq() {
     w.lose(|s| s.from == 0 && kind(&s.mad) != "REQ");
     let active = w.connect(0, 1);
     w.run_for(240 * MS);
-    w.hosts[0].cm.disconnect(w.now, active, [0; 220]).unwrap();
+    w.hosts[0].cm.disconnect(w.now, active).unwrap();
     w.pump();
     w.heal();
     w.run_for(13 * MS);
@@ -113,7 +113,7 @@ fn side_that_accepts_and_disconnects_at_once_ends_both() {
     w.run_for(MS);
     let (passive, accept) = (w.request(1), w.accept_params(1));
     w.hosts[1].cm.accept(w.now, passive, &accept).unwrap();
-    w.hosts[1].cm.disconnect(w.now, passive, [0; 220]).unwrap();
+    w.hosts[1].cm.disconnect(w.now, passive).unwrap();
     w.run_for(10 * MS);
     assert!(w.saw(1, passive, disconnected));
     assert!(w.saw(0, active, rejected(reason::CONSUMER_DEFINED)));
@@ -196,7 +196,7 @@ fn rej_of_a_reply_ends_the_accepting_side() {
     w.hosts[0].willing = false;
     let active = w.connect(0, 1);
     w.run_for(MS);
-    w.hosts[0].cm.reject(w.now, active, reason::CONSUMER_DEFINED, &[], [3; 148]).unwrap();
+    w.hosts[0].cm.reject(w.now, active, Refusal::ConsumerDefined, &[3; 148]).unwrap();
     w.run_for(MS);
     assert!(w.saw(
         1,
@@ -226,7 +226,7 @@ fn icmp_ends_what_waits_for_an_answer_and_nothing_else() {
     w.pump();
     assert!(w.saw(0, other, unreachable));
     assert!(!w.saw(0, established, unreachable) && !w.saw(0, established, disconnected));
-    w.hosts[0].cm.disconnect(now, established, [0; 220]).unwrap();
+    w.hosts[0].cm.disconnect(now, established).unwrap();
     w.hosts[0].cm.peer_unreachable(now, [10, 77, 0, 3].into(), None);
     w.pump();
     assert!(w.saw(0, established, disconnected), "nobody is left to answer the DREQ");
@@ -259,7 +259,7 @@ fn messages_from_another_address_touch_nothing() {
     let mut w = World::new(&[2, 3]);
     let (active, passive) = w.connected();
     w.lose(|_| true);
-    w.hosts[0].cm.disconnect(w.now, active, [0; 220]).unwrap();
+    w.hosts[0].cm.disconnect(w.now, active).unwrap();
     w.pump();
     let dreq = w.sent_by(0, "DREQ")[0].mad.clone();
     let before = w.sent.len();

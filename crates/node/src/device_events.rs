@@ -9,6 +9,7 @@ use nic::{Device, Element, EventKind as AsyncKind, GidTable};
 
 use crate::Node;
 use crate::cm_agent::Core;
+use crate::disconnect::stop_listening;
 use crate::event::EventKind;
 use crate::id::{Id, Progress};
 use crate::world::World;
@@ -72,7 +73,7 @@ impl<W: World> Node<W> {
         for id in &ids {
             self.take_off(&mut core, now, id);
         }
-        self.settle(core, now);
+        self.carry_out(core, now);
         device.qps().iter().for_each(|qp| qp.fail(now));
         device.announce(AsyncKind::DeviceFatal, Element::Device);
     }
@@ -87,7 +88,7 @@ impl<W: World> Node<W> {
             (inner.conn, inner.listens_at(), was)
         };
         if let (Progress::Listening, Some(listened)) = (was, listened) {
-            self.stop_listening(core, now, &listened);
+            stop_listening(core, now, &listened);
         }
         if let Some(key) = key {
             core.ids.remove(&key);

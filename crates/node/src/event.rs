@@ -1,12 +1,13 @@
 //! rdma_cm events and the channels they travel on.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
+use cm::{Ece, Parameters};
 use nic::device::event_queue::EventQueue;
-use nic::{AddressVector, Signal};
-use wire::{Qkey, Qpn};
+use nic::{AddressVector, Qp, Signal};
+use wire::{Psn, Qkey, Qpn};
 
+use crate::Error;
 use crate::id::Id;
 
 /// `enum rdma_cm_event_type`, same numbers.
@@ -52,6 +53,60 @@ pub struct ConnParam {
     pub srq: bool,
     /// Number of the queue pair.
     pub qp_num: u32,
+}
+
+impl ConnParam {
+    /// Ranges of rdma_connect(3) and rdma_accept(3).
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let most = nic::limits::MAX_RD_ATOMIC;
+        if self.responder_resources > most {
+            return Err(Error::Invalid("responder_resources is above max_qp_rd_atom"));
+        }
+        if self.initiator_depth > most {
+            return Err(Error::Invalid("initiator_depth is above max_qp_init_rd_atom"));
+        }
+        Ok(())
+    }
+
+    /// What a request offers, cut to what the device has.
+    pub(crate) fn cut(&self) -> ConnParam {
+        let most = nic::limits::MAX_RD_ATOMIC;
+        ConnParam {
+            responder_resources: self.responder_resources.min(most),
+            initiator_depth: self.initiator_depth.min(most),
+            ..*self
+        }
+    }
+
+    /// What the peer is told; the identifier's own queue pair, if it has one, speaks for itself.
+    pub(crate) fn parameters(&self, qp: Option<&Qp>, starting_psn: Psn, ece: Ece) -> Parameters {
+        Parameters {
+            qpn: qp.map_or(Qpn::new(self.qp_num), Qp::qpn),
+            starting_psn,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            flow_control: self.flow_control,
+            retry_count: self.retry_count.min(7),
+            rnr_retry_count: self.rnr_retry_count.min(7),
+            srq: qp.map_or(self.srq, |qp| qp.init().srq.is_some()),
+            ece,
+        }
+    }
+}
+
+/// What the peer has told.
+impl From<&Parameters> for ConnParam {
+    fn from(told: &Parameters) -> ConnParam {
+        ConnParam {
+            responder_resources: told.responder_resources,
+            initiator_depth: told.initiator_depth,
+            flow_control: told.flow_control,
+            retry_count: told.retry_count,
+            rnr_retry_count: told.rnr_retry_count,
+            srq: told.srq,
+            qp_num: told.qpn.get(),
+        }
+    }
 }
 
 /// Where datagrams of a service or a group go (`struct rdma_ud_param` without its private data).
@@ -114,19 +169,4 @@ impl EventChannel {
     pub(crate) fn take_back(&self, which: impl FnMut(&Event) -> bool) -> Vec<Event> {
         self.queue.take_back(which)
     }
-}
-
-/// What a route holds, for `rdma_cm_id.route` and path records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathInfo {
-    /// Our address.
-    pub source: IpAddr,
-    /// The peer's.
-    pub dest: IpAddr,
-    /// Path MTU.
-    pub mtu: wire::Mtu,
-    /// Code of the packet life time, 4.096 us * 2^code.
-    pub packet_life_time: u8,
-    /// The peer's queue pair, where known.
-    pub qpn: Qpn,
 }

@@ -8,7 +8,8 @@
 
 use std::time::{Duration, Instant};
 
-use cm::{ConnId, Origin};
+use cm::ConnId;
+use cm::ib::{Origin, is_question};
 use nic::{DeviceId, Path};
 use wire::Qpn;
 use wire::mad::{Mad, Message};
@@ -47,7 +48,7 @@ impl<W: World> Node<W> {
         core: &Core,
         now: Instant,
         (device, conn): (DeviceId, Option<ConnId>),
-        path: &cm::Path,
+        path: &cm::PathRecord,
         mad: &Mad,
         attempt: u32,
     ) -> Path {
@@ -136,13 +137,13 @@ impl<W: World> Node<W> {
 /// Whether nothing of the connection follows.
 fn is_farewell(mad: &Mad) -> bool {
     match &mad.message {
-        Message::Dreq(dreq) => !cm::is_question(dreq),
+        Message::Dreq(dreq) => !is_question(dreq),
         message => matches!(message, Message::Drep(_) | Message::Rej(_)),
     }
 }
 
 /// The way of a message. One that ends a connection takes that of its data, where that is known, the first time.
-pub(crate) fn way(path: &cm::Path, mad: &Mad, attempt: u32, data: Option<Path>) -> Path {
+pub(crate) fn way(path: &cm::PathRecord, mad: &Mad, attempt: u32, data: Option<Path>) -> Path {
     let way = Path {
         source: path.local_gid.ip(),
         dest: path.remote_gid.ip(),

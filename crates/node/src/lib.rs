@@ -1,24 +1,77 @@
 //! One RDMA host: the adapters, the connection manager, rdma_cm identifiers and port spaces. Generic over [`World`]:
 //! written once, run by the real world and by the simulated one.
 //!
-//! Locks, in order: the connection manager's, an identifier's, then those of the adapter (see [`nic`]). Event
-//! channels come last.
+//! | file | what lives there |
+//! |---|---|
+//! | [`world`] | what a node asks of the world around it, and what the world tells it |
+//! | `dispatch` | packets and everything else that the world tells: to queue pairs, to QP1, to whom it concerns |
+//! | `gsi` | QP1: management datagrams come in and leave; which process of the host they are for |
+//! | `strangers` | what is for nobody, and how much is done about it |
+//! | [`number_blocks`] | queue pair numbers and communication ids, and whose they are |
+//! | [`devices`] | which devices there are |
+//! | `device_events` | what identifiers learn of their device |
+//! | [`id`] | rdma_cm identifiers |
+//! | [`event`] | rdma_cm events, their channels, connection parameters |
+//! | `bind`, `ports`, `af_ib`, `address` | addresses and ports: who may have which |
+//! | `resolve` | rdma_resolve_addr, rdma_resolve_route |
+//! | [`connect`] | the side that connects |
+//! | [`accept`] | the side that is asked: rdma_listen, requests, rdma_accept, rdma_reject |
+//! | [`listener`] | requests that wait at a listener |
+//! | `disconnect` | how connections end |
+//! | `farewell` | what was acknowledged before a connection ends |
+//! | [`datagram`], `multicast` | datagram services and groups |
+//! | [`queue_pair`] | the queue pair of an identifier, moved to RTS |
+//! | `cm_agent` | the tables behind all of these, and what the connection manager's outputs do |
+//!
+//! # How a connection comes to be
+//!
+//! ```text
+//!  program  connect::connect ──▶ cm::ib::Cm::connect ──▶ cm_agent::carry_out ──▶ gsi::send_mad ──▶ World::send
+//!  REP      dispatch::input ──▶ gsi::management ──▶ cm_agent::on_mad ──▶ cm::ib::Cm::input
+//!             ──▶ cm_agent::carry_out ──▶ connect::on_reply ──▶ queue_pair::connect_qp ──▶ event
+//!  REQ      ... cm::ib::Cm::input ──▶ cm_agent::carry_out ──▶ accept::on_request
+//!             ──▶ (unlocked) accept::look_up ──▶ accept::admit ──▶ event
+//! ```
+//!
+//! # Locks
+//!
+//! From the outermost in. Whoever holds one takes only those below it.
+//!
+//! | lock | what may be done under it |
+//! |---|---|
+//! | the receive token of a socket (`host`), over [`Guest::input`] | everything below |
+//! | the connection manager's (`cm_agent`) | messages leave, queue pairs are moved, a process of this host is watched, a first block of numbers is claimed: system calls that do not wait. The routing table is not asked and no port is claimed |
+//! | one identifier's ([`Id::lock`](id::Id::lock)), never two | its fields are read and written; of others only what cannot wait: a port's GID table and MTU. No call of the node |
+//! | the lists of devices and of identifiers; a queue pair's, and those below it ([`nic`]) | see there. [`Guest::release`] holds the list of devices over their queue pairs |
+//! | the blocks of numbers (`number_blocks`) | a block is claimed |
+//! | an event channel's, what strangers are allowed | nothing |
+//!
+//! Ports are claimed, the routing table is asked and random numbers are drawn before an identifier is locked; then it is looked at
+//! again. Names are given back after it is unlocked.
 #![forbid(unsafe_code)]
 
+pub mod accept;
+mod address;
 mod af_ib;
+mod bind;
 mod cm_agent;
 pub mod connect;
 pub mod datagram;
 mod device_events;
 pub mod devices;
+mod disconnect;
 mod dispatch;
+pub mod errno;
 pub mod event;
 mod farewell;
+mod gsi;
 pub mod id;
 pub mod listener;
 mod multicast;
 pub mod number_blocks;
 mod ports;
+pub mod queue_pair;
+mod resolve;
 mod strangers;
 pub mod world;
 

@@ -12,9 +12,14 @@
 //! none, are at most [`MAX_BACKLOG`] and at most its share of half of [`MAX_PENDING`].
 
 use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cm::Service;
+
+use crate::address::family_fits;
+use crate::cm_agent::{Core, ListenKey};
 use crate::event::Event;
 use crate::id::Id;
 
@@ -141,13 +146,55 @@ impl Listener {
     }
 }
 
+impl Core {
+    /// The listener for a request: the one on its address before those on all.
+    pub fn listener(&self, service: Service, ip: IpAddr) -> Option<(ListenKey, &Listener)> {
+        let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+        let takes = |at: IpAddr, l: &Listener| at == ip || family_fits(at, l.id.lock().v6_only, ip);
+        std::iter::once(ip).chain(any).find_map(|at| {
+            let key = (service.space, at, service.port);
+            Some((key, self.listeners.get(&key).filter(|l| takes(at, l))?))
+        })
+    }
+
+    /// Offers the listener's next request to the program if it is its turn.
+    pub(crate) fn offer(&mut self, now: Instant, key: &ListenKey) {
+        let Some(listener) = self.listeners.get_mut(key) else { return };
+        let Some(event) = listener.offer(now) else { return };
+        let channel = listener.id.lock().channel.clone();
+        event.id.lock().channel = channel.clone();
+        channel.push(event);
+    }
+
+    /// The program has begun to serve a request.
+    pub(crate) fn begun(&mut self, now: Instant, id: &Arc<Id>) {
+        let Some(key) = id.lock().listener.take() else { return };
+        if let Some(listener) = self.listeners.get_mut(&key) {
+            listener.begun(id);
+            self.offer(now, &key);
+        }
+    }
+
+    /// Takes back a request that the program has not seen. False for all others.
+    pub(crate) fn withdraw(&mut self, now: Instant, id: &Arc<Id>) -> bool {
+        let Some(key) = id.lock().listener else { return false };
+        let unseen = self.listeners.get_mut(&key).is_some_and(|l| l.withdraw(id));
+        if let Some(key) = unseen.then(|| self.forget(id)).flatten()
+            && let Some((cm, conn)) = self.cm(key)
+        {
+            cm.destroy(now, conn);
+        }
+        unseen
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cm_agent::plain;
     use crate::event::{EventChannel, EventKind};
+    use cm::PortSpace;
     use nic::Signal;
-    use wire::mad::PortSpace;
 
     struct Nobody;
     impl Signal for Nobody {

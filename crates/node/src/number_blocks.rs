@@ -18,7 +18,7 @@ use crate::world::{Claim, ClaimError, Name, World};
 /// Bits of a QPN below its block.
 const QPN_BITS: u32 = 12;
 /// Bits of a communication id below its block.
-pub(crate) const COMM_BITS: u32 = 20;
+const COMM_BITS: u32 = 20;
 /// NumberBlocks a process holds at most: [`nic::limits::MAX_QP`] queue pairs.
 const MAX_BLOCKS: usize = (nic::limits::MAX_QP >> QPN_BITS) as usize;
 /// Tries to find a free block; at half of all blocks taken each fails with probability 1/2.
@@ -31,7 +31,22 @@ pub fn qpn_owner(qpn: Qpn) -> Name {
 
 /// The name of the process that hands out a communication id.
 pub fn comm_owner(id: CommId) -> Name {
-    Name::Block((id.0 >> COMM_BITS) as u16)
+    process_name(process_of(id))
+}
+
+/// The process of a host that hands out a communication id: the number of its block.
+pub(crate) fn process_of(id: CommId) -> u32 {
+    id.0 >> COMM_BITS
+}
+
+/// The name of a process of this host, by the number of its block.
+pub(crate) fn process_name(process: u32) -> Name {
+    Name::Block(process as u16)
+}
+
+/// The number of a block.
+pub(crate) fn block_of(name: Name) -> Option<u32> {
+    if let Name::Block(block) = name { Some(block.into()) } else { None }
 }
 
 /// Whether a name can be anybody's: block 0 holds QP0, QP1 and the identifier that stands for none, 0xfff the multicast number.

@@ -13,9 +13,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::mad::PortSpace;
+use cm::PortSpace;
 
-use crate::id::libc_errno::{EADDRINUSE, EADDRNOTAVAIL};
+use crate::errno::{EADDRINUSE, EADDRNOTAVAIL};
 use crate::world::{Claim, ClaimError, Name, World};
 use crate::{Error, Node};
 

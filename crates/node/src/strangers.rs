@@ -15,12 +15,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use wire::CommId;
-use wire::mad::{Mad, Message, Rej, SidrRep, reason, sidr_status};
-
 use crate::dispatch::count;
 use crate::world::{Datagram, Name, World};
-use crate::{Node, farewell, number_blocks};
+use crate::{Node, number_blocks};
 
 /// Source ports of answers to nobody in particular.
 pub(crate) const PORTS: u32 = 4;
@@ -156,51 +153,6 @@ impl<W: World> Node<W> {
             return None;
         }
         Some(names().any(|name| self.world.forward(*name, d)))
-    }
-
-    /// Refuses a request for a service that nobody here has.
-    pub(crate) fn refuse_unknown_service(&self, now: Instant, d: &Datagram<'_>, mad: &Mad) {
-        let Some(message) = refusal(&mad.message) else { return };
-        count(&self.counters.mads);
-        let (ours, theirs) = (d.dest.ip().into(), d.source.ip().into());
-        let path = cm::Path::new(ours, theirs, d.interface, wire::Mtu::default());
-        self.answer_stranger(now, &path, &Mad { transaction_id: mad.transaction_id, message });
-    }
-
-    /// Sends an answer that belongs to no connection, where that is allowed.
-    pub(crate) fn answer_stranger(&self, now: Instant, path: &cm::Path, mad: &Mad) {
-        if self.strangers.answers.take(now, path.remote_gid.ip()) {
-            let way = farewell::way(path, mad, self.gsi_psn() % PORTS, None);
-            self.send_mad(&way, path.pkey, mad);
-        } else {
-            count(&self.counters.strangers);
-        }
-    }
-}
-
-/// "No such service", the way each kind of request is told.
-fn refusal(request: &Message) -> Option<Message> {
-    match request {
-        Message::Req(req) => Some(Message::Rej(Rej {
-            local_comm_id: CommId(0),
-            remote_comm_id: req.local_comm_id,
-            message: 0,
-            info_len: 0,
-            reason: reason::INVALID_SERVICE_ID,
-            info: [0; 72],
-            private_data: [0; 148],
-        })),
-        Message::SidrReq(req) => Some(Message::SidrRep(SidrRep {
-            request_id: req.request_id,
-            status: sidr_status::UNSUPPORTED,
-            info_len: 0,
-            qpn: wire::Qpn::default(),
-            service_id: req.service_id,
-            qkey: wire::Qkey::default(),
-            info: [0; 72],
-            private_data: [0; 136],
-        })),
-        _ => None,
     }
 }
 

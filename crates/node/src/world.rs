@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
+use cm::PortSpace;
 use nic::{Frames, Link, Platform};
 pub use transport::rc::Hold;
-use wire::mad::PortSpace;
 
 /// A network interface with its addresses, as the system reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]

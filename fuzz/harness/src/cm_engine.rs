@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use cm::ib::{Cm, Config, Origin, Output};
 use cm::{
-    Accept, Cm, Config, ConnId, Connect, Event, Origin, Output, Path, SidrAnswer, SidrAsk, TransportService,
+    Accept, ConnId, Connect, Event, Parameters, PathRecord, Refusal, SidrAnswer, SidrAsk, TransportService,
 };
 use wire::mad::Mad;
-use wire::{CommId, Gid, Guid, Mtu, Psn, Qkey, Qpn, ServiceId};
+use wire::{CommId, Gid, Guid, Mtu, Psn, Qkey, Qpn};
 
-use crate::messages::{self, Known, MESSAGES};
+use crate::messages::{self, Known, MESSAGES, service};
 use crate::{Input, start};
 
 /// Most steps of one input.
@@ -55,38 +56,28 @@ pub fn manager(guid: u64, block: u32) -> Cm {
 }
 
 /// Parameters of a connection.
-pub fn connect(path: Path, qpn: u32, input: &mut Input<'_>) -> Connect {
-    Connect {
-        service_id: ServiceId(input.below(2).into()),
-        path,
-        private_data: [0x11; 92],
-        qpn: Qpn::new(qpn),
-        starting_psn: Psn::new(1),
-        responder_resources: input.u8() & 7,
-        initiator_depth: input.u8() & 7,
-        flow_control: false,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        srq: input.any(),
-        transport_service: input.choose(&[TransportService::Rc, TransportService::Uc, TransportService::Xrc]),
-        qkey: Qkey(0),
-        ece: Default::default(),
-    }
+pub fn connect(path: PathRecord, qpn: u32, input: &mut Input<'_>) -> Connect {
+    let service = service(input.below(2));
+    let parameters = Parameters { retry_count: 7, ..parameters(qpn, input) };
+    let transport_service =
+        input.choose(&[TransportService::Rc, TransportService::Uc, TransportService::Xrc]);
+    Connect { service, source_port: 1, path, transport_service, parameters, private_data: vec![0x11; 56] }
 }
 
 /// Parameters of an answer.
 pub fn accept(qpn: u32, input: &mut Input<'_>) -> Accept {
-    Accept {
+    Accept { parameters: parameters(qpn, input), private_data: vec![0x22; 196] }
+}
+
+fn parameters(qpn: u32, input: &mut Input<'_>) -> Parameters {
+    Parameters {
         qpn: Qpn::new(qpn),
         starting_psn: Psn::new(1),
         responder_resources: input.u8() & 7,
         initiator_depth: input.u8() & 7,
-        flow_control: false,
         rnr_retry_count: 7,
         srq: input.any(),
-        qkey: Qkey(0),
-        ece: Default::default(),
-        private_data: [0x22; 196],
+        ..Parameters::default()
     }
 }
 
@@ -141,8 +132,8 @@ impl<'a, 'b> Peer<'a, 'b> {
         self.input.pick(&self.alive)
     }
 
-    fn path(&mut self) -> Path {
-        Path::new(gid(1), gid(2 + self.input.u8() % 2), 1, Mtu::M1024)
+    fn path(&mut self) -> PathRecord {
+        PathRecord::new(gid(1), gid(2 + self.input.u8() % 2), 1, Mtu::M1024)
     }
 
     fn destroy(&mut self, conn: ConnId) {
@@ -163,7 +154,8 @@ impl<'a, 'b> Peer<'a, 'b> {
                 }
             }
             1 => {
-                let ask = SidrAsk { service_id: ServiceId(0), path: self.path(), private_data: [0; 216] };
+                let (service, path) = (service(0), self.path());
+                let ask = SidrAsk { service, source_port: 1, path, private_data: vec![] };
                 self.alive.extend(self.cm.sidr_request(now, &ask));
             }
             2 => {
@@ -196,13 +188,16 @@ impl<'a, 'b> Peer<'a, 'b> {
                     self.held.insert(conn, Qpn::new(qpn));
                 }
             }
-            2 => drop(self.cm.reject(now, conn, 28, &[], [0; 148])),
+            2 => drop(self.cm.reject(now, conn, Refusal::ConsumerDefined, &[])),
             3 => _ = self.cm.established(now, conn),
-            4 => drop(self.cm.disconnect(now, conn, [0; 220])),
+            4 => drop(self.cm.disconnect(now, conn)),
             5 => {
-                let (status, qpn) = (self.input.u8() % 3, Qpn::new(1));
-                let answer = SidrAnswer { status, qpn, qkey: Qkey(0), private_data: [0; 136] };
-                let _ = self.cm.sidr_reply(now, conn, &answer);
+                let answer = SidrAnswer { qpn: Qpn::new(1), qkey: Qkey(0), private_data: vec![] };
+                let _ = match self.input.u8() % 3 {
+                    0 => self.cm.sidr_reply(now, conn, &answer),
+                    1 => self.cm.reject(now, conn, Refusal::InvalidService, &[]),
+                    _ => self.cm.reject(now, conn, Refusal::ConsumerDefined, &[]),
+                };
             }
             6 => _ = self.cm.mra(now, conn, self.input.u8() & 31),
             7 => {
@@ -246,7 +241,7 @@ impl<'a, 'b> Peer<'a, 'b> {
                 }
                 Output::Event { conn, event } => {
                     assert!(!self.destroyed.contains(&conn), "an event after destroy: {event:?}");
-                    let new = matches!(event, Event::Request(_) | Event::SidrRequest { .. });
+                    let new = matches!(event, Event::Request(_) | Event::SidrRequest(_));
                     assert_eq!(new, !self.alive.contains(&conn), "the first event is a request: {event:?}");
                     if new {
                         self.alive.push(conn);

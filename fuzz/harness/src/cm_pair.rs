@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use cm::{Cm, ConnId, Event, Origin, Output, Path};
+use cm::ib::{Cm, Origin, Output};
+use cm::{ConnId, Event, PathRecord, Refusal};
 use wire::mad::Mad;
 use wire::{CommId, Mtu, Qpn};
 
@@ -133,7 +134,7 @@ impl<'a, 'b> Pair<'a, 'b> {
     }
 
     fn connect(&mut self, e: usize) {
-        let path = Path::new(gid(1 + e as u8), gid(2 - e as u8), 1, Mtu::M1024);
+        let path = PathRecord::new(gid(1 + e as u8), gid(2 - e as u8), 1, Mtu::M1024);
         let qpn = self.qpn(e);
         let connect = connect(path, qpn.get(), self.input);
         let end = &mut self.ends[e];
@@ -148,12 +149,12 @@ impl<'a, 'b> Pair<'a, 'b> {
         match self.input.below(8) {
             0..=3 => self.go_on(e, conn),
             4 => {
-                let done = self.ends[e].cm.reject(self.now, conn, 28, &[], [0; 148]);
+                let done = self.ends[e].cm.reject(self.now, conn, Refusal::ConsumerDefined, &[]);
                 if done.is_ok() {
                     self.set(e, conn, Stage::Over);
                 }
             }
-            5 | 6 => drop(self.ends[e].cm.disconnect(self.now, conn, [0; 220]).is_ok()),
+            5 | 6 => drop(self.ends[e].cm.disconnect(self.now, conn).is_ok()),
             _ => self.destroy(e, conn),
         }
     }
@@ -231,9 +232,9 @@ impl<'a, 'b> Pair<'a, 'b> {
     /// An event fits what came before.
     fn event(&mut self, e: usize, conn: ConnId, event: &Event) {
         use Stage::*;
+        let asked_by = self.ends[e].cm.comm_ids(conn).and_then(|(_, asker)| asker);
         let conns = &mut self.ends[e].conns;
-        if let Event::Request(request) = event {
-            let asked_by = Some(request.req.local_comm_id);
+        if let Event::Request(_) = event {
             let lives = |c: &&Conn| c.asked_by == asked_by && !matches!(c.stage, Ended | Over);
             let twice = conns.values().find(lives);
             assert!(twice.is_none(), "one request is shown twice: {twice:?}");

@@ -1,6 +1,7 @@
 //! Messages of the connection manager out of a fuzzer's bytes: any legal fields, mostly with numbers that somebody knows.
 
-use wire::mad::{MAD_LEN, Mad, Message, reason};
+use cm::{PortSpace, Service};
+use wire::mad::{IpCm, MAD_LEN, Mad, Message, reason};
 use wire::{CommId, Guid, Qpn, ServiceId};
 
 use crate::Input;
@@ -63,6 +64,25 @@ pub fn ids(message: &Message) -> (Option<CommId>, Option<CommId>) {
     }
 }
 
+/// One of the services that are asked for.
+pub fn service(n: u32) -> Service {
+    Service { space: PortSpace::Tcp, port: 1 + n as u16 }
+}
+
+/// Its service id, or one that names no port.
+fn service_id(input: &mut Input<'_>) -> ServiceId {
+    let service = service(input.below(2));
+    let id = ServiceId::from_port(service.space, service.port);
+    if input.below(8) == 7 { ServiceId(!id.0) } else { id }
+}
+
+/// What stands in front of a request's private data, mostly; a few bits of it may be others.
+fn header(private_data: &mut [u8]) {
+    let ip = std::net::IpAddr::from([10, 0, 0, 2]);
+    let header = IpCm { source: ip, source_port: 7, dest: ip }.emit();
+    private_data.iter_mut().zip(header).for_each(|(byte, legal)| *byte ^= legal);
+}
+
 /// Where a REQ has its path MTU, of which not every value is legal, in the upper four bits.
 const REQ_MTU: usize = 24 + 50;
 
@@ -91,7 +111,8 @@ fn name(message: &mut Message, input: &mut Input<'_>, known: &Known) {
     match message {
         Message::Req(m) => {
             m.local_comm_id = local;
-            (m.local_qpn, m.local_ca_guid, m.service_id) = (qpn, guid, ServiceId(input.below(2).into()));
+            (m.local_qpn, m.local_ca_guid, m.service_id) = (qpn, guid, service_id(input));
+            header(&mut m.private_data);
             (m.transport_service, m.extended_transport) =
                 input.choose(&[(0, 0), (0, 0), (1, 0), (3, 1), (2, 0)]);
         }
@@ -116,7 +137,10 @@ fn name(message: &mut Message, input: &mut Input<'_>, known: &Known) {
             (m.local_comm_id, m.remote_comm_id, m.remote_qpn) = (local, remote, qpn);
         }
         Message::Drep(m) => (m.local_comm_id, m.remote_comm_id) = (local, remote),
-        Message::SidrReq(m) => (m.request_id, m.service_id) = (local, ServiceId(input.below(2).into())),
+        Message::SidrReq(m) => {
+            (m.request_id, m.service_id) = (local, service_id(input));
+            header(&mut m.private_data);
+        }
         Message::SidrRep(m) => (m.request_id, m.qpn) = (remote, qpn),
         Message::Lap(m) => (m.local_comm_id, m.remote_comm_id) = (local, remote),
         Message::Apr(m) => (m.local_comm_id, m.remote_comm_id) = (local, remote),

@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use cm::{Accept, Cm, Config, ConnId, Connect, Event, Origin, Output, Path, TransportService};
+use cm::ib::{Cm, Config, Origin, Output, REP_DATA, REQ_DATA};
+use cm::{Accept, ConnId, Connect, Event, Parameters, PathRecord, PortSpace, Service, TransportService};
 use wire::mad::{Mad, Message};
-use wire::{CommId, Gid, Guid, Mtu, Psn, Qkey, Qpn, ServiceId};
+use wire::{CommId, Gid, Guid, Mtu, Psn, Qpn, ServiceId};
 
+/// The service that is asked for, as messages name it.
 pub const SERVICE: ServiceId = ServiceId(0x0106_1c06);
 pub const MS: Duration = Duration::from_millis(1);
 pub const DELAY: Duration = Duration::from_micros(50);
@@ -45,6 +47,8 @@ pub struct Host {
     /// Accepts what comes and confirms replies by itself.
     pub willing: bool,
     pub events: Vec<(ConnId, Event)>,
+    /// Communication ids of those who asked for connections.
+    pub askers: BTreeMap<ConnId, CommId>,
     pub released: Vec<(ConnId, Qpn)>,
     pub next_qpn: u32,
 }
@@ -77,6 +81,11 @@ pub struct World {
     flown: u64,
 }
 
+/// The same, as the rest of the house names it.
+pub fn service() -> Service {
+    Service { space: PortSpace::Tcp, port: 0x1c06 }
+}
+
 pub fn gid(last: u8) -> Gid {
     IpAddr::from([10, 77, 0, last]).into()
 }
@@ -106,6 +115,7 @@ impl World {
                 listens: true,
                 willing: true,
                 events: Vec::new(),
+                askers: BTreeMap::new(),
                 released: Vec::new(),
                 next_qpn: 0x1_0000 * block,
             }
@@ -131,24 +141,24 @@ impl World {
     }
 
     pub fn connect_params(&mut self, from: usize, to: usize) -> Connect {
-        let path = Path::new(self.hosts[from].gid, self.hosts[to].gid, 7, Mtu::M1024);
+        let path = PathRecord::new(self.hosts[from].gid, self.hosts[to].gid, 7, Mtu::M1024);
         let host = &mut self.hosts[from];
         host.next_qpn += 1;
         Connect {
-            service_id: SERVICE,
+            service: service(),
+            source_port: 0xc983,
             path,
-            private_data: [0x11; 92],
-            qpn: Qpn::new(host.next_qpn),
-            starting_psn: Psn::new(0x4e_b0ef),
-            responder_resources: 4,
-            initiator_depth: 3,
-            flow_control: false,
-            retry_count: 6,
-            rnr_retry_count: 5,
-            srq: false,
             transport_service: TransportService::Rc,
-            qkey: Qkey(0),
-            ece: Default::default(),
+            parameters: Parameters {
+                qpn: Qpn::new(host.next_qpn),
+                starting_psn: Psn::new(0x4e_b0ef),
+                responder_resources: 4,
+                initiator_depth: 3,
+                retry_count: 6,
+                rnr_retry_count: 5,
+                ..Parameters::default()
+            },
+            private_data: vec![0x11; REQ_DATA],
         }
     }
 
@@ -173,16 +183,15 @@ impl World {
         let host = &mut self.hosts[host];
         host.next_qpn += 1;
         Accept {
-            qpn: Qpn::new(host.next_qpn),
-            starting_psn: Psn::new(0xbd_5bc6),
-            responder_resources: 2,
-            initiator_depth: 9,
-            flow_control: false,
-            rnr_retry_count: 7,
-            srq: false,
-            qkey: Qkey(0),
-            ece: Default::default(),
-            private_data: [0x22; 196],
+            parameters: Parameters {
+                qpn: Qpn::new(host.next_qpn),
+                starting_psn: Psn::new(0xbd_5bc6),
+                responder_resources: 2,
+                initiator_depth: 9,
+                rnr_retry_count: 7,
+                ..Parameters::default()
+            },
+            private_data: vec![0x22; REP_DATA],
         }
     }
 
@@ -190,7 +199,7 @@ impl World {
     pub fn request(&self, host: usize) -> ConnId {
         let requests = self.hosts[host].events.iter().rev();
         requests
-            .filter(|(_, e)| matches!(e, Event::Request(_) | Event::SidrRequest { .. }))
+            .filter(|(_, e)| matches!(e, Event::Request(_) | Event::SidrRequest(_)))
             .map(|&(id, _)| id)
             .next()
             .expect("a request")
@@ -246,7 +255,11 @@ impl World {
                 self.sent.push(sent);
             }
             Output::Event { conn, event } => {
-                self.hosts[i].events.push((conn, event.clone()));
+                let host = &mut self.hosts[i];
+                if let (Event::Request(_), Some((_, Some(asker)))) = (&event, host.cm.comm_ids(conn)) {
+                    host.askers.insert(conn, asker);
+                }
+                host.events.push((conn, event.clone()));
                 if self.hosts[i].willing {
                     self.will(i, conn, &event);
                 }

@@ -2,66 +2,40 @@
 
 use std::time::Instant;
 
-use wire::mad::{Lap, Mad, Message, Mra, Rep, Req, ReqPath, apr_status, reason};
-use wire::{CommId, Gid, Qpn};
+use wire::mad::{Lap, Mad, Mra, Rep, apr_status, reason};
+use wire::{CommId, Gid};
 
-use crate::connection::{REJECTS_OTHER, REJECTS_REP, State, apr, rej};
-use crate::params::{ConnId, Connect, Error, Event, Origin, TransportService};
-use crate::table::{Addressee, Cm};
-use crate::timing::{Retry, local_ack_timeout, timeout};
+use super::config::Origin;
+use super::connection::CmState;
+use super::messages::{REJECTS_OTHER, REJECTS_REP, answering_qpn, apr, data_with_header, rej, reply};
+use super::table::{Addressee, Cm};
+use super::timing::{Retry, local_ack_timeout, timeout};
+use crate::event::{ConnId, Error, Event};
+use crate::parameters::{Connect, TransportService};
 
 impl Cm {
     /// Asks for a connection: sends REQ and repeats it. `Reply`, `Rejected` or `Unreachable` follows.
     ///
     /// # Errors
     ///
-    /// `Parameter`: a field is wider than its bits on the wire. `Full`, `CommIds`: no room.
+    /// `Parameter`: a field is wider than its bits on the wire. `PrivateData`: it is too long. `Full`, `CommIds`: no room.
     pub fn connect(&mut self, now: Instant, connect: &Connect) -> Result<ConnId, Error> {
         check(connect)?;
-        let timing = self.config.timing;
-        let (guid, ack_delay) = (self.config.guid, self.config.ack_delay);
-        let conn = self.insert(State::ReqSent, connect.path, None)?;
+        let private_data = data_with_header(&connect.path, connect.source_port, &connect.private_data)?;
+        let config = self.config.clone();
+        let asked = &connect.parameters;
+        let conn = self.insert(CmState::ReqSent, connect.path, None)?;
         conn.active = true;
         conn.xrc = connect.transport_service == TransportService::Xrc;
-        conn.local_qpn = connect.qpn;
+        conn.local_qpn = asked.qpn;
         conn.holds_qpn = true;
-        conn.rq_psn = connect.starting_psn;
-        conn.responder_resources = connect.responder_resources;
-        conn.initiator_depth = connect.initiator_depth;
-        conn.retry_count = connect.retry_count;
-        conn.local_ack_timeout = local_ack_timeout(connect.path.packet_life_time, ack_delay);
-        let (transport_service, extended_transport) = connect.transport_service.codes();
-        let message = Message::Req(Req {
-            local_comm_id: conn.local,
-            ece: connect.ece,
-            service_id: connect.service_id,
-            local_ca_guid: guid,
-            local_qkey: connect.qkey,
-            local_qpn: connect.qpn,
-            responder_resources: connect.responder_resources,
-            local_eecn: 0,
-            initiator_depth: connect.initiator_depth,
-            remote_eecn: 0,
-            remote_cm_response_timeout: timing.cm_response_timeout,
-            transport_service,
-            flow_control: connect.flow_control,
-            starting_psn: connect.starting_psn,
-            local_cm_response_timeout: timing.cm_response_timeout,
-            retry_count: connect.retry_count,
-            pkey: connect.path.pkey,
-            path_mtu: connect.path.mtu,
-            rdc_exists: false,
-            rnr_retry_count: connect.rnr_retry_count,
-            max_cm_retries: timing.max_cm_retries,
-            srq: connect.srq,
-            extended_transport,
-            primary: conn.primary_path(),
-            alternate: NO_PATH,
-            private_data: connect.private_data,
-        });
-        let mad = Mad { transaction_id: conn.transaction_id, message };
-        conn.message = Some(Box::new(mad));
-        conn.retry = Some(Retry::new(now, timing.request));
+        conn.rq_psn = asked.starting_psn;
+        conn.responder_resources = asked.responder_resources;
+        conn.initiator_depth = asked.initiator_depth;
+        conn.retry_count = asked.retry_count;
+        conn.local_ack_timeout = local_ack_timeout(connect.path.packet_life_time, config.ack_delay);
+        conn.message = Some(Box::new(conn.req(&config, connect, private_data)));
+        conn.retry = Some(Retry::new(now, config.timing.request));
         let id = conn.id;
         self.retransmit(id);
         self.rearm(id);
@@ -78,22 +52,22 @@ impl Cm {
     pub fn established(&mut self, now: Instant, id: ConnId) -> Result<(), Error> {
         let conn = self.connections.get(&id).ok_or(Error::Unknown(id))?;
         match conn.state {
-            State::RepReceived => {
+            CmState::RepReceived => {
                 let rtu = conn.rtu();
-                self.set_state(id, State::Established);
+                self.set_state(id, CmState::Established);
                 self.answer(id, rtu);
                 Ok(())
             }
-            State::RepSent => {
+            CmState::RepSent => {
                 self.passive_established(now, id);
                 Ok(())
             }
-            State::Established | State::DreqSent | State::TimeWait | State::Closed => Ok(()),
+            CmState::Established | CmState::DreqSent | CmState::TimeWait | CmState::Closed => Ok(()),
             state => Err(Error::State(id, state.name())),
         }
     }
 
-    pub(crate) fn on_rep(&mut self, now: Instant, from: Origin, transaction_id: u64, rep: &Rep) {
+    pub(super) fn on_rep(&mut self, now: Instant, from: Origin, transaction_id: u64, rep: &Rep) {
         let id = match self.addressee(from, Some(transaction_id), rep.remote_comm_id) {
             Addressee::Is(id) => id,
             Addressee::Nobody => return self.reject_rep(from, transaction_id, rep, reason::INVALID_COMM_ID),
@@ -101,33 +75,33 @@ impl Cm {
         };
         self.heard(now, id);
         let Some(conn) = self.connections.get(&id) else { return };
-        if conn.active && conn.state == State::ReqSent {
-            return self.reply(now, from, id, transaction_id, rep);
+        if conn.active && conn.state == CmState::ReqSent {
+            return self.first_rep(now, from, id, transaction_id, rep);
         }
         if !conn.active || conn.remote != Some(rep.local_comm_id) {
             // A second answer to one REQ, from somebody else.
             return self.reject_rep(from, transaction_id, rep, reason::INVALID_COMM_INSTANCE);
         }
         match conn.state {
-            State::RepReceived => {
+            CmState::RepReceived => {
                 let mra = conn.mra(REJECTS_REP, self.config.timing.mra_service_timeout);
                 self.answer(id, mra);
             }
-            State::Established => {
+            CmState::Established => {
                 let rtu = conn.rtu();
                 self.answer(id, rtu);
             }
             // The peer has seen neither RTU nor DREQ: what it needs now is the DREQ.
-            State::DreqSent => self.repeat(id),
-            State::TimeWait => {
-                let dreq = conn.dreq([0; 220]);
+            CmState::DreqSent => self.repeat(id),
+            CmState::TimeWait => {
+                let dreq = conn.dreq();
                 self.answer(id, dreq);
             }
             _ => {}
         }
     }
 
-    pub(crate) fn on_mra(&mut self, now: Instant, from: Origin, transaction_id: u64, mra: &Mra) {
+    pub(super) fn on_mra(&mut self, now: Instant, from: Origin, transaction_id: u64, mra: &Mra) {
         let max = self.config.timing.max_cm_retries;
         let id = match self.addressee(from, Some(transaction_id), mra.remote_comm_id) {
             Addressee::Is(id) => id,
@@ -141,8 +115,8 @@ impl Cm {
         self.heard(now, id);
         let Some(conn) = self.connections.get(&id) else { return };
         let fits = match conn.state {
-            State::ReqSent => mra.message == 0,
-            State::RepSent => mra.message == REJECTS_REP && conn.remote == Some(mra.local_comm_id),
+            CmState::ReqSent => mra.message == 0,
+            CmState::RepSent => mra.message == REJECTS_REP && conn.remote == Some(mra.local_comm_id),
             _ => false,
         };
         let wait = timeout(mra.service_timeout) + timeout(conn.path.packet_life_time);
@@ -151,7 +125,7 @@ impl Cm {
             && fits
         {
             retry.extend(now, wait, max);
-            if conn.state == State::ReqSent && mra.local_comm_id != CommId(0) {
+            if conn.state == CmState::ReqSent && mra.local_comm_id != CommId(0) {
                 conn.remote_hint = Some(mra.local_comm_id);
             }
             self.rearm(id);
@@ -159,7 +133,7 @@ impl Cm {
     }
 
     /// RoCE has no alternate paths (annex A16); the standard wants an answer all the same (§12.9.7.2).
-    pub(crate) fn on_lap(&mut self, now: Instant, from: Origin, transaction_id: u64, lap: &Lap) {
+    pub(super) fn on_lap(&mut self, now: Instant, from: Origin, transaction_id: u64, lap: &Lap) {
         let (ours, theirs) = (lap.remote_comm_id, lap.local_comm_id);
         let status = match self.addressee_of(from, None, ours, theirs) {
             Addressee::Is(id) if self.knows_transaction(id, transaction_id) => {
@@ -174,7 +148,7 @@ impl Cm {
     }
 
     /// The first REP.
-    fn reply(&mut self, now: Instant, from: Origin, id: ConnId, transaction_id: u64, rep: &Rep) {
+    fn first_rep(&mut self, now: Instant, from: Origin, id: ConnId, transaction_id: u64, rep: &Rep) {
         let xrc = self.connections.get(&id).is_some_and(|conn| conn.xrc);
         let theirs = answering_qpn(rep, xrc);
         let stale = self.find_connected(rep.local_ca_guid, from.source, rep.local_comm_id, theirs);
@@ -182,12 +156,10 @@ impl Cm {
             // §12.9.8.3.1: the peer's queue pair cannot be connected twice. A REP can name anybody's, though.
             self.reject_rep(from, transaction_id, rep, reason::STALE_CONNECTION);
             self.doubt(now, old);
-            let rejected =
-                Event::Rejected { reason: reason::STALE_CONNECTION, info: [0; 72], private_data: [0; 148] };
-            self.event(id, rejected);
+            self.rejected(id, reason::STALE_CONNECTION);
             return self.close(id);
         }
-        self.set_state(id, State::RepReceived);
+        self.set_state(id, CmState::RepReceived);
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.remote = Some(rep.local_comm_id);
         conn.remote_guid = rep.local_ca_guid;
@@ -203,7 +175,8 @@ impl Cm {
         self.claim(now, id);
         self.probe_from(now, id);
         self.rearm(id);
-        self.event(id, Event::Reply(Box::new(rep.clone())));
+        let process = (self.config.process_of)(rep.local_comm_id);
+        self.event(id, Event::Reply(Box::new(reply(rep, xrc, process))));
     }
 
     fn reject_rep(&mut self, from: Origin, transaction_id: u64, rep: &Rep, why: u16) {
@@ -212,16 +185,11 @@ impl Cm {
     }
 }
 
-/// The queue pair that a REP names: of an XRC target the number stands where that of an EE context would (annex A14).
-pub fn answering_qpn(rep: &Rep, xrc: bool) -> Qpn {
-    if xrc { Qpn::new(rep.local_eecn) } else { rep.local_qpn }
-}
-
 fn check(connect: &Connect) -> Result<(), Error> {
     let path = &connect.path;
     for (legal, name) in [
-        (connect.retry_count <= 7, "retry count"),
-        (connect.rnr_retry_count <= 7, "RNR retry count"),
+        (connect.parameters.retry_count <= 7, "retry count"),
+        (connect.parameters.rnr_retry_count <= 7, "RNR retry count"),
         (path.flow_label < 1 << 20, "flow label"),
         (path.service_level < 16, "service level"),
         (path.packet_rate < 64, "packet rate"),
@@ -234,17 +202,3 @@ fn check(connect: &Connect) -> Result<(), Error> {
     }
     Ok(())
 }
-
-const NO_PATH: ReqPath = ReqPath {
-    local_lid: 0,
-    remote_lid: 0,
-    local_gid: Gid([0; 16]),
-    remote_gid: Gid([0; 16]),
-    flow_label: 0,
-    packet_rate: 0,
-    traffic_class: 0,
-    hop_limit: 0,
-    service_level: 0,
-    subnet_local: false,
-    local_ack_timeout: 0,
-};

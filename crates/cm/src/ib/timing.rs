@@ -15,7 +15,7 @@ pub struct Backoff {
     pub total: Duration,
 }
 
-/// The durations and timeout codes of a [`Cm`](crate::Cm). A code `c` of five bits stands for 4.096 us * 2^c
+/// The durations and timeout codes of a [`Cm`](super::Cm). A code `c` of five bits stands for 4.096 us * 2^c
 /// (IBA 1.4 §12.7.26).
 ///
 /// | | here | Linux ib_cm, rdma_cm |
@@ -96,7 +96,7 @@ pub fn local_ack_timeout(packet_life_time: u8, ack_delay: u8) -> u8 {
 
 /// A running repetition.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Retry {
+pub(super) struct Retry {
     /// Times the message has been repeated.
     pub attempt: u32,
     /// Repetitions left, those while the peer has asked for patience apart.

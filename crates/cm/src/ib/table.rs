@@ -7,10 +7,12 @@ use std::time::Instant;
 use wire::mad::{Mad, Message};
 use wire::{CommId, Gid, Guid, Qpn};
 
-use crate::address::Addresses;
-use crate::connection::{Connection, State};
-use crate::params::{Config, ConnId, ETIMEDOUT, Error, Event, Origin, Output, Path, QpAttributes};
-use crate::probe::Probes;
+use super::address::Addresses;
+use super::config::{Config, Origin, Output};
+use super::connection::{CmState, Connection};
+use super::probe::Probes;
+use crate::event::{ConnId, ETIMEDOUT, Error, Event};
+use crate::parameters::{PathRecord, QpAttributes};
 
 /// Draws from the caller's source of communication ids before a call fails.
 const COMM_ID_DRAWS: usize = 128;
@@ -19,23 +21,23 @@ const COMM_ID_DRAWS: usize = 128;
 ///
 /// After every call that changes something, [`Cm::poll`] until it gives nothing, and look at [`Cm::deadline`].
 pub struct Cm {
-    pub(crate) config: Config,
+    pub(super) config: Config,
     comm_ids: Box<dyn FnMut() -> CommId + Send>,
-    pub(crate) transaction_ids: Box<dyn FnMut() -> u64 + Send>,
+    pub(super) transaction_ids: Box<dyn FnMut() -> u64 + Send>,
     next: u64,
-    pub(crate) connections: BTreeMap<ConnId, Connection>,
-    pub(crate) by_local: BTreeMap<CommId, ConnId>,
+    pub(super) connections: BTreeMap<ConnId, Connection>,
+    pub(super) by_local: BTreeMap<CommId, ConnId>,
     /// By the peer's communication id and the transaction id: anybody may write another's communication id into a REQ.
     by_remote: BTreeMap<(Guid, Gid, CommId, u64), ConnId>,
     /// Connected ones, by the peer's communication id and by its queue pair, of which a peer has one each.
     connected_id: BTreeMap<(Guid, Gid, CommId), ConnId>,
     connected_qpn: BTreeMap<(Guid, Gid, Qpn), ConnId>,
-    pub(crate) addresses: Addresses,
+    pub(super) addresses: Addresses,
     timers: BTreeSet<(Instant, ConnId)>,
     /// Timer of each connection as it stands in `timers`.
     armed: BTreeMap<ConnId, Instant>,
-    pub(crate) probes: Probes,
-    pub(crate) pending: usize,
+    pub(super) probes: Probes,
+    pub(super) pending: usize,
     /// Remembered answers (refused requests, SIDR), oldest first; ids that are gone may linger in it.
     answered: VecDeque<ConnId>,
     output: VecDeque<Output>,
@@ -175,21 +177,21 @@ impl Cm {
             return;
         }
         match conn.state {
-            State::ReqSent => {
+            CmState::ReqSent => {
                 self.send_timeout_rej(id);
                 self.event(id, Event::Unreachable { status: ETIMEDOUT });
                 self.close(id);
             }
-            State::RepSent => {
+            CmState::RepSent => {
                 self.send_timeout_rej(id);
                 self.event(id, Event::Unreachable { status: ETIMEDOUT });
                 self.enter_timewait(now, id);
             }
-            State::DreqSent => {
+            CmState::DreqSent => {
                 self.event(id, Event::Disconnected { status: ETIMEDOUT });
                 self.enter_timewait(now, id);
             }
-            State::SidrSent => {
+            CmState::SidrSent => {
                 self.event(id, Event::Unreachable { status: ETIMEDOUT });
                 self.close(id);
             }
@@ -201,10 +203,10 @@ impl Cm {
     // What every part uses.
 
     /// Draws a communication id and makes a connection with it. One that the peer began has its `transaction_id`.
-    pub(crate) fn insert(
+    pub(super) fn insert(
         &mut self,
-        state: State,
-        path: Path,
+        state: CmState,
+        path: PathRecord,
         transaction_id: Option<u64>,
     ) -> Result<&mut Connection, Error> {
         if self.connections.len() >= self.config.max_connections {
@@ -228,7 +230,7 @@ impl Cm {
 
     /// The connection that a message means whose receiver's communication id is `ours`. `transaction_id`: what it must bear.
     /// A message that does not fit is counted here.
-    pub(crate) fn addressee(&mut self, from: Origin, transaction_id: Option<u64>, ours: CommId) -> Addressee {
+    pub(super) fn addressee(&mut self, from: Origin, transaction_id: Option<u64>, ours: CommId) -> Addressee {
         let conn = self.by_local.get(&ours).and_then(|id| self.connections.get(id));
         let Some(conn) = conn else { return Addressee::Nobody };
         let id = conn.id;
@@ -241,7 +243,7 @@ impl Cm {
     }
 
     /// The same for a message that names both ids.
-    pub(crate) fn addressee_of(
+    pub(super) fn addressee_of(
         &mut self,
         from: Origin,
         transaction_id: Option<u64>,
@@ -258,12 +260,12 @@ impl Cm {
     }
 
     /// A message that names a connection of ours does not fit it.
-    pub(crate) fn count_unmatched(&mut self) {
+    pub(super) fn count_unmatched(&mut self) {
         self.unmatched += 1;
     }
 
     /// The connection that a peer began, or answered, under an id of its own.
-    pub(crate) fn find_remote(
+    pub(super) fn find_remote(
         &self,
         guid: Guid,
         gid: Gid,
@@ -274,13 +276,13 @@ impl Cm {
     }
 
     /// The connected one that holds the peer's communication id, or its queue pair.
-    pub(crate) fn find_connected(&self, guid: Guid, gid: Gid, remote: CommId, qpn: Qpn) -> Option<ConnId> {
+    pub(super) fn find_connected(&self, guid: Guid, gid: Gid, remote: CommId, qpn: Qpn) -> Option<ConnId> {
         let by_id = self.connected_id.get(&(guid, gid, remote));
         by_id.or_else(|| self.connected_qpn.get(&(guid, gid, qpn))).copied()
     }
 
     /// Enters the peer's id into the tables.
-    pub(crate) fn index_remote(&mut self, id: ConnId) {
+    pub(super) fn index_remote(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get(&id) else { return };
         if let Some((guid, gid, remote)) = conn.remote_key() {
             self.by_remote.insert((guid, gid, remote, conn.transaction_id), id);
@@ -289,7 +291,7 @@ impl Cm {
 
     /// The peer has shown that it is connected: its id and queue pair are this connection's. Another that has one of them
     /// is in doubt.
-    pub(crate) fn claim(&mut self, now: Instant, id: ConnId) {
+    pub(super) fn claim(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get(&id) else { return };
         let (remote, qpn) = (conn.remote_key(), conn.qpn_key());
         let before =
@@ -298,7 +300,7 @@ impl Cm {
     }
 
     /// The peer's queue pair is no longer ours to defend.
-    pub(crate) fn unclaim(&mut self, id: ConnId) {
+    pub(super) fn unclaim(&mut self, id: ConnId) {
         self.unprobe(id);
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.doubt = None;
@@ -314,17 +316,16 @@ impl Cm {
     }
 
     /// Changes the state and keeps the count of unanswered requests.
-    pub(crate) fn set_state(&mut self, id: ConnId, state: State) {
-        let waits = |s| matches!(s, State::ReqReceived | State::SidrReceived);
+    pub(super) fn set_state(&mut self, id: ConnId, state: CmState) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        if waits(conn.state) && !waits(state) {
+        if conn.state.is_unanswered() && !state.is_unanswered() {
             self.pending = self.pending.saturating_sub(1);
         }
         conn.state = state;
     }
 
     /// Brings the timer in line with the connection.
-    pub(crate) fn rearm(&mut self, id: ConnId) {
+    pub(super) fn rearm(&mut self, id: ConnId) {
         if let Some(at) = self.armed.remove(&id) {
             self.timers.remove(&(at, id));
         }
@@ -334,13 +335,13 @@ impl Cm {
         }
     }
 
-    pub(crate) fn event(&mut self, id: ConnId, event: Event) {
+    pub(super) fn event(&mut self, id: ConnId, event: Event) {
         if self.connections.get(&id).is_some_and(|conn| !conn.detached) {
             self.output.push_back(Output::Event { conn: id, event });
         }
     }
 
-    pub(crate) fn transmit(&mut self, id: ConnId, mad: Mad, attempt: u32) {
+    pub(super) fn transmit(&mut self, id: ConnId, mad: Mad, attempt: u32) {
         let Some(conn) = self.connections.get(&id) else { return };
         self.output.push_back(Output::Transmit {
             conn: Some(id),
@@ -351,7 +352,7 @@ impl Cm {
     }
 
     /// Sends an answer of a connection: each from another source port.
-    pub(crate) fn answer(&mut self, id: ConnId, mad: Mad) {
+    pub(super) fn answer(&mut self, id: ConnId, mad: Mad) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
         let attempt = conn.answers;
         conn.answers = conn.answers.wrapping_add(1);
@@ -359,7 +360,7 @@ impl Cm {
     }
 
     /// Sends what is being repeated, or remembered, once more; with the attempt it has come to.
-    pub(crate) fn retransmit(&mut self, id: ConnId) {
+    pub(super) fn retransmit(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get(&id) else { return };
         let Some(mad) = conn.message.as_deref().cloned() else { return };
         match conn.retry {
@@ -369,7 +370,7 @@ impl Cm {
     }
 
     /// Sends it because the peer has asked again.
-    pub(crate) fn repeat(&mut self, id: ConnId) {
+    pub(super) fn repeat(&mut self, id: ConnId) {
         if let Some(conn) = self.connections.get_mut(&id)
             && conn.retry.is_some()
         {
@@ -379,7 +380,7 @@ impl Cm {
     }
 
     /// Answers a message that belongs to no connection.
-    pub(crate) fn answer_stateless(&mut self, from: Origin, mad: Mad) {
+    pub(super) fn answer_stateless(&mut self, from: Origin, mad: Mad) {
         let attempt = self.stateless_answers;
         self.stateless_answers = attempt.wrapping_add(1);
         self.output.push_back(Output::Transmit {
@@ -391,7 +392,7 @@ impl Cm {
     }
 
     /// Remembers the answer in `message` until `until`, and forgets the oldest where there are too many.
-    pub(crate) fn remember_answer(&mut self, id: ConnId, state: State, until: Instant) {
+    pub(super) fn remember_answer(&mut self, id: ConnId, state: CmState, until: Instant) {
         self.unclaim(id);
         self.set_state(id, state);
         let Some(conn) = self.connections.get_mut(&id) else { return };
@@ -409,9 +410,9 @@ impl Cm {
     }
 
     /// Ends everything the connection holds. What the consumer still owns stays as an empty shell until destroyed.
-    pub(crate) fn close(&mut self, id: ConnId) {
+    pub(super) fn close(&mut self, id: ConnId) {
         self.unclaim(id);
-        self.set_state(id, State::Closed);
+        self.set_state(id, CmState::Closed);
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.retry = None;
         conn.until = None;
@@ -439,7 +440,7 @@ impl Cm {
     }
 
     /// Closes and forgets.
-    pub(crate) fn remove(&mut self, id: ConnId) {
+    pub(super) fn remove(&mut self, id: ConnId) {
         if let Some(conn) = self.connections.get_mut(&id) {
             conn.detached = true;
             self.close(id);
@@ -449,7 +450,7 @@ impl Cm {
 
 /// Whom a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Addressee {
+pub(super) enum Addressee {
     /// A connection, and it fits.
     Is(ConnId),
     /// It names a connection of ours and does not fit.

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use wire::Gid;
 
-use crate::params::ConnId;
-use crate::table::Cm;
+use super::table::Cm;
+use crate::event::ConnId;
 
 /// Packets beyond one answer for each request that an unconfirmed address gets: repetitions of a REP, probes, the REJ of
 /// whoever gives up. Seven repetitions make a handshake up at one packet lost of five.
@@ -24,7 +24,7 @@ struct Address {
 
 /// The addresses of all connections.
 #[derive(Debug, Default)]
-pub(crate) struct Addresses(BTreeMap<Gid, Address>);
+pub(super) struct Addresses(BTreeMap<Gid, Address>);
 
 impl Addresses {
     /// A connection with the address has been made.
@@ -66,7 +66,7 @@ impl Addresses {
 
 impl Cm {
     /// Whether a connection may send what its peer has not just asked for.
-    pub(crate) fn may_send_unasked(&mut self, id: ConnId) -> bool {
+    pub(super) fn may_send_unasked(&mut self, id: ConnId) -> bool {
         let Some(conn) = self.connections.get(&id) else { return false };
         conn.active || self.addresses.may_send(conn.path.remote_gid)
     }

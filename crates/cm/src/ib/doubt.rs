@@ -8,34 +8,23 @@
 
 use std::time::Instant;
 
-use wire::Qpn;
-use wire::mad::{Dreq, Mad, Message};
-
-use crate::connection::{Connection, State};
-use crate::params::ConnId;
-use crate::table::Cm;
-use crate::timing::Retry;
-
-/// Whether a DREQ is such a question, and no message that ends anything.
-pub fn is_question(dreq: &Dreq) -> bool {
-    dreq.remote_qpn == NOBODY
-}
-
-/// Queue pair number of multicast, which is no connection's.
-const NOBODY: Qpn = Qpn::MULTICAST;
+use super::connection::CmState;
+use super::table::Cm;
+use super::timing::Retry;
+use crate::event::ConnId;
 
 /// A question under way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Doubt {
+pub(super) struct Doubt {
     pub transaction_id: u64,
     pub retry: Retry,
 }
 
 impl Cm {
     /// Asks the peer of a connection whether it still knows it; one question at a time.
-    pub(crate) fn doubt(&mut self, now: Instant, id: ConnId) {
+    pub(super) fn doubt(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        if !matches!(conn.state, State::RepReceived | State::Established) || conn.doubt.is_some() {
+        if !matches!(conn.state, CmState::RepReceived | CmState::Established) || conn.doubt.is_some() {
             return;
         }
         let transaction_id = (self.transaction_ids)();
@@ -45,7 +34,7 @@ impl Cm {
     }
 
     /// The question is due again, or has had no answer.
-    pub(crate) fn expire_doubt(&mut self, now: Instant, id: ConnId) {
+    pub(super) fn expire_doubt(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
         if conn.doubt.as_mut().is_some_and(|doubt| doubt.retry.step(now)) {
             self.ask(id);
@@ -60,17 +49,5 @@ impl Cm {
         let Some(doubt) = conn.doubt else { return };
         let mad = conn.question(doubt.transaction_id);
         self.transmit(id, mad, doubt.retry.attempt);
-    }
-}
-
-impl Connection {
-    fn question(&self, transaction_id: u64) -> Mad {
-        let message = Message::Dreq(Dreq {
-            local_comm_id: self.local,
-            remote_comm_id: self.remote.unwrap_or_default(),
-            remote_qpn: NOBODY,
-            private_data: [0; 220],
-        });
-        Mad { transaction_id, message }
     }
 }

@@ -6,10 +6,13 @@ use std::time::Instant;
 use wire::mad::{Drep, Dreq, Rej, reason};
 use wire::{CommId, Gid, Guid};
 
-use crate::connection::{Connection, REJECTS_OTHER, REJECTS_REQ, State, drep};
-use crate::params::{ConnId, ETIMEDOUT, Error, Event, Origin};
-use crate::table::{Addressee, Cm};
-use crate::timing::{Retry, timeout};
+use super::config::Origin;
+use super::connection::{CmState, Connection};
+use super::messages::{REJ_DATA, REJECTS_OTHER, REJECTS_REQ, drep};
+use super::table::{Addressee, Cm};
+use super::timing::{Retry, timeout};
+use crate::event::{ConnId, ETIMEDOUT, Error, Event};
+use crate::parameters::Refusal;
 
 impl Cm {
     /// Ends a connection: sends DREQ and repeats it; `Disconnected`, then `TimewaitExit` follow. Harmless when it is
@@ -18,13 +21,13 @@ impl Cm {
     /// # Errors
     ///
     /// `Unknown`, or `State`: there is no connection yet.
-    pub fn disconnect(&mut self, now: Instant, id: ConnId, private_data: [u8; 220]) -> Result<(), Error> {
+    pub fn disconnect(&mut self, now: Instant, id: ConnId) -> Result<(), Error> {
         match self.connections.get(&id).ok_or(Error::Unknown(id))?.state {
-            State::Established | State::RepSent | State::RepReceived => {
-                self.send_dreq(now, id, private_data);
+            CmState::Established | CmState::RepSent | CmState::RepReceived => {
+                self.send_dreq(now, id);
                 Ok(())
             }
-            State::DreqSent | State::TimeWait | State::Refused | State::Closed => Ok(()),
+            CmState::DreqSent | CmState::TimeWait | CmState::Refused | CmState::Closed => Ok(()),
             state => Err(Error::State(id, state.name())),
         }
     }
@@ -35,23 +38,26 @@ impl Cm {
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.detached = true;
         match conn.state {
-            State::ReqSent => {
+            CmState::ReqSent => {
                 self.send_timeout_rej(id);
                 self.close(id);
             }
-            State::ReqReceived => {
-                let mad = conn.rej(self.config.guid, reason::CONSUMER_DEFINED, &[], [0; 148]);
+            CmState::ReqReceived => {
+                let mad = conn.rej(self.config.guid, reason::CONSUMER_DEFINED, [0; REJ_DATA]);
                 self.remember_refusal(now, id, mad);
             }
-            State::RepReceived | State::RepSent => {
-                let mad = conn.rej(self.config.guid, reason::CONSUMER_DEFINED, &[], [0; 148]);
+            CmState::RepReceived | CmState::RepSent => {
+                let mad = conn.rej(self.config.guid, reason::CONSUMER_DEFINED, [0; REJ_DATA]);
                 self.answer(id, mad);
                 self.enter_timewait(now, id);
             }
-            State::Established => self.send_dreq(now, id, [0; 220]),
-            State::SidrReceived => self.refuse_sidr(now, id),
-            State::Closed | State::SidrSent => self.close(id),
-            State::DreqSent | State::TimeWait | State::Refused | State::SidrAnswered => {}
+            CmState::Established => self.send_dreq(now, id),
+            CmState::SidrReceived => {
+                // Cannot fail: the state allows it.
+                _ = self.refuse_sidr(now, id, Refusal::ConsumerDefined, &[]);
+            }
+            CmState::Closed | CmState::SidrSent => self.close(id),
+            CmState::DreqSent | CmState::TimeWait | CmState::Refused | CmState::SidrAnswered => {}
         }
     }
 
@@ -66,20 +72,20 @@ impl Cm {
     /// affair. `comm_id` is our communication id in the packet that came back, where known: then only that connection.
     pub fn peer_unreachable(&mut self, now: Instant, peer: IpAddr, comm_id: Option<CommId>) {
         let hit = |conn: &&Connection| {
-            conn.path.remote_ip() == peer && comm_id.is_none_or(|comm_id| conn.local == comm_id)
+            conn.path.remote_gid.ip() == peer && comm_id.is_none_or(|comm_id| conn.local == comm_id)
         };
         let hit: Vec<_> = self.connections.values().filter(hit).map(|conn| (conn.id, conn.state)).collect();
         for (id, state) in hit {
             match state {
-                State::ReqSent | State::SidrSent => {
+                CmState::ReqSent | CmState::SidrSent => {
                     self.event(id, Event::Unreachable { status: ETIMEDOUT });
                     self.close(id);
                 }
-                State::RepSent => {
+                CmState::RepSent => {
                     self.event(id, Event::Unreachable { status: ETIMEDOUT });
                     self.enter_timewait(now, id);
                 }
-                State::DreqSent => self.disconnected(now, id),
+                CmState::DreqSent => self.disconnected(now, id),
                 _ => {}
             }
         }
@@ -103,19 +109,19 @@ impl Cm {
     pub fn end_of_peer(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get(&id) else { return };
         match conn.state {
-            State::ReqSent => {
+            CmState::ReqSent => {
                 self.rejected(id, reason::CONSUMER_DEFINED);
                 self.close(id);
             }
-            State::ReqReceived => {
+            CmState::ReqReceived => {
                 self.rejected(id, reason::TIMEOUT);
                 self.close(id);
             }
-            State::RepReceived | State::RepSent => {
+            CmState::RepReceived | CmState::RepSent => {
                 self.rejected(id, reason::CONSUMER_DEFINED);
                 self.enter_timewait(now, id);
             }
-            State::Established | State::DreqSent => self.disconnected(now, id),
+            CmState::Established | CmState::DreqSent => self.disconnected(now, id),
             _ => {}
         }
     }
@@ -123,7 +129,7 @@ impl Cm {
     /// The connection that stands, and that this DREQ ends.
     pub fn ended_by(&self, from: Origin, transaction_id: u64, dreq: &Dreq) -> Option<ConnId> {
         let conn = self.by_local.get(&dreq.remote_comm_id).and_then(|id| self.connections.get(id))?;
-        let stands = matches!(conn.state, State::RepReceived | State::RepSent | State::Established);
+        let stands = matches!(conn.state, CmState::RepReceived | CmState::RepSent | CmState::Established);
         let fits = conn.path.remote_gid == from.source
             && conn.remote == Some(dreq.local_comm_id)
             && conn.local_qpn == dreq.remote_qpn
@@ -131,7 +137,7 @@ impl Cm {
         (stands && fits).then_some(conn.id)
     }
 
-    pub(crate) fn on_dreq(&mut self, now: Instant, from: Origin, transaction_id: u64, dreq: &Dreq) {
+    pub(super) fn on_dreq(&mut self, now: Instant, from: Origin, transaction_id: u64, dreq: &Dreq) {
         let answer = drep(transaction_id, dreq);
         let id = match self.addressee(from, None, dreq.remote_comm_id) {
             Addressee::Is(id) => id,
@@ -141,7 +147,7 @@ impl Cm {
         };
         let is_ours = self.knows_transaction(id, transaction_id);
         let Some(conn) = self.connections.get(&id) else { return };
-        if conn.state == State::ReqSent {
+        if conn.state == CmState::ReqSent {
             if transaction_id == conn.transaction_id {
                 // The peer accepted and thought better of it, and its REP is lost.
                 self.answer(id, answer);
@@ -162,7 +168,7 @@ impl Cm {
             return self.doubt(now, id);
         }
         match conn.state {
-            State::RepReceived | State::RepSent | State::Established | State::DreqSent => {
+            CmState::RepReceived | CmState::RepSent | CmState::Established | CmState::DreqSent => {
                 if let Some(conn) = self.connections.get_mut(&id) {
                     // The first of these answers; what was answered before were other messages.
                     conn.answers = 0;
@@ -170,12 +176,12 @@ impl Cm {
                 self.answer(id, answer);
                 self.disconnected(now, id);
             }
-            State::TimeWait => self.answer(id, answer),
+            CmState::TimeWait => self.answer(id, answer),
             _ => {}
         }
     }
 
-    pub(crate) fn on_drep(&mut self, now: Instant, from: Origin, transaction_id: u64, drep: &Drep) {
+    pub(super) fn on_drep(&mut self, now: Instant, from: Origin, transaction_id: u64, drep: &Drep) {
         let (ours, theirs) = (drep.remote_comm_id, drep.local_comm_id);
         let Addressee::Is(id) = self.addressee_of(from, None, ours, theirs) else { return };
         let Some(conn) = self.connections.get(&id) else { return };
@@ -184,49 +190,49 @@ impl Cm {
         }
         match conn.state {
             _ if conn.transaction_id != transaction_id => self.count_unmatched(),
-            State::DreqSent => self.disconnected(now, id),
+            CmState::DreqSent => self.disconnected(now, id),
             _ => {}
         }
     }
 
-    pub(crate) fn on_rej(&mut self, now: Instant, from: Origin, transaction_id: u64, rej: &Rej) {
+    pub(super) fn on_rej(&mut self, now: Instant, from: Origin, transaction_id: u64, rej: &Rej) {
         let Some(id) = self.rejected_connection(from, transaction_id, rej) else { return };
         let Some(state) = self.connections.get(&id).map(|conn| conn.state) else { return };
-        let event = Event::Rejected { reason: rej.reason, info: rej.info, private_data: rej.private_data };
+        let event = Event::Rejected { reason: rej.reason, private_data: rej.private_data.to_vec() };
         if rej.reason == reason::INVALID_COMM_ID && rej.message == REJECTS_OTHER {
             // Nobody there knows the connection: the answer to a probe.
             return self.unknown_to_peer(now, id);
         }
         match state {
-            State::ReqSent | State::ReqReceived => {
+            CmState::ReqSent | CmState::ReqReceived => {
                 self.event(id, event);
                 self.close(id);
             }
-            State::RepReceived | State::RepSent | State::Established => {
+            CmState::RepReceived | CmState::RepSent | CmState::Established => {
                 self.event(id, event);
                 self.enter_timewait(now, id);
             }
-            State::DreqSent => self.disconnected(now, id),
+            CmState::DreqSent => self.disconnected(now, id),
             _ => {}
         }
     }
 
     /// Time wait or a memory is over.
-    pub(crate) fn time_is_up(&mut self, id: ConnId) {
+    pub(super) fn time_is_up(&mut self, id: ConnId) {
         match self.connections.get(&id).map(|conn| conn.state) {
-            Some(State::TimeWait) => {
+            Some(CmState::TimeWait) => {
                 self.event(id, Event::TimewaitExit);
                 self.close(id);
             }
-            Some(State::Refused | State::SidrAnswered) => self.remove(id),
+            Some(CmState::Refused | CmState::SidrAnswered) => self.remove(id),
             _ => {}
         }
     }
 
     /// Packets of the connection may still be under way for as long as one can live on the path and back (§12.9.8.4).
-    pub(crate) fn enter_timewait(&mut self, now: Instant, id: ConnId) {
+    pub(super) fn enter_timewait(&mut self, now: Instant, id: ConnId) {
         self.unclaim(id);
-        self.set_state(id, State::TimeWait);
+        self.set_state(id, CmState::TimeWait);
         let longest = self.config.timing.max_timewait;
         if let Some(conn) = self.connections.get_mut(&id) {
             conn.message = None;
@@ -237,21 +243,21 @@ impl Cm {
     }
 
     /// "Timed out" to the peer, which may be waiting for us: it finds the connection by our GUID and id.
-    pub(crate) fn send_timeout_rej(&mut self, id: ConnId) {
+    pub(super) fn send_timeout_rej(&mut self, id: ConnId) {
         if !self.may_send_unasked(id) {
             return;
         }
         let Some(conn) = self.connections.get(&id) else { return };
-        let mad = conn.rej(self.config.guid, reason::TIMEOUT, &[], [0; 148]);
+        let mad = conn.rej(self.config.guid, reason::TIMEOUT, [0; REJ_DATA]);
         self.answer(id, mad);
     }
 
-    fn send_dreq(&mut self, now: Instant, id: ConnId, private_data: [u8; 220]) {
-        self.set_state(id, State::DreqSent);
+    fn send_dreq(&mut self, now: Instant, id: ConnId) {
+        self.set_state(id, CmState::DreqSent);
         self.unprobe(id);
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.doubt = None;
-        conn.message = Some(Box::new(conn.dreq(private_data)));
+        conn.message = Some(Box::new(conn.dreq()));
         conn.retry = Some(Retry::new(now, self.config.timing.disconnect));
         conn.answers = 0;
         self.retransmit(id);
@@ -263,8 +269,9 @@ impl Cm {
         self.enter_timewait(now, id);
     }
 
-    fn rejected(&mut self, id: ConnId, reason: u16) {
-        self.event(id, Event::Rejected { reason, info: [0; 72], private_data: [0; 148] });
+    /// Tells of a refusal that no REJ says.
+    pub(super) fn rejected(&mut self, id: ConnId, reason: u16) {
+        self.event(id, Event::Rejected { reason, private_data: vec![0; REJ_DATA] });
     }
 
     /// Which connection a REJ means. Until its REP has come the sender has no id we know, and it may not know ours: then a
@@ -274,7 +281,7 @@ impl Cm {
             Addressee::Is(id) => {
                 let conn = self.connections.get(&id)?;
                 let fits = match conn.state {
-                    State::ReqSent => true,
+                    CmState::ReqSent => true,
                     // Of a duplicate REQ, too late.
                     _ if conn.active && rej.message == REJECTS_REQ => return None,
                     _ => conn.remote == Some(rej.local_comm_id),
@@ -287,7 +294,7 @@ impl Cm {
                 let guid = Guid(u64::from_be_bytes(*rej.info.first_chunk()?));
                 let conn = self.find_remote(guid, from.source, rej.local_comm_id, transaction_id)?;
                 // Whoever is connected has our id.
-                matches!(conn.state, State::ReqReceived | State::RepSent).then_some(conn.id)
+                matches!(conn.state, CmState::ReqReceived | CmState::RepSent).then_some(conn.id)
             }
         };
         if fits.is_none() {
@@ -298,7 +305,7 @@ impl Cm {
 
     /// Whether the transaction id of a message that begins a transaction is good. Our kind begins none, and has the connection's;
     /// of others Linux's ib_cm makes it from its communication id.
-    pub(crate) fn knows_transaction(&self, id: ConnId, transaction_id: u64) -> bool {
+    pub(super) fn knows_transaction(&self, id: ConnId, transaction_id: u64) -> bool {
         self.connections.get(&id).is_some_and(|conn| {
             conn.transaction_id == transaction_id || !(self.config.is_kin)(conn.remote_guid)
         })

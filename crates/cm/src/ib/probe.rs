@@ -1,7 +1,7 @@
 //! Whether the processes at the far ends still live.
 //!
 //! A kernel outlives its processes and says DREQ or REJ for them; nobody does so for a killed process in user space. So a
-//! process of our kind on another host ([`Config::is_kin`](crate::Config)) that has said nothing for a while gets an MRA
+//! process of our kind on another host ([`Config::is_kin`](super::Config)) that has said nothing for a while gets an MRA
 //! about a connection with it. One that lives takes no notice, as the standard asks of an MRA out of turn. For one that
 //! is gone, either another process of its host answers that it does not know the connection (REJ, invalid communication
 //! id), or its kernel that nobody has the port (ICMP). Both ends probe, but whoever has heard a probe waits with its own:
@@ -13,7 +13,7 @@
 //! nothing either, an address may be set anew just then: from the first to the second the probes are LAPs, which whoever
 //! lives answers.
 //!
-//! [`Timing::probe_after`]: crate::Timing
+//! [`Timing::probe_after`]: super::Timing
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,9 +22,11 @@ use std::time::{Duration, Instant};
 use wire::mad::{Apr, apr_status};
 use wire::{CommId, Gid};
 
-use crate::connection::{REJECTS_OTHER, REJECTS_REP, REJECTS_REQ, State};
-use crate::params::{ConnId, Origin};
-use crate::table::{Addressee, Cm};
+use super::config::Origin;
+use super::connection::CmState;
+use super::messages::{REJECTS_OTHER, REJECTS_REP, REJECTS_REQ};
+use super::table::{Addressee, Cm};
+use crate::event::ConnId;
 
 /// A refusal says that one connection is gone; were it the process, so would be the others. They are asked so many at a time.
 const BURST: usize = 32;
@@ -34,7 +36,7 @@ const ICMP_APART: Duration = Duration::from_millis(100);
 /// Probes take turns on so many source ports: one may end at a process that is stopped.
 const PORTS: u32 = 4;
 
-/// A process: its host's address and what [`Config::process_of`](crate::Config) says of its communication ids.
+/// A process: its host's address and what [`Config::process_of`](super::Config) says of its communication ids.
 type Key = (Gid, u32);
 
 #[derive(Debug)]
@@ -51,7 +53,7 @@ struct Peer {
 
 /// All processes that are probed.
 #[derive(Debug, Default)]
-pub(crate) struct Probes {
+pub(super) struct Probes {
     peers: BTreeMap<Key, Peer>,
     timers: BTreeSet<(Instant, Key)>,
 }
@@ -84,7 +86,7 @@ impl Peer {
 
 impl Cm {
     /// From now on the process at the other end of a connection is probed.
-    pub(crate) fn probe_from(&mut self, now: Instant, id: ConnId) {
+    pub(super) fn probe_from(&mut self, now: Instant, id: ConnId) {
         let Some(key) = self.probe_key(id) else { return };
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.probed = true;
@@ -106,7 +108,7 @@ impl Cm {
     }
 
     /// The connection is over, or another message asks for an answer all the time.
-    pub(crate) fn unprobe(&mut self, id: ConnId) {
+    pub(super) fn unprobe(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
         if !std::mem::take(&mut conn.probed) {
             return;
@@ -123,7 +125,7 @@ impl Cm {
 
     /// A message about a connection has come from its peer's process: it lives. Not so REJ and DREP: whoever does not know a
     /// connection answers in another's name.
-    pub(crate) fn heard(&mut self, now: Instant, id: ConnId) {
+    pub(super) fn heard(&mut self, now: Instant, id: ConnId) {
         if self.probes.peers.is_empty() {
             return;
         }
@@ -165,7 +167,7 @@ impl Cm {
     }
 
     /// Sends the probes that are due.
-    pub(crate) fn expire_probes(&mut self, now: Instant) {
+    pub(super) fn expire_probes(&mut self, now: Instant) {
         while let Some(&(at, key)) = self.probes.timers.first() {
             if at > now {
                 break;
@@ -183,7 +185,7 @@ impl Cm {
     }
 
     /// The answer to a LAP of ours.
-    pub(crate) fn on_apr(&mut self, now: Instant, from: Origin, transaction_id: u64, apr: &Apr) {
+    pub(super) fn on_apr(&mut self, now: Instant, from: Origin, transaction_id: u64, apr: &Apr) {
         let (ours, theirs) = (apr.remote_comm_id, apr.local_comm_id);
         let Addressee::Is(id) = self.addressee_of(from, Some(transaction_id), ours, theirs) else { return };
         match apr.status {
@@ -193,7 +195,7 @@ impl Cm {
     }
 
     /// Nobody at the other end knows a connection.
-    pub(crate) fn unknown_to_peer(&mut self, now: Instant, id: ConnId) {
+    pub(super) fn unknown_to_peer(&mut self, now: Instant, id: ConnId) {
         self.suspect(now, id);
         self.end_of_peer(now, id);
     }
@@ -208,8 +210,8 @@ impl Cm {
             return self.transmit(id, mad, port);
         }
         let message = match conn.state {
-            State::ReqReceived => REJECTS_REQ,
-            State::RepReceived => REJECTS_REP,
+            CmState::ReqReceived => REJECTS_REQ,
+            CmState::RepReceived => REJECTS_REP,
             _ => REJECTS_OTHER,
         };
         let mad = conn.mra(message, self.config.timing.mra_service_timeout);

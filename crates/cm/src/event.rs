@@ -1,0 +1,79 @@
+//! What a connection manager tells of its connections, and why it refuses a call.
+
+use wire::{CommId, Qkey, Qpn};
+
+use crate::parameters::{Reply, Request, SidrRequest};
+
+/// `-ETIMEDOUT`, the status of an `Unreachable` event on Linux.
+pub const ETIMEDOUT: i32 = -110;
+
+/// Names a connection, or a question for a datagram service, of one connection manager. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnId(pub(crate) u64);
+
+/// What happened to a connection, as rdma_cm tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody asks for a connection; answer with accept, reject or destroy. The first event of its [`ConnId`].
+    Request(Box<Request>),
+    /// The peer accepts: move the queue pair by [`Cm::qp_attr`](crate::ib::Cm::qp_attr), then call
+    /// [`Cm::established`](crate::ib::Cm::established).
+    Reply(Box<Reply>),
+    /// The peer is ready (RTU or data received). Passive side only.
+    Established,
+    /// The peer refuses, or ends the connection by REJ.
+    Rejected {
+        /// The number that `rdma_cm_event.status` shows: the REJ's reason (IBA 1.4 §12.6.7.2).
+        reason: u16,
+        /// Private data, the whole field.
+        private_data: Vec<u8>,
+    },
+    /// Nobody answers.
+    Unreachable {
+        /// Negative errno: [`ETIMEDOUT`].
+        status: i32,
+    },
+    /// The connection ended. Move the queue pair to the error state.
+    Disconnected {
+        /// 0, or [`ETIMEDOUT`] where the peer never answered our DREQ.
+        status: i32,
+    },
+    /// Time wait is over: the queue pair may be used anew.
+    TimewaitExit,
+    /// Somebody asks for a datagram service; answer with [`Cm::sidr_reply`](crate::ib::Cm::sidr_reply), reject or destroy.
+    SidrRequest(Box<SidrRequest>),
+    /// The answer to such a question of ours; the exchange is over.
+    SidrReply {
+        /// The number that `rdma_cm_event.status` shows: the SIDR_REP's status (IBA 1.4 §12.11.2). The rest is valid for 0 only.
+        status: u8,
+        /// Queue pair of the service.
+        qpn: Qpn,
+        /// Its Q_Key.
+        qkey: Qkey,
+        /// Private data, the whole field.
+        private_data: Vec<u8>,
+    },
+}
+
+/// Why a call is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The connection is not in a state that allows the call (EINVAL).
+    #[error("connection {0:?} is {1}: the call is not possible now")]
+    State(ConnId, &'static str),
+    /// No such connection, or it has been destroyed (EINVAL).
+    #[error("connection {0:?} does not exist")]
+    Unknown(ConnId),
+    /// A parameter is out of range (EINVAL).
+    #[error("{0} is out of range")]
+    Parameter(&'static str),
+    /// More private data than the message has room for (EINVAL).
+    #[error("{0} bytes of private data: the message has room for {1}")]
+    PrivateData(usize, usize),
+    /// The table is full (ENOMEM).
+    #[error("all {0} connections are in use: destroy some, or raise max_connections")]
+    Full(usize),
+    /// The caller's source of communication ids gives none that is free (ENOMEM).
+    #[error("no communication id is free; the last one offered was {0:?}")]
+    CommIds(CommId),
+}

@@ -1,0 +1,215 @@
+//! One connection: its state, and what it knows of either end.
+
+use std::time::Instant;
+
+use wire::mad::Mad;
+use wire::{CommId, Gid, Guid, Psn, Qpn};
+
+use super::doubt::Doubt;
+use super::timing::Retry;
+use crate::event::ConnId;
+use crate::parameters::{PathRecord, QpAttributes};
+
+/// States of IBA 1.4 §12.9.7 (figures 132, 133), without those for LAP, which is always declined; MRA only moves a timer.
+///
+/// | state | leaves by |
+/// |---|---|
+/// | `ReqSent` | REP, REJ, time out, peer unreachable |
+/// | `RepReceived` | `established` (RTU), REJ, DREQ |
+/// | `ReqReceived` | `accept`, `reject`, REJ |
+/// | `RepSent` | RTU, `established` (data), REJ, DREQ, time out |
+/// | `Established` | `disconnect`, DREQ, REJ, a peer that does not know it |
+/// | `DreqSent` | DREP, DREQ, REJ, time out |
+/// | `TimeWait` | time |
+/// | `Refused` | time: answers duplicates of a REQ that was rejected |
+/// | `Closed` | `destroy` |
+/// | `SidrSent`, `SidrReceived`, `SidrAnswered` | the same for SIDR |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CmState {
+    ReqSent,
+    RepReceived,
+    ReqReceived,
+    RepSent,
+    Established,
+    DreqSent,
+    TimeWait,
+    Refused,
+    Closed,
+    SidrSent,
+    SidrReceived,
+    SidrAnswered,
+}
+
+impl CmState {
+    /// A request that the consumer has not answered.
+    pub fn is_unanswered(self) -> bool {
+        matches!(self, CmState::ReqReceived | CmState::SidrReceived)
+    }
+
+    /// For error messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            CmState::ReqSent => "waiting for a reply",
+            CmState::RepReceived => "replied to, not yet established",
+            CmState::ReqReceived => "waiting for the consumer's answer",
+            CmState::RepSent => "waiting for the peer to get ready",
+            CmState::Established => "established",
+            CmState::DreqSent => "disconnecting",
+            CmState::TimeWait => "in time wait",
+            CmState::Refused => "refused",
+            CmState::Closed => "closed",
+            CmState::SidrSent | CmState::SidrReceived | CmState::SidrAnswered => "a SIDR exchange",
+        }
+    }
+}
+
+/// What the REQ said that its duplicate must say too, or the communication id means another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReqMark {
+    pub transaction_id: u64,
+    pub service_id: u64,
+    pub qpn: Qpn,
+    pub psn: Psn,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub id: ConnId,
+    pub state: CmState,
+    /// The consumer has destroyed it: no more events.
+    pub detached: bool,
+    pub path: PathRecord,
+    pub local: CommId,
+    /// The peer's id, once its REQ or REP has named it.
+    pub remote: Option<CommId>,
+    /// The id in the peer's MRA, before any REP: only to notice that its process is gone.
+    pub remote_hint: Option<CommId>,
+    pub remote_guid: Guid,
+    /// Transaction id of the connection: random where it is ours, else the REQ's.
+    pub transaction_id: u64,
+    /// Passive side: the REQ's mark.
+    pub req_mark: Option<ReqMark>,
+    /// What is repeated until answered: REQ, REP, DREQ, SIDR_REQ; or the remembered answer to a refused REQ or a SIDR_REQ.
+    pub message: Option<Box<Mad>>,
+    pub retry: Option<Retry>,
+    /// The peer is being asked whether it knows the connection.
+    pub doubt: Option<Doubt>,
+    /// How often the REQ lets its REP be repeated.
+    pub max_cm_retries: u8,
+    /// When the state ends by itself: time wait, refusal.
+    pub until: Option<Instant>,
+    /// Answers sent so far: they too take another source port each time.
+    pub answers: u32,
+    pub local_qpn: Qpn,
+    pub remote_qpn: Qpn,
+    pub rq_psn: Psn,
+    pub sq_psn: Psn,
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+    pub local_ack_timeout: u8,
+    pub retry_count: u8,
+    pub rnr_retry_count: u8,
+    /// Whether REQ came from here.
+    pub active: bool,
+    /// Of an extended reliable connection.
+    pub xrc: bool,
+    /// Stands in the table of those whose peer is probed.
+    pub probed: bool,
+    /// A queue pair number is held and its release must be told.
+    pub holds_qpn: bool,
+}
+
+impl Connection {
+    pub fn new(
+        id: ConnId,
+        state: CmState,
+        path: PathRecord,
+        local: CommId,
+        transaction_id: u64,
+    ) -> Connection {
+        Connection {
+            id,
+            state,
+            detached: false,
+            path,
+            local,
+            remote: None,
+            remote_hint: None,
+            remote_guid: Guid::default(),
+            transaction_id,
+            req_mark: None,
+            message: None,
+            retry: None,
+            doubt: None,
+            max_cm_retries: 0,
+            until: None,
+            answers: 0,
+            local_qpn: Qpn::default(),
+            remote_qpn: Qpn::default(),
+            rq_psn: Psn::default(),
+            sq_psn: Psn::default(),
+            responder_resources: 0,
+            initiator_depth: 0,
+            local_ack_timeout: path.packet_life_time.saturating_add(1).min(31),
+            retry_count: 7,
+            rnr_retry_count: 7,
+            active: false,
+            xrc: false,
+            probed: false,
+            holds_qpn: false,
+        }
+    }
+
+    /// When time alone changes something.
+    pub fn deadline(&self) -> Option<Instant> {
+        match (self.doubt, self.retry, self.until) {
+            (Some(doubt), _, _) => Some(doubt.retry.due()),
+            (None, Some(retry), _) => Some(retry.due()),
+            (None, None, until) => until,
+        }
+    }
+
+    /// The peer's communication id as tables name it. The GID is part of it, so that only who can send from the peer's
+    /// address can touch the connection.
+    pub fn remote_key(&self) -> Option<(Guid, Gid, CommId)> {
+        self.remote.map(|id| (self.remote_guid, self.path.remote_gid, id))
+    }
+
+    /// Key of the table of the peer's queue pairs.
+    pub fn qpn_key(&self) -> (Guid, Gid, Qpn) {
+        (self.remote_guid, self.path.remote_gid, self.remote_qpn)
+    }
+
+    pub fn attributes(&self) -> Option<QpAttributes> {
+        let known = matches!(
+            self.state,
+            CmState::RepReceived
+                | CmState::RepSent
+                | CmState::Established
+                | CmState::DreqSent
+                | CmState::TimeWait
+        );
+        known.then(|| self.known_attributes())
+    }
+
+    /// Those of a request that waits for its answer: all but `rq_psn`, which the answer brings.
+    pub fn requested_attributes(&self) -> Option<QpAttributes> {
+        (self.state == CmState::ReqReceived).then(|| self.known_attributes())
+    }
+
+    fn known_attributes(&self) -> QpAttributes {
+        QpAttributes {
+            path: self.path,
+            dest_qpn: self.remote_qpn,
+            rq_psn: self.rq_psn,
+            sq_psn: self.sq_psn,
+            path_mtu: self.path.mtu,
+            max_rd_atomic: self.initiator_depth,
+            max_dest_rd_atomic: self.responder_resources,
+            timeout: self.local_ack_timeout,
+            retry_cnt: self.retry_count,
+            rnr_retry: self.rnr_retry_count,
+            min_rnr_timer: 0,
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! The messages of a connection: what this side has to say as MADs, and what a peer's MAD says in the words of the rest of
+//! the house. Nothing else here knows where a field stands.
+//!
+//! | message | room for the program | in front of it |
+//! |---|---|---|
+//! | REQ | [`REQ_DATA`] | the RDMA IP CM header (annex A11), 36 bytes |
+//! | REP | [`REP_DATA`] | |
+//! | REJ | [`REJ_DATA`] | |
+//! | SIDR_REQ | [`SIDR_REQ_DATA`] | the RDMA IP CM header |
+//! | SIDR_REP | [`SIDR_REP_DATA`] | |
+
+use wire::mad::{
+    Apr, Drep, Dreq, IpCm, Lap, Mad, Message, Mra, Rej, Rep, Req, ReqPath, Rtu, SidrRep, SidrReq, reason,
+    sidr_status,
+};
+use wire::{CommId, Gid, Guid, Qkey, Qpn, ServiceId};
+
+use super::config::{Config, Origin};
+use super::connection::{CmState, Connection};
+use crate::event::Error;
+use crate::parameters::{
+    Accept, Connect, Parameters, PathRecord, Refusal, Reply, Request, Service, SidrAnswer, SidrAsk,
+    SidrRequest, TransportService,
+};
+
+/// The program's private data in a REQ, in bytes (rdma_connect(3)).
+pub const REQ_DATA: usize = 92 - IpCm::LEN;
+/// ... in a REP (rdma_accept(3)).
+pub const REP_DATA: usize = 196;
+/// ... in a REJ (rdma_reject(3)).
+pub const REJ_DATA: usize = 148;
+/// ... in a SIDR_REQ.
+pub const SIDR_REQ_DATA: usize = 216 - IpCm::LEN;
+/// ... in a SIDR_REP.
+pub const SIDR_REP_DATA: usize = 136;
+
+/// Values of "message rejected" in a REJ, and of "message MRAed" in an MRA.
+pub(super) const REJECTS_REQ: u8 = 0;
+pub(super) const REJECTS_REP: u8 = 1;
+pub(super) const REJECTS_OTHER: u8 = 2;
+
+/// LID that stands for "any": RoCE has none.
+const PERMISSIVE_LID: u16 = 0xffff;
+/// Queue pair number of multicast, which is no connection's.
+const NOBODY: Qpn = Qpn::MULTICAST;
+
+impl Connection {
+    /// Asks for the connection.
+    pub fn req(&self, config: &Config, connect: &Connect, private_data: [u8; 92]) -> Mad {
+        let (transport_service, extended_transport) = service_codes(connect.transport_service);
+        let asked = &connect.parameters;
+        let timing = &config.timing;
+        self.mad(Message::Req(Req {
+            local_comm_id: self.local,
+            ece: asked.ece,
+            service_id: service_id(connect.service),
+            local_ca_guid: config.guid,
+            local_qkey: Qkey(0),
+            local_qpn: asked.qpn,
+            responder_resources: asked.responder_resources,
+            local_eecn: 0,
+            initiator_depth: asked.initiator_depth,
+            remote_eecn: 0,
+            remote_cm_response_timeout: timing.cm_response_timeout,
+            transport_service,
+            flow_control: asked.flow_control,
+            starting_psn: asked.starting_psn,
+            local_cm_response_timeout: timing.cm_response_timeout,
+            retry_count: asked.retry_count,
+            pkey: connect.path.pkey,
+            path_mtu: connect.path.mtu,
+            rdc_exists: false,
+            rnr_retry_count: asked.rnr_retry_count,
+            max_cm_retries: timing.max_cm_retries,
+            srq: asked.srq,
+            extended_transport,
+            primary: self.primary_path(),
+            alternate: NO_PATH,
+            private_data,
+        }))
+    }
+
+    /// Accepts it. The number of an XRC target stands where that of an EE context would (annex A14), see [`answering_qpn`].
+    pub fn rep(&self, config: &Config, accept: &Accept, private_data: [u8; REP_DATA]) -> Mad {
+        let granted = &accept.parameters;
+        let (local_qpn, local_eecn) =
+            if self.xrc { (Qpn::default(), granted.qpn.get()) } else { (granted.qpn, 0) };
+        self.mad(Message::Rep(Rep {
+            local_comm_id: self.local,
+            remote_comm_id: self.remote_or_zero(),
+            ece: granted.ece,
+            local_qkey: Qkey(0),
+            local_qpn,
+            local_eecn,
+            starting_psn: granted.starting_psn,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            target_ack_delay: config.ack_delay.min(31),
+            failover: 0,
+            flow_control: granted.flow_control,
+            rnr_retry_count: granted.rnr_retry_count,
+            srq: granted.srq || self.xrc,
+            local_ca_guid: config.guid,
+            private_data,
+        }))
+    }
+
+    /// The queue pair is ready.
+    pub fn rtu(&self) -> Mad {
+        self.mad(Message::Rtu(Rtu {
+            local_comm_id: self.local,
+            remote_comm_id: self.remote_or_zero(),
+            private_data: [0; 224],
+        }))
+    }
+
+    /// Ends the connection.
+    pub fn dreq(&self) -> Mad {
+        self.mad(Message::Dreq(self.dreq_for(self.remote_qpn)))
+    }
+
+    /// Asks whether the peer still knows the connection: see `doubt`.
+    pub fn question(&self, transaction_id: u64) -> Mad {
+        Mad { transaction_id, message: Message::Dreq(self.dreq_for(NOBODY)) }
+    }
+
+    fn dreq_for(&self, remote_qpn: Qpn) -> Dreq {
+        let (local_comm_id, remote_comm_id) = (self.local, self.remote_or_zero());
+        Dreq { local_comm_id, remote_comm_id, remote_qpn, private_data: [0; 220] }
+    }
+
+    /// Asks for patience. `message`: 0 a REQ, 1 a REP, 2 a LAP is acknowledged.
+    pub fn mra(&self, message: u8, service_timeout: u8) -> Mad {
+        self.mad(Message::Mra(Mra {
+            local_comm_id: self.local,
+            remote_comm_id: self.remote_or_zero(),
+            message,
+            service_timeout,
+            private_data: [0; 222],
+        }))
+    }
+
+    /// A LAP that changes nothing: its alternate path is the primary one.
+    pub fn lap(&self, remote_cm_response_timeout: u8) -> Mad {
+        self.mad(Message::Lap(Lap {
+            local_comm_id: self.local,
+            remote_comm_id: self.remote_or_zero(),
+            remote_qpn: self.remote_qpn,
+            remote_cm_response_timeout,
+            alternate: self.primary_path(),
+            private_data: [0; 168],
+        }))
+    }
+
+    /// A REJ of what the state calls for: the REQ, the REP, or neither. One for a time out names the sender's GUID, since
+    /// the peer may have to find the connection by it (IBA 1.4 §12.6.7.2: the peer's id may not be known yet).
+    pub fn rej(&self, guid: Guid, why: u16, private_data: [u8; REJ_DATA]) -> Mad {
+        let message = match self.state {
+            CmState::ReqReceived => REJECTS_REQ,
+            CmState::RepReceived => REJECTS_REP,
+            _ => REJECTS_OTHER,
+        };
+        let guid = guid.0.to_be_bytes();
+        let info = if why == reason::TIMEOUT { &guid[..] } else { &[] };
+        self.mad(rej(self.local, self.remote_or_zero(), message, why, info, private_data))
+    }
+
+    /// Asks for a datagram service.
+    pub fn sidr_req(&self, ask: &SidrAsk, private_data: [u8; 216]) -> Mad {
+        self.mad(Message::SidrReq(SidrReq {
+            request_id: self.local,
+            pkey: ask.path.pkey,
+            service_id: service_id(ask.service),
+            private_data,
+        }))
+    }
+
+    /// Answers such a question; `answer` counts for status 0.
+    pub fn sidr_rep(&self, status: u8, answer: &SidrAnswer, private_data: [u8; SIDR_REP_DATA]) -> Mad {
+        self.mad(Message::SidrRep(SidrRep {
+            request_id: self.remote_or_zero(),
+            status,
+            info_len: 0,
+            qpn: answer.qpn,
+            service_id: self.req_mark.map(|mark| ServiceId(mark.service_id)).unwrap_or_default(),
+            qkey: answer.qkey,
+            info: [0; 72],
+            private_data,
+        }))
+    }
+
+    /// The path as a REQ names it.
+    fn primary_path(&self) -> ReqPath {
+        let path = &self.path;
+        ReqPath {
+            local_lid: PERMISSIVE_LID,
+            remote_lid: PERMISSIVE_LID,
+            local_gid: path.local_gid,
+            remote_gid: path.remote_gid,
+            flow_label: path.flow_label,
+            packet_rate: path.packet_rate,
+            traffic_class: path.traffic_class,
+            hop_limit: path.hop_limit,
+            service_level: path.service_level,
+            subnet_local: false,
+            local_ack_timeout: self.local_ack_timeout,
+        }
+    }
+
+    /// The peer's id as an answer names it: 0 where it is not known.
+    fn remote_or_zero(&self) -> CommId {
+        self.remote.unwrap_or_default()
+    }
+
+    fn mad(&self, message: Message) -> Mad {
+        Mad { transaction_id: self.transaction_id, message }
+    }
+}
+
+const NO_PATH: ReqPath = ReqPath {
+    local_lid: 0,
+    remote_lid: 0,
+    local_gid: Gid([0; 16]),
+    remote_gid: Gid([0; 16]),
+    flow_label: 0,
+    packet_rate: 0,
+    traffic_class: 0,
+    hop_limit: 0,
+    service_level: 0,
+    subnet_local: false,
+    local_ack_timeout: 0,
+};
+
+// Answers to messages, whether there is a connection or not.
+
+/// A REJ; of `extra` the first 72 bytes.
+pub(super) fn rej(
+    local: CommId,
+    remote: CommId,
+    message: u8,
+    why: u16,
+    extra: &[u8],
+    private_data: [u8; REJ_DATA],
+) -> Message {
+    let mut info = [0; 72];
+    let len = extra.len().min(info.len());
+    info[..len].copy_from_slice(&extra[..len]);
+    Message::Rej(Rej {
+        local_comm_id: local,
+        remote_comm_id: remote,
+        message,
+        info_len: len as u8,
+        reason: why,
+        info,
+        private_data,
+    })
+}
+
+/// Refuses a REQ that makes no connection here.
+pub(super) fn rej_of_req(req: &Req, why: u16) -> Message {
+    rej(CommId(0), req.local_comm_id, REJECTS_REQ, why, &[], [0; REJ_DATA])
+}
+
+/// The answer to a DREQ, whether the connection exists or not.
+pub(super) fn drep(transaction_id: u64, dreq: &Dreq) -> Mad {
+    Mad {
+        transaction_id,
+        message: Message::Drep(Drep {
+            local_comm_id: dreq.remote_comm_id,
+            remote_comm_id: dreq.local_comm_id,
+            private_data: [0; 224],
+        }),
+    }
+}
+
+/// The answer to a LAP.
+pub(super) fn apr(transaction_id: u64, lap: &Lap, status: u8) -> Mad {
+    Mad {
+        transaction_id,
+        message: Message::Apr(Apr {
+            local_comm_id: lap.remote_comm_id,
+            remote_comm_id: lap.local_comm_id,
+            info_len: 0,
+            status,
+            info: [0; 72],
+            private_data: [0; 148],
+        }),
+    }
+}
+
+/// "No such service", the way each kind of request is told.
+pub(super) fn unknown_service(request: &Message) -> Option<Message> {
+    match request {
+        Message::Req(req) => Some(rej_of_req(req, reason::INVALID_SERVICE_ID)),
+        Message::SidrReq(req) => Some(Message::SidrRep(SidrRep {
+            request_id: req.request_id,
+            status: sidr_status::UNSUPPORTED,
+            info_len: 0,
+            qpn: Qpn::default(),
+            service_id: req.service_id,
+            qkey: Qkey::default(),
+            info: [0; 72],
+            private_data: [0; SIDR_REP_DATA],
+        })),
+        _ => None,
+    }
+}
+
+// What messages say.
+
+/// Whether a DREQ is a question whether its receiver still knows the connection, and no message that ends anything: see `doubt`.
+pub fn is_question(dreq: &Dreq) -> bool {
+    dreq.remote_qpn == NOBODY
+}
+
+/// The queue pair that a REP names: of an XRC target the number stands where that of an EE context would (annex A14).
+pub(super) fn answering_qpn(rep: &Rep, xrc: bool) -> Qpn {
+    if xrc { Qpn::new(rep.local_eecn) } else { rep.local_qpn }
+}
+
+/// The way back to where a REQ came from. Addresses are the packet's: a REQ cannot point us at somebody else.
+pub(super) fn path_back(from: Origin, req: &Req) -> PathRecord {
+    PathRecord {
+        mtu: req.path_mtu,
+        traffic_class: req.primary.traffic_class,
+        flow_label: req.primary.flow_label,
+        hop_limit: if req.primary.hop_limit == 0 { 64 } else { req.primary.hop_limit },
+        service_level: req.primary.service_level,
+        packet_rate: req.primary.packet_rate,
+        packet_life_time: req.primary.local_ack_timeout.saturating_sub(1),
+        pkey: req.pkey,
+        ..from.path()
+    }
+}
+
+/// A REQ for the rest of the house; `None` where it is for no port, or does not say in whose name.
+pub(super) fn request(
+    req: &Req,
+    path: PathRecord,
+    transport_service: TransportService,
+    process: u32,
+) -> Option<Request> {
+    let (service, header) = asked_for(req.service_id, &req.private_data)?;
+    let parameters = Parameters {
+        qpn: req.local_qpn,
+        starting_psn: req.starting_psn,
+        responder_resources: req.initiator_depth,
+        initiator_depth: req.responder_resources,
+        flow_control: req.flow_control,
+        retry_count: req.retry_count,
+        rnr_retry_count: req.rnr_retry_count,
+        srq: req.srq,
+        ece: req.ece,
+    };
+    let (front, data) = req.private_data.split_at(IpCm::LEN);
+    Some(Request {
+        service,
+        peer_port: header.source_port,
+        path,
+        process,
+        transport_service,
+        parameters,
+        header: front.to_vec(),
+        private_data: data.to_vec(),
+    })
+}
+
+/// A REP likewise.
+pub(super) fn reply(rep: &Rep, xrc: bool, process: u32) -> Reply {
+    let parameters = Parameters {
+        qpn: answering_qpn(rep, xrc),
+        starting_psn: rep.starting_psn,
+        responder_resources: rep.initiator_depth,
+        initiator_depth: rep.responder_resources,
+        flow_control: rep.flow_control,
+        retry_count: 0,
+        rnr_retry_count: rep.rnr_retry_count,
+        srq: rep.srq,
+        ece: rep.ece,
+    };
+    Reply { process, parameters, private_data: rep.private_data.to_vec() }
+}
+
+/// A SIDR_REQ likewise.
+pub(super) fn sidr_request(req: &SidrReq, path: PathRecord, process: u32) -> Option<SidrRequest> {
+    let (service, header) = asked_for(req.service_id, &req.private_data)?;
+    let (front, data) = req.private_data.split_at(IpCm::LEN);
+    Some(SidrRequest {
+        service,
+        peer_port: header.source_port,
+        path,
+        process,
+        header: front.to_vec(),
+        private_data: data.to_vec(),
+    })
+}
+
+fn asked_for(service: ServiceId, private_data: &[u8]) -> Option<(Service, IpCm)> {
+    service_of(service).zip(IpCm::parse(private_data).ok())
+}
+
+/// The port that a service id of the RDMA IP CM service names (annex A11).
+pub(super) fn service_of(id: ServiceId) -> Option<Service> {
+    id.ip_port().map(|(space, port)| Service { space, port })
+}
+
+fn service_id(service: Service) -> ServiceId {
+    ServiceId::from_port(service.space, service.port)
+}
+
+// Private data.
+
+/// The private data of a REQ or SIDR_REQ: the RDMA IP CM header, then the program's.
+pub(super) fn data_with_header<const N: usize>(
+    path: &PathRecord,
+    source_port: u16,
+    program: &[u8],
+) -> Result<[u8; N], Error> {
+    let header = IpCm { source: path.local_gid.ip(), source_port, dest: path.remote_gid.ip() };
+    let mut data = [0; N];
+    let (front, rest) = data.split_at_mut(IpCm::LEN);
+    front.copy_from_slice(&header.emit());
+    fill(rest, program)?;
+    Ok(data)
+}
+
+/// The program's private data, filled up with zeros.
+pub(super) fn data<const N: usize>(program: &[u8]) -> Result<[u8; N], Error> {
+    let mut data = [0; N];
+    fill(&mut data, program)?;
+    Ok(data)
+}
+
+fn fill(room: &mut [u8], data: &[u8]) -> Result<(), Error> {
+    let most = room.len();
+    room.get_mut(..data.len()).ok_or(Error::PrivateData(data.len(), most))?.copy_from_slice(data);
+    Ok(())
+}
+
+// Codes.
+
+/// Transport service type and extended transport type of a REQ (IBA 1.4 §12.7.8, annex A14).
+fn service_codes(service: TransportService) -> (u8, u8) {
+    match service {
+        TransportService::Rc => (0, 0),
+        TransportService::Uc => (1, 0),
+        TransportService::Xrc => (3, 1),
+    }
+}
+
+/// The transport service a REQ asks for; `None` for RD and what is reserved.
+pub(super) fn transport_service(req: &Req) -> Option<TransportService> {
+    Some(match (req.transport_service, req.extended_transport) {
+        (0, _) => TransportService::Rc,
+        (1, _) => TransportService::Uc,
+        (3, 1) => TransportService::Xrc,
+        _ => return None,
+    })
+}
+
+impl Refusal {
+    /// The reason of a REJ.
+    pub(super) fn reason(self) -> u16 {
+        match self {
+            Refusal::InvalidService => reason::INVALID_SERVICE_ID,
+            Refusal::InvalidTransportService => reason::INVALID_TRANSPORT_SERVICE,
+            Refusal::InvalidMtu => reason::INVALID_MTU,
+            Refusal::NoResources => reason::NO_RESOURCES,
+            Refusal::NoQueuePair => reason::NO_QP,
+            Refusal::ConsumerDefined => reason::CONSUMER_DEFINED,
+            Refusal::VendorOption => reason::VENDOR_OPTION_NOT_SUPPORTED,
+        }
+    }
+
+    /// The status of a SIDR_REP.
+    pub(super) fn status(self) -> u8 {
+        match self {
+            Refusal::InvalidService | Refusal::InvalidTransportService => sidr_status::UNSUPPORTED,
+            Refusal::NoResources | Refusal::NoQueuePair => sidr_status::NO_QP,
+            Refusal::InvalidMtu | Refusal::ConsumerDefined | Refusal::VendorOption => sidr_status::REJECTED,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! How connections end: `rdma_disconnect`, `rdma_destroy_id`, processes and hosts that are gone, the end of this process.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use cm::ib::{Cm, Output};
+use nic::DeviceId;
+use wire::{CommId, Gid};
+
+use crate::cm_agent::{ConnKey, Core, ListenKey};
+use crate::event::EventKind;
+use crate::farewell;
+use crate::id::{Id, Progress, WRONG_STATE};
+use crate::number_blocks::comm_owner;
+use crate::world::{Name, World};
+use crate::{Error, Node};
+
+impl<W: World> Node<W> {
+    /// `rdma_disconnect`: the queue pair goes to the error state, the peer is told. On an identifier whose connection
+    /// has ended it does the former only.
+    pub fn disconnect(&self, id: &Arc<Id>) -> Result<(), Error> {
+        if id.is_datagram() {
+            return self.stop(id);
+        }
+        let now = self.world.now();
+        let mut core = self.cm_agent.lock();
+        let (key, qp) = {
+            let inner = id.lock();
+            match inner.progress {
+                Progress::Connected | Progress::Answered | Progress::Disconnected | Progress::Connecting => {}
+                _ => return Err(WRONG_STATE),
+            }
+            (inner.conn.ok_or(WRONG_STATE)?, inner.qp.clone())
+        };
+        if let Some(qp) = qp {
+            qp.fail(now);
+        }
+        if let Some((cm, conn)) = core.cm(key) {
+            // An error says that the connection has ended already.
+            _ = cm.disconnect(now, conn);
+        }
+        self.carry_out(core, now);
+        Ok(())
+    }
+
+    /// `rdma_destroy_id`, whatever the state: peers are told what their state calls for, events not yet fetched vanish, and
+    /// with a listener the requests that wait.
+    pub fn destroy(&self, id: &Arc<Id>) {
+        self.detach_all(id);
+        let now = self.world.now();
+        let mut core = self.cm_agent.lock();
+        let (key, channel, listened, was, names, qp) = {
+            let mut inner = id.lock();
+            let was = std::mem::replace(&mut inner.progress, Progress::Destroyed);
+            let names = (inner.claim.take(), inner.listen_claim.take());
+            let qp = inner.qp.clone();
+            (inner.conn.take(), inner.channel.clone(), inner.listens_at(), was, names, qp)
+        };
+        if let Some(qp) = qp {
+            // The queue pair may outlive it, and its peer hears no more after the end of the connection.
+            qp.let_acks_go(now);
+        }
+        if let (Progress::Listening, Some(listened)) = (was, listened) {
+            stop_listening(&mut core, now, &listened);
+        }
+        core.begun(now, id);
+        if let Some(key) = key {
+            core.ids.remove(&key);
+            if let Some((cm, conn)) = core.cm(key) {
+                cm.destroy(now, conn);
+            }
+        }
+        let gone = channel
+            .take_back(|e| Arc::ptr_eq(&e.id, id) || e.listener.as_ref().is_some_and(|l| Arc::ptr_eq(l, id)));
+        self.carry_out(core, now);
+        drop(names);
+        // Requests nobody will see: their identifiers never reached the program.
+        for event in gone.into_iter().filter(|e| e.kind == EventKind::ConnectRequest) {
+            if event.id.cookie.load(Ordering::Relaxed) == 0 && !Arc::ptr_eq(&event.id, id) {
+                self.destroy(&event.id);
+            }
+        }
+    }
+
+    /// The connection is no more. A connection that failed takes its queue pair to the error state; one that the peer ended
+    /// leaves that to the program, as librdmacm does.
+    pub(crate) fn end(&self, id: &Arc<Id>, now: Instant, failed: bool) {
+        let qp = {
+            let mut inner = id.lock();
+            inner.progress = Progress::Disconnected;
+            inner.qp.clone()
+        };
+        if let Some(qp) = qp.filter(|_| failed) {
+            qp.fail(now);
+        }
+    }
+
+    /// An ICMP error came for a packet of ours.
+    ///
+    /// `ours` is our communication id in it, where it is a message; `process` the block it was for, where the error says that nobody
+    /// has the port.
+    pub(crate) fn peer_unreachable(
+        &self,
+        now: Instant,
+        dest: IpAddr,
+        ours: Option<CommId>,
+        process: Option<u32>,
+    ) {
+        let mut core = self.cm_agent.lock();
+        for cm in core.cms.values_mut() {
+            if ours.is_some() {
+                cm.peer_unreachable(now, dest, ours);
+            }
+            if let Some(process) = process {
+                cm.process_unreachable(now, dest, process);
+            }
+        }
+        self.carry_out(core, now);
+    }
+
+    /// A process of this host ended. What it said last may still be under way.
+    pub(crate) fn peer_gone(&self, now: Instant, name: Name) {
+        let devices = self.devices();
+        let local = |ip: IpAddr| devices.iter().any(|d| d.port().gids.index_of(ip).is_some());
+        let is_it = |remote: Option<CommId>, gid: Gid| {
+            remote.is_some_and(|r| comm_owner(r) == name) && local(gid.ip())
+        };
+        let of_cm =
+            |(&device, cm): (&DeviceId, &Cm)| cm.with_peer(is_it).into_iter().map(move |c| (device, c));
+        let mut core = self.cm_agent.lock();
+        let ended: Vec<ConnKey> = core.cms.iter().flat_map(of_cm).collect();
+        ended.into_iter().for_each(|key| self.end_by_exit(&mut core, now, key));
+        self.carry_out(core, now);
+    }
+
+    /// The process ends: what a kernel would say to its peers is said, once. Nobody here is left to be told of anything.
+    pub(crate) fn leave_connections(&self, now: Instant) {
+        let Some(mut core) = self.cm_agent.try_lock() else { return };
+        for cm in core.cms.values_mut() {
+            cm.leave(now);
+            while let Some(output) = cm.poll() {
+                if let Output::Transmit { path, mad, attempt, .. } = output {
+                    // Whoever has a queue pair in hand may never let it go.
+                    self.send_mad(&farewell::way(&path, &mad, attempt, None), path.pkey, &mad);
+                }
+            }
+        }
+    }
+}
+
+/// A listener is no more; requests that wait at it are refused.
+pub(crate) fn stop_listening(core: &mut Core, now: Instant, at: &ListenKey) {
+    let Some(listener) = core.listeners.remove(at) else { return };
+    for unseen in listener.into_waiting() {
+        if let Some(key) = core.forget(&unseen)
+            && let Some((cm, conn)) = core.cm(key)
+        {
+            cm.destroy(now, conn);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! QP1, the general services interface: management datagrams come in and are handed to the connection manager, or to the process of
+//! this host that they are for; the connection manager's leave (IBA 1.4 §13.5).
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use cm::ib::{Destination, Origin};
+use nic::{Device, Path};
+use transport::TxBatch;
+use wire::bth::{Bth, Deth};
+use wire::icrc;
+use wire::mad::{GSI_QKEY, MAD_LEN, Mad};
+use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
+use wire::{CommId, Pkey, Psn, Qpn};
+
+use crate::dispatch::count;
+use crate::number_blocks::{block_of, comm_owner, qpn_owner};
+use crate::ports::places_for;
+use crate::strangers::PORTS;
+use crate::world::{Datagram, Name, World};
+use crate::{Node, farewell};
+
+impl<W: World> Node<W> {
+    /// A packet for QP1 (IBA 1.4 §13.5.1): checked, then to the connection manager of the process it is for.
+    pub(crate) fn management(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
+        // IBA 1.4 §9.6.1.1.3: any P_Key of the port's table.
+        if !nic::device::port::is_of_partition(packet) {
+            return count(&self.counters.wrong_pkey);
+        }
+        let legal = matches!(packet.header.op, Op::Send(SendAt::Only(_)))
+            && matches!(packet.header.service, Service::Ud(deth) if deth.qkey == GSI_QKEY);
+        let Some(mad) = legal.then(|| Mad::parse(packet.payload).ok()).flatten() else {
+            return count(&self.counters.bad_mad);
+        };
+        let from = origin(d);
+        let Some(device) = self.device_of_arrival(d.interface) else {
+            // Handed on by a process that has a device there: nobody can listen where this one has none.
+            count(&self.counters.unknown_device);
+            return self.refuse_unknown_service(now, from, &mad);
+        };
+        match cm::ib::destination(&mad) {
+            Destination::Service(service) => self.request(now, &device, d, &mad, service),
+            Destination::CommId(id) => {
+                let owner = comm_owner(id);
+                if self.blocks.owns(owner) || self.pass_message_on(now, &[owner], d) == Some(false) {
+                    // Ours, or nobody's: the answer for an unknown identifier is ours to give.
+                    self.on_mad(now, &device, from, &mad);
+                }
+            }
+        }
+    }
+
+    /// A request goes to whoever bears the name of the service; where nobody does, it is refused here.
+    fn request(
+        &self,
+        now: Instant,
+        device: &Device,
+        d: &Datagram<'_>,
+        mad: &Mad,
+        service: Option<cm::Service>,
+    ) {
+        let from = origin(d);
+        if self.cm_agent.expects(device.config.id, from, mad, service) {
+            return self.on_mad(now, device, from, mad);
+        }
+        let names = service.map(|cm::Service { space, port }| {
+            places_for(d.dest.ip()).map(|addr| Name::Port { space, addr, port })
+        });
+        let names = names.as_ref().map_or(&[][..], |names| &names[..]);
+        if self.pass_message_on(now, names, d) == Some(false) {
+            self.refuse_unknown_service(now, from, mad);
+        }
+    }
+
+    /// Refuses a request for a service that nobody here has.
+    fn refuse_unknown_service(&self, now: Instant, from: Origin, request: &Mad) {
+        let Some(refusal) = cm::ib::refuse_unknown_service(request) else { return };
+        count(&self.counters.mads);
+        self.answer_stranger(now, &from.path(), &refusal);
+    }
+
+    /// Sends an answer that belongs to no connection, where that is allowed.
+    pub(crate) fn answer_stranger(&self, now: Instant, path: &cm::PathRecord, mad: &Mad) {
+        if self.strangers.answers.take(now, path.remote_gid.ip()) {
+            let source_port = self.cm_agent.gsi_psn.load(Ordering::Relaxed) % PORTS;
+            let way = farewell::way(path, mad, source_port, None);
+            self.send_mad(&way, path.pkey, mad);
+        } else {
+            count(&self.counters.strangers);
+        }
+    }
+
+    /// Sends a MAD from QP1 to QP1.
+    pub(crate) fn send_mad(&self, way: &Path, pkey: Pkey, mad: &Mad) {
+        // Nobody looks at the sequence number, but it counts.
+        let psn = Psn::new(self.cm_agent.gsi_psn.fetch_add(1, Ordering::Relaxed));
+        let header = Header {
+            bth: Bth { dest_qp: Qpn::GSI, psn, pkey, ..Bth::default() },
+            service: Service::Ud(Deth { qkey: GSI_QKEY, source_qp: Qpn::GSI }),
+            op: Op::Send(SendAt::Only(SendTail::None)),
+        };
+        let bytes = mad.emit();
+        let mut batch = TxBatch::new();
+        let filled = batch.push(&header, MAD_LEN, |to| {
+            to.copy_from_slice(&bytes);
+            Ok(())
+        });
+        if filled.is_ok() {
+            self.world.send(way, &mut batch);
+        }
+    }
+}
+
+/// Where a packet came from, as the connection manager wants it.
+fn origin(d: &Datagram<'_>) -> Origin {
+    Origin { source: d.source.ip().into(), dest: d.dest.ip().into(), link: d.interface }
+}
+
+/// What is known of a packet of ours that could not be delivered.
+pub(crate) struct Offending {
+    /// Our communication id, in a message that waits for an answer.
+    pub ours: Option<CommId>,
+    /// The block of the process it was for.
+    pub process: Option<u32>,
+}
+
+impl Offending {
+    /// Only the first bytes of the packet may be there: of one that is not for QP1 they are enough.
+    pub fn parse(sent: &[u8]) -> Option<Offending> {
+        let dest_qp = Bth::peek_dest_qp(sent)?;
+        if dest_qp != Qpn::GSI {
+            return Some(Offending { ours: None, process: Some(block_of(qpn_owner(dest_qp))?) });
+        }
+        let bytes = sent.get(..sent.len().checked_sub(icrc::ICRC_LEN)?)?;
+        let packet = Packet::parse(bytes).ok()?;
+        let message = cm::ib::undelivered(&Mad::parse(packet.payload).ok()?);
+        let process = message.theirs.and_then(|id| block_of(comm_owner(id)));
+        Some(Offending { ours: message.ours, process })
+    }
+}

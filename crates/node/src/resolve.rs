@@ -1,0 +1,196 @@
+//! Resolving: the way to a destination, from an address of ours (rdma_resolve_addr(3), rdma_resolve_route(3)).
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cm::PortSpace;
+use wire::Gid;
+
+use crate::address::{everywhere, normal, scope_of, with_scope};
+use crate::cm_agent::CmAgent;
+use crate::errno;
+use crate::event::EventKind;
+use crate::id::{Id, NO_IPOIB, PathChoice, Progress, WRONG_STATE};
+use crate::world::{Route, RouteQuery, World};
+use crate::{Error, Node};
+
+impl<W: World> Node<W> {
+    /// `rdma_resolve_addr`: finds device and route to `dest`; AddrResolved or AddrError follows. ENETUNREACH at once where
+    /// there is no route.
+    pub fn resolve_addr(
+        &self,
+        id: &Arc<Id>,
+        source: Option<SocketAddr>,
+        dest: SocketAddr,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let (start, ib) = {
+            let inner = id.lock();
+            (inner.progress, inner.ib)
+        };
+        if !matches!(start, Progress::Idle | Progress::Bound) || ib.is_some() {
+            return Err(WRONG_STATE);
+        }
+        let group = normal(dest.ip()).is_multicast();
+        if dest.ip().is_unspecified() || (group && !id.is_datagram()) {
+            return Err(Error::Invalid("the destination is no unicast address"));
+        }
+        let mut wanted = None;
+        if let (Progress::Idle, Some(source)) = (start, source) {
+            if source.port() != 0 {
+                self.bind(id, source)?;
+            } else if group || !everywhere(source.ip()).is_unspecified() {
+                // Whoever connects needs no name for a port: nobody asks for it.
+                wanted = Some(normal(source.ip())).filter(|ip| !ip.is_unspecified());
+                wanted.map(|_| self.own_address(&source)).transpose()?;
+            }
+        }
+        // A loopback address says no more than a wildcard, but to which interface's members a group's packets go.
+        let says = |ip: &IpAddr| !if group { *ip } else { everywhere(*ip) }.is_unspecified();
+        let bound = id.lock().source.map(|s| s.ip()).filter(says).or(wanted);
+        let mut dest = dest;
+        dest.set_ip(normal(dest.ip()));
+        let query = RouteQuery { dest: dest.ip(), scope: scope_of(&dest), source: bound };
+        let route = match bound.filter(|_| group) {
+            Some(source) => self.group_route(source, &dest)?,
+            None => self.world.route(query).map_err(Error::System)?,
+        };
+        let device = self.device_of_route(&route);
+        let ephemeral = self.ephemeral();
+        {
+            let mut inner = id.lock();
+            if !matches!(inner.progress, Progress::Idle | Progress::Bound) {
+                return Err(WRONG_STATE);
+            }
+            let port = inner.source.map_or(ephemeral, |s| s.port());
+            inner.source = Some(with_scope(route.source, port, route.interface));
+            inner.dest = Some(with_scope(route.dest, dest.port(), route.interface));
+            inner.route = Some(route);
+            inner.device = device.clone();
+            inner.progress = Progress::AddressQuery;
+        }
+        match device {
+            None => self.finish_resolve(id, Err(errno::ENODEV)),
+            Some(_) if id.space == PortSpace::Ipoib => self.finish_resolve(id, Err(NO_IPOIB.errno())),
+            Some(device) => {
+                if let Err(e) = self.attach(&device) {
+                    let mut inner = id.lock();
+                    inner.progress = start;
+                    inner.device = None;
+                    return Err(e);
+                }
+                if group {
+                    // There is no neighbour to wait for: a group's hardware address follows from its own.
+                    self.finish_resolve(id, Ok(()));
+                    return Ok(());
+                }
+                let ticket = self.cm_agent.start_resolving(id, self.world.now() + timeout);
+                self.world.wake_at(self.world.now() + timeout);
+                self.world.reach(ticket, &route);
+            }
+        }
+        Ok(())
+    }
+
+    /// Which of our addresses leads to a destination; `None` for a multicast group, without a route, and where no device bears the
+    /// address.
+    pub fn source_for(&self, dest: &SocketAddr) -> Option<SocketAddr> {
+        let ip = normal(dest.ip());
+        if ip.is_multicast() || ip.is_ipv4() != dest.is_ipv4() {
+            return None;
+        }
+        let route = self.world.route(RouteQuery { dest: ip, scope: scope_of(dest), source: None }).ok()?;
+        self.device_of_route(&route)?;
+        Some(with_scope(route.source, 0, route.interface))
+    }
+
+    /// The route from an address to a multicast group: by the interface that bears it, whatever the routing table says
+    /// (rdma_join_multicast(3)).
+    fn group_route(&self, source: IpAddr, dest: &SocketAddr) -> Result<Route, Error> {
+        if source.is_ipv4() != dest.is_ipv4() {
+            return Err(Error::Invalid("the group is of another address family than the source"));
+        }
+        let device = self.device_bearing(source, scope_of(dest));
+        let interface = device.ok_or(Error::System(errno::EADDRNOTAVAIL))?.config.interface;
+        let dest = dest.ip();
+        // The device's own MTU bounds it.
+        Ok(Route { source, dest, interface, next_hop: dest, local: false, mtu: u32::MAX })
+    }
+
+    /// Address resolution ended: the event says how.
+    pub(crate) fn finish_resolve(&self, id: &Arc<Id>, result: Result<(), i32>) {
+        {
+            let mut inner = id.lock();
+            if inner.progress != Progress::AddressQuery {
+                return;
+            }
+            inner.progress = match result {
+                Ok(()) => Progress::AddressResolved,
+                Err(_) => {
+                    inner.device = None;
+                    if inner.claim.is_some() { Progress::Bound } else { Progress::Idle }
+                }
+            };
+        }
+        match result {
+            Ok(()) => self.tell(id, EventKind::AddrResolved, 0),
+            Err(errno) => self.tell(id, EventKind::AddrError, -errno),
+        }
+    }
+
+    /// `rdma_resolve_route`: on RoCE the route follows from the address; RouteResolved comes at once.
+    pub fn resolve_route(&self, id: &Arc<Id>) -> Result<(), Error> {
+        self.take_route(id, None)
+    }
+
+    fn take_route(&self, id: &Arc<Id>, path: Option<PathChoice>) -> Result<(), Error> {
+        {
+            let mut inner = id.lock();
+            if inner.progress != Progress::AddressResolved {
+                return Err(WRONG_STATE);
+            }
+            inner.path = path;
+            inner.progress = Progress::RouteResolved;
+        }
+        self.tell(id, EventKind::RouteResolved, 0);
+        Ok(())
+    }
+
+    /// `rdma_set_option`, RDMA_OPTION_IB_PATH: instead of resolving the route the program gives it; RouteResolved comes at once. EINVAL
+    /// unless the address is resolved and the path leads from the one to the other.
+    pub fn choose_path(&self, id: &Arc<Id>, ends: (Gid, Gid), path: PathChoice) -> Result<(), Error> {
+        if self.gids(id) != Some(ends) {
+            return Err(Error::Invalid("the path is between other addresses than the identifier's"));
+        }
+        self.take_route(id, Some(path))
+    }
+
+    /// The GIDs of both ends, where the identifier has them.
+    pub fn gids(&self, id: &Id) -> Option<(Gid, Gid)> {
+        let inner = id.lock();
+        Some((inner.source?.ip().into(), inner.dest?.ip().into()))
+    }
+}
+
+impl CmAgent {
+    pub fn start_resolving(&self, id: &Arc<Id>, until: Instant) -> u64 {
+        let mut core = self.lock();
+        let ticket = core.next_ticket;
+        core.next_ticket += 1;
+        core.resolving.insert(ticket, (id.clone(), until));
+        ticket
+    }
+
+    pub fn take_resolving(&self, ticket: u64) -> Option<Arc<Id>> {
+        Some(self.lock().resolving.remove(&ticket)?.0)
+    }
+
+    /// Resolutions whose time is over.
+    pub fn overdue(&self, now: Instant) -> Vec<Arc<Id>> {
+        let mut core = self.lock();
+        let late: Vec<u64> =
+            core.resolving.iter().filter(|(_, (_, until))| *until <= now).map(|(t, _)| *t).collect();
+        late.into_iter().filter_map(|t| Some(core.resolving.remove(&t)?.0)).collect()
+    }
+}
