@@ -4,8 +4,8 @@ mod support;
 
 use cm::{Event, Refusal};
 use support::*;
-use wire::mad::{Lap, Mad, Message, Rep, apr_status, reason};
-use wire::{CommId, Guid, Psn, Qkey, Qpn};
+use wire::mad::{Lap, Mad, Message, Rep, Req, apr_status, reason};
+use wire::{CommId, Guid, Psn, Qkey, Qpn, ServiceId};
 
 #[test]
 fn a_connection_is_made_by_three_messages() {
@@ -298,6 +298,28 @@ fn reliable_datagram_service_is_refused() {
 }
 
 #[test]
+fn a_request_for_no_port_or_in_nobodys_name_is_refused_and_not_shown() {
+    let ways: [fn(&mut Req); 2] =
+        [|req| req.service_id = ServiceId(1 << 40), |req| req.private_data[0] = 0x11];
+    for spoil in ways {
+        let mut w = World::new(&[2, 3]);
+        w.lose(|_| true);
+        w.connect(0, 1);
+        let mut mad = w.sent[0].mad.clone();
+        let Message::Req(req) = &mut mad.message else { unreachable!() };
+        spoil(req);
+        w.inject(1, gid(2), &mad);
+        w.inject(1, gid(2), &mad);
+        let refused = w.sent_by(1, "REJ");
+        assert_eq!(refused.len(), 2, "the duplicate gets the same");
+        assert!(refused.iter().all(|s| rej_reason(&s.mad) == reason::INVALID_SERVICE_ID));
+        assert!(w.hosts[1].events.is_empty());
+        w.run_for(11_000 * MS);
+        assert!(w.hosts[1].cm.is_empty());
+    }
+}
+
+#[test]
 fn process_connects_to_itself() {
     let mut w = World::new(&[2]);
     let active = w.connect(0, 0);
@@ -343,6 +365,22 @@ fn fields_wider_than_the_wire_are_refused() {
     wide.path.flow_label = 1 << 20;
     assert!(w.hosts[0].cm.connect(w.now, &wide).is_err());
     assert!(w.hosts[0].cm.is_empty());
+}
+
+#[test]
+fn private_data_beyond_the_message_is_refused() {
+    let mut w = World::new(&[2, 3]);
+    w.hosts[1].willing = false;
+    let long = cm::Connect { private_data: vec![0; 57], ..w.connect_params(0, 1) };
+    assert_eq!(w.hosts[0].cm.connect(w.now, &long), Err(cm::Error::PrivateData(57, 56)));
+    w.connect(0, 1);
+    w.run_for(MS);
+    let (now, request) = (w.now, w.request(1));
+    let long = cm::Accept { private_data: vec![0; 197], ..w.accept_params(1) };
+    assert_eq!(w.hosts[1].cm.accept(now, request, &long), Err(cm::Error::PrivateData(197, 196)));
+    let rejected = w.hosts[1].cm.reject(now, request, Refusal::ConsumerDefined, &[0; 149]);
+    assert_eq!(rejected, Err(cm::Error::PrivateData(149, 148)));
+    assert!(w.hosts[1].cm.is_unanswered(request));
 }
 
 #[test]

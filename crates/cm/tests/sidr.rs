@@ -110,3 +110,17 @@ fn calls_for_connections_are_refused() {
     assert!(w.hosts[0].cm.established(now, asked).is_err());
     assert_eq!(w.hosts[0].cm.qp_attr(asked), None);
 }
+
+#[test]
+fn a_question_in_nobodys_name_is_answered_no_and_not_shown() {
+    let mut w = World::new(&[2, 3]);
+    w.lose(|_| true);
+    ask(&mut w);
+    let mut mad = w.sent[0].mad.clone();
+    let Message::SidrReq(req) = &mut mad.message else { unreachable!() };
+    req.private_data[0] = 0x11;
+    w.inject(1, gid(2), &mad);
+    let Message::SidrRep(rep) = &w.sent[1].mad.message else { unreachable!() };
+    assert_eq!(rep.status, sidr_status::UNSUPPORTED);
+    assert!(w.hosts[1].events.is_empty());
+}
