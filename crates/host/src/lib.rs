@@ -49,8 +49,8 @@
 //! token. A thread holds one token, one identifier and one queue pair at most. Completions are told of when queue pairs and
 //! completion queues are unlocked (`nic::cq`).
 //!
-//! Questions to the kernel (routes, names of ports) are asked under the identifier's lock by `node::Node::bind` and its like. They come
-//! after it in the order, so nothing waits in a circle; but whoever wants that identifier waits for the kernel.
+//! Questions to the kernel (routes, names of ports) are asked with no lock of the node held, see [`node`]; of a packet's way only its
+//! socket's token is.
 
 mod alarm;
 mod clock;

@@ -1,7 +1,7 @@
 //! The side that is asked: `rdma_listen`, the requests that arrive, `rdma_accept` and `rdma_reject`.
 //!
 //! A request is looked at under the connection manager's lock: whether a listener takes it. Then the routing table is asked for the
-//! way back, and a peer on this host is watched, with no lock held; last the request is admitted, if it still stands.
+//! way back, and a peer on this host is watched, with no lock of the node held; last the request is admitted, if it still stands.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

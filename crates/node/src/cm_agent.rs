@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cm::ib::{Cm, Origin, Output};
 use cm::{ConnId, PortSpace, Refusal, Service};
+use locks::{Mutex, MutexGuard, Rank};
 use nic::{Device, DeviceId, Qp};
 use wire::mad::Mad;
 use wire::{CommId, Qpn};
@@ -63,17 +64,18 @@ pub(crate) struct Core {
 
 impl CmAgent {
     pub fn new(timing: &cm::Timing) -> CmAgent {
+        let core = Core {
+            cms: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            unheard: BTreeMap::new(),
+            waiting_ends: BTreeMap::new(),
+            arrived: Vec::new(),
+            resolving: BTreeMap::new(),
+            next_ticket: 1,
+        };
         CmAgent {
-            core: Mutex::new(Core {
-                cms: BTreeMap::new(),
-                ids: BTreeMap::new(),
-                listeners: BTreeMap::new(),
-                unheard: BTreeMap::new(),
-                waiting_ends: BTreeMap::new(),
-                arrived: Vec::new(),
-                resolving: BTreeMap::new(),
-                next_ticket: 1,
-            }),
+            core: Mutex::new(Rank::ConnectionManager, core),
             timing: *timing,
             gsi_psn: AtomicU32::new(0),
             everyone: Everyone::default(),
@@ -82,12 +84,12 @@ impl CmAgent {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.lock()
     }
 
     /// For the end of the process, which waits for nobody.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {
-        self.core.try_lock().ok()
+        self.core.try_lock()
     }
 
     pub fn deadline(&self) -> Option<Instant> {

@@ -2,9 +2,10 @@
 //! its interface is gone.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use locks::{Mutex, Rank};
 use nic::{Device, Element, EventKind as AsyncKind, GidTable};
 
 use crate::Node;
@@ -15,8 +16,13 @@ use crate::id::{Id, Progress};
 use crate::world::World;
 
 /// All identifiers there are.
-#[derive(Default)]
 pub(crate) struct Everyone(Mutex<List>);
+
+impl Default for Everyone {
+    fn default() -> Everyone {
+        Everyone(Mutex::new(Rank::Identifiers, List::default()))
+    }
+}
 
 #[derive(Default)]
 struct List {
@@ -27,7 +33,7 @@ struct List {
 
 impl Everyone {
     pub fn add(&self, id: &Arc<Id>) {
-        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.0.lock();
         if list.ids.len() >= list.sweep_at {
             list.ids.retain(|id| id.strong_count() > 0);
             list.sweep_at = (2 * list.ids.len()).max(64);
@@ -37,7 +43,7 @@ impl Everyone {
 
     /// Those on a device that the program has not destroyed.
     fn on(&self, device: &Arc<Device>) -> Vec<Arc<Id>> {
-        let list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let list = self.0.lock();
         let all: Vec<Arc<Id>> = list.ids.iter().filter_map(Weak::upgrade).collect();
         drop(list);
         let is_on = |id: &Arc<Id>| {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use nic::device::Port;
 use nic::{Device, DeviceConfig, DeviceId, GidTable, Transport};
@@ -180,7 +180,7 @@ pub(crate) fn shared_aliases(ports: &[Arc<Port>]) -> Arc<BTreeMap<Gid, IpAddr>> 
 impl<W: World> Node<W> {
     /// The device of an id.
     pub(crate) fn device(&self, id: DeviceId) -> Option<Arc<Device>> {
-        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        let devices = self.devices.read();
         devices.get(usize::try_from(id.0).ok()?).cloned()
     }
 
@@ -189,7 +189,7 @@ impl<W: World> Node<W> {
     pub(crate) fn device_of_arrival(&self, interface: u32) -> Option<Arc<Device>> {
         let is_it =
             |d: &&Arc<Device>| (d.config.interface, d.config.transport) == (interface, Transport::Roce);
-        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        let devices = self.devices.read();
         devices.iter().find(is_it).cloned()
     }
 
@@ -199,7 +199,7 @@ impl<W: World> Node<W> {
         let sends = |d: &&Arc<Device>| {
             d.config.interface == route.interface && d.port().gids.index_of(route.source).is_some()
         };
-        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        let devices = self.devices.read();
         devices.iter().find(sends).cloned()
     }
 }

@@ -1,7 +1,6 @@
 //! What the world tells the node: packets go to their queue pairs, those for QP1 to [`gsi`](crate::gsi), the rest to whom it
 //! concerns.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -105,7 +104,7 @@ impl<W: World> Guest for Node<W> {
     }
 
     fn release(&self, all: bool) {
-        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        let devices = self.devices.read();
         devices.iter().for_each(|d| d.release(|| self.world.now(), all));
     }
 }

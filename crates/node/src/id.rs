@@ -1,10 +1,11 @@
 //! rdma_cm identifiers: what each holds, and the calls that change nothing else: create, migrate, write an event.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cm::{Ece, PortSpace};
+use locks::{Mutex, MutexGuard, Rank};
 use nic::{Device, Error, Qp, QpType};
 use wire::{Mtu, Psn};
 
@@ -149,33 +150,36 @@ impl Id {
             space,
             kind,
             cookie: AtomicU64::new(0),
-            inner: Mutex::new(Inner {
-                progress: Progress::Idle,
-                channel,
-                source: None,
-                dest: None,
-                device: None,
-                route: None,
-                qp: None,
-                tos: None,
-                ack_timeout: None,
-                v6_only: false,
-                reuse: false,
-                ib: None,
-                local_ece: Ece::default(),
-                remote_ece: Ece::default(),
-                path: None,
-                listener: None,
-                place: None,
-                claim: None,
-                listen_claim: None,
-                conn: None,
-                offered: ConnParam::default(),
-                accepted: false,
-                param: ConnParam::default(),
-                starting_psn: None,
-                groups: Vec::new(),
-            }),
+            inner: Mutex::new(
+                Rank::Identifier,
+                Inner {
+                    progress: Progress::Idle,
+                    channel,
+                    source: None,
+                    dest: None,
+                    device: None,
+                    route: None,
+                    qp: None,
+                    tos: None,
+                    ack_timeout: None,
+                    v6_only: false,
+                    reuse: false,
+                    ib: None,
+                    local_ece: Ece::default(),
+                    remote_ece: Ece::default(),
+                    path: None,
+                    listener: None,
+                    place: None,
+                    claim: None,
+                    listen_claim: None,
+                    conn: None,
+                    offered: ConnParam::default(),
+                    accepted: false,
+                    param: ConnParam::default(),
+                    starting_psn: None,
+                    groups: Vec::new(),
+                },
+            ),
         })
     }
 
@@ -189,7 +193,7 @@ impl Id {
 
     /// What it holds. Keep the guard short, and call nothing of the node while it lives.
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 

@@ -35,16 +35,18 @@
 //!
 //! # Locks
 //!
-//! From the outermost in. Whoever holds one takes only those below it.
+//! In the order of [`locks::Rank`], from the outermost in: the receive token of a socket (`host`), under which packets come in by
+//! [`Guest::input`]; then those of this crate, and the adapter's ([`nic`]).
 //!
-//! | lock | what may be done under it |
-//! |---|---|
-//! | the receive token of a socket (`host`), over [`Guest::input`] | everything below |
-//! | the connection manager's (`cm_agent`) | messages leave, queue pairs are moved, a process of this host is watched, a first block of numbers is claimed: system calls that do not wait. The routing table is not asked and no port is claimed |
-//! | one identifier's ([`Id::lock`](id::Id::lock)), never two | its fields are read and written; of others only what cannot wait: a port's GID table and MTU. No call of the node |
-//! | the lists of devices and of identifiers; a queue pair's, and those below it ([`nic`]) | see there. [`Guest::release`] holds the list of devices over their queue pairs |
-//! | the blocks of numbers (`number_blocks`) | a block is claimed |
-//! | an event channel's, what strangers are allowed | nothing |
+//! | rank | whose | what is done under it |
+//! |---|---|---|
+//! | `ConnectionManager` | `cm_agent` | messages leave, queue pairs are moved, a process of this host is watched, a first block of numbers is claimed: system calls that do not wait. The routing table is not asked, and no port is claimed |
+//! | `Identifiers` | `device_events` | the list is read or written |
+//! | `Identifier` | [`Id::lock`](id::Id::lock) | its fields are read and written; nothing of the node is called |
+//! | `Strangers` | `strangers` | they are counted |
+//! | `Devices` | this file | the list is read; delayed ACKs leave ([`Guest::release`]) |
+//! | `EventQueue` | [`event`] | an event is put in or taken out, and its signal given |
+//! | `NumberBlocks` | [`number_blocks`] | a block is claimed |
 //!
 //! Ports are claimed, the routing table is asked and random numbers are drawn before an identifier is locked; then it is looked at
 //! again. Names are given back after it is unlocked.
@@ -75,9 +77,10 @@ mod resolve;
 mod strangers;
 pub mod world;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Instant;
 
+use locks::{Rank, RwLock};
 use nic::device::Port;
 use nic::{Device, GidTable};
 
@@ -126,7 +129,7 @@ impl<W: World> Node<W> {
             strangers: strangers::Strangers::new(world.now(), u64::from_ne_bytes(key)),
             cm_agent: cm_agent::CmAgent::new(&config.timing),
             world,
-            devices: RwLock::new(devices),
+            devices: RwLock::new(Rank::Devices, devices),
             blocks,
             counters: Counters::default(),
         });
@@ -141,7 +144,7 @@ impl<W: World> Node<W> {
 
     /// The devices, in the order of interfaces or of the configuration.
     pub fn devices(&self) -> Vec<Arc<Device>> {
-        self.devices.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.devices.read().clone()
     }
 
     /// Everything counted since the start, the node's own under `node.` and each device's under its name; waits for no lock.
@@ -162,7 +165,7 @@ impl<W: World> Node<W> {
     /// The process ends, while other threads go on and may hold any lock; none is waited for. ACKs held back leave
     /// ([`Device::on_exit`]), and peers hear that connections end.
     pub fn on_exit(&self, now: Instant) {
-        if let Ok(devices) = self.devices.try_read() {
+        if let Some(devices) = self.devices.try_read() {
             devices.iter().for_each(|d| d.on_exit());
         }
         self.leave_connections(now);

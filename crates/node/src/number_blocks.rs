@@ -8,8 +8,9 @@
 //! | communication id | 32 | upper 12; lower 20 random |
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use locks::{Mutex, MutexGuard, Rank};
 use nic::{Error, Numbers};
 use wire::{CommId, Qpn};
 
@@ -74,7 +75,7 @@ pub struct NumberBlocks<W> {
 impl<W: World> NumberBlocks<W> {
     /// No block yet: the first number claims one.
     pub fn new(world: Arc<W>) -> Self {
-        NumberBlocks { world, inner: Mutex::default() }
+        NumberBlocks { world, inner: Mutex::new(Rank::NumberBlocks, Inner::default()) }
     }
 
     /// Whether a name is a block of this process.
@@ -127,8 +128,8 @@ impl<W: World> NumberBlocks<W> {
         u32::from_ne_bytes(bytes)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
     }
 }
 

@@ -12,8 +12,9 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use locks::{Mutex, Rank};
 
 use crate::dispatch::count;
 use crate::world::{Datagram, Name, World};
@@ -59,12 +60,13 @@ pub(crate) struct Allowance {
 
 impl Allowance {
     fn new(key: u64) -> Allowance {
-        Allowance { buckets: Mutex::new(([Bucket::default(); ACCOUNTS], Bucket::default())), key }
+        let empty = ([Bucket::default(); ACCOUNTS], Bucket::default());
+        Allowance { buckets: Mutex::new(Rank::Strangers, empty), key }
     }
 
     /// Whether one more thing may be done for `source`.
     pub fn take(&self, now: Instant, source: IpAddr) -> bool {
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buckets = self.buckets.lock();
         let (each, all) = &mut *buckets;
         let own = &mut each[self.account(source)];
         let granted = own.has(now, EACH) && all.has(now, ALL);
