@@ -3,7 +3,7 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | `sim` | [`Sim`]: hosts, their processes, and the loop that moves time |
+//! | `sim` | [`Sim`]: hosts, their processes, and the loop that moves time; a packet's way; the trace |
 //! | [`faults`] | [`Faults`]: what may happen to a packet, and how often |
 //! | [`world`] | [`SimWorld`]: what a node sees of it; names, routes, neighbours of a host |
 //! | `network` | links between hosts, and the fate of each packet |

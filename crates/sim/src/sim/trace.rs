@@ -1,0 +1,50 @@
+//! What a run was: a number that is the same for the same seed, and the log for those who look.
+
+use wire::icrc::{Flow, ICRC_LEN};
+use wire::roce::Packet;
+
+use super::Sim;
+
+impl Sim {
+    /// Adds something to the trace.
+    pub(super) fn record(&mut self, word: &str, numbers: &[u64]) {
+        self.mix(self.shared.clock.nanos());
+        word.bytes().for_each(|b| self.mix(b.into()));
+        numbers.iter().for_each(|n| self.mix(*n));
+    }
+
+    /// Records something that is not a packet.
+    pub(super) fn note(&mut self, word: &str, numbers: &[u64]) {
+        self.record(word, numbers);
+        if self.log {
+            eprintln!("{:>12?} {word:>9} {numbers:?}", self.elapsed());
+        }
+    }
+
+    pub(super) fn note_packet(&mut self, word: &str, flow: &Flow, bytes: &[u8]) {
+        // The ICRC stands for all bytes of a packet; the first ones are there for those with a byte changed.
+        let (head, tail) = (bytes.first_chunk().copied().unwrap_or([0; 8]), bytes.last_chunk().copied());
+        let icrc = u32::from_le_bytes(tail.unwrap_or([0; ICRC_LEN]));
+        let ports = u64::from(flow.source.port()) << 32 | u64::from(icrc);
+        self.record(word, &[u64::from_le_bytes(head), ports, bytes.len() as u64]);
+        if self.log {
+            let packet = bytes.split_last_chunk::<ICRC_LEN>().and_then(|(b, _)| Packet::parse(b).ok());
+            let (time, from, to) = (self.elapsed(), flow.source, flow.dest.ip());
+            match packet {
+                Some(p) => eprintln!(
+                    "{time:>12?} {word:>9} {from}>{to} {:?} psn {:#08x} {:?} {}",
+                    p.header.bth.dest_qp,
+                    p.header.bth.psn.get(),
+                    p.header.op,
+                    p.payload.len()
+                ),
+                None => eprintln!("{time:>12?} {word:>9} {from}>{to} not a packet"),
+            }
+        }
+    }
+
+    pub(super) fn mix(&mut self, value: u64) {
+        // FNV-1a, a word at a time.
+        self.trace = (self.trace ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+    }
+}
