@@ -1,9 +1,10 @@
 //! What the services without acknowledgements share: their states, the pace at which they send, how their requests and
 //! receives complete.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use locks::{Mutex, Rank};
 use wire::Qpn;
 
 use crate::op::{Completed, Completion, LocalOp, SendOp, SendWr, Status};
@@ -70,23 +71,29 @@ pub(crate) enum Takes {
 /// system's default, of which the kernel lets twice as much be used) holds such a burst while that thread is being woken; the
 /// 16 MiB that Verbena asks for hold what comes while a thread waits for several turns of others on a busy machine. Beyond that nothing is
 /// promised: the services are unreliable.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pace {
     /// When all that was bought will have been paid for.
     paid_at: Mutex<Option<Instant>>,
 }
 
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { paid_at: Mutex::new(Rank::Pace, None) }
+    }
+}
+
 impl Pace {
     /// Buys a quantum; when it may be used.
     fn buy(&self, now: Instant) -> Instant {
-        let mut paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paid_at = self.paid_at.lock();
         let from = paid_at.map_or(now, |paid_at| paid_at.max(now));
         *paid_at = Some(from + QUANTUM);
         from.checked_sub(QUANTUM).map_or(now, |at| at.max(now))
     }
     /// Takes back what was not used.
     fn give_back(&self, rest: Duration) {
-        let mut paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paid_at = self.paid_at.lock();
         *paid_at = paid_at.and_then(|paid_at| paid_at.checked_sub(rest));
     }
 }
