@@ -2,7 +2,7 @@
 //! them a packet, a route or an identifier means.
 //!
 //! A device is known by its [`DeviceId`], whatever interface it is on: an interface may have a device of each transport.
-//! Only what arrives says no more than an interface ([`Node::device_of_arrival`]).
+//! Only what arrives says no more than an interface (`Node::device_of_arrival`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
