@@ -9,9 +9,24 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// How many forks lie between this process and the first one that used the crate.
+/// How many forks lie between this process and the first one that used the crate, at least; a child's is never its parent's. Counted
+/// from the first [`watch`] on. A child made without the handlers of pthread_atfork(3), by `_Fork` or a bare clone(2), is not told from
+/// its parent.
+#[inline]
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
+}
+
+/// Has forks counted, and descriptors closed in children, from now on.
+pub(crate) fn watch() {
+    // Not a `Once`: a child would wait for ever where it was forked in the middle. Registered twice they do no harm.
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    if !REGISTERED.load(Ordering::Acquire) {
+        // SAFETY: the three handlers are functions that live as long as the process (the object is linked
+        // with -z nodelete) and touch statics only.
+        unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
+        REGISTERED.store(true, Ordering::Release);
+    }
 }
 
 /// A descriptor that closes on drop, and in a forked child at once.
@@ -30,14 +45,7 @@ impl Fd {
     ///
     /// Those of `open`; EMFILE for a number above 2^20, the most that Linux gives by default (fs.nr_open).
     pub(crate) fn open<T: Into<OwnedFd>>(open: impl FnOnce() -> io::Result<T>) -> io::Result<Fd> {
-        // Not a `Once`: a child would wait for ever where it was forked in the middle. Registered twice they do no harm.
-        static REGISTERED: AtomicBool = AtomicBool::new(false);
-        if !REGISTERED.load(Ordering::Acquire) {
-            // SAFETY: the three handlers are functions that live as long as the process (the object is linked
-            // with -z nodelete) and touch statics only.
-            unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
-            REGISTERED.store(true, Ordering::Release);
-        }
+        watch();
         let _changing = Changing::begin();
         let fd: OwnedFd = open()?.into();
         let raw = fd.as_raw_fd();

@@ -1,7 +1,7 @@
 //! A guest and the real world under it, running: how they start and stop, and what the threads of a program ask of them.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -54,6 +54,8 @@ pub struct Host<G: Guest> {
     engine: Mutex<Option<JoinHandle<()>>>,
     /// Polls in a row that brought packets and let no ACK go.
     found: AtomicU32,
+    /// `packets_sent` when the sockets were emptied last.
+    drained: AtomicU64,
 }
 
 /// After so many polls in a row that bring packets their ACKs leave: a sender's window is wider.
@@ -93,7 +95,14 @@ impl<G: Guest> Host<G> {
             engine
         };
         let engine = Mutex::new(Rank::Engine, Some(engine));
-        Ok(Arc::new(Host { world, guest, stop, engine, found: AtomicU32::new(0) }))
+        Ok(Arc::new(Host {
+            world,
+            guest,
+            stop,
+            engine,
+            found: AtomicU32::new(0),
+            drained: AtomicU64::new(0),
+        }))
     }
 
     /// The guest.
@@ -184,7 +193,18 @@ impl<G: Guest> Host<G> {
     }
 
     /// For a thread whose process may end at once, after its last message: what it has sent to another process of this host may
-    /// lie in a socket of its own, and is handed on. Call it with no lock of the guest held.
+    /// lie in a socket of its own, and is handed on. Costs nothing where nothing was sent since it was done before. Call it with
+    /// no lock of the guest held.
+    pub fn drain_sent(&self) {
+        let sent = self.world.counters.packets_sent.load(Ordering::Relaxed);
+        if self.drained.load(Ordering::Relaxed) != sent {
+            self.drain_all();
+            // What was sent meanwhile may lie in a socket that was read before.
+            self.drained.store(sent, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes all that has arrived to the guest. Call it with no lock of the guest held.
     pub fn drain_all(&self) {
         if self.is_ours() {
             let RealWorld { clock, counters, rx_sockets, alarm, .. } = &*self.world;

@@ -20,6 +20,8 @@
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::fork;
+
 /// A value of this process, made when it is first asked for. A forked child makes its own; its parent's is never dropped
 /// there, because the threads that may be changing it do not exist.
 ///
@@ -38,8 +40,8 @@ pub struct PerProcess<T> {
 
 #[derive(Debug)]
 struct Made<T> {
-    /// The process that made it.
-    pid: u32,
+    /// [`fork::generation`] of the process that made it.
+    generation: u32,
     value: T,
 }
 
@@ -55,18 +57,21 @@ impl<T: Default + Send + Sync> PerProcess<T> {
         PerProcess { current: AtomicPtr::new(null_mut()) }
     }
 
-    /// The value of this process.
+    /// The value of this process. Costs two loads where it is made: calls of a program ask for it often.
     pub fn get(&self) -> &T {
-        let pid = std::process::id();
+        let mut generation = fork::generation();
         let mut seen = self.current.load(Ordering::Acquire);
         loop {
             // SAFETY: NULL or from `Box::into_raw` below, and never freed once it has been stored.
             if let Some(made) = unsafe { seen.as_ref() }
-                && made.pid == pid
+                && made.generation == generation
             {
                 return &made.value;
             }
-            let made = Box::into_raw(Box::new(Made { pid, value: T::default() }));
+            // Without the handlers a child would not be told from its parent.
+            fork::watch();
+            generation = fork::generation();
+            let made = Box::into_raw(Box::new(Made { generation, value: T::default() }));
             match self.current.compare_exchange(seen, made, Ordering::AcqRel, Ordering::Acquire) {
                 // SAFETY: as above.
                 Ok(_) => return unsafe { &(*made).value },

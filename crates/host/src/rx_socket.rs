@@ -144,6 +144,11 @@ impl RxSocket {
         }
     }
 
+    /// Whether no thread dispatches what it read here, and nothing that was read waits.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.receiver.try_lock().is_some_and(|receiver| receiver.management.is_empty()) && !self.has_backlog()
+    }
+
     /// For the engine, holding no lock: waits until it has the token, then reads at most `limit` times and dispatches. Where it
     /// runs on the processor of the very thread that holds it, trying again would only keep that thread from going on.
     pub(crate) fn drain_in_turn<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {

@@ -293,6 +293,15 @@ pub(crate) fn hop_control(v4: bool, traffic_class: u8, hop_limit: u8) -> HopCont
     bytes
 }
 
+/// Which of the sockets can be read now, or have an error to tell; all of them where the system does not say.
+pub(crate) fn readable<'a>(sockets: impl Iterator<Item = &'a Fd>) -> Vec<bool> {
+    let of = |fd: &Fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut asked: Vec<libc::pollfd> = sockets.map(of).collect();
+    // SAFETY: an array of that many structures that lives through the call, which does not wait.
+    let told = unsafe { libc::poll(asked.as_mut_ptr(), asked.len() as libc::nfds_t, 0) };
+    asked.iter().map(|fd| told < 0 || fd.revents != 0).collect()
+}
+
 /// Lets nothing that arrives into a socket: what comes to a port that only sends would lie there for ever. ICMP errors for what
 /// was sent are told all the same, as they take another way.
 pub(crate) fn receive_nothing(fd: &Fd) -> io::Result<()> {

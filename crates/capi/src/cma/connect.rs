@@ -182,7 +182,7 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
         unsafe { ours.refresh() };
         if ours.node.is_datagram() {
             // As with a rejection.
-            ours.instance.host.drain_all();
+            ours.instance.host.drain_sent();
         }
         Ok(0)
     });
@@ -233,7 +233,7 @@ unsafe fn reject(
         };
         by(ours.instance.node(), &ours.node, data)?;
         // Many a server ends now, and nobody would repeat its answer: a REQ sent again would find no listener.
-        ours.instance.host.drain_all();
+        ours.instance.host.drain_sent();
         Ok(0)
     })
 }
@@ -291,10 +291,12 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             ours.instance.node().take_in_qp(&ours.node, None)?;
         }
         // ACKs that have arrived: what they acknowledge was delivered, and is not flushed.
-        ours.instance.host.drain_all();
+        if ours.instance.node().awaits_answers(&ours.node) {
+            ours.instance.host.drain_all();
+        }
         ours.instance.node().disconnect(&ours.node)?;
         // The last ACKs and the DREQ: its queue pair repeats neither, and the program may end now.
-        ours.instance.host.drain_all();
+        ours.instance.host.drain_sent();
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         unsafe { ours.refresh() };
         Ok(0)

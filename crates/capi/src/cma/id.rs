@@ -75,7 +75,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
             ours.node.cookie.store(0, Ordering::Release);
         }
         // Its last message may be the process's last.
-        ours.instance.host.drain_all();
+        ours.instance.host.drain_sent();
         ours.unacked.wait();
         // SAFETY: as above; nobody else uses it any more, by the man page's contract.
         unsafe { ours.stay_with_what_it_names() };

@@ -47,7 +47,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             }
             give_back(qp, &ours.nic, &ours.context);
             // Its last messages, or ACKs, are repeated by nobody, and the program may end now.
-            ours.instance.host.drain_all();
+            ours.instance.host.drain_sent();
         }
         if ours.instance.is_ours() {
             ours.async_events.wait();
