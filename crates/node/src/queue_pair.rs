@@ -62,12 +62,6 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// Whether requests of the identifier's queue pair wait for answers of the peer.
-    pub fn awaits_answers(&self, id: &Id) -> bool {
-        let qp = id.lock().qp.clone();
-        qp.is_some_and(|qp| qp.awaits_answers())
-    }
-
     /// Takes the queue pair from the identifier, `rdma_destroy_qp`.
     pub fn take_qp(&self, id: &Arc<Id>) -> Option<Arc<Qp>> {
         self.detach_all(id);

@@ -290,10 +290,9 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             // The program has destroyed it: there is nothing to take to the error state.
             ours.instance.node().take_in_qp(&ours.node, None)?;
         }
-        // ACKs that have arrived: what they acknowledge was delivered, and is not flushed.
-        if ours.instance.node().awaits_answers(&ours.node) {
-            ours.instance.host.drain_all();
-        }
+        // What has arrived is executed: ACKs, whose messages were delivered and are not flushed; messages, which the peer's adapter would
+        // have been told of.
+        ours.instance.host.drain_all();
         ours.instance.node().disconnect(&ours.node)?;
         // The last ACKs and the DREQ: its queue pair repeats neither, and the program may end now.
         ours.instance.host.drain_sent();
