@@ -308,28 +308,41 @@ def mckey_judge(group, connections, side, p):
     check(not lines(p.err), "complained", p)
 
 
-def mckey(row, place, table):
-    """A sender on the client's side, receivers on the server's."""
+def mckey_round(row, place, table, first):
+    """Each pair with a group of its own, from number `first` on. What failed: the pair, whether only a message of a kernel was lost, why."""
     started = []
-    for i, (receiver, sender) in enumerate(table):
-        group = f"239.1.3.{i + 1}"
+    for i, pair in enumerate(table):
+        receiver, sender = pair
+        group = f"239.1.3.{first + i}"
         named = lambda options: options.format(group=group, **place.names).split()
         argv = lambda side, options: ["mckey", *([] if "-M" in options else ["-m", group]), "-b", place.names[side], *named(options)]
         server = place.serve(argv("to", receiver))
         place.joined(server, group)
-        started.append((group, receiver, sender, server, argv("frm", f"-s {sender}")))
+        started.append((group, pair, server, argv("frm", f"-s {sender}")))
     started = [(*rest, place.ask(argv)) for *rest, argv in started]
     failed = []
-    for group, receiver, sender, server, client in started:
-        connections = 3 if "-c 3" in receiver else 1
+    for group, pair, server, client in started:
+        connections = 3 if "-c 3" in pair[0] else 1
         try:
             for side, p in (("client", client), ("server", server)):
                 p.wait(20)
                 mckey_judge(group, connections, side, p)
         except Fail as e:
-            failed.append((f"[{receiver}] [{sender}]: {e}", "\n".join(p.tail() for p in (server, client))))
+            lost = isinstance(client, Job) and client.rc == 0 and server.running()
+            failed.append((pair, lost, f"[{pair[0]}] [{pair[1]}]: {e}", "\n".join(p.tail() for p in (server, client))))
+            server.end()
+    return failed
+
+
+def mckey(row, place, table):
+    """A sender on the client's side, receivers on the server's. A kernel's sender destroys its queue pair when its last message is
+    posted, which may be before it has left; the receiver then waits for ever. Such a pair is tried again, twice."""
+    failed = mckey_round(row, place, table, 1)
+    for first in (20, 40):
+        if failed and all(lost for _, lost, *_ in failed):
+            failed = mckey_round(row, place, [pair for pair, *_ in failed], first)
     if failed:
-        raise Fail("; ".join(why for why, _ in failed), "\n".join(detail for _, detail in failed))
+        raise Fail("; ".join(why for *_, why, _ in failed), "\n".join(detail for *_, detail in failed))
 
 
 @row(WIRE, "a sender whom the group's members on its own host do not hear", "mckey -l")
