@@ -1,4 +1,4 @@
-//! What the names of `names` look like, and the messages between their bearers.
+//! What the abstract names of `names` look like, and the messages between the processes that bear them.
 //!
 //! | name | what |
 //! |---|---|
