@@ -1,6 +1,6 @@
 //! Names that processes of one network namespace claim, as abstract Unix sockets (unix(7)): atomic to claim, gone with
 //! the process, scoped like the addresses. They are the index of blocks and ports, and the way packets take to
-//! the process that they are for. What names and messages look like is in `names`. Both ends must belong to one user.
+//! the process that they are for. What names and messages look like is in `name_messages`. Both ends must belong to one user.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
