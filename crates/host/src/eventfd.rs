@@ -31,6 +31,12 @@ impl Counter {
     pub fn fd(&self) -> c_int {
         self.0.as_raw_fd()
     }
+
+    /// The program has set O_NONBLOCK on it.
+    pub fn is_nonblocking(&self) -> bool {
+        // SAFETY: no pointer.
+        unsafe { libc::fcntl(self.fd(), libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+    }
 }
 
 impl Signal for Counter {
@@ -63,4 +69,17 @@ pub unsafe fn wait(fd: c_int) -> bool {
     let mut count = 0_u64;
     // SAFETY: eight writable bytes. `read` is libc's, declared as what it is: a cancellation point that may unwind.
     unsafe { read(fd, (&raw mut count).cast(), 8) == 8 }
+}
+
+/// Waits for a signal or for the thread's cancellation, as one does that reads a counter which nobody counts up any more.
+///
+/// # Safety
+///
+/// As [`wait`].
+pub unsafe fn wait_for_nothing() {
+    unsafe extern "C-unwind" {
+        fn pause() -> c_int;
+    }
+    // SAFETY: no argument. `pause` is libc's, declared as what it is: a cancellation point that may unwind. errno is EINTR.
+    unsafe { pause() };
 }

@@ -7,7 +7,7 @@ use abi::cma::{rdma_cm_event, rdma_conn_param, rdma_event_channel, rdma_ud_param
 use node::{EventKind, UdParam};
 
 use crate::cma::cm_id::CmId;
-use crate::cma::event_channel::{Channel, create, find, free};
+use crate::cma::event_channel::{self, Channel, create, find, free};
 use crate::eventfd;
 use crate::ffi_guard::{self, Errno};
 use crate::instance;
@@ -49,8 +49,9 @@ struct Event {
 }
 
 /// rdma_get_cm_event(3): waits on the channel's descriptor unless that is non-blocking. errno: EINVAL for NULL, EAGAIN,
-/// EINTR, EBADF for a channel destroyed and for a parent's in a forked child. Unlike rdma-core: a channel destroyed
-/// meanwhile is an error, not undefined.
+/// EINTR, EBADF for a channel destroyed and for a parent's in a forked child. Unlike rdma-core: a channel destroyed is not
+/// undefined. A thread that waits goes on waiting, as one does in the kernel; so does one that has taken events from the
+/// channel and asks for the next just after another thread destroyed it (`rping` ends like this).
 pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
@@ -67,24 +68,48 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
         Ok(unsafe { (*channel).fd })
     });
     if fd < 0 {
-        return -1;
+        // SAFETY: this frame has nothing to drop while it waits.
+        return unsafe { refused(channel) };
     }
     loop {
-        // SAFETY: this frame has nothing to drop while it waits.
+        // SAFETY: as above.
         if unsafe { !eventfd::wait(fd) } {
-            return -1;
+            // SAFETY: as above.
+            return unsafe { refused(channel) };
         }
         let found = ffi_guard::or_minus_one(|| {
-            let Some(found) = next(&*find(channel)?)? else { return Ok(0) };
+            let ours = find(channel)?;
+            let Some(found) = next(&ours)? else { return Ok(0) };
+            event_channel::read_by_this_thread(channel, &ours);
             // SAFETY: the caller's variable.
             unsafe { *event = found };
             Ok(1)
         });
-        if found != 0 {
-            return found.min(0);
+        if found > 0 {
+            return 0;
+        }
+        if found < 0 {
+            // SAFETY: as above.
+            return unsafe { refused(channel) };
         }
         // The event was taken back with its identifier.
     }
+}
+
+/// What a thread gets that asked in vain, with errno set: -1, once a signal came where it would be waiting had it asked
+/// before the channel was destroyed.
+///
+/// # Safety
+///
+/// As [`eventfd::wait`].
+unsafe fn refused(channel: *mut rdma_event_channel) -> c_int {
+    // SAFETY: the thread's own errno.
+    let destroyed = unsafe { *libc::__errno_location() } == libc::EBADF;
+    if destroyed && event_channel::came_too_late(channel) {
+        // SAFETY: as the caller says; this frame has nothing to drop either.
+        unsafe { eventfd::wait_for_nothing() };
+    }
+    -1
 }
 
 /// The oldest event as a C object, `None` where there is none any more.

@@ -1,6 +1,8 @@
 //! What stands behind an event channel, and which channels there are.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abi::cma::rdma_event_channel;
@@ -17,7 +19,14 @@ pub(crate) struct Channel {
     pub node: Arc<EventChannel>,
     pub handing_out: HandingOut,
     pub instance: Arc<Instance>,
-    _fd: Counter,
+    fd: Counter,
+    /// It was destroyed while a thread that asks it for an event would wait.
+    destroyed_blocking: Arc<AtomicBool>,
+}
+
+thread_local! {
+    /// The channel that this thread last had an event of: the address of its C structure, and whether it was destroyed.
+    static LAST_READ: RefCell<Option<(usize, Arc<AtomicBool>)>> = const { RefCell::new(None) };
 }
 
 /// The channels there are, by the address of their C structure. Programs end (`rping` does) with one thread waiting in
@@ -41,7 +50,8 @@ pub(crate) fn create(instance: &Arc<Instance>) -> Result<(*mut rdma_event_channe
         node: EventChannel::new(Box::new(fd.clone())),
         handing_out: HandingOut::default(),
         instance: instance.clone(),
-        _fd: fd,
+        fd,
+        destroyed_blocking: Arc::default(),
     });
     channels().insert(c.expose_provenance(), channel.clone());
     Ok((c, channel))
@@ -50,7 +60,30 @@ pub(crate) fn create(instance: &Arc<Instance>) -> Result<(*mut rdma_event_channe
 /// Frees a channel that nobody is on any more, if it is one of this process's.
 pub(crate) fn free(channel: *mut rdma_event_channel) -> Option<Arc<Channel>> {
     let ours = channels().remove(&channel.addr())?;
+    // The thread that destroys it knows that it is gone.
+    let _ = LAST_READ.try_with(|last| last.borrow_mut().take_if(|(address, _)| *address == channel.addr()));
+    ours.destroyed_blocking.store(!ours.fd.is_nonblocking(), Ordering::Relaxed);
     // SAFETY: made by `Box::into_raw` in `create`, and in the table until now.
     drop(unsafe { Box::from_raw(channel) });
     Some(ours)
+}
+
+/// Notes that this thread has taken an event from a channel.
+pub(crate) fn read_by_this_thread(channel: *mut rdma_event_channel, ours: &Channel) {
+    let _ = LAST_READ.try_with(|last| {
+        let mut last = last.borrow_mut();
+        if last.as_ref().is_none_or(|(_, destroyed)| !Arc::ptr_eq(destroyed, &ours.destroyed_blocking)) {
+            *last = Some((channel.addr(), ours.destroyed_blocking.clone()));
+        }
+    });
+}
+
+/// This thread reads events from a channel that another thread has destroyed, and would have waited a moment earlier.
+pub(crate) fn came_too_late(channel: *mut rdma_event_channel) -> bool {
+    let late = |last: &RefCell<Option<(usize, Arc<AtomicBool>)>>| {
+        last.borrow().as_ref().is_some_and(|(address, destroyed)| {
+            *address == channel.addr() && destroyed.load(Ordering::Relaxed)
+        })
+    };
+    LAST_READ.try_with(late).unwrap_or(false)
 }

@@ -265,3 +265,63 @@ fn a_full_backlog_refuses_and_never_hangs() {
     clients.into_iter().for_each(|(_, made)| destroy(made));
     destroy(listener);
 }
+
+/// A thread takes an event from a channel, and asks for the next when `between` has been called.
+fn takes_one_then_asks(
+    ch: *mut rdma_event_channel,
+    between: impl FnOnce() + Send + 'static,
+) -> std::thread::JoinHandle<(i32, i32)> {
+    let made = id(ch, RDMA_PS_TCP);
+    works(unsafe { connect::rdma_write_cm_event(made, RDMA_CM_EVENT_USER, 0, 0) });
+    let sent = Sent(ch);
+    std::thread::spawn(move || {
+        next(sent.get());
+        between();
+        let mut event = null_mut();
+        let result = unsafe { channel::rdma_get_cm_event(sent.get(), &raw mut event) };
+        (result, errno())
+    })
+}
+
+#[test]
+fn a_thread_that_asks_a_channel_which_another_has_just_destroyed_waits_as_if_it_had_asked_before() {
+    extern "C" fn nothing(_: i32) {}
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = (nothing as extern "C" fn(i32)) as usize;
+        libc::sigaction(libc::SIGUSR2, &raw const action, null_mut());
+    }
+    let (destroyed, wait) = std::sync::mpsc::channel::<()>();
+    let ch = channel();
+    let thread = takes_one_then_asks(ch, move || wait.recv().unwrap());
+    std::thread::sleep(Duration::from_millis(20));
+    unsafe { channel::rdma_destroy_event_channel(ch) };
+    destroyed.send(()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!thread.is_finished());
+    while !thread.is_finished() {
+        use std::os::unix::thread::JoinHandleExt;
+        unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR2) };
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(thread.join().unwrap(), (-1, libc::EINTR));
+}
+
+#[test]
+fn who_destroyed_a_channel_or_would_not_have_waited_on_it_is_told_that_it_is_gone() {
+    let ch = channel();
+    let destroys = Sent(ch);
+    let thread =
+        takes_one_then_asks(ch, move || unsafe { channel::rdma_destroy_event_channel(destroys.get()) });
+    assert_eq!(thread.join().unwrap(), (-1, libc::EBADF));
+
+    let ch = channel();
+    let (fd, destroys) = (unsafe { (*ch).fd }, Sent(ch));
+    let thread = takes_one_then_asks(ch, move || {
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
+        let other =
+            std::thread::spawn(move || unsafe { channel::rdma_destroy_event_channel(destroys.get()) });
+        other.join().unwrap();
+    });
+    assert_eq!(thread.join().unwrap(), (-1, libc::EBADF));
+}
