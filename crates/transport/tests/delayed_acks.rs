@@ -65,6 +65,19 @@ fn an_ack_waits_for_the_program_only_where_the_program_is_told_of_something() {
 }
 
 #[test]
+fn an_ack_for_many_messages_does_not_wait_for_the_program() {
+    let mut b = responder_with(20);
+    b.hold = Hold::ForProgram;
+    for psn in 0..20 {
+        b.hear(psn, ONLY, &[1]);
+        assert_eq!(b.rc.held(), if psn < 15 { Hold::ForProgram } else { Hold::Briefly });
+        assert_eq!(answers(&mut b), []);
+    }
+    b.rc.release();
+    assert_eq!(answers(&mut b), [(19, ack(20))]);
+}
+
+#[test]
 fn one_ack_answers_for_all_that_was_read_at_once() {
     let mut b = responder_with(0);
     b.hold = Hold::Briefly;

@@ -43,6 +43,10 @@ pub enum Hold {
     ForProgram,
 }
 
+/// An ACK that answers for so many request packets does not wait for the program: the sender, whose window may be used up, works
+/// while the program does.
+const MANY: u32 = 16;
+
 /// Bytes of an ACK, BTH to ICRC.
 const ACK_LEN: usize = Bth::LEN + Aeth::LEN + ICRC_LEN;
 
@@ -115,6 +119,8 @@ pub struct Rc {
     responder: Responder,
     /// How an ACK waits.
     held: Hold,
+    /// Request packets that came since an answer left.
+    unanswered: u32,
 }
 
 impl Rc {
@@ -139,6 +145,7 @@ impl Rc {
             requester: Requester::default(),
             responder: Responder::default(),
             held: Hold::No,
+            unanswered: 0,
         }
     }
     /// Current state.
@@ -216,6 +223,7 @@ impl Rc {
     }
     /// Like [`Rc::post`], of an XRC initiator: for the shared receive queue of that number, 24 bits, at the target. A
     /// READ or WRITE too names a queue, whose protection domain is the one that its key must be of.
+    #[inline]
     pub fn post_to_srq(&mut self, wr: SendWr, srq: u32, cx: &mut impl Context) {
         self.requester.post(wr, srq);
         if self.state == State::Error {
@@ -242,9 +250,11 @@ impl Rc {
             }
             op => {
                 self.request(packet, srq, cx);
+                self.unanswered = self.unanswered.saturating_add(1);
                 // A target has no request that an ACK could leave with.
                 let hold = match (hold, self.conn.role) {
                     (Hold::ForProgram, Role::Target) => Hold::Briefly,
+                    (Hold::ForProgram, _) if self.unanswered >= MANY => Hold::Briefly,
                     _ => hold,
                 };
                 self.held = match hold {
@@ -290,6 +300,7 @@ impl Rc {
     }
 
     fn respond(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
+        self.unanswered = 0;
         if self.responder.fill(&self.conn, batch, cx).is_err() && self.state != State::Error {
             cx.event(QpEvent::AccessError);
             self.enter_error(cx);
