@@ -248,21 +248,16 @@ impl RxSocket {
     fn serve<G: Guest>(&self, receiver: &mut Receiver, most: usize, to: &Delivery<'_, G>) -> usize {
         let messages = std::iter::from_fn(|| receiver.management.pop()).take(most);
         messages
-            .map(|message| self.dispatch(Instant::now(), message.source, &message.bytes, Hold::No, to))
+            .map(|message| {
+                let datagram = self.datagram(message.source, &message.bytes, Hold::No);
+                to.guest.input(Instant::now(), Input::Datagram(datagram));
+            })
             .count()
     }
 
-    fn dispatch<G: Guest>(
-        &self,
-        now: Instant,
-        source: SocketAddr,
-        bytes: &[u8],
-        hold: Hold,
-        to: &Delivery<'_, G>,
-    ) {
+    fn datagram<'a>(&self, source: SocketAddr, bytes: &'a [u8], hold: Hold) -> Datagram<'a> {
         let (dest, interface) = (self.dest, self.interface);
-        let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes };
-        to.guest.input(now, Input::Datagram(datagram));
+        Datagram { source, dest, interface, forwarded: false, hold, bytes }
     }
 
     /// One recvmsg and its dispatch: how many bytes it brought, and whether data was among them.
@@ -296,19 +291,31 @@ impl RxSocket {
             return Ok((0, true));
         };
         let packets = receiver.bytes[..received.len].chunks(size);
-        let count = packets.len();
         add(&to.counters.receives, 1);
-        add(&to.counters.packets_received, count);
+        add(&to.counters.packets_received, packets.len());
         let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
         let mut data = false;
-        for bytes in packets {
-            if !Management::takes(bytes) {
+        // Where the data begins that is not dispatched yet, and where the packet in hand does.
+        let (mut begin, mut at) = (0, 0);
+        let mut dispatch = |bytes: &[u8]| {
+            if !bytes.is_empty() {
                 data = true;
-                self.dispatch(now, source, bytes, hold, to);
-            } else if !receiver.management.push(source, bytes) {
-                add(&to.counters.management_drops, 1);
+                let run = self.datagram(source, bytes, hold);
+                to.guest.input(now, Input::Datagrams { run, size });
             }
+        };
+        for bytes in packets {
+            let end = at + bytes.len();
+            if Management::takes(bytes) {
+                dispatch(&receiver.bytes[begin..at]);
+                begin = end;
+                if !receiver.management.push(source, bytes) {
+                    add(&to.counters.management_drops, 1);
+                }
+            }
+            at = end;
         }
+        dispatch(&receiver.bytes[begin..at]);
         Ok((received.len, data))
     }
 

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use wire::bth::Bth;
 use wire::icrc::{self, Flow};
 use wire::roce::Packet;
 use wire::{Malformed, Qpn};
@@ -67,7 +68,8 @@ pub(crate) fn count(counter: &AtomicU64) {
 impl<W: World> Guest for Node<W> {
     fn input(&self, now: Instant, input: Input<'_>) {
         match input {
-            Input::Datagram(d) => self.datagram(now, &d),
+            Input::Datagram(d) => self.datagrams(now, &d, d.bytes.len().max(1)),
+            Input::Datagrams { run, size } => self.datagrams(now, &run, size),
             Input::Frame { interface, outgoing, bytes } => match self.device_of_arrival(interface) {
                 Some(device) => device.input_frame(now, outgoing, bytes),
                 None => count(&self.counters.unknown_device),
@@ -110,33 +112,52 @@ impl<W: World> Guest for Node<W> {
 }
 
 impl<W: World> Node<W> {
-    fn datagram(&self, now: Instant, d: &Datagram<'_>) {
-        let flow = Flow { source: d.source, dest: d.dest };
-        let bytes = match icrc::open(&flow, d.bytes) {
-            Ok(bytes) => bytes,
-            Err(_) => return count(&self.counters.icrc),
+    /// Packets of one sender. Those that follow each other to one queue pair go there together: it is looked up and locked once
+    /// for all of them, and sends once what they call for.
+    fn datagrams(&self, now: Instant, run: &Datagram<'_>, size: usize) {
+        let flow = Flow { source: run.source, dest: run.dest };
+        let mut datagrams = run.bytes.chunks(size).peekable();
+        while let Some(bytes) = datagrams.next() {
+            let Some(packet) = self.open(&flow, bytes) else { continue };
+            let dest_qp = packet.header.bth.dest_qp;
+            let owner = qpn_owner(dest_qp);
+            if dest_qp == Qpn::GSI {
+                self.management(now, &Datagram { bytes, ..*run }, &packet);
+            } else if dest_qp == Qpn::MULTICAST {
+                self.multicast(now, run, &packet);
+            } else if !self.blocks.owns(owner) {
+                self.pass_on(now, owner, &Datagram { bytes, ..*run });
+            } else if let Some(device) = self.device_of_arrival(run.interface) {
+                let more = || {
+                    loop {
+                        let to_it = |bytes: &&[u8]| Bth::peek_dest_qp(bytes) == Some(dest_qp);
+                        let opened = self.open(&flow, datagrams.next_if(to_it)?);
+                        if opened.is_some() {
+                            return opened;
+                        }
+                    }
+                };
+                device.input(now, run.source.ip(), run.dest.ip(), run.hold, &packet, more);
+                self.data_came(now, dest_qp);
+            } else {
+                count(&self.counters.unknown_device);
+            }
+        }
+    }
+
+    /// Checks the ICRC of a packet and takes it apart.
+    #[inline]
+    fn open<'a>(&self, flow: &Flow, bytes: &'a [u8]) -> Option<Packet<'a>> {
+        let Ok(bytes) = icrc::open(flow, bytes) else {
+            count(&self.counters.icrc);
+            return None;
         };
-        let packet = match Packet::parse(bytes) {
-            Ok(packet) => packet,
-            Err(Malformed::Opcode(_)) => return count(&self.counters.unknown_opcode),
-            Err(_) => return count(&self.counters.malformed),
-        };
-        let dest_qp = packet.header.bth.dest_qp;
-        if dest_qp == Qpn::GSI {
-            return self.management(now, d, &packet);
+        match Packet::parse(bytes) {
+            Ok(packet) => return Some(packet),
+            Err(Malformed::Opcode(_)) => count(&self.counters.unknown_opcode),
+            Err(_) => count(&self.counters.malformed),
         }
-        if dest_qp == Qpn::MULTICAST {
-            return self.multicast(now, d, &packet);
-        }
-        let owner = qpn_owner(dest_qp);
-        if !self.blocks.owns(owner) {
-            return self.pass_on(now, owner, d);
-        }
-        match self.device_of_arrival(d.interface) {
-            Some(device) => device.input(now, d.source.ip(), d.dest.ip(), d.hold, &packet),
-            None => return count(&self.counters.unknown_device),
-        }
-        self.data_came(now, dest_qp);
+        None
     }
 
     /// A packet to a group: every process that joined gets its own copy from the world.

@@ -132,6 +132,14 @@ pub struct Datagram<'a> {
 pub enum Input<'a> {
     /// A packet.
     Datagram(Datagram<'a>),
+    /// Packets of one sender that came together, as the system puts them together (UDP_GRO): the bytes of the datagram hold them
+    /// one behind the other, each of `size` bytes (1 or more) but for the last, which may be shorter.
+    Datagrams {
+        /// All of them.
+        run: Datagram<'a>,
+        /// Bytes of each but the last.
+        size: usize,
+    },
     /// A whole Ethernet frame, while the node watches those of an interface ([`Frames::watch_frames`]).
     Frame {
         /// The interface.

@@ -36,6 +36,9 @@ pub struct Faults {
     pub partition: f64,
     /// Longest partition.
     pub partition_time: Duration,
+    /// Received together with the packets of its flow that arrive at the same moment (UDP_GRO). No fault, but a program then finds
+    /// that more has happened than its next completion tells of.
+    pub together: f64,
 }
 
 impl Faults {
@@ -55,6 +58,7 @@ impl Faults {
             clog_time: Duration::from_millis(5),
             partition: 0.0,
             partition_time: Duration::from_millis(5),
+            together: 0.7,
         }
     }
 

@@ -99,6 +99,12 @@ impl Guest for Recorder {
             panic!("as the test wants it");
         }
         let told = match input {
+            Input::Datagrams { run, size } => {
+                for bytes in run.bytes.chunks(size) {
+                    self.input(Instant::now(), Input::Datagram(node::world::Datagram { bytes, ..run }));
+                }
+                return;
+            }
             Input::Datagram(datagram) => {
                 if let Some(name) = *self.forward_to.lock().unwrap()
                     && !datagram.forwarded

@@ -132,19 +132,30 @@ impl Device {
         self.qps.read().values().cloned().collect()
     }
 
-    /// A packet whose ICRC is good, for one of our queue pairs; `source` and `dest` as on the wire.
-    /// `hold`: whether ACKs may wait until [`Device::release`].
-    pub fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, hold: Hold, packet: &Packet<'_>) {
+    /// A packet whose ICRC is good, and those to the same queue pair that came with it, as `more` gives them; `source` and `dest`
+    /// as on the wire. `hold`: whether ACKs may wait until [`Device::release`].
+    pub fn input<'a>(
+        &self,
+        now: Instant,
+        source: IpAddr,
+        dest: IpAddr,
+        hold: Hold,
+        packet: &Packet<'a>,
+        mut more: impl FnMut() -> Option<Packet<'a>>,
+    ) {
         match self.qp(packet.header.bth.dest_qp) {
-            Some(qp) => qp.input(now, source, dest, hold, packet),
-            None => _ = self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed),
+            Some(qp) => qp.input(now, source, dest, hold, packet, more),
+            None => {
+                let count = 1 + std::iter::from_fn(&mut more).count();
+                self.counters.unknown_qp.fetch_add(count as u64, Ordering::Relaxed);
+            }
         }
     }
 
     /// A packet to a multicast group (queue pair [`Qpn::MULTICAST`]) whose ICRC is good: a copy to everyone attached.
     pub fn input_group(&self, now: Instant, source: IpAddr, group: IpAddr, packet: &Packet<'_>) {
         for qp in self.groups.of(group) {
-            qp.input_datagram(now, source, group, packet);
+            qp.input_datagrams(now, source, group, packet, || None);
         }
     }
 

@@ -177,6 +177,7 @@ impl Engine {
         matches!(self, Engine::Rc(e) if e.outstanding() > 0)
     }
     /// Queues a request; a datagram's needs a destination, which the caller has seen to; `srq` is for XRC.
+    #[inline]
     pub fn post(&mut self, wr: SendWr, to: Option<Destination<Path>>, srq: u32, cx: &mut impl Context) {
         match (self, to) {
             (Engine::Rc(e), _) => e.post_to_srq(wr, srq, cx),

@@ -52,16 +52,19 @@ impl Sender<'_> {
     ///
     /// [`PostError::Invalid`] for a state that does not send, an operation that the transport service has not, more elements or inline
     /// bytes than the queue pair was made for, and queue pairs over tag-matching queues; [`PostError::Full`] at `max_send_wr`.
+    #[inline]
     pub fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
         self.post_to_srq(wr, 0)
     }
 
     /// Takes a request of an XRC initiator, for the shared receive queue of that number at the target.
+    #[inline]
     pub fn post_to_srq(&mut self, wr: SendWr, srq: u32) -> Result<(), PostError> {
         let to = self.destination(None)?;
         self.post_to(wr, to, srq)
     }
 
+    #[inline]
     pub(crate) fn post_to(
         &mut self,
         mut wr: SendWr,

@@ -10,8 +10,8 @@ use wire::roce::Packet;
 
 use crate::device::port;
 use crate::error::PostError;
-use crate::qp::Qp;
 use crate::qp::attr::{QpState, QpType};
+use crate::qp::{Inner, Qp};
 
 impl Qp {
     /// `ibv_post_recv`: posts one receive request; in the error state it is flushed at once.
@@ -51,23 +51,50 @@ impl Qp {
         Ok(())
     }
 
-    /// A packet for this queue pair, `hold` says whether an ACK for it may wait. One that is not from its peer is
-    /// counted and dropped.
-    pub(crate) fn input(&self, now: Instant, source: IpAddr, dest: IpAddr, hold: Hold, packet: &Packet<'_>) {
+    /// A packet for this queue pair, and those that came with it; `hold` says whether an ACK for them may wait. Those that are not
+    /// from its peer are counted and dropped.
+    pub(crate) fn input<'a>(
+        &self,
+        now: Instant,
+        source: IpAddr,
+        dest: IpAddr,
+        hold: Hold,
+        first: &Packet<'a>,
+        mut more: impl FnMut() -> Option<Packet<'a>>,
+    ) {
         if self.init.kind == QpType::Ud {
-            return self.input_datagram(now, source, dest, packet);
+            return self.input_datagrams(now, source, dest, first, more);
         }
         let counters = &self.pd.device.counters;
         let mut inner = self.lock();
-        let Some(carrier) = inner.carrier.datagram().filter(|_| !inner.destroyed) else {
-            counters.wrong_state.fetch_add(1, Ordering::Relaxed);
-            return;
+        let unwanted = match inner.carrier.datagram() {
+            None => Some(&counters.wrong_state),
+            Some(_) if inner.destroyed => Some(&counters.wrong_state),
+            Some(carrier) if !carrier.is_from_peer(source, dest) => Some(&counters.wrong_peer),
+            Some(_) => None,
         };
-        if !carrier.is_from_peer(source, dest) {
-            counters.wrong_peer.fetch_add(1, Ordering::Relaxed);
+        if let Some(counter) = unwanted {
+            drop(inner);
+            let dropped = 1 + std::iter::from_fn(more).count();
+            counter.fetch_add(dropped as u64, Ordering::Relaxed);
             return;
         }
-        if !matches!(inner.current_state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+        inner.receive(self, now, hold, first);
+        while let Some(packet) = more() {
+            inner.receive(self, now, hold, &packet);
+        }
+        if inner.engine.held() != Hold::No && !std::mem::replace(&mut inner.listed, true) {
+            self.device.delayed_acks.add(self.me.clone());
+        }
+        self.settle(inner, now);
+    }
+}
+
+impl Inner {
+    /// A packet from the peer, for the engine.
+    fn receive(&mut self, qp: &Qp, now: Instant, hold: Hold, packet: &Packet<'_>) {
+        let counters = &qp.pd.device.counters;
+        if !matches!(self.current_state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             counters.wrong_state.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -76,12 +103,8 @@ impl Qp {
             return;
         }
         counters.received.fetch_add(1, Ordering::Relaxed);
-        let (engine, mut context) = inner.split(self);
+        let (engine, mut context) = self.split(qp);
         engine.receive(now, packet, hold, &mut context);
-        inner.begin_rendezvous(self);
-        if inner.engine.held() != Hold::No && !std::mem::replace(&mut inner.listed, true) {
-            self.device.delayed_acks.add(self.me.clone());
-        }
-        self.settle(inner, now);
+        self.begin_rendezvous(qp);
     }
 }

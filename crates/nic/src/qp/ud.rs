@@ -40,22 +40,38 @@ impl QpType {
 }
 
 impl Qp {
-    /// A packet for this datagram queue pair, from whomever.
-    pub(crate) fn input_datagram(&self, now: Instant, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
-        if !crate::device::port::is_of_partition(packet) {
-            self.pd().device.counters.wrong_pkey.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
+    /// A packet for this datagram queue pair, from whomever, and those that came with it.
+    pub(crate) fn input_datagrams<'a>(
+        &self,
+        now: Instant,
+        source: IpAddr,
+        dest: IpAddr,
+        first: &Packet<'a>,
+        mut more: impl FnMut() -> Option<Packet<'a>>,
+    ) {
         let mut inner = self.lock();
-        let grh = header(source, dest, packet).filter(|_| !inner.destroyed);
-        let (Engine::Ud(ud), mut context) = inner.split(self) else { return };
-        let taken = grh.map_or(Taken::NotForUs, |grh| ud.receive(&grh, packet, &mut context));
-        self.pd().device.count(taken);
+        inner.receive_datagram(self, source, dest, first);
+        while let Some(packet) = more() {
+            inner.receive_datagram(self, source, dest, &packet);
+        }
         self.settle(inner, now);
     }
 }
 
 impl Inner {
+    /// A datagram, for the engine.
+    fn receive_datagram(&mut self, qp: &Qp, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
+        let device = &qp.pd().device;
+        if !crate::device::port::is_of_partition(packet) {
+            device.counters.wrong_pkey.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let grh = header(source, dest, packet).filter(|_| !self.destroyed);
+        let (Engine::Ud(ud), mut context) = self.split(qp) else { return };
+        let taken = grh.map_or(Taken::NotForUs, |grh| ud.receive(&grh, packet, &mut context));
+        device.count(taken);
+    }
+
     /// Sends what the engine has, address by address.
     pub(crate) fn transmit_datagrams(&mut self, qp: &Qp, now: Instant) {
         with_batch(|batch| {

@@ -409,7 +409,7 @@ impl Sim {
                 self.arrive_at_group(at, &flow, &bytes);
             }
             What::Arrival { from, flow, bytes, .. } => self.arrive(from, flow, bytes),
-            What::Forwarded { to, flow, bytes } => self.deliver(to, &flow, &bytes, true),
+            What::Forwarded { to, flow, bytes } => self.deliver(to, &flow, &bytes, bytes.len(), true),
             What::Resolved { to, ticket, result } => {
                 self.note("resolved", &[to.0 as u64, ticket, u64::from(result.is_ok())]);
                 self.tell(to, Input::Resolved { ticket, result });

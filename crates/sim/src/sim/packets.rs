@@ -1,6 +1,9 @@
 //! A packet's way through the simulated network: from the process that sends it to those that get it.
 
+use std::cmp::Reverse;
+
 use node::world::{Datagram, Guest, Hold, Input};
+use transport::batch::MAX_RUN;
 use wire::icrc::Flow;
 
 use super::{Sim, What};
@@ -68,7 +71,11 @@ impl Sim {
             members.iter().nth(hash % members.len().max(1)).copied()
         };
         match member {
-            Some(to) => self.deliver(to, &flow, &bytes, false),
+            Some(to) => {
+                let size = bytes.len();
+                let run = self.with_those_behind(&flow, bytes);
+                self.deliver(to, &flow, &run, size, false);
+            }
             None => {
                 self.counters.refused += 1;
                 self.note_packet("refused", &flow, &bytes);
@@ -79,6 +86,26 @@ impl Sim {
         }
     }
 
+    /// A packet that arrives, often with those of its flow that arrive right behind it, as the system puts them together (UDP_GRO):
+    /// of one size, but for the last, which may be shorter.
+    fn with_those_behind(&mut self, flow: &Flow, mut bytes: Vec<u8>) -> Vec<u8> {
+        let (now, size) = (self.shared.clock.nanos(), bytes.len());
+        if size == 0 || !self.dice.chance(self.network.faults.together) {
+            return bytes;
+        }
+        while bytes.len().is_multiple_of(size)
+            && let Some(Reverse(due)) = self.due.peek()
+            && let What::Arrival { flow: other, bytes: more, .. } = &due.what
+            && (due.at, other) == (now, flow)
+            && (1..=size).contains(&more.len())
+            && bytes.len() + more.len() <= MAX_RUN
+        {
+            bytes.extend_from_slice(more);
+            self.due.pop();
+        }
+        bytes
+    }
+
     /// A packet to a multicast group reaches a host: every process that joined gets it.
     pub(super) fn arrive_at_group(&mut self, host: HostId, flow: &Flow, bytes: &[u8]) {
         let group = flow.dest.ip();
@@ -86,20 +113,23 @@ impl Sim {
             let hosts = self.shared.hosts();
             hosts[host.0].groups.iter().filter(|(g, _)| *g == group).map(|(_, member)| *member).collect()
         };
-        members.into_iter().for_each(|to| self.deliver(to, flow, bytes, false));
+        members.into_iter().for_each(|to| self.deliver(to, flow, bytes, bytes.len(), false));
     }
 
-    pub(super) fn deliver(&mut self, to: ProcessId, flow: &Flow, bytes: &[u8], forwarded: bool) {
+    /// Packets of `size` bytes, of which the last may be shorter, reach a process together.
+    pub(super) fn deliver(&mut self, to: ProcessId, flow: &Flow, run: &[u8], size: usize, forwarded: bool) {
         if self.node(to).is_none() {
             return;
         }
-        self.counters.delivered += 1;
-        self.note_packet(if forwarded { "forwarded" } else { "arrived" }, flow, bytes);
+        for bytes in run.chunks(size.max(1)) {
+            self.counters.delivered += 1;
+            self.note_packet(if forwarded { "forwarded" } else { "arrived" }, flow, bytes);
+        }
         // The program may read the packet itself, and never comes back soon, or the engine with others.
         let hold = self.dice.pick(&[Hold::No, Hold::Briefly, Hold::ForProgram]);
         let (source, dest, interface) = (flow.source, flow.dest, INTERFACE);
-        let datagram = Datagram { source, dest, interface, forwarded, hold, bytes };
-        self.tell(to, Input::Datagram(datagram));
+        let run = Datagram { source, dest, interface, forwarded, hold, bytes: run };
+        self.tell(to, Input::Datagrams { run, size: size.max(1) });
         if let Some(node) = self.node(to) {
             node.release(false);
         }

@@ -44,6 +44,7 @@ pub(super) struct Request {
 }
 
 impl Request {
+    #[inline]
     pub fn new(wr: SendWr, srq: u32) -> Request {
         Request {
             wr,

@@ -107,6 +107,7 @@ impl Requester {
     pub fn take_path_suspect(&mut self) -> bool {
         std::mem::take(&mut self.path_suspect)
     }
+    #[inline]
     pub fn post(&mut self, wr: SendWr, srq: u32) {
         self.queue.push_back(Request::new(wr, srq));
     }
