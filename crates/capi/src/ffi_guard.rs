@@ -11,36 +11,12 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use host::process;
+pub use nic::Errno;
 
-/// A value of errno, positive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Errno(pub c_int);
-
-impl Errno {
-    /// Writes it where C looks for it.
-    pub fn set(self) {
-        // SAFETY: the address is this thread's own errno, valid as long as the thread lives.
-        unsafe { *libc::__errno_location() = self.0 }
-    }
-
-    /// This thread's errno, after a call that failed.
-    pub fn last() -> Errno {
-        // SAFETY: as in `set`.
-        Errno(unsafe { *libc::__errno_location() })
-    }
-}
-
-impl From<std::io::Error> for Errno {
-    /// EIO where the error does not come from the system.
-    fn from(e: std::io::Error) -> Self {
-        Errno(e.raw_os_error().unwrap_or(libc::EIO))
-    }
-}
-
-impl From<nic::Error> for Errno {
-    fn from(e: nic::Error) -> Errno {
-        Errno(e.errno())
-    }
+/// Writes an errno where C looks for it.
+pub fn set_errno(errno: Errno) {
+    // SAFETY: the address is this thread's own errno, valid as long as the thread lives.
+    unsafe { *libc::__errno_location() = errno.0 }
 }
 
 /// Runs `f`; `Err(EIO)` if it panics.
@@ -55,7 +31,7 @@ fn caught<T>(f: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 /// Runs a function that fails with `failed` and errno.
 pub fn or<T>(failed: T, f: impl FnOnce() -> Result<T, Errno>) -> T {
     caught(f).unwrap_or_else(|e| {
-        e.set();
+        set_errno(e);
         failed
     })
 }
@@ -85,7 +61,7 @@ pub fn or_errno(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match caught(f) {
         Ok(()) => 0,
         Err(e) => {
-            e.set();
+            set_errno(e);
             e.0
         }
     }

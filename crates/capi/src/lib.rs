@@ -11,9 +11,10 @@
 //! A call comes from a trampoline of the shared object (`verbena-lib`), as `ibv_create_qp` does, or through the function
 //! tables of a context, which `verbs::device::open` fills, as `ibv_post_send` does: there it is an inline function of
 //! the header. It passes `ffi_guard`, finds the object behind the C structure (an `object` module's `of`), which shares
-//! the adapter's of crate `nic`, and calls that; librdmacm's calls go to `node` likewise. What they refuse is an errno,
-//! which `ffi_guard` hands to the caller as the man page says: set, returned, or both. The process's one engine, and what
-//! belongs to it (`host::process`), is made at the first call that needs a device, never by loading the library.
+//! the adapter's of crate `nic`, and calls that; librdmacm's calls go to `node` likewise. What they refuse is a
+//! [`nic::Errno`], which `ffi_guard` hands to the caller as the man page says: set, returned, or both. The process's one
+//! engine, and what belongs to it (`host::process`), is made at the first call that needs a device, never by loading the
+//! library.
 //!
 //! Each is a `pub unsafe extern "C" fn` without `no_mangle`: the shared object gives them their names and versions, and
 //! this crate stays linkable into programs that link rdma-core. What a function does, and what it asks of its caller, is

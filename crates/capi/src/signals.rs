@@ -6,7 +6,7 @@ use std::ffi::c_int;
 
 use libc::{sigaction as Action, sighandler_t};
 
-use crate::ffi_guard::Errno;
+use crate::ffi_guard::{self, Errno};
 
 unsafe extern "C" {
     // Other names of the C library's `signal` and `__sysv_signal`, which the shared object does not stand in front of.
@@ -44,7 +44,7 @@ fn set(signal: c_int, handler: sighandler_t, flags: c_int) -> Option<sighandler_
 /// A function that may be called as a handler, SIG_DFL or SIG_IGN.
 pub unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
     if handler == libc::SIG_ERR {
-        Errno(libc::EINVAL).set();
+        ffi_guard::set_errno(Errno(libc::EINVAL));
         return libc::SIG_ERR;
     }
     // SAFETY: as the caller says.
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighand
 /// As for [`signal`].
 pub unsafe extern "C" fn signal_once(signal: c_int, handler: sighandler_t) -> sighandler_t {
     if handler == libc::SIG_ERR {
-        Errno(libc::EINVAL).set();
+        ffi_guard::set_errno(Errno(libc::EINVAL));
         return libc::SIG_ERR;
     }
     let flags = libc::SA_RESETHAND | libc::SA_NODEFER;

@@ -6,14 +6,14 @@
 
 use std::ffi::c_void;
 
-use crate::ffi_guard::Errno;
+use crate::ffi_guard::{self, Errno};
 
 macro_rules! answers {
     ($($(#[$doc:meta])* $name:ident -> $ty:ty = $value:expr, $errno:expr;)*) => {
         $($(#[$doc])* pub extern "C" fn $name() -> $ty {
             let errno: Option<i32> = $errno;
             if let Some(errno) = errno {
-                Errno(errno).set();
+                ffi_guard::set_errno(Errno(errno));
             }
             $value
         })*

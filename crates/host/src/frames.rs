@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use locks::{Mutex, Rank, RwLock};
+use nic::Errno;
 use nic::qp::raw_packet::MAX_FRAME;
 use node::{Guest, Input};
 
 use crate::Config;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
+use crate::packet;
 use crate::reactor::{IN, Reactor, Source};
 use crate::sockets::buffer;
-use crate::{packet, sys};
 
 /// Bytes of a VLAN tag (IEEE 802.1Q).
 const TAG_LEN: usize = 4;
@@ -52,14 +53,14 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// Opens the socket that sends, for one more user. The error is an errno.
-    pub(crate) fn open(&self, interface: u32) -> Result<(), i32> {
+    /// Opens the socket that sends, for one more user.
+    pub(crate) fn open(&self, interface: u32) -> Result<(), Errno> {
         let mut open = self.0.write();
         if let Some(open) = open.get_mut(&interface) {
             open.users += 1;
             return Ok(());
         }
-        let sender = Arc::new(packet::sender(interface).map_err(|error| sys::errno(&error))?);
+        let sender = Arc::new(packet::sender(interface)?);
         open.insert(interface, Open { users: 1, sender, watched: None });
         Ok(())
     }
@@ -76,10 +77,10 @@ impl Frames {
         }
     }
 
-    /// Sends a frame; the error is an errno.
-    pub(crate) fn send(&self, interface: u32, frame: &[u8], counters: &Counters) -> Result<(), i32> {
+    /// Sends a frame.
+    pub(crate) fn send(&self, interface: u32, frame: &[u8], counters: &Counters) -> Result<(), Errno> {
         let open = self.0.read();
-        let sender = open.get(&interface).map(|open| open.sender.clone()).ok_or(libc::ENODEV)?;
+        let sender = open.get(&interface).map(|open| open.sender.clone()).ok_or(Errno::ENODEV)?;
         drop(open);
         match packet::send(&sender, frame) {
             Ok(()) => {
@@ -88,27 +89,26 @@ impl Frames {
             }
             Err(error) => {
                 add(&counters.packets_dropped_sending, 1);
-                Err(sys::errno(&error))
+                Err(error.into())
             }
         }
     }
 
-    /// Begins or ends to receive; the error is an errno.
+    /// Begins or ends to receive.
     pub(crate) fn watch(
         &self,
         interface: u32,
         watch: bool,
         config: &Config,
         reactor: &Reactor,
-    ) -> Result<(), i32> {
+    ) -> Result<(), Errno> {
         let mut open = self.0.write();
-        let open = open.get_mut(&interface).ok_or(libc::ENODEV)?;
+        let open = open.get_mut(&interface).ok_or(Errno::ENODEV)?;
         if let Some(socket) = open.watched.take() {
             reactor.remove(socket.token, &socket.fd);
         }
         if watch {
-            let socket = FrameSocket::open(interface, config, reactor);
-            open.watched = Some(socket.map_err(|error| sys::errno(&error))?);
+            open.watched = Some(FrameSocket::open(interface, config, reactor)?);
         }
         Ok(())
     }

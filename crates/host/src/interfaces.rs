@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use locks::{Mutex, MutexGuard, Rank, RwLock};
+use nic::Errno;
 use node::world::Interface;
 
 use crate::netlink::{Message, Netlink, u32_at};
-use crate::sys;
 
 // linux/if_link.h
 const IFLA_ADDRESS: u16 = 1;
@@ -57,10 +57,10 @@ pub(crate) struct Interfaces {
 }
 
 impl Interfaces {
-    /// Subscribes to changes, then reads what is there. The error is an errno.
-    pub(crate) fn open(requests: &mut Netlink) -> Result<Interfaces, i32> {
+    /// Subscribes to changes, then reads what is there.
+    pub(crate) fn open(requests: &mut Netlink) -> Result<Interfaces, Errno> {
         let groups = [libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
-        let changes = Netlink::for_notifications(&groups).map_err(|error| sys::errno(&error))?;
+        let changes = Netlink::for_notifications(&groups)?;
         let current = RwLock::new(Rank::Interfaces, Arc::new(read(requests)?));
         Ok(Interfaces { current, changes: Mutex::new(Rank::InterfaceChanges, changes) })
     }
@@ -93,7 +93,7 @@ pub(crate) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local() || v6.is_multicast() && v6.octets()[1] & 15 == 2)
 }
 
-fn read(requests: &mut Netlink) -> Result<Known, i32> {
+fn read(requests: &mut Netlink) -> Result<Known, Errno> {
     // An ifinfomsg, 16 bytes, and an ifaddrmsg, 8 bytes, of all families.
     let mut known = requests.dump(libc::RTM_GETLINK, &[0; 16], Known::default, |known, message| {
         read_link(known, &message);

@@ -97,7 +97,7 @@ pub use world::RealWorld;
 /// What netlink refused.
 pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut requests = netlink::Netlink::for_requests()?;
-    let interfaces = interfaces::Interfaces::open(&mut requests).map_err(io::Error::from_raw_os_error)?;
+    let interfaces = interfaces::Interfaces::open(&mut requests)?;
     Ok(interfaces.current().list.clone())
 }
 

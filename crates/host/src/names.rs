@@ -108,7 +108,7 @@ pub(crate) fn claim(name: Name, reactor: &Arc<Reactor>) -> Result<Box<dyn Claim>
     match listen() {
         Ok(listener) => Ok(Box::new(Held { listener, reactor: reactor.clone() })),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(ClaimError::InUse),
-        Err(error) => Err(ClaimError::System(sys::errno(&error))),
+        Err(error) => Err(ClaimError::System(error.into())),
     }
 }
 

@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use locks::{Mutex, MutexGuard, Rank};
+use nic::Errno;
 use node::world::Route;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
@@ -16,7 +17,6 @@ use crate::fork::Fd;
 use crate::interfaces::{Known, family_and_bytes, ip};
 use crate::netlink::{Message, Netlink, put_attribute, u16_at, u32_at};
 use crate::reactor::{IN, Reactor, Source};
-use crate::sys;
 
 /// How long somebody is kept waiting; ARP and neighbour discovery give up after three seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -44,7 +44,7 @@ pub(crate) struct Neighbours {
 }
 
 /// An answer for `Input::Resolved`: the ticket and the result.
-pub(crate) type Answer = (u64, Result<(), i32>);
+pub(crate) type Answer = (u64, Result<(), Errno>);
 
 #[derive(Default)]
 struct State {
@@ -94,7 +94,7 @@ impl Neighbours {
             return;
         }
         if state.waiting.len() >= MAX_WAITING {
-            state.answers.push((ticket, Err(libc::ENOBUFS)));
+            state.answers.push((ticket, Err(Errno::ENOBUFS)));
             return;
         }
         // First listen, then ask: the answer may be quick. Without notifications the rechecks have to do.
@@ -102,7 +102,7 @@ impl Neighbours {
             state.changes = subscribe(reactor);
         }
         if let Err(error) = provoke(route) {
-            state.answers.push((ticket, Err(sys::errno(&error))));
+            state.answers.push((ticket, Err(error.into())));
             return;
         }
         let now = Instant::now();
@@ -145,7 +145,7 @@ impl Neighbours {
         state.waiting.retain(|waiting| {
             let patient = now.saturating_duration_since(waiting.since) < PATIENCE;
             if !patient {
-                answers.push((waiting.ticket, Err(libc::ETIMEDOUT)));
+                answers.push((waiting.ticket, Err(Errno::ETIMEDOUT)));
             }
             patient
         });
@@ -168,12 +168,12 @@ impl Neighbours {
 /// # Errors
 ///
 /// EHOSTUNREACH where the next hop does not answer; what the system says to a packet for it.
-pub(crate) fn ethernet(route: &Route, known: &Known, requests: &Mutex<Netlink>) -> Result<[u8; 6], i32> {
+pub(crate) fn ethernet(route: &Route, known: &Known, requests: &Mutex<Netlink>) -> Result<[u8; 6], Errno> {
     if let Some(group) = group(route.dest) {
         return Ok(group);
     }
     if route.local || known.has_no_neighbours(route.interface) {
-        return known.by_index(route.interface).map(|interface| interface.mac).ok_or(libc::ENODEV);
+        return known.by_index(route.interface).map(|interface| interface.mac).ok_or(Errno::ENODEV);
     }
     let neighbour = Neighbour { interface: route.interface, address: route.next_hop };
     for round in 0..ETHERNET_ROUNDS {
@@ -181,11 +181,11 @@ pub(crate) fn ethernet(route: &Route, known: &Known, requests: &Mutex<Netlink>) 
             return Ok(address);
         }
         if round == 0 {
-            provoke(route).map_err(|error| sys::errno(&error))?;
+            provoke(route)?;
         }
         std::thread::sleep(ETHERNET_PAUSE);
     }
-    Err(libc::EHOSTUNREACH)
+    Err(Errno::EHOSTUNREACH)
 }
 
 /// The Ethernet address of a multicast group (RFC 1112 §6.4, RFC 2464 §7); `None` for other addresses.
@@ -218,7 +218,7 @@ fn link_address(requests: &Mutex<Netlink>, neighbour: Neighbour) -> Option<[u8; 
 fn settle(waiting: &mut Vec<Waiting>, answers: &mut Vec<Answer>, neighbour: Neighbour, found: u16) {
     let result = match found {
         usable if usable & USABLE != 0 => Ok(()),
-        failed if failed & libc::NUD_FAILED != 0 => Err(libc::EHOSTUNREACH),
+        failed if failed & libc::NUD_FAILED != 0 => Err(Errno::EHOSTUNREACH),
         _ => return,
     };
     waiting.retain(|waiting| {

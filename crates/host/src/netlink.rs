@@ -22,6 +22,7 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
+use nic::Errno;
 use socket2::SockRef;
 
 use crate::fork::Fd;
@@ -68,8 +69,8 @@ impl Netlink {
         })
     }
 
-    /// Asks one question; `each` gets the answer. The error is an errno.
-    pub(crate) fn ask(&mut self, kind: u16, body: &[u8], each: impl FnMut(Message<'_>)) -> Result<(), i32> {
+    /// Asks one question; `each` gets the answer.
+    pub(crate) fn ask(&mut self, kind: u16, body: &[u8], each: impl FnMut(Message<'_>)) -> Result<(), Errno> {
         self.send(kind, NLM_F_REQUEST, body)?;
         self.answers(false, each).map(drop)
     }
@@ -82,7 +83,7 @@ impl Netlink {
         body: &[u8],
         start: impl Fn() -> S,
         mut each: impl FnMut(&mut S, Message<'_>),
-    ) -> Result<S, i32> {
+    ) -> Result<S, Errno> {
         let mut attempt = 0;
         loop {
             let mut state = start();
@@ -96,11 +97,11 @@ impl Netlink {
     }
 
     /// Takes the notifications that have come. ENOBUFS: some were lost.
-    pub(crate) fn notifications(&mut self, mut each: impl FnMut(Message<'_>)) -> Result<(), i32> {
+    pub(crate) fn notifications(&mut self, mut each: impl FnMut(Message<'_>)) -> Result<(), Errno> {
         loop {
             let len = match self.receive() {
                 Ok(len) => len,
-                Err(libc::EAGAIN) => return Ok(()),
+                Err(Errno::EAGAIN) => return Ok(()),
                 Err(errno) => return Err(errno),
             };
             for (_, message) in messages(&self.bytes[..len]) {
@@ -109,7 +110,7 @@ impl Netlink {
         }
     }
 
-    fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> Result<(), i32> {
+    fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> Result<(), Errno> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut request = Vec::with_capacity(HEADER + body.len());
         request.extend_from_slice(&((HEADER + body.len()) as u32).to_ne_bytes());
@@ -118,11 +119,12 @@ impl Netlink {
         request.extend_from_slice(&self.sequence.to_ne_bytes());
         request.extend_from_slice(&0u32.to_ne_bytes());
         request.extend_from_slice(body);
-        SockRef::from(&self.fd).send(&request).map(drop).map_err(|error| sys::errno(&error))
+        SockRef::from(&self.fd).send(&request)?;
+        Ok(())
     }
 
     /// Reads to the end of the answer; true where a dump was disturbed.
-    fn answers(&mut self, dump: bool, mut each: impl FnMut(Message<'_>)) -> Result<bool, i32> {
+    fn answers(&mut self, dump: bool, mut each: impl FnMut(Message<'_>)) -> Result<bool, Errno> {
         let mut disturbed = false;
         loop {
             let len = self.receive()?;
@@ -135,8 +137,8 @@ impl Netlink {
                     NLMSG_DONE => return Ok(disturbed),
                     NLMSG_ERROR => match sys::first_int(message.payload) {
                         Some(0) => return Ok(disturbed),
-                        Some(error) => return Err(error.wrapping_neg()),
-                        None => return Err(libc::EIO),
+                        Some(error) => return Err(Errno(error.wrapping_neg())),
+                        None => return Err(Errno::EIO),
                     },
                     _ => each(message),
                 }
@@ -147,12 +149,12 @@ impl Netlink {
         }
     }
 
-    fn receive(&mut self) -> Result<usize, i32> {
+    fn receive(&mut self) -> Result<usize, Errno> {
         loop {
             // Through the standard trait: the buffer is initialized memory, and a netlink read is a plain read.
             match io::Read::read(&mut &*SockRef::from(&self.fd), &mut self.bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(sys::errno(&error)),
+                Err(error) => return Err(error.into()),
                 Ok(len) => return Ok(len),
             }
         }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use nic::Errno;
 use node::world::{Route, RouteQuery};
 
 use crate::interfaces::{Known, family_and_bytes, ip, is_link_local};
@@ -20,9 +21,9 @@ const RTMSG: usize = 12;
 ///
 /// # Errors
 ///
-/// An errno: ENETUNREACH, EHOSTUNREACH, EACCES (prohibited), EADDRNOTAVAIL (the source is not ours), EAFNOSUPPORT (the
+/// ENETUNREACH, EHOSTUNREACH, EACCES (prohibited), EADDRNOTAVAIL (the source is not ours), EAFNOSUPPORT (the
 /// families of source and destination differ).
-pub(crate) fn route(netlink: &mut Netlink, known: &Known, query: RouteQuery) -> Result<Route, i32> {
+pub(crate) fn route(netlink: &mut Netlink, known: &Known, query: RouteQuery) -> Result<Route, Errno> {
     let dest = match query.dest {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -30,11 +31,11 @@ pub(crate) fn route(netlink: &mut Netlink, known: &Known, query: RouteQuery) -> 
     };
     let source = query.source.filter(|source| !source.is_unspecified());
     if source.is_some_and(|source| source.is_ipv4() != dest.is_ipv4()) {
-        return Err(libc::EAFNOSUPPORT);
+        return Err(Errno::EAFNOSUPPORT);
     }
     // The kernel itself checks that for IPv4 only, and calls it ENETUNREACH or EINVAL.
     if source.is_some_and(|source| known.bearing(source, query.scope).is_none()) {
-        return Err(libc::EADDRNOTAVAIL);
+        return Err(Errno::EADDRNOTAVAIL);
     }
     let mut answer = None;
     netlink.ask(libc::RTM_GETROUTE, &request(dest, query.scope, source), |message| {
@@ -42,18 +43,18 @@ pub(crate) fn route(netlink: &mut Netlink, known: &Known, query: RouteQuery) -> 
             answer = message.head::<RTMSG>().map(|head| Answer::read(head, message.attributes(RTMSG)));
         }
     })?;
-    let answer = answer.ok_or(libc::EIO)?;
+    let answer = answer.ok_or(Errno::EIO)?;
     match answer.kind {
         libc::RTN_LOCAL => Ok(local(known, dest, query.scope, source, &answer)),
-        RTN_BLACKHOLE => Err(libc::EINVAL),
-        RTN_UNREACHABLE if dest.is_ipv6() => Err(libc::ENETUNREACH),
-        RTN_UNREACHABLE => Err(libc::EHOSTUNREACH),
-        RTN_PROHIBIT => Err(libc::EACCES),
+        RTN_BLACKHOLE => Err(Errno::EINVAL),
+        RTN_UNREACHABLE if dest.is_ipv6() => Err(Errno::ENETUNREACH),
+        RTN_UNREACHABLE => Err(Errno::EHOSTUNREACH),
+        RTN_PROHIBIT => Err(Errno::EACCES),
         _ => {
-            let interface = answer.interface.ok_or(libc::ENETUNREACH)?;
+            let interface = answer.interface.ok_or(Errno::ENETUNREACH)?;
             let mtu = known.by_index(interface).map_or(0, |interface| interface.mtu);
             Ok(Route {
-                source: source.or(answer.source).ok_or(libc::EADDRNOTAVAIL)?,
+                source: source.or(answer.source).ok_or(Errno::EADDRNOTAVAIL)?,
                 dest,
                 interface,
                 next_hop: answer.gateway.unwrap_or(dest),

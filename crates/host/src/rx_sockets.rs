@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use locks::{Mutex, MutexGuard, Rank};
+use nic::Errno;
 use node::Guest;
 use socket2::{SockAddr, SockRef};
 
@@ -105,12 +106,12 @@ impl Default for RxSockets {
 }
 
 impl RxSockets {
-    /// Opens the port on all addresses of an interface. The error is an errno: that of the first address that was
+    /// Opens the port on all addresses of an interface. The error is that of the first address that was
     /// refused, where none could be opened.
-    pub(crate) fn attach(&self, interface: u32, known: &Known, with: &Opener<'_>) -> Result<(), i32> {
+    pub(crate) fn attach(&self, interface: u32, known: &Known, with: &Opener<'_>) -> Result<(), Errno> {
         let mut state = self.lock();
         if known.by_index(interface).is_none() {
-            return Err(libc::ENODEV);
+            return Err(Errno::ENODEV);
         }
         let new = !state.attached.contains(&interface);
         if new {
@@ -123,7 +124,7 @@ impl RxSockets {
                 if new {
                     state.attached.retain(|attached| *attached != interface);
                 }
-                Err(sys::errno(&error))
+                Err(error.into())
             }
             _ => Ok(()),
         }

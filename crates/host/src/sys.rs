@@ -12,14 +12,10 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
+use nic::Errno;
 
 use crate::fork::Fd;
 use crate::sockets::DEFAULT_HOP_LIMIT;
-
-/// The errno in an error; EIO for one that has none.
-pub(crate) fn errno(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::EIO)
-}
 
 /// What a call that returns -1 on failure came to.
 fn check(result: c_int) -> io::Result<usize> {
@@ -124,7 +120,7 @@ pub(crate) fn try_in_child(attempt: impl FnOnce() -> io::Result<()>) -> io::Resu
     // SAFETY: no pointers. With one thread the child may do all that its parent may.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let code = attempt().err().map_or(0, |error| errno(&error).clamp(1, 255));
+        let code = attempt().err().map_or(0, |error| Errno::from(error).0.clamp(1, 255));
         // SAFETY: it does not return; nothing of the parent's is flushed or run down twice.
         unsafe { libc::_exit(code) };
     }

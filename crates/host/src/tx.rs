@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use locks::{Rank, RwLock};
-use nic::Path;
+use nic::{Errno, Path};
 use node::{Guest, Input};
 use socket2::{MsgHdr, SockAddr, SockRef};
 use transport::TxBatch;
@@ -373,10 +373,10 @@ fn refuses_segments(error: &io::Error) -> bool {
 
 /// The errno in a control message about an ICMP error. Errors that this host itself found (a packet longer than the
 /// link takes) were returned by the send already.
-fn icmp_errno(level: i32, kind: i32, data: &[u8]) -> Option<i32> {
+fn icmp_errno(level: i32, kind: i32, data: &[u8]) -> Option<Errno> {
     let v4 = level == libc::IPPROTO_IP && kind == libc::IP_RECVERR;
     let v6 = level == libc::IPPROTO_IPV6 && kind == libc::IPV6_RECVERR;
     // sock_extended_err: errno (4), origin, ICMP type, code, padding, info (4), data (4).
     let from_icmp = matches!(data.get(4), Some(&(libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6)));
-    sys::first_int(data).filter(|_| (v4 || v6) && from_icmp)
+    sys::first_int(data).filter(|_| (v4 || v6) && from_icmp).map(Errno)
 }

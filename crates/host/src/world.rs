@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use locks::{Mutex, Rank};
-use nic::{Link, Path, Persist, Platform};
+use nic::{Errno, Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, World};
 use transport::TxBatch;
@@ -56,7 +56,7 @@ impl RealWorld {
         let alarm = Alarm::new(Bell::new()?);
         reactor.add(reactor.token(), &alarm.bell, IN, Source::Bell)?;
         let mut requests = Netlink::for_requests()?;
-        let interfaces = Interfaces::open(&mut requests).map_err(io::Error::from_raw_os_error)?;
+        let interfaces = Interfaces::open(&mut requests)?;
         reactor.add(reactor.token(), &*interfaces.changes(), IN, Source::Interfaces)?;
         Ok(RealWorld {
             generation: fork::generation(),
@@ -88,9 +88,9 @@ impl RealWorld {
     }
 
     /// The Ethernet address, and the VLAN if any, by which packets for `query` leave. Waits up to three seconds for a
-    /// neighbour that is not known yet. The error is an errno: EHOSTUNREACH where it does not answer, and those of
+    /// neighbour that is not known yet. EHOSTUNREACH where it does not answer, and those of
     /// [`World::route`](node::World::route).
-    pub fn ethernet_address(&self, query: RouteQuery) -> Result<([u8; 6], Option<u16>), i32> {
+    pub fn ethernet_address(&self, query: RouteQuery) -> Result<([u8; 6], Option<u16>), Errno> {
         let route = self.route(query)?;
         let known = self.interfaces.current();
         let address = neighbours::ethernet(&route, &known, &self.requests)?;
@@ -116,8 +116,8 @@ impl RealWorld {
         self.tx.retain(|_| false, &self.reactor);
     }
 
-    fn check_ours(&self) -> Result<(), i32> {
-        if self.is_ours() { Ok(()) } else { Err(libc::ENODEV) }
+    fn check_ours(&self) -> Result<(), Errno> {
+        if self.is_ours() { Ok(()) } else { Err(Errno::ENODEV) }
     }
 }
 
@@ -129,9 +129,9 @@ impl Link for RealWorld {
         }
     }
 
-    fn join(&self, interface: u32, group: IpAddr) -> Result<(), i32> {
+    fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {
         self.check_ours()?;
-        self.rx_sockets.join(interface, group, &self.opener()).map_err(|error| sys::errno(&error))
+        Ok(self.rx_sockets.join(interface, group, &self.opener())?)
     }
 
     fn leave(&self, interface: u32, group: IpAddr) {
@@ -142,7 +142,7 @@ impl Link for RealWorld {
 }
 
 impl nic::Frames for RealWorld {
-    fn open_frames(&self, interface: u32) -> Result<(), i32> {
+    fn open_frames(&self, interface: u32) -> Result<(), Errno> {
         self.check_ours()?;
         self.frames.open(interface)
     }
@@ -153,12 +153,12 @@ impl nic::Frames for RealWorld {
         }
     }
 
-    fn send_frame(&self, interface: u32, frame: &[u8]) -> Result<(), i32> {
+    fn send_frame(&self, interface: u32, frame: &[u8]) -> Result<(), Errno> {
         self.check_ours()?;
         self.frames.send(interface, frame, &self.counters)
     }
 
-    fn watch_frames(&self, interface: u32, watch: bool) -> Result<(), i32> {
+    fn watch_frames(&self, interface: u32, watch: bool) -> Result<(), Errno> {
         self.check_ours()?;
         self.frames.watch(interface, watch, &self.config, &self.reactor)
     }
@@ -201,12 +201,12 @@ impl Platform for RealWorld {
 }
 
 impl World for RealWorld {
-    fn attach(&self, interface: u32) -> Result<(), i32> {
+    fn attach(&self, interface: u32) -> Result<(), Errno> {
         self.check_ours()?;
         self.rx_sockets.attach(interface, &self.interfaces.current(), &self.opener())
     }
 
-    fn route(&self, query: RouteQuery) -> Result<Route, i32> {
+    fn route(&self, query: RouteQuery) -> Result<Route, Errno> {
         self.check_ours()?;
         let mut requests = self.requests.lock();
         routes::route(&mut requests, &self.interfaces.current(), query)

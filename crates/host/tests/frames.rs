@@ -3,7 +3,7 @@
 mod kit;
 
 use kit::{LO, Told, alone, ip, start};
-use nic::Frames;
+use nic::{Errno, Frames};
 
 const GROUP: [u8; 6] = [0x03, 0, 0, 0, 0, 0x17];
 
@@ -30,7 +30,7 @@ fn on_the_loopback_interface_a_frame_comes_once_and_as_it_was_sent() {
     }
     let host = start();
     let world = host.world();
-    assert_eq!(world.send_frame(LO, &frame(GROUP, &[], b"early")), Err(libc::ENODEV), "not open");
+    assert_eq!(world.send_frame(LO, &frame(GROUP, &[], b"early")), Err(Errno::ENODEV), "not open");
     world.open_frames(LO).unwrap();
     world.watch_frames(LO, true).unwrap();
     let sent = frame(GROUP, &[], b"the only one");
@@ -39,7 +39,7 @@ fn on_the_loopback_interface_a_frame_comes_once_and_as_it_was_sent() {
     assert_eq!(host.guest().find(saying(b"the only one")), Some((LO, false, sent)));
     host.guest().find(saying(b"the last one")).expect("it comes");
     assert_eq!(kit::counter(&host, "frames_received"), 2);
-    assert_eq!(world.send_frame(LO, &GROUP), Err(libc::EINVAL));
+    assert_eq!(world.send_frame(LO, &GROUP), Err(Errno::EINVAL));
     world.watch_frames(LO, false).unwrap();
     world.close_frames(LO);
 }
@@ -68,5 +68,5 @@ fn over_a_cable_frames_keep_their_vlan_tag_and_are_marked_where_they_leave() {
     found.sort_by_key(|found| found.as_ref().map(|(interface, ..)| *interface != one));
     assert_eq!(found, [Some((one, true, sent.clone())), Some((two, false, sent))]);
     let long = frame(GROUP, &[], &[0; 1600]);
-    assert_eq!(world.send_frame(one, &long), Err(libc::EMSGSIZE));
+    assert_eq!(world.send_frame(one, &long), Err(Errno::EMSGSIZE));
 }

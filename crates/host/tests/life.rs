@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use kit::{LO, Told, V4, alone, batch, counter, path, start};
-use nic::{Link, Platform};
+use nic::{Errno, Link, Platform};
 use node::{Name, World};
 
 fn expired(told: &Told) -> Option<Instant> {
@@ -142,7 +142,7 @@ fn child(host: kit::Recording, claim: Box<dyn node::world::Claim>) -> i32 {
     if count_ours(&open_descriptors()) != 0 {
         return 2;
     }
-    if host.world().claim(Name::Block(1)).is_ok() || host.world().attach(LO) != Err(libc::ENODEV) {
+    if host.world().claim(Name::Block(1)).is_ok() || host.world().attach(LO) != Err(Errno::ENODEV) {
         return 3;
     }
     host.world().send(&path(V4), &mut batch(3, &[64]));

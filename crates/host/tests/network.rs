@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use kit::{LO, Told, V4, V6, alone, batch, counter, ip, path, route_to, start};
-use nic::Link;
+use nic::{Errno, Link};
 use node::World;
 use node::world::RouteQuery;
 
@@ -36,7 +36,7 @@ fn nobody_on_the_port_is_told_with_the_packet_and_the_next_send_goes_through() {
             _ => None,
         });
         let (dest, source, errno, sent) = told.unwrap();
-        assert_eq!((dest, source, errno), (there, there, libc::ECONNREFUSED));
+        assert_eq!((dest, source, errno), (there, there, Errno::ECONNREFUSED));
         // The BTH: opcode SEND MIDDLE, destination queue pair.
         assert_eq!((sent[0], &sent[5..8]), (1, &[0x12, 0x34, 0x56][..]));
     }
@@ -76,7 +76,7 @@ fn routes_to_ourselves_are_local_on_loopback() {
         assert!(route.mtu >= 1500);
     }
     let mixed = RouteQuery { source: Some(V4), ..query("::1") };
-    assert_eq!(world.route(mixed), Err(libc::EAFNOSUPPORT));
+    assert_eq!(world.route(mixed), Err(Errno::EAFNOSUPPORT));
 }
 
 #[test]
@@ -181,15 +181,15 @@ fn over_a_veth_pair_routes_neighbours_and_address_changes_are_as_on_any_network(
             assert_eq!((route.next_hop, route.mtu), (address(dest), 1500));
         }
     }
-    assert_eq!(world.route(query("192.0.2.1")), Err(libc::ENETUNREACH));
-    assert_eq!(world.route(query("2001:db8::1")), Err(libc::ENETUNREACH));
+    assert_eq!(world.route(query("192.0.2.1")), Err(Errno::ENETUNREACH));
+    assert_eq!(world.route(query("2001:db8::1")), Err(Errno::ENETUNREACH));
     ip("route add 192.0.2.0/24 via 10.9.0.2 mtu 1400");
     let gateway = world.route(query("192.0.2.1")).unwrap();
     assert_eq!((gateway.next_hop, gateway.mtu), (address("10.9.0.2"), 1400));
     let foreign = RouteQuery { source: Some(address("10.77.0.1")), ..query("10.9.0.2") };
-    assert_eq!(world.route(foreign), Err(libc::EADDRNOTAVAIL));
+    assert_eq!(world.route(foreign), Err(Errno::EADDRNOTAVAIL));
     ip("route add prohibit 198.51.100.0/24");
-    assert_eq!(world.route(query("198.51.100.1")), Err(libc::EACCES));
+    assert_eq!(world.route(query("198.51.100.1")), Err(Errno::EACCES));
 
     neighbours(&host);
     addresses(&host, index);
@@ -202,8 +202,8 @@ fn neighbours(host: &kit::Recording) {
         (2, "fd09::2", Ok(())),
         // The second time it is known.
         (3, "10.9.0.2", Ok(())),
-        (4, "10.9.0.77", Err(libc::EHOSTUNREACH)),
-        (5, "fd09::77", Err(libc::EHOSTUNREACH)),
+        (4, "10.9.0.77", Err(Errno::EHOSTUNREACH)),
+        (5, "fd09::77", Err(Errno::EHOSTUNREACH)),
     ] {
         world.reach(ticket, &world.route(query(dest)).unwrap());
         assert_eq!(host.guest().resolved(ticket), Some(result), "{dest}");
@@ -211,7 +211,7 @@ fn neighbours(host: &kit::Recording) {
     let far = world.ethernet_address(query("10.9.0.2")).unwrap();
     assert_eq!(world.ethernet_address(query("fd09::2")), Ok(far));
     assert!(far.0 != [0; 6] && far.1.is_none());
-    assert_eq!(world.ethernet_address(query("10.9.0.76")), Err(libc::EHOSTUNREACH));
+    assert_eq!(world.ethernet_address(query("10.9.0.76")), Err(Errno::EHOSTUNREACH));
     // One that failed is asked again, not remembered.
     ip("neigh replace 10.9.0.78 lladdr 02:00:00:00:00:01 dev veth0 nud permanent");
     world.reach(6, &world.route(query("10.9.0.78")).unwrap());

@@ -5,7 +5,7 @@ mod kit;
 use std::net::{IpAddr, UdpSocket};
 
 use kit::{LO, Told, V4, V6, alone, batch, counter, path, start};
-use nic::Link;
+use nic::{Errno, Link};
 use node::world::{ClaimError, Datagram, Hold};
 use node::{Name, World};
 use wire::mad::PortSpace;
@@ -210,8 +210,8 @@ fn a_port_that_somebody_owns_alone_is_reported() {
     }
     let _owner = UdpSocket::bind("[::]:4791").unwrap();
     let host = start();
-    assert_eq!(host.world().attach(LO), Err(libc::EADDRINUSE));
-    assert_eq!(host.world().attach(99), Err(libc::ENODEV));
+    assert_eq!(host.world().attach(LO), Err(Errno::EADDRINUSE));
+    assert_eq!(host.world().attach(99), Err(Errno::ENODEV));
     drop(_owner);
     assert_eq!(host.world().attach(LO), Ok(()));
     assert_eq!(host.world().attach(LO), Ok(()));

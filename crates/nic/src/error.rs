@@ -1,4 +1,6 @@
-//! Why the adapter refuses: calls, and work requests.
+//! Why the adapter refuses: calls, and work requests. Each error has one errno, given here and nowhere else.
+
+use crate::errno::Errno;
 
 /// Why the adapter refuses a call; the C functions map each to its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,22 +36,28 @@ pub enum Error {
     #[error("not supported: {0}")]
     Unsupported(&'static str),
     /// The system refused; its errno.
-    #[error("the system refused: errno {0}")]
-    System(i32),
+    #[error("the system refused: {0}")]
+    System(Errno),
 }
 
 impl Error {
     /// The errno of the manual pages.
-    pub fn errno(self) -> i32 {
+    pub fn errno(self) -> Errno {
         match self {
-            Error::Invalid(_) | Error::OutOfRange { .. } => libc::EINVAL,
-            Error::Limit(_) => libc::ENOMEM,
-            Error::Fault => libc::EFAULT,
-            Error::Missing(_) => libc::ENOENT,
-            Error::Busy => libc::EBUSY,
-            Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::Invalid(_) | Error::OutOfRange { .. } => Errno::EINVAL,
+            Error::Limit(_) => Errno::ENOMEM,
+            Error::Fault => Errno::EFAULT,
+            Error::Missing(_) => Errno::ENOENT,
+            Error::Busy => Errno::EBUSY,
+            Error::Unsupported(_) => Errno::EOPNOTSUPP,
             Error::System(errno) => errno,
         }
+    }
+}
+
+impl From<Error> for Errno {
+    fn from(error: Error) -> Errno {
+        error.errno()
     }
 }
 
@@ -77,10 +85,16 @@ pub enum PostError {
 
 impl PostError {
     /// The errno of `ibv_post_send` and `ibv_post_recv`.
-    pub fn errno(self) -> i32 {
+    pub fn errno(self) -> Errno {
         match self {
-            PostError::Invalid(_) => libc::EINVAL,
-            PostError::Full => libc::ENOMEM,
+            PostError::Invalid(_) => Errno::EINVAL,
+            PostError::Full => Errno::ENOMEM,
         }
+    }
+}
+
+impl From<PostError> for Errno {
+    fn from(error: PostError) -> Errno {
+        error.errno()
     }
 }

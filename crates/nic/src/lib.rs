@@ -12,6 +12,7 @@
 //! | [`qp`] | queue pairs: calls (`post`, `modify`, `receive`), the engine of each transport, what they travel on (`carrier`), what follows each step (`settle`, `schedule`), XRC domains |
 //! | [`steering`] | who gets what names no queue pair: flow rules, multicast groups, the hash over work queues |
 //! | [`limits`] | every limit in one table |
+//! | [`Error`], [`PostError`], [`Errno`] | why a call, or a work request, is refused, and the number that C sees |
 //!
 //! Lower modules know none above them: memory and completion queues know no queue pair, and [`Adapter`] knows neither. Only
 //! [`Device`] and [`Qp`] know each other. A list of something higher is generic (`Turns<T>`, `Groups<T>`, `Flows<T>`).
@@ -54,6 +55,7 @@
 
 pub mod cq;
 pub mod device;
+mod errno;
 mod error;
 pub mod limits;
 pub mod link;
@@ -70,6 +72,7 @@ pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Stamp};
 pub use device::async_events::{AsyncEvent, Element, EventKind, Subject};
 pub use device::gid::{GidEntry, GidTable};
 pub use device::{Adapter, Device, DeviceConfig, DeviceId, Numbers, Transport};
+pub use errno::Errno;
 pub use error::{Error, PostError};
 pub use link::{Frames, Link, Path, Persist, Platform, Signal};
 pub use memory::buffer::Buffer;

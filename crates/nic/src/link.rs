@@ -10,6 +10,8 @@ use std::time::Instant;
 use transport::TxBatch;
 use wire::Qpn;
 
+use crate::errno::Errno;
+
 /// Where packets go, and as whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
@@ -43,8 +45,8 @@ pub trait Link: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// An errno, such as ENODEV or ENOBUFS.
-    fn join(&self, interface: u32, group: IpAddr) -> Result<(), i32>;
+    /// The system's, such as ENODEV or ENOBUFS.
+    fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno>;
     /// Undoes [`Link::join`].
     fn leave(&self, interface: u32, group: IpAddr);
 }
@@ -56,9 +58,9 @@ pub trait Frames: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// An errno: EPERM where the process may not.
-    fn open_frames(&self, _interface: u32) -> Result<(), i32> {
-        Err(libc::EPERM)
+    /// EPERM where the process may not.
+    fn open_frames(&self, _interface: u32) -> Result<(), Errno> {
+        Err(Errno::EPERM)
     }
     /// Undoes [`Frames::open_frames`].
     fn close_frames(&self, _interface: u32) {}
@@ -66,17 +68,17 @@ pub trait Frames: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// An errno: EMSGSIZE for one longer than the link takes, EINVAL for one shorter than its header, others where it was lost.
-    fn send_frame(&self, _interface: u32, _frame: &[u8]) -> Result<(), i32> {
-        Err(libc::EPERM)
+    /// EMSGSIZE for one longer than the link takes, EINVAL for one shorter than its header, others where it was lost.
+    fn send_frame(&self, _interface: u32, _frame: &[u8]) -> Result<(), Errno> {
+        Err(Errno::EPERM)
     }
     /// Begins or ends to take in all frames of an interface. Not called twice with the same wish.
     ///
     /// # Errors
     ///
-    /// An errno. Ending does not fail.
-    fn watch_frames(&self, _interface: u32, _watch: bool) -> Result<(), i32> {
-        Err(libc::EPERM)
+    /// The system's. Ending does not fail.
+    fn watch_frames(&self, _interface: u32, _watch: bool) -> Result<(), Errno> {
+        Err(Errno::EPERM)
     }
 }
 

@@ -16,12 +16,11 @@ use crate::address::{everywhere, with_scope};
 use crate::cm_agent::{ConnKey, Core, ListenKey, plain};
 use crate::connect::refused;
 use crate::datagram::toward;
-use crate::errno;
 use crate::event::{ConnParam, Event, EventKind};
 use crate::id::{Claimed, Id, Progress, WRONG_STATE};
 use crate::listener::Listener;
 use crate::world::{Route, RouteQuery, World};
-use crate::{Error, Node};
+use crate::{Errno, Error, Node};
 
 /// Consumer private data of an accept for RDMA_PS_TCP, in bytes (rdma_accept(3)).
 pub const ACCEPT_DATA: usize = REP_DATA;
@@ -78,7 +77,7 @@ impl<W: World> Node<W> {
 
     /// Opens the port of all devices; it is enough if one can be had.
     fn attach_all(&self) -> Result<(), Error> {
-        let mut result = Err(Error::System(errno::ENODEV));
+        let mut result = Err(Error::System(Errno::ENODEV));
         for device in self.devices() {
             match self.attach(&device) {
                 Ok(()) => result = Ok(()),
@@ -311,7 +310,7 @@ impl<W: World> Node<W> {
             let inner = id.lock();
             let key = inner.conn.ok_or(WRONG_STATE)?;
             match inner.progress {
-                Progress::Connected => return Err(Error::System(errno::EISCONN)),
+                Progress::Connected => return Err(Error::System(Errno::EISCONN)),
                 // On the active side this is the state before rdma_establish.
                 Progress::Answered if inner.accepted => key,
                 _ => return Err(WRONG_STATE),

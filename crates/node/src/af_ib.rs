@@ -19,7 +19,7 @@ use wire::Gid;
 use crate::id::{Claimed, Id, Progress, WRONG_STATE};
 use crate::ports::Place;
 use crate::world::World;
-use crate::{Error, Node, errno};
+use crate::{Errno, Error, Node};
 
 /// The bits of a service id that name a port space (RDMA_IB_IP_PS_MASK).
 const SPACE_MASK: u64 = 0xffff_ffff_ffff_0000;
@@ -67,9 +67,9 @@ impl<W: World> Node<W> {
     pub fn bind_service(&self, id: &Arc<Id>, gid: Gid, service: IbService) -> Result<(), Error> {
         let (v6_only, reuse) = id.lock().bindable()?;
         if gid != Gid::default() {
-            return Err(Error::System(errno::ENODEV));
+            return Err(Error::System(Errno::ENODEV));
         }
-        let space = service.space_for(id.space).ok_or(Error::System(errno::EPROTONOSUPPORT))?;
+        let space = service.space_for(id.space).ok_or(Error::System(Errno::EPROTONOSUPPORT))?;
         let place = Place { space, addr: None, reuse };
         let (port, claim) = self.claim_port(place, service.port())?;
         let mut inner = id.lock();
@@ -88,7 +88,7 @@ impl<W: World> Node<W> {
     /// `rdma_resolve_addr` to an `AF_IB` address: ENODEV, because no device resolves those.
     pub fn resolve_service(&self, id: &Id) -> Result<(), Error> {
         match id.lock().progress {
-            Progress::Idle | Progress::Bound => Err(Error::System(errno::ENODEV)),
+            Progress::Idle | Progress::Bound => Err(Error::System(Errno::ENODEV)),
             _ => Err(WRONG_STATE),
         }
     }

@@ -8,11 +8,10 @@ use cm::PortSpace;
 use nic::Device;
 
 use crate::address::{everywhere, is_link_local, normal, scope_of};
-use crate::errno;
 use crate::id::{Claimed, Id, NO_IPOIB, Progress, WRONG_STATE};
 use crate::ports::Place;
 use crate::world::World;
-use crate::{Error, Node};
+use crate::{Errno, Error, Node};
 
 impl<W: World> Node<W> {
     /// `rdma_bind_addr`: takes an address and a port (0: any free one). A loopback address is shown as it is, and otherwise stands for
@@ -53,7 +52,7 @@ impl<W: World> Node<W> {
         if is_link_local(ip) && scope == 0 {
             return Err(Error::Invalid("a link-local address needs its interface (sin6_scope_id)"));
         }
-        let device = self.device_bearing(ip, scope).ok_or(Error::System(errno::EADDRNOTAVAIL))?;
+        let device = self.device_bearing(ip, scope).ok_or(Error::System(Errno::EADDRNOTAVAIL))?;
         Ok((ip, device))
     }
 

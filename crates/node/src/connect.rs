@@ -9,12 +9,11 @@ use nic::Device;
 use wire::Psn;
 
 use crate::cm_agent::{ConnKey, Core, plain};
-use crate::errno;
 use crate::event::{ConnParam, Event, EventKind};
 use crate::id::{Id, Inner, Progress, WRONG_STATE};
 use crate::number_blocks::process_name;
 use crate::world::{Route, World};
-use crate::{Error, Node};
+use crate::{Errno, Error, Node};
 
 /// Consumer private data of a request for RDMA_PS_TCP, in bytes (rdma_connect(3)).
 pub const CONNECT_DATA: usize = REQ_DATA;
@@ -62,7 +61,7 @@ impl<W: World> Node<W> {
         let lives = self.watch_peer(local, reply.process);
         let kind = if has_qp {
             if self.join(core, now, key, id).is_err() {
-                return core.push(plain(id, EventKind::ConnectError, -errno::EINVAL));
+                return core.push(plain(id, EventKind::ConnectError, -Errno::EINVAL.0));
             }
             EventKind::Established
         } else {

@@ -20,7 +20,7 @@ use crate::connect::{path, refused};
 use crate::event::{Event, EventKind, UdParam};
 use crate::id::{Id, Progress, WRONG_STATE};
 use crate::world::World;
-use crate::{Error, Node, errno};
+use crate::{Errno, Error, Node};
 
 /// Q_Key of every queue pair and group of RDMA_PS_UDP, and of datagrams in RDMA_PS_IB (RDMA_UDP_QKEY of <rdma/rdma_cma.h>).
 pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
@@ -42,7 +42,7 @@ impl Id {
     pub(crate) fn qkey(&self) -> Result<Qkey, Error> {
         match self.space {
             PortSpace::Udp | PortSpace::Ib => Ok(UDP_QKEY),
-            _ => Err(Error::System(errno::ENODEV)),
+            _ => Err(Error::System(Errno::ENODEV)),
         }
     }
 }
@@ -181,7 +181,7 @@ pub(crate) fn on_sidr_reply(
     let ud = toward(id, qpn, qkey);
     let (kind, status, progress) = match (status, &ud) {
         (0, Some(_)) => (EventKind::Established, 0, Progress::Connected),
-        (0, None) => (EventKind::Unreachable, -errno::EADDRNOTAVAIL, Progress::Disconnected),
+        (0, None) => (EventKind::Unreachable, -Errno::EADDRNOTAVAIL.0, Progress::Disconnected),
         (status, _) => (EventKind::Unreachable, status.into(), Progress::Disconnected),
     };
     id.lock().progress = progress;

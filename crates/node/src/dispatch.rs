@@ -12,7 +12,7 @@ use wire::{Malformed, Qpn};
 use crate::gsi::Offending;
 use crate::number_blocks::qpn_owner;
 use crate::world::{Datagram, Guest, Input, World};
-use crate::{Node, errno};
+use crate::{Errno, Node};
 
 /// What became of packets that no queue pair got, one counter a reason.
 #[derive(Debug, Default)]
@@ -81,7 +81,7 @@ impl<W: World> Guest for Node<W> {
             }
             Input::Unreachable { dest, errno: why, sent, .. } => {
                 if let Some(packet) = Offending::parse(sent) {
-                    let nobody = (why == errno::ECONNREFUSED).then_some(packet.process);
+                    let nobody = (why == Errno::ECONNREFUSED).then_some(packet.process);
                     self.peer_unreachable(now, dest, packet.ours, nobody.flatten());
                 }
             }
@@ -100,7 +100,7 @@ impl<W: World> Guest for Node<W> {
             device.expire(now);
         }
         for id in self.cm_agent.overdue(now) {
-            self.finish_resolve(&id, Err(errno::ETIMEDOUT));
+            self.finish_resolve(&id, Err(Errno::ETIMEDOUT));
         }
         self.expire_connections(now);
     }

@@ -63,7 +63,6 @@ mod device_events;
 pub mod devices;
 mod disconnect;
 mod dispatch;
-pub mod errno;
 pub mod event;
 mod farewell;
 mod gsi;
@@ -89,7 +88,7 @@ pub use devices::DeviceSpec;
 pub use dispatch::Counters;
 pub use event::{ConnParam, Event, EventChannel, EventKind, UdParam};
 pub use id::{Id, PathChoice, Progress};
-pub use nic::Error;
+pub use nic::{Errno, Error};
 pub use number_blocks::NumberBlocks;
 pub use world::{Guest, Input, Interface, Name, World};
 

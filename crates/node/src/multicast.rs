@@ -16,7 +16,7 @@ use crate::datagram::address_vector;
 use crate::event::{Event, EventKind, UdParam};
 use crate::id::{Id, Progress, WRONG_STATE};
 use crate::world::World;
-use crate::{Error, Node, errno};
+use crate::{Errno, Error, Node};
 
 /// A group that an identifier belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +52,7 @@ impl<W: World> Node<W> {
                 return Err(Error::Invalid("the group is of another address family than the identifier"));
             }
             let sgid_index = device.port().gids.index_of(source.ip());
-            let sgid_index = sgid_index.ok_or(Error::System(errno::EADDRNOTAVAIL))?;
+            let sgid_index = sgid_index.ok_or(Error::System(Errno::EADDRNOTAVAIL))?;
             let av = address_vector(group, sgid_index, inner.tos);
             (device.clone(), av)
         };
@@ -88,7 +88,7 @@ impl<W: World> Node<W> {
             Ok(()) => {}
             Err(error) => {
                 event.kind = EventKind::MulticastError;
-                event.status = -error.errno();
+                event.status = -error.errno().0;
                 event.id.lock().groups.retain(|m| m.group != group);
             }
         }
@@ -101,7 +101,7 @@ impl<W: World> Node<W> {
         let (member, qp, channel) = {
             let mut inner = id.lock();
             let at = inner.groups.iter().position(|m| m.group == group);
-            let at = at.ok_or(Error::System(errno::EADDRNOTAVAIL))?;
+            let at = at.ok_or(Error::System(Errno::EADDRNOTAVAIL))?;
             (inner.groups.swap_remove(at), inner.qp.clone(), inner.channel.clone())
         };
         channel.take_back(|e| {

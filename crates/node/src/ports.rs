@@ -15,9 +15,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cm::PortSpace;
 
-use crate::errno::{EADDRINUSE, EADDRNOTAVAIL};
 use crate::world::{Claim, ClaimError, Name, World};
-use crate::{Error, Node};
+use crate::{Errno, Error, Node};
 
 /// Ephemeral ports: the range of RFC 6335 §6.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49152..=65535;
@@ -44,7 +43,7 @@ impl<W: World> Node<W> {
             let port = self.ephemeral();
             // Nobody is given a port by chance that another shares.
             match self.claim_one(Place { reuse: false, ..place }, port) {
-                Err(Error::System(EADDRINUSE | EADDRNOTAVAIL)) => {}
+                Err(Error::System(Errno::EADDRINUSE | Errno::EADDRNOTAVAIL)) => {}
                 Ok(claim) if place.reuse => {
                     drop(claim);
                     return Ok((port, self.claim_one(place, port)?));
@@ -52,7 +51,7 @@ impl<W: World> Node<W> {
                 other => return Ok((port, other?)),
             }
         }
-        Err(Error::System(EADDRNOTAVAIL))
+        Err(Error::System(Errno::EADDRNOTAVAIL))
     }
 
     /// Different names do not exclude each other by themselves: claim, then look for those in conflict, then back off.
@@ -86,7 +85,7 @@ impl<W: World> Node<W> {
         counts: impl Fn(Name) -> Option<Option<IpAddr>>,
     ) -> Result<Box<dyn Claim>, Error> {
         let (Name::Port { space, port, .. } | Name::Shared { space, port, .. }) = mine else {
-            return Err(Error::System(EADDRNOTAVAIL));
+            return Err(Error::System(Errno::EADDRNOTAVAIL));
         };
         let claim = self.world.claim(mine).map_err(|e| match e {
             ClaimError::InUse => Error::System(taken(addr, addr)),
@@ -127,9 +126,9 @@ fn overlap(a: Option<IpAddr>, b: Option<IpAddr>) -> bool {
 }
 
 /// The error of whoever wants a port that another has: two that overlap are the same address, or one is for all.
-fn taken(mine: Option<IpAddr>, theirs: Option<IpAddr>) -> i32 {
+fn taken(mine: Option<IpAddr>, theirs: Option<IpAddr>) -> Errno {
     let everywhere = |addr: Option<IpAddr>| addr.is_none_or(|ip| ip.is_unspecified());
-    if everywhere(mine) || everywhere(theirs) { EADDRNOTAVAIL } else { EADDRINUSE }
+    if everywhere(mine) || everywhere(theirs) { Errno::EADDRNOTAVAIL } else { Errno::EADDRINUSE }
 }
 
 #[cfg(test)]

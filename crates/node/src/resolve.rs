@@ -9,11 +9,10 @@ use wire::Gid;
 
 use crate::address::{everywhere, normal, scope_of, with_scope};
 use crate::cm_agent::CmAgent;
-use crate::errno;
 use crate::event::EventKind;
 use crate::id::{Id, NO_IPOIB, PathChoice, Progress, WRONG_STATE};
 use crate::world::{Route, RouteQuery, World};
-use crate::{Error, Node};
+use crate::{Errno, Error, Node};
 
 impl<W: World> Node<W> {
     /// `rdma_resolve_addr`: finds device and route to `dest`; AddrResolved or AddrError follows. ENETUNREACH at once where
@@ -71,7 +70,7 @@ impl<W: World> Node<W> {
             inner.progress = Progress::AddressQuery;
         }
         match device {
-            None => self.finish_resolve(id, Err(errno::ENODEV)),
+            None => self.finish_resolve(id, Err(Errno::ENODEV)),
             Some(_) if id.space == PortSpace::Ipoib => self.finish_resolve(id, Err(NO_IPOIB.errno())),
             Some(device) => {
                 if let Err(e) = self.attach(&device) {
@@ -112,14 +111,14 @@ impl<W: World> Node<W> {
             return Err(Error::Invalid("the group is of another address family than the source"));
         }
         let device = self.device_bearing(source, scope_of(dest));
-        let interface = device.ok_or(Error::System(errno::EADDRNOTAVAIL))?.config.interface;
+        let interface = device.ok_or(Error::System(Errno::EADDRNOTAVAIL))?.config.interface;
         let dest = dest.ip();
         // The device's own MTU bounds it.
         Ok(Route { source, dest, interface, next_hop: dest, local: false, mtu: u32::MAX })
     }
 
     /// Address resolution ended: the event says how.
-    pub(crate) fn finish_resolve(&self, id: &Arc<Id>, result: Result<(), i32>) {
+    pub(crate) fn finish_resolve(&self, id: &Arc<Id>, result: Result<(), Errno>) {
         {
             let mut inner = id.lock();
             if inner.progress != Progress::AddressQuery {
@@ -135,7 +134,7 @@ impl<W: World> Node<W> {
         }
         match result {
             Ok(()) => self.tell(id, EventKind::AddrResolved, 0),
-            Err(errno) => self.tell(id, EventKind::AddrError, -errno),
+            Err(errno) => self.tell(id, EventKind::AddrError, -errno.0),
         }
     }
 

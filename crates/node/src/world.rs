@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use cm::PortSpace;
-use nic::{Frames, Link, Platform};
+use nic::{Errno, Frames, Link, Platform};
 pub use transport::rc::Hold;
 
 /// A network interface with its addresses, as the system reports it.
@@ -78,8 +78,8 @@ pub enum ClaimError {
     #[error("the name is in use")]
     InUse,
     /// The system refused for want of something; its errno.
-    #[error("the system refused the name: errno {0}")]
-    System(i32),
+    #[error("the system refused the name: {0}")]
+    System(Errno),
 }
 
 /// A question to the routing table.
@@ -153,8 +153,8 @@ pub enum Input<'a> {
     Resolved {
         /// The caller's mark.
         ticket: u64,
-        /// Whether the neighbour answers; an errno where not (110 ETIMEDOUT is the node's own, 113 EHOSTUNREACH).
-        result: Result<(), i32>,
+        /// Whether the neighbour answers; why not, where it does not (EHOSTUNREACH; ETIMEDOUT is the node's own).
+        result: Result<(), Errno>,
     },
     /// An ICMP error for a packet of ours.
     Unreachable {
@@ -162,8 +162,8 @@ pub enum Input<'a> {
         dest: IpAddr,
         /// Our address it came from.
         source: IpAddr,
-        /// The errno the system maps it to (111 ECONNREFUSED: nobody listens on the UDP port).
-        errno: i32,
+        /// The errno the system maps it to (ECONNREFUSED: nobody listens on the UDP port).
+        errno: Errno,
         /// The first bytes of the packet, from BTH on; may be short.
         sent: &'a [u8],
     },
@@ -176,10 +176,10 @@ pub enum Input<'a> {
 /// The world around a node. No call waits (a bounded system call such as a netlink request is not waiting).
 pub trait World: Link + Frames + Platform {
     /// Opens the UDP port on all addresses of an interface, now and as they change; repeated calls are harmless.
-    /// The error is an errno: EADDRINUSE where another user or the kernel's rxe owns the port.
-    fn attach(&self, interface: u32) -> Result<(), i32>;
-    /// Asks the routing table; the error is an errno such as ENETUNREACH.
-    fn route(&self, query: RouteQuery) -> Result<Route, i32>;
+    /// EADDRINUSE where another user or the kernel's rxe owns the port.
+    fn attach(&self, interface: u32) -> Result<(), Errno>;
+    /// Asks the routing table. ENETUNREACH, EHOSTUNREACH and the like where no route leads there.
+    fn route(&self, query: RouteQuery) -> Result<Route, Errno>;
     /// Starts to find out whether the next hop of a route answers (ARP, ND). [`Input::Resolved`] follows, never
     /// from inside this call; for a neighbour already known, or a local address, at once.
     fn reach(&self, ticket: u64, route: &Route);

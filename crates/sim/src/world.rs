@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use nic::{Frames, Link, Path, Persist, Platform};
+use nic::{Errno, Frames, Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, World};
 use transport::TxBatch;
 use wire::icrc::{self, Flow};
@@ -29,12 +29,6 @@ pub(crate) const PORT: u16 = 4791;
 /// Source ports of a process: so many from here on, one a detour.
 const DETOURS: u32 = 32;
 const FIRST_SOURCE_PORT: u32 = 32_768;
-
-/// errno values as on Linux.
-const ENODEV: i32 = 19;
-const EAFNOSUPPORT: i32 = 97;
-const EADDRNOTAVAIL: i32 = 99;
-const ENETUNREACH: i32 = 101;
 
 /// What all processes of a host share.
 #[derive(Debug)]
@@ -155,10 +149,10 @@ impl Link for SimWorld {
         }
     }
 
-    fn join(&self, interface: u32, group: IpAddr) -> Result<(), i32> {
+    fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {
         self.with_host(|h| {
             if interface != INTERFACE || !h.processes.contains(&self.process) {
-                return Err(ENODEV);
+                return Err(Errno::ENODEV);
             }
             h.groups.insert((group, self.process));
             Ok(())
@@ -192,26 +186,28 @@ impl Platform for SimWorld {
 }
 
 impl World for SimWorld {
-    fn attach(&self, interface: u32) -> Result<(), i32> {
+    fn attach(&self, interface: u32) -> Result<(), Errno> {
         self.with_host(|h| {
             if interface != INTERFACE || !h.processes.contains(&self.process) {
-                return Err(ENODEV);
+                return Err(Errno::ENODEV);
             }
             h.attached.insert(self.process);
             Ok(())
         })
     }
 
-    fn route(&self, query: RouteQuery) -> Result<Route, i32> {
+    fn route(&self, query: RouteQuery) -> Result<Route, Errno> {
         self.with_host(|h| {
             let ours = &h.interface.addresses;
             let local = ours.contains(&query.dest);
             let source = match query.source {
-                Some(s) if s.is_ipv4() != query.dest.is_ipv4() => return Err(EAFNOSUPPORT),
-                Some(s) if !ours.contains(&s) => return Err(EADDRNOTAVAIL),
+                Some(s) if s.is_ipv4() != query.dest.is_ipv4() => return Err(Errno::EAFNOSUPPORT),
+                Some(s) if !ours.contains(&s) => return Err(Errno::EADDRNOTAVAIL),
                 Some(s) => s,
                 None if local => query.dest,
-                None => *ours.iter().find(|a| a.is_ipv4() == query.dest.is_ipv4()).ok_or(ENETUNREACH)?,
+                None => {
+                    *ours.iter().find(|a| a.is_ipv4() == query.dest.is_ipv4()).ok_or(Errno::ENETUNREACH)?
+                }
             };
             let (dest, mtu) = (query.dest, h.interface.mtu);
             Ok(Route { source, dest, interface: INTERFACE, next_hop: dest, local, mtu })
@@ -225,7 +221,7 @@ impl World for SimWorld {
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError> {
         self.with_host(|h| {
             if !h.processes.contains(&self.process) {
-                return Err(ClaimError::System(ENODEV));
+                return Err(ClaimError::System(Errno::ENODEV));
             }
             if h.names.contains_key(&name) {
                 return Err(ClaimError::InUse);

@@ -13,7 +13,7 @@ use sim::{Faults, HostId, Mark, ProcessId, Sim};
 use wire::mad::PortSpace;
 
 const PORT: u16 = 7174;
-const EADDRINUSE: node::Error = node::Error::System(98);
+const EADDRINUSE: node::Error = node::Error::System(node::Errno::EADDRINUSE);
 
 /// A node with its channel.
 struct Party {

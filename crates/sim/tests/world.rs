@@ -142,8 +142,8 @@ fn a_route_needs_an_address_of_the_family() {
     let (sim, _, [p, _]) = two(Faults::none());
     let world = world(&sim, p);
     let query = |dest: &str, source| RouteQuery { dest: dest.parse().unwrap(), scope: 0, source };
-    assert_eq!(world.route(query("fd00::1", None)), Err(101));
-    assert_eq!(world.route(query("10.0.0.2", Some(THERE))), Err(99));
+    assert_eq!(world.route(query("fd00::1", None)), Err(nic::Errno::ENETUNREACH));
+    assert_eq!(world.route(query("10.0.0.2", Some(THERE))), Err(nic::Errno::EADDRNOTAVAIL));
     let there = world.route(query("10.0.0.2", None)).unwrap();
     assert_eq!((there.source, there.local), (HERE, false));
     assert!(world.route(query("10.0.0.1", None)).unwrap().local);

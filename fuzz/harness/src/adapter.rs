@@ -10,8 +10,8 @@ use std::time::Instant;
 use nic::device::Port;
 use nic::device::async_events::AsyncEventQueue;
 use nic::{
-    Cq, Device, DeviceConfig, DeviceId, Error, Frames, GidTable, Link, Numbers, Path, Pd, Persist, Platform,
-    Qp, QpAttr, QpCap, QpInit, QpState, QpType, Signal, Transport, mask,
+    Cq, Device, DeviceConfig, DeviceId, Errno, Error, Frames, GidTable, Link, Numbers, Path, Pd, Persist,
+    Platform, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Signal, Transport, mask,
 };
 use transport::TxBatch;
 use transport::op::Completion;
@@ -46,7 +46,7 @@ impl Link for Kept {
         packets.extend(batch.iter().map(|packet| packet[..packet.len() - 4].to_vec()));
         assert!(packets.len() < MAX_KEPT, "sending does not end");
     }
-    fn join(&self, _: u32, _: IpAddr) -> Result<(), i32> {
+    fn join(&self, _: u32, _: IpAddr) -> Result<(), Errno> {
         Ok(())
     }
     fn leave(&self, _: u32, _: IpAddr) {}
@@ -62,14 +62,14 @@ impl Platform for Kept {
 }
 
 impl Frames for Kept {
-    fn open_frames(&self, _: u32) -> Result<(), i32> {
+    fn open_frames(&self, _: u32) -> Result<(), Errno> {
         Ok(())
     }
-    fn send_frame(&self, _: u32, frame: &[u8]) -> Result<(), i32> {
+    fn send_frame(&self, _: u32, frame: &[u8]) -> Result<(), Errno> {
         self.frames.fetch_add(1, Ordering::Relaxed);
-        if frame.len() < 14 { Err(libc::EINVAL) } else { Ok(()) }
+        if frame.len() < 14 { Err(Errno::EINVAL) } else { Ok(()) }
     }
-    fn watch_frames(&self, _: u32, _: bool) -> Result<(), i32> {
+    fn watch_frames(&self, _: u32, _: bool) -> Result<(), Errno> {
         Ok(())
     }
 }

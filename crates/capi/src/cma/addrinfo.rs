@@ -84,7 +84,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
                 Ok(0)
             }
             Err(failure) => {
-                failure.errno().set();
+                ffi_guard::set_errno(failure.errno());
                 Ok(failure.code())
             }
         }

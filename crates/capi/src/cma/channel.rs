@@ -57,7 +57,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     if channel.is_null() || event.is_null() {
-        Errno(libc::EINVAL).set();
+        ffi_guard::set_errno(Errno(libc::EINVAL));
         return -1;
     }
     let fd = ffi_guard::or_minus_one(|| {

@@ -27,7 +27,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     if id.is_null() || res.is_null() {
-        Errno(libc::EINVAL).set();
+        ffi_guard::set_errno(Errno(libc::EINVAL));
         return -1;
     }
     // SAFETY: the caller's structures, by the man page's contract.
@@ -51,7 +51,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
         if done != 0 {
             let why = Errno::last();
             rdma_destroy_id(new);
-            why.set();
+            ffi_guard::set_errno(why);
             return -1;
         }
         *id = new;

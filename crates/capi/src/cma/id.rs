@@ -126,16 +126,16 @@ pub(crate) unsafe fn complete(id: *mut rdma_cm_id, started: c_int) -> c_int {
         match (*event).status {
             0 => 0,
             _ if (*event).event == cma::RDMA_CM_EVENT_REJECTED => {
-                Errno(libc::ECONNREFUSED).set();
+                ffi_guard::set_errno(Errno(libc::ECONNREFUSED));
                 -1
             }
             // A reason out of the answer to a question for a datagram service is no errno.
             1.. if (*event).event == cma::RDMA_CM_EVENT_UNREACHABLE => {
-                Errno(libc::ECONNREFUSED).set();
+                ffi_guard::set_errno(Errno(libc::ECONNREFUSED));
                 -1
             }
             status => {
-                Errno(status.abs()).set();
+                ffi_guard::set_errno(Errno(status.abs()));
                 -1
             }
         }

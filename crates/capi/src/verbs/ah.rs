@@ -178,7 +178,7 @@ pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
         let entry = ours.nic.gid(av.sgid_index).filter(|_| av.port == 1).ok_or(Errno(libc::EINVAL))?;
         let dest = ours.nic.address_of(av.dgid, &entry)?;
         let query = RouteQuery { dest, scope: ours.nic.config.interface, source: entry.address };
-        let (mac, vlan) = ours.instance.host.world().ethernet_address(query).map_err(Errno)?;
+        let (mac, vlan) = ours.instance.host.world().ethernet_address(query)?;
         // SAFETY: the caller's variables; the second may be NULL.
         unsafe {
             *eth_mac = mac;

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use locks::{Mutex, Rank};
-use nic::{Device, Element, EventKind};
+use nic::{Device, Element, Errno, EventKind};
 use node::Node;
 
 use crate::per_process::PerProcess;
@@ -72,14 +72,14 @@ impl Instance {
     /// system's; ENODEV in a forked child.
     pub fn attach(&self, device: &Device) -> io::Result<()> {
         self.node().attach(device).map_err(|e| {
-            if e.errno() == libc::EADDRINUSE && !self.explained.swap(true, Ordering::Relaxed) {
+            if e.errno() == Errno::EADDRINUSE && !self.explained.swap(true, Ordering::Relaxed) {
                 eprintln!(
                     "verbena: UDP port 4791 of {} belongs to another user or to the kernel's rdma_rxe; \
                      use an address or interface of its own (VERBENA_DEVICES=name=roce:interface)",
                     device.config.interface_name
                 );
             }
-            io::Error::from_raw_os_error(e.errno())
+            e.errno().into()
         })
     }
 

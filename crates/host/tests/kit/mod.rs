@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use host::{Config, Host, RealWorld};
-use nic::Path;
+use nic::{Errno, Path};
 use node::world::Route;
 use node::{Guest, Input, Interface, Name, World};
 use transport::TxBatch;
@@ -66,12 +66,12 @@ pub enum Told {
     },
     Resolved {
         ticket: u64,
-        result: Result<(), i32>,
+        result: Result<(), Errno>,
     },
     Unreachable {
         dest: IpAddr,
         source: IpAddr,
-        errno: i32,
+        errno: Errno,
         sent: Vec<u8>,
     },
     Interfaces(Vec<Interface>),
@@ -175,7 +175,7 @@ impl Recorder {
         self.find(packet)
     }
 
-    pub fn resolved(&self, ticket: u64) -> Option<Result<(), i32>> {
+    pub fn resolved(&self, ticket: u64) -> Option<Result<(), Errno>> {
         self.find(|told| match told {
             Told::Resolved { ticket: found, result } if *found == ticket => Some(*result),
             _ => None,

@@ -117,12 +117,13 @@ mod tests {
     use crate::device::adapter::{DeviceConfig, DeviceId, Numbers, Transport};
     use crate::device::gid::GidTable;
     use crate::device::port::Port;
+    use crate::errno::Errno;
     use crate::link::{Frames, Link, Path, Persist, Platform};
 
     struct Nowhere;
     impl Link for Nowhere {
         fn send(&self, _: &Path, _: &mut TxBatch) {}
-        fn join(&self, _: u32, _: IpAddr) -> Result<(), i32> {
+        fn join(&self, _: u32, _: IpAddr) -> Result<(), Errno> {
             Ok(())
         }
         fn leave(&self, _: u32, _: IpAddr) {}

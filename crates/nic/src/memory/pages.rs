@@ -1,5 +1,6 @@
 //! The pages under a region.
 
+use crate::errno::Errno;
 use crate::error::Error;
 
 /// Brings the pages in and finds out whether they may be read, or written.
@@ -15,10 +16,10 @@ pub(super) fn populate(addr: u64, len: u64, write: bool) -> Result<(), Error> {
     if unsafe { libc::madvise(start as *mut libc::c_void, bytes as usize, advice) } == 0 {
         return Ok(());
     }
-    match std::io::Error::last_os_error().raw_os_error() {
-        Some(libc::ENOMEM | libc::EFAULT) => Err(Error::Fault),
+    match Errno::last() {
+        Errno::ENOMEM | Errno::EFAULT => Err(Error::Fault),
         // Wrong rights, or a kernel (before 5.14) that does not know the advice.
-        Some(libc::EINVAL) if advice_is_known() => Err(Error::Fault),
+        Errno::EINVAL if advice_is_known() => Err(Error::Fault),
         _ => Ok(()),
     }
 }

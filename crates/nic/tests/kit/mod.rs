@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use nic::device::Port;
 use nic::{
-    Device, DeviceConfig, DeviceId, Error, Frames, GidTable, Link, Numbers, Path, Persist, Platform, Signal,
-    Transport,
+    Device, DeviceConfig, DeviceId, Errno, Error, Frames, GidTable, Link, Numbers, Path, Persist, Platform,
+    Signal, Transport,
 };
 use transport::TxBatch;
 use wire::{Guid, Mtu, Qpn};
@@ -27,8 +27,8 @@ pub struct Kept {
 
 impl Link for Kept {
     fn send(&self, _path: &Path, _batch: &mut TxBatch) {}
-    fn join(&self, _interface: u32, _group: IpAddr) -> Result<(), i32> {
-        Err(libc::ENODEV)
+    fn join(&self, _interface: u32, _group: IpAddr) -> Result<(), Errno> {
+        Err(Errno::ENODEV)
     }
     fn leave(&self, _interface: u32, _group: IpAddr) {}
 }
@@ -43,22 +43,22 @@ impl Platform for Kept {
 }
 
 impl Frames for Kept {
-    fn open_frames(&self, _interface: u32) -> Result<(), i32> {
+    fn open_frames(&self, _interface: u32) -> Result<(), Errno> {
         self.open.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
     fn close_frames(&self, _interface: u32) {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
-    fn send_frame(&self, interface: u32, frame: &[u8]) -> Result<(), i32> {
+    fn send_frame(&self, interface: u32, frame: &[u8]) -> Result<(), Errno> {
         assert_eq!(interface, 7);
         if frame.len() < 14 {
-            return Err(libc::EINVAL);
+            return Err(Errno::EINVAL);
         }
         self.sent.lock().unwrap().push(frame.to_vec());
         Ok(())
     }
-    fn watch_frames(&self, _interface: u32, watch: bool) -> Result<(), i32> {
+    fn watch_frames(&self, _interface: u32, watch: bool) -> Result<(), Errno> {
         self.watched.store(watch.into(), Ordering::Relaxed);
         Ok(())
     }

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nic::Errno;
 use node::world::{Guest, Input, Interface, Name};
 use node::{Config, Node};
 use wire::icrc::Flow;
@@ -22,8 +23,6 @@ use crate::{Dice, Faults};
 const ARP: Duration = Duration::from_micros(50);
 /// Until a neighbour that does not answer is given up.
 const ARP_TIMEOUT: Duration = Duration::from_secs(3);
-const EHOSTUNREACH: i32 = 113;
-const ECONNREFUSED: i32 = 111;
 /// A node that wants to be woken so often without time passing will never stop.
 const MAX_WAKES: u32 = 100_000;
 
@@ -61,7 +60,7 @@ struct Due {
 enum What {
     Arrival { from: ProcessId, at: HostId, flow: Flow, bytes: Vec<u8> },
     Forwarded { to: ProcessId, flow: Flow, bytes: Vec<u8> },
-    Resolved { to: ProcessId, ticket: u64, result: Result<(), i32> },
+    Resolved { to: ProcessId, ticket: u64, result: Result<(), Errno> },
     Refused { to: ProcessId, flow: Flow, bytes: Vec<u8> },
     Gone { to: ProcessId, name: Name },
     Interfaces { to: ProcessId, interfaces: Vec<Interface> },
@@ -391,7 +390,7 @@ impl Sim {
                 Action::Reach { ticket, route } => {
                     let found = self.shared.host_of(route.next_hop).is_some();
                     let (after, result) =
-                        if found { (ARP, Ok(())) } else { (ARP_TIMEOUT, Err(EHOSTUNREACH)) };
+                        if found { (ARP, Ok(())) } else { (ARP_TIMEOUT, Err(Errno::EHOSTUNREACH)) };
                     self.schedule(after, What::Resolved { to: process, ticket, result });
                 }
                 Action::Forward { to, flow, bytes } => {
@@ -417,7 +416,7 @@ impl Sim {
             What::Refused { to, flow, bytes } => {
                 self.note_packet("unreachable", &flow, &bytes);
                 let (dest, source) = (flow.dest.ip(), flow.source.ip());
-                self.tell(to, Input::Unreachable { dest, source, errno: ECONNREFUSED, sent: &bytes });
+                self.tell(to, Input::Unreachable { dest, source, errno: Errno::ECONNREFUSED, sent: &bytes });
             }
             What::Gone { to, name } => {
                 self.note("gone", &[to.0 as u64]);

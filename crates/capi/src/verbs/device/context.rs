@@ -10,7 +10,7 @@ use abi::verbs::{ibv_context, verbs_context};
 use nic::device::async_events::AsyncEventQueue;
 
 use crate::eventfd::Counter;
-use crate::ffi_guard::Errno;
+use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::live::Live;
 use crate::verbs::unacked::HandingOut;
@@ -150,7 +150,7 @@ pub(crate) unsafe fn is_ours(context: *mut ibv_context) -> bool {
     // SAFETY: as the caller says.
     let ours = unsafe { Context::of(context) }.instance.is_ours();
     if !ours {
-        Errno(libc::ENODEV).set();
+        ffi_guard::set_errno(Errno(libc::ENODEV));
     }
     ours
 }

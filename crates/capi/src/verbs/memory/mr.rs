@@ -192,7 +192,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         // SAFETY: a region of ours, by the man page's contract.
         || unsafe { (*mr.cast::<Mr>()).on.is_some() };
     if bad {
-        Errno(libc::EINVAL).set();
+        ffi_guard::set_errno(Errno(libc::EINVAL));
         return v::IBV_REREG_MR_ERR_INPUT;
     }
     ffi_guard::or(v::IBV_REREG_MR_ERR_INPUT, || {

@@ -145,7 +145,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
         // SAFETY: as above.
         let op = unsafe { bind(mw, info, key) };
         let wr = request::send_wr(request.wr_id, request.send_flags, op, Data::Sges(request::list(&[])));
-        queue.nic.post_send(Instant::now(), wr).map_err(|e| Errno(e.errno()))?;
+        queue.nic.post_send(Instant::now(), wr)?;
         // SAFETY: as above.
         unsafe { (*mw).rkey = key.0 };
         Ok(())

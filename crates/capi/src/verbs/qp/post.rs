@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::time::Instant;
 
 use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr};
-use nic::{Datagram, PostError, QpType, Sender};
+use nic::{Datagram, QpType, Sender};
 use transport::op::{AtomicOp, Data, LocalOp, SendOp, SendWr};
 use wire::roce::SendTail;
 use wire::{Qkey, Qpn, Rkey};
@@ -73,12 +73,6 @@ unsafe fn datagram(wr: &ibv_send_wr) -> Result<Datagram, Errno> {
     // SAFETY: as the caller says.
     let ah = unsafe { Ah::of(to.ah) };
     Ok(Datagram { ah: ah.nic.clone(), qpn: Qpn::new(to.remote_qpn), qkey: Qkey(to.remote_qkey) })
-}
-
-impl From<PostError> for Errno {
-    fn from(e: PostError) -> Errno {
-        Errno(e.errno())
-    }
 }
 
 /// ibv_post_send(3): takes the list in order under one lock and sends. Where one is refused, `bad_wr` names it and

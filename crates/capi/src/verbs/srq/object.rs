@@ -304,7 +304,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         // SAFETY: a queue of ours and a list of requests, by the man page's contract.
         let posted = unsafe {
             Srq::usable(srq).map_err(|e| (wr, e)).and_then(|ours| {
-                request::each_receive(wr, |wr: RecvWr| ours.nic.post(wr).map_err(|e| Errno(e.errno())))
+                request::each_receive(wr, |wr: RecvWr| ours.nic.post(wr).map_err(Errno::from))
             })
         };
         posted.map_err(|(at, e)| {

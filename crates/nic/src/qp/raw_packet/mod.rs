@@ -14,6 +14,7 @@ use transport::ud::Taken;
 use wire::Qpn;
 use wire::roce::SendTail;
 
+use crate::errno::Errno;
 use crate::qp::scratch::with_frame;
 
 /// Longest frame: the longest IP packet behind an Ethernet header with a VLAN tag.
@@ -77,8 +78,8 @@ impl Raw {
         }
     }
 
-    /// Sends what is queued, each frame by `send`, whose error is an errno.
-    pub fn send_all(&mut self, cx: &mut impl Context, mut send: impl FnMut(&[u8]) -> Result<(), i32>) {
+    /// Sends what is queued, each frame by `send`.
+    pub fn send_all(&mut self, cx: &mut impl Context, mut send: impl FnMut(&[u8]) -> Result<(), Errno>) {
         with_frame(|frame| {
             while self.state == State::Rts {
                 let Some(wr) = self.queue.pop_front() else { break };
@@ -134,11 +135,11 @@ fn gather(wr: &SendWr, frame: &mut Vec<u8>, memory: &impl Memory) -> Result<(), 
 }
 
 /// What the system's answer means for the request. A frame that there was no room for is lost, as on any wire.
-fn status_of(sent: Result<(), i32>) -> Result<(), Status> {
+fn status_of(sent: Result<(), Errno>) -> Result<(), Status> {
     match sent {
         // Longer than the link takes, or shorter than an Ethernet header.
-        Err(libc::EMSGSIZE | libc::EINVAL) => Err(Status::LocalLength),
-        Err(libc::EPERM | libc::EACCES | libc::ENODEV) => Err(Status::LocalQpOperation),
+        Err(Errno::EMSGSIZE | Errno::EINVAL) => Err(Status::LocalLength),
+        Err(Errno::EPERM | Errno::EACCES | Errno::ENODEV) => Err(Status::LocalQpOperation),
         Ok(()) | Err(_) => Ok(()),
     }
 }
