@@ -73,7 +73,7 @@ pub use device::async_events::{AsyncEvent, Element, EventKind, Subject};
 pub use device::gid::{GidEntry, GidTable};
 pub use device::{Adapter, Device, DeviceConfig, DeviceId, Numbers, Transport};
 pub use errno::Errno;
-pub use error::{Error, PostError};
+pub use error::{Error, PostError, Value, in_range};
 pub use link::{Frames, Link, Path, Persist, Platform, Signal};
 pub use memory::buffer::Buffer;
 pub use memory::pd::Pd;

@@ -207,7 +207,7 @@ fn a_domain_is_shared_by_its_inode_and_ends_with_its_last_user() {
     let first = open(Some((1, 2)), true, true).unwrap();
     assert!(Arc::ptr_eq(&first, &open(Some((1, 2)), false, false).unwrap()));
     assert!(Arc::ptr_eq(&first, &open(Some((1, 2)), true, false).unwrap()));
-    assert!(matches!(open(Some((1, 2)), true, true), Err(Error::Invalid(_))));
+    assert!(matches!(open(Some((1, 2)), true, true), Err(Error::Value { .. })));
     assert!(!Arc::ptr_eq(&first, &open(Some((1, 3)), true, false).unwrap()));
     assert!(!Arc::ptr_eq(&open(None, true, false).unwrap(), &open(None, true, false).unwrap()));
     drop(first);

@@ -87,7 +87,7 @@ impl Counted {
             return Err(Error::Unsupported("operations of peers are not counted"));
         }
         if mask == 0 {
-            return Err(Error::Invalid("no operation to count"));
+            return Err(Error::Invalid("op_mask is 0: no operation to count"));
         }
         if self.counters.iter().any(|(taken, _)| taken & mask != 0) {
             return Err(Error::Busy);

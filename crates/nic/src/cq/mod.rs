@@ -225,7 +225,7 @@ impl Cq {
         }
         let mut state = self.lock();
         if state.overrun {
-            return Err(Error::Invalid("completion queue was overrun"));
+            return Err(Error::Invalid("the completion queue was overrun"));
         }
         let n = max.min(state.queue.len());
         state.queue.drain(..n).for_each(|(completion, _)| take(completion));
@@ -239,7 +239,7 @@ impl Cq {
         }
         let mut state = self.lock();
         if state.overrun {
-            return Err(Error::Invalid("completion queue was overrun"));
+            return Err(Error::Invalid("the completion queue was overrun"));
         }
         let oldest = state.queue.pop_front();
         self.len.store(state.queue.len(), Ordering::Release);

@@ -221,7 +221,10 @@ impl Adapter {
         if from.borne {
             Ok(gid.ip())
         } else {
-            Err(Error::Invalid("no interface bears the GID at sgid_index: it reaches this host only"))
+            Err(Error::address(
+                "no interface bears the GID at sgid_index, which reaches this host only",
+                gid.ip(),
+            ))
         }
     }
 

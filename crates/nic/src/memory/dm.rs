@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::adapter::Adapter;
-use crate::error::Error;
+use crate::error::{Error, in_range};
 #[cfg(doc)]
 use crate::limits;
 
@@ -37,12 +37,13 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// `Invalid` for no bytes or an alignment beyond a page, `Limit` where the device has not so much left
+    /// `Invalid` for no bytes, `OutOfRange` for an alignment beyond a page, `Limit` where the device has not so much left
     /// ([`limits::MAX_DM`]).
     pub fn alloc(device: &Arc<Adapter>, len: u64, log_align: u32) -> Result<Arc<DeviceMemory>, Error> {
-        if len == 0 || log_align > MAX_LOG_ALIGN {
-            return Err(Error::Invalid("device memory without bytes, or aligned to more than a page"));
+        if len == 0 {
+            return Err(Error::Invalid("length is 0: device memory has bytes"));
         }
+        in_range("log_align_req", log_align, 0_u32, MAX_LOG_ALIGN)?;
         let size = usize::try_from(len).map_err(|_| Error::Limit("device memory"))?;
         let layout = Layout::from_size_align(size, LEAST_ALIGN.max(1 << log_align))
             .map_err(|_| Error::Limit("device memory"))?;
@@ -80,7 +81,7 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// `Invalid` for bytes beyond the end.
+    /// `OutOfRange` for bytes beyond the end.
     pub fn region(self: &Arc<Self>, offset: u64, len: u64) -> Result<(RegionOn, u64), Error> {
         let at = self.range(offset, len)?;
         self.regions.fetch_add(1, Ordering::AcqRel);
@@ -91,7 +92,7 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// `Invalid` for an offset or a length that is no multiple of [`GRANULE`], or bytes beyond the end.
+    /// `Value` for an offset or a length that is no multiple of [`GRANULE`], `OutOfRange` for bytes beyond the end.
     ///
     /// # Safety
     ///
@@ -120,8 +121,8 @@ impl DeviceMemory {
     }
 
     fn granules(&self, offset: u64, len: u64) -> Result<*mut u8, Error> {
-        if !offset.is_multiple_of(GRANULE) || !len.is_multiple_of(GRANULE) {
-            return Err(Error::Invalid("device memory is copied in units of 4 bytes"));
+        if let Some(odd) = [offset, len].into_iter().find(|bytes| !bytes.is_multiple_of(GRANULE)) {
+            return Err(Error::number("device memory is copied in units of 4 bytes", odd));
         }
         self.range(offset, len)
     }
@@ -130,7 +131,10 @@ impl DeviceMemory {
         match offset.checked_add(len) {
             // SAFETY: the offset lies inside the block or just behind it.
             Some(end) if end <= self.len => Ok(unsafe { self.block.as_ptr().add(offset as usize) }),
-            _ => Err(Error::Invalid("beyond the end of the device memory")),
+            _ => {
+                let value = offset.saturating_add(len);
+                Err(Error::OutOfRange { what: "the end of the range", value, least: 0, most: self.len })
+            }
         }
     }
 }

@@ -79,23 +79,24 @@ fn rights(how: Flush) -> u32 {
     bit(how.global, Access::FLUSH_GLOBAL) | bit(how.persistent, Access::FLUSH_PERSISTENT)
 }
 
-/// Whether all of a range is of files that are mapped shared, so that what is written there can persist. `Invalid` where not,
+/// Whether all of a range is of files that are mapped shared, so that what is written there can persist. `Value` where not, with the first
+/// address that is not,
 /// as the kernel's rdma_rxe says of memory that is not persistent.
 pub(super) fn check_persistent(addr: u64, len: u64) -> Result<(), Error> {
-    const NONE: Error = Error::Invalid("memory for FLUSH to persistence is not of a file mapped MAP_SHARED");
-    let maps = std::fs::read("/proc/self/maps").map_err(|_| NONE)?;
-    let end = addr.checked_add(len).ok_or(NONE)?;
+    let none = |at: u64| Error::hex("memory for FLUSH to persistence is not of a file mapped MAP_SHARED", at);
+    let maps = std::fs::read("/proc/self/maps").map_err(|_| none(addr))?;
+    let end = addr.checked_add(len).ok_or(none(addr))?;
     let mut covered = addr;
     for (from, to, of_file) in maps.split(|byte| *byte == b'\n').filter_map(mapping) {
         if to <= covered || covered >= end {
             continue;
         }
         if from > covered || !of_file {
-            return Err(NONE);
+            return Err(none(covered));
         }
         covered = to;
     }
-    if covered >= end { Ok(()) } else { Err(NONE) }
+    if covered >= end { Ok(()) } else { Err(none(covered)) }
 }
 
 /// A line of /proc/PID/maps (proc(5)): first address, the one behind the last, whether it is a shared mapping of a file. What is

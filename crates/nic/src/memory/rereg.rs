@@ -48,7 +48,7 @@ impl Table {
         let _binding = self.binding();
         let now = |field: &AtomicU64| field.load(Ordering::Relaxed);
         if mr.key.0 == 0 || slot.key.load(Ordering::SeqCst) != mr.key.0 || !slot.is_region() {
-            return Err(Error::Invalid("no such memory region"));
+            return Err(Error::hex("no memory region has the key", mr.key.0));
         }
         if slot.windows.load(Ordering::Relaxed) != 0 {
             return Err(Error::Busy);

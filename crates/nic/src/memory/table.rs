@@ -73,7 +73,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// `Invalid` for flags that are not known or do not go together and a range that wraps the address space, `Fault` as above,
+    /// `Value` for flags that are not known or do not go together and a range that wraps the address space, `Fault` as above,
     /// `Limit` at [`limits::MAX_MR`].
     ///
     /// # Safety
@@ -131,7 +131,7 @@ impl Table {
         {
             let _binding = self.binding();
             if index == 0 || slot.key.load(Ordering::SeqCst) != mr.key.0 {
-                return Err(Error::Invalid("no such memory region"));
+                return Err(Error::hex("no memory region has the key", mr.key.0));
             }
             if slot.windows.load(Ordering::Relaxed) != 0 {
                 return Err(Error::Busy);
@@ -148,14 +148,15 @@ impl Table {
 pub(super) fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error> {
     const KNOWN: u32 = 0x3ff | Access::OPTIONAL;
     const REMOTE_CHANGE: u32 = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    if access & !KNOWN != 0 {
-        return Err(Error::Invalid("unknown access flag"));
+    let unknown = access & !KNOWN;
+    if unknown != 0 {
+        return Err(Error::hex("unknown access flags", unknown));
     }
     if access & REMOTE_CHANGE != 0 && access & Access::LOCAL_WRITE == 0 {
-        return Err(Error::Invalid("remote write or atomic access without local write"));
+        return Err(Error::hex("access with remote write or atomic, without local write", access));
     }
-    if addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
-        return Err(Error::Invalid("region wraps the address space"));
+    if let Some(start) = [addr, iova].into_iter().find(|start| start.checked_add(len).is_none()) {
+        return Err(Error::hex("the region wraps the address space, for it begins at", start));
     }
     if access & Access::FLUSH_PERSISTENT != 0 {
         flush::check_persistent(addr, len)?;

@@ -68,7 +68,7 @@ impl Table {
         {
             let _binding = self.binding();
             if slot.serial.load(Ordering::Relaxed) != mw.serial || !is_window(slot) {
-                return Err(Error::Invalid("no such memory window"));
+                return Err(Error::hex("there is no such memory window", mw.name()));
             }
             self.unbind(slot);
             slot.kind.store(kind::REGION, Ordering::Relaxed);

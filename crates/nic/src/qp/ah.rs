@@ -7,7 +7,7 @@ use transport::op::SendWr;
 use transport::ud::Destination;
 use wire::{Qkey, Qpn};
 
-use crate::error::{Error, PostError};
+use crate::error::{Error, PostError, in_range};
 use crate::link::Path;
 use crate::memory::pd::Pd;
 use crate::qp::Qp;
@@ -37,11 +37,9 @@ impl Ah {
     ///
     /// # Errors
     ///
-    /// `Invalid`: another port than 1, no GRH, no GID at `sgid_index`, or a GID of another address family.
+    /// `OutOfRange`: another port than 1. `Invalid`: no GRH. `Value`: no GID at `sgid_index`, or a `dgid` of another address family.
     pub fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Ah, Error> {
-        if av.port != 1 {
-            return Err(Error::Invalid("port_num is not 1"));
-        }
+        in_range("port_num", av.port, 1_u8, 1_u8)?;
         // What can be wrong with the address is found out here; how it is reached is asked again with each request, as
         // interfaces change.
         pd.path_to(&av, Qpn::default())?;
@@ -60,11 +58,13 @@ impl Pd {
             return Err(Error::Invalid("RoCE needs a GRH: is_global is not set"));
         }
         let device = &self.device;
-        let ours = device.gid(av.sgid_index).ok_or(Error::Invalid("no GID at sgid_index"))?;
-        let source = ours.address.ok_or(Error::Invalid("the interface has no address"))?;
+        let ours =
+            device.gid(av.sgid_index).ok_or_else(|| Error::number("no GID at sgid_index", av.sgid_index))?;
+        let no_address = || Error::number("the interface has no address for sgid_index", av.sgid_index);
+        let source = ours.address.ok_or_else(no_address)?;
         let dest = device.address_of(av.dgid, &ours)?;
         if source.is_ipv4() != dest.is_ipv4() {
-            return Err(Error::Invalid("dgid and the GID at sgid_index are of different address families"));
+            return Err(Error::address("dgid is of another address family than the GID at sgid_index", dest));
         }
         Ok(Path {
             source,
@@ -101,14 +101,16 @@ impl Sender<'_> {
         let to = match (self.qp.init().kind, to) {
             (QpType::Ud, Some(to)) => to,
             (QpType::Ud, None) => return Err(PostError::Invalid("a datagram needs an address handle")),
-            (_, Some(_)) => return Err(PostError::Invalid("not a datagram queue pair")),
+            (_, Some(_)) => {
+                return Err(PostError::Invalid("an address handle, and not a datagram queue pair"));
+            }
             (_, None) => return Ok(None),
         };
         if !Arc::ptr_eq(&to.ah.pd, self.qp.pd()) {
             return Err(PostError::Invalid("the address handle is of another protection domain"));
         }
         let path = to.ah.pd.path_to(&to.ah.av, to.qpn);
-        let address = path.map_err(|_| PostError::Invalid("the address is not reached any more"))?;
+        let address = path.map_err(|_| PostError::Unreachable(to.ah.av.dgid.ip()))?;
         Ok(Some(Destination { address, qpn: to.qpn, qkey: to.qkey }))
     }
 }

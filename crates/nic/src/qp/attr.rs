@@ -30,6 +30,18 @@ impl QpType {
         [Rc, Uc, Ud, RawPacket, XrcSend, XrcRecv].into_iter().find(|t| *t as u32 == code)
     }
 
+    /// Its name in the manual pages, without IBV_QPT_.
+    pub fn name(self) -> &'static str {
+        match self {
+            QpType::Rc => "RC",
+            QpType::Uc => "UC",
+            QpType::Ud => "UD",
+            QpType::RawPacket => "RAW_PACKET",
+            QpType::XrcSend => "XRC_SEND",
+            QpType::XrcRecv => "XRC_RECV",
+        }
+    }
+
     /// The attributes of [`mask`] that a reliable connection has and this half of one has not.
     pub fn lacks(self) -> u32 {
         match self {
@@ -59,6 +71,19 @@ impl QpState {
     pub fn from_code(code: u32) -> Option<QpState> {
         use QpState::*;
         [Reset, Init, Rtr, Rts, Sqd, Sqe, Error].into_iter().find(|s| *s as u32 == code)
+    }
+
+    /// Its name in the manual pages, without IBV_QPS_.
+    pub fn name(self) -> &'static str {
+        match self {
+            QpState::Reset => "RESET",
+            QpState::Init => "INIT",
+            QpState::Rtr => "RTR",
+            QpState::Rts => "RTS",
+            QpState::Sqd => "SQD",
+            QpState::Sqe => "SQE",
+            QpState::Error => "ERR",
+        }
     }
 }
 
@@ -321,8 +346,9 @@ fn raw_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
 
 /// Checks a call of `ibv_modify_qp` against state, masks and ranges; returns the state to go to.
 pub fn check(kind: QpType, current: QpState, attr: &QpAttr, bits: u32) -> Result<QpState, Error> {
+    let wrong = |what, asked: QpState| Error::State { what, asked: asked.name(), current: current.name() };
     if bits & mask::CUR_STATE != 0 && attr.cur_state != current {
-        return Err(Error::Invalid("cur_qp_state is not the current state"));
+        return Err(wrong("cur_qp_state is", attr.cur_state));
     }
     let to = if bits & mask::STATE != 0 { attr.state } else { current };
     let masks = match kind {
@@ -332,13 +358,15 @@ pub fn check(kind: QpType, current: QpState, attr: &QpAttr, bits: u32) -> Result
         QpType::RawPacket => raw_masks(current, to),
         QpType::XrcSend | QpType::XrcRecv => rc_masks(current, to).map(|m| without(m, kind.lacks())),
     };
-    let (required, optional) = masks.ok_or(Error::Invalid("no transition between these states"))?;
+    let (required, optional) = masks.ok_or(wrong("no transition to", to))?;
     let given = bits & !(mask::STATE | mask::CUR_STATE);
-    if given & required != required {
-        return Err(Error::Invalid("an attribute that the transition requires is missing"));
+    let missing = required & !given;
+    if missing != 0 {
+        return Err(Error::hex("attr_mask lacks attributes that the transition requires", missing));
     }
-    if given & !(required | optional) != 0 {
-        return Err(Error::Invalid("an attribute does not belong to the transition"));
+    let foreign = given & !(required | optional);
+    if foreign != 0 {
+        return Err(Error::hex("attr_mask has attributes that do not belong to the transition", foreign));
     }
     if matches!(to, QpState::Reset | QpState::Error) {
         return Ok(to);

@@ -162,9 +162,9 @@ impl Qp {
     pub fn create(device: &Arc<Device>, pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>, Error> {
         match init.kind {
             QpType::XrcRecv => Err(Error::Invalid("an XRC target is made in an XRC domain")),
-            QpType::XrcSend if init.srq.is_some() || init.cap.max_recv_wr > 0 => {
-                Err(Error::Invalid("an XRC initiator receives nothing"))
-            }
+            QpType::XrcSend if init.srq.is_some() || init.cap.max_recv_wr > 0 => Err(Error::Invalid(
+                "an XRC initiator receives nothing: its max_recv_wr is 0 and its srq NULL",
+            )),
             _ if init.srq.as_ref().is_some_and(|srq| srq.xrc().is_some()) => {
                 Err(Error::Invalid("the shared receive queue is for XRC"))
             }
@@ -292,12 +292,16 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `Invalid` for no operations or a state beyond Init, `Busy` where one is counted already, `Unsupported` for what peers
+    /// `Invalid` for no operations, `Value` for a state beyond Init, `Busy` where one is counted already, `Unsupported` for what peers
     /// do.
     pub fn count_into(&self, counter: &Arc<CompletionCounter>, ops: u32) -> Result<(), Error> {
         let mut inner = self.lock();
-        if !matches!(inner.current_state(), QpState::Reset | QpState::Init) {
-            return Err(Error::Invalid("the queue pair is beyond INIT"));
+        let state = inner.current_state();
+        if !matches!(state, QpState::Reset | QpState::Init) {
+            return Err(Error::name(
+                "counting begins in state RESET or INIT, and the queue pair is in",
+                state.name(),
+            ));
         }
         let mut counted = inner.counted.take().unwrap_or_default();
         let attached = counted.attach(counter, ops);

@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use transport::op::{RecvWr, Side, Status};
+use wire::Mtu;
 
 use crate::device::async_events::EventKind;
-use crate::error::Error;
+use crate::error::{Error, in_range};
 use crate::qp::attr::{self, QpAttr, QpState, QpType, mask};
 use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;
@@ -16,8 +17,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `Invalid` for a transition that there is not, attributes that it does not take or lacks, and a peer that can not be reached;
-    /// `OutOfRange`. Nothing has changed then.
+    /// `State` for a transition that there is not; `Value` for attributes that it does not take or lacks, with their bits, and a peer that
+    /// can not be reached; `OutOfRange`; `Invalid` once it is destroyed. Nothing has changed then.
     pub fn modify(&self, now: Instant, new: &QpAttr, bits: u32) -> Result<(), Error> {
         let mut inner = self.lock();
         if inner.destroyed {
@@ -101,8 +102,10 @@ impl Inner {
             0 => None,
             _ => Some(qp.pd.path_to(&next.av, next.dest_qpn)?),
         };
-        if bits & mask::PATH_MTU != 0 && new.path_mtu > qp.pd.device.port().mtu {
-            return Err(Error::Invalid("path_mtu is larger than the port's active MTU"));
+        if bits & mask::PATH_MTU != 0 {
+            let active = qp.pd.device.port().mtu;
+            let bytes = |mtu: Mtu| mtu.bytes() as u64;
+            in_range("path_mtu in bytes", bytes(new.path_mtu), bytes(Mtu::M256), bytes(active))?;
         }
         if let Some(path) = path {
             self.carrier.connect(path, &qp.pd.device);

@@ -15,7 +15,7 @@ fn address(group: Gid) -> Result<IpAddr, Error> {
     if address.is_multicast() {
         Ok(address)
     } else {
-        Err(Error::Invalid("the GID is not a multicast group's"))
+        Err(Error::address("the GID is not a multicast group's", address))
     }
 }
 
@@ -24,11 +24,12 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `Invalid`: not a datagram queue pair, not a group. `Limit`: more groups, or queue pairs in one, than the device has.
+    /// `Value`: not a datagram queue pair, not a group. `Limit`: more groups, or queue pairs in one, than the device has.
     /// `System`: the world refused to join.
     pub fn attach_group(self: &Arc<Self>, group: Gid) -> Result<(), Error> {
-        if self.init().kind != QpType::Ud {
-            return Err(Error::Invalid("only datagram queue pairs belong to multicast groups"));
+        let kind = self.init().kind;
+        if kind != QpType::Ud {
+            return Err(Error::name("only datagram queue pairs belong to multicast groups", kind.name()));
         }
         let (address, device) = (address(group)?, self.device());
         let join = || device.link.join(device.config.interface, address).map_err(Error::System);
@@ -39,7 +40,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `Invalid`: not a group, or not attached to it.
+    /// `Value`: not a group, or not attached to it.
     pub fn detach_group(self: &Arc<Self>, group: Gid) -> Result<(), Error> {
         let (address, device) = (address(group)?, self.device());
         device.groups.detach(address, self, || device.link.leave(device.config.interface, address))

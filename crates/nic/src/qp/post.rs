@@ -50,8 +50,9 @@ impl Sender<'_> {
     ///
     /// # Errors
     ///
-    /// [`PostError::Invalid`] for a state that does not send, an operation that the transport service has not, more elements or inline
-    /// bytes than the queue pair was made for, and queue pairs over tag-matching queues; [`PostError::Full`] at `max_send_wr`.
+    /// [`PostError::State`]: a state that does not send. [`PostError::Elements`], [`PostError::Inline`]: more than the queue pair was made
+    /// for. [`PostError::Atomic`]: bytes that no atomic works on. [`PostError::Invalid`]: an operation that the transport service has
+    /// not, or that takes no inline data, and queue pairs over tag-matching queues. [`PostError::Full`] at `max_send_wr`.
     #[inline]
     pub fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
         self.post_to_srq(wr, 0)
@@ -111,7 +112,7 @@ impl Qp {
     fn check_send(&self, inner: &Inner, wr: &SendWr) -> Result<(), PostError> {
         match inner.current_state() {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error => {}
-            _ => return Err(PostError::Invalid("queue pair is not ready to send")),
+            state => return Err(PostError::State(state.name())),
         }
         self.init().kind.check_operation(&wr.op)?;
         if self.init().tags().is_some() {
@@ -126,14 +127,12 @@ fn check_send(wr: &SendWr, cap: &QpCap) -> Result<(), PostError> {
     let len = wr.data.len_bytes();
     match &wr.data {
         Data::Sges(list) => {
-            if list.as_slice().len() > cap.max_send_sge as usize {
-                return Err(PostError::Invalid("more elements than max_send_sge"));
-            }
+            PostError::check_elements(list.as_slice().len(), cap.max_send_sge)?;
         }
         // Its eight bytes are an operand, not data that the queue pair was made for.
         _ if matches!(wr.op, SendOp::Atomic { op: AtomicOp::Write(_), .. }) => {}
         _ if len > u64::from(cap.max_inline_data) => {
-            return Err(PostError::Invalid("more bytes than max_inline_data"));
+            return Err(PostError::Inline { len_bytes: len, most: cap.max_inline_data });
         }
         _ => {
             if !matches!(wr.op, SendOp::Send(_) | SendOp::Write { .. }) {
@@ -143,7 +142,7 @@ fn check_send(wr: &SendWr, cap: &QpCap) -> Result<(), PostError> {
     }
     match wr.op {
         SendOp::Atomic { addr, .. } if len != 8 || addr % 8 != 0 => {
-            Err(PostError::Invalid("an atomic works on eight aligned bytes"))
+            Err(PostError::Atomic { addr, len_bytes: u32::try_from(len).unwrap_or(u32::MAX) })
         }
         _ => Ok(()),
     }

@@ -18,8 +18,8 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// [`PostError::Invalid`] where the queue pair has no receive queue of its own, in state Reset, and for more elements than
-    /// `max_recv_sge`; [`PostError::Full`] at `max_recv_wr`.
+    /// [`PostError::Invalid`] where the queue pair has no receive queue of its own, and in state Reset; [`PostError::Elements`] for more
+    /// than `max_recv_sge`; [`PostError::Full`] at `max_recv_wr`.
     pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
         if self.spread.get().is_some() {
             return Err(PostError::Invalid("the queue pair takes its receives from work queues"));
@@ -30,9 +30,7 @@ impl Qp {
         if self.init.srq.is_some() {
             return Err(PostError::Invalid("the queue pair takes its receives from a shared queue"));
         }
-        if wr.sges.as_slice().len() > self.init.cap.max_recv_sge as usize {
-            return Err(PostError::Invalid("more elements than max_recv_sge"));
-        }
+        PostError::check_elements(wr.sges.as_slice().len(), self.init.cap.max_recv_sge)?;
         let mut inner = self.lock();
         match inner.current_state() {
             QpState::Reset => return Err(PostError::Invalid("queue pair is in state RESET")),

@@ -33,7 +33,9 @@ impl QpInit {
     /// What a tag-matching queue wants of its queue pairs: it reads into its own domain's memory on their send queues.
     pub(crate) fn check_tags(&self, pd: &Arc<Pd>) -> Result<(), Error> {
         match self.tags() {
-            Some(_) if self.kind != QpType::Rc => Err(Error::Invalid("only RC messages are matched by tags")),
+            Some(_) if self.kind != QpType::Rc => {
+                Err(Error::name("only RC messages are matched by tags", self.kind.name()))
+            }
             Some((srq, _)) if !Arc::ptr_eq(srq.pd(), pd) => {
                 Err(Error::Invalid("the tag-matching queue is of another protection domain"))
             }

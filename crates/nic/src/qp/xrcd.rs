@@ -68,12 +68,18 @@ impl Domains {
             Ok(Arc::new(Xrcd { pd, srqs: RwLock::new(Rank::Srqs, BTreeMap::new()) }))
         };
         let Some(inode) = inode else {
-            return if create { make() } else { Err(Error::Invalid("a domain without a file is created")) };
+            return if create {
+                make()
+            } else {
+                Err(Error::Invalid("an XRC domain of no file (fd -1) is opened without O_CREAT"))
+            };
         };
         let mut named = self.0.lock();
         named.retain(|_, x| x.strong_count() > 0);
         match named.get(&inode).and_then(Weak::upgrade) {
-            Some(_) if create && exclusive => Err(Error::Invalid("the file has an XRC domain")),
+            Some(_) if create && exclusive => {
+                Err(Error::number("O_EXCL, and the file has an XRC domain: inode", inode.1))
+            }
             Some(found) => Ok(found),
             None if create => {
                 let made = make()?;

@@ -160,9 +160,7 @@ impl Srq {
 
     /// Posts a receive.
     pub fn post(&self, wr: RecvWr) -> Result<(), PostError> {
-        if wr.sges.as_slice().len() > self.max_sge as usize {
-            return Err(PostError::Invalid("more elements than max_sge"));
-        }
+        PostError::check_elements(wr.sges.as_slice().len(), self.max_sge)?;
         let mut inner = self.lock();
         if inner.receives.len() >= inner.max_wr as usize || inner.receives.try_reserve(1).is_err() {
             return Err(PostError::Full);

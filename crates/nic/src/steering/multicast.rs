@@ -19,8 +19,6 @@ impl<T> Default for Groups<T> {
     }
 }
 
-const NOT_ATTACHED: Error = Error::Invalid("the queue pair is not attached to the group");
-
 impl<T> Groups<T> {
     /// The members of a group.
     pub fn of(&self, group: IpAddr) -> Vec<Arc<T>> {
@@ -61,11 +59,12 @@ impl<T> Groups<T> {
     ///
     /// # Errors
     ///
-    /// `Invalid`: it is none.
+    /// `Value`: it is none.
     pub fn detach(&self, group: IpAddr, member: &Arc<T>, leave: impl FnOnce()) -> Result<(), Error> {
+        let not_attached = Error::address("the queue pair is not attached to the group", group);
         let mut groups = self.0.write();
-        let Some(members) = groups.get_mut(&group) else { return Err(NOT_ATTACHED) };
-        let place = members.iter().position(|m| Arc::ptr_eq(m, member)).ok_or(NOT_ATTACHED)?;
+        let Some(members) = groups.get_mut(&group) else { return Err(not_attached) };
+        let place = members.iter().position(|m| Arc::ptr_eq(m, member)).ok_or(not_attached)?;
         members.swap_remove(place);
         if members.is_empty() {
             groups.remove(&group);

@@ -53,6 +53,15 @@ impl WqState {
     pub fn from_code(code: u32) -> Option<WqState> {
         [WqState::Reset, WqState::Ready, WqState::Error].into_iter().find(|s| *s as u32 == code)
     }
+
+    /// Its name in the manual pages, without IBV_WQS_.
+    pub fn name(self) -> &'static str {
+        match self {
+            WqState::Reset => "RESET",
+            WqState::Ready => "RDY",
+            WqState::Error => "ERR",
+        }
+    }
 }
 
 /// A receive queue of its own, which completes to a completion queue. It keeps its domain and its completion queue; whatever spreads
@@ -104,14 +113,19 @@ impl Wq {
     ///
     /// # Errors
     ///
-    /// `Invalid`: `from` is given and not the current state; from Error straight to Ready.
+    /// `State`: `from` is given and not the current state; from Error straight to Ready.
     pub fn modify(&self, from: Option<WqState>, to: WqState) -> Result<(), Error> {
         let mut inner = self.lock();
-        if from.is_some_and(|from| from != inner.state) {
-            return Err(Error::Invalid("curr_wq_state is not the current state"));
-        }
-        if (inner.state, to) == (WqState::Error, WqState::Ready) {
-            return Err(Error::Invalid("a work queue in error must be reset first"));
+        let wrong = |what, asked: WqState| {
+            Err(Error::State { what, asked: asked.name(), current: inner.state.name() })
+        };
+        match from {
+            Some(from) if from != inner.state => return wrong("curr_wq_state is", from),
+            // It is reset first.
+            _ if (inner.state, to) == (WqState::Error, WqState::Ready) => {
+                return wrong("no transition to", to);
+            }
+            _ => {}
         }
         let mut notes = Vec::new();
         match to {
@@ -130,9 +144,7 @@ impl Wq {
 
     /// Posts a receive; flushed at once in state Error.
     pub fn post(&self, wr: RecvWr) -> Result<(), PostError> {
-        if wr.sges.as_slice().len() > self.max_sge as usize {
-            return Err(PostError::Invalid("more elements than max_sge"));
-        }
+        PostError::check_elements(wr.sges.as_slice().len(), self.max_sge)?;
         let mut inner = self.lock();
         match inner.state {
             WqState::Reset => Err(PostError::Invalid("work queue is in state RESET")),
@@ -211,10 +223,13 @@ impl Spread {
     ///
     /// # Errors
     ///
-    /// `Invalid`: not a power of two. `Unsupported`: fields that are not hashed here.
+    /// `Value`: not a power of two. `Unsupported`: fields that are not hashed here.
     pub fn new(queues: Arc<[Arc<Wq>]>, key: [u8; KEY_LEN], fields: u64) -> Result<Arc<Spread>, Error> {
         if !queues.len().is_power_of_two() {
-            return Err(Error::Invalid("an indirection table has a power of two of entries"));
+            return Err(Error::number(
+                "entries of an indirection table are no power of two",
+                queues.len() as u64,
+            ));
         }
         if fields & !fields::ALL != 0 {
             return Err(Error::Unsupported("hash fields other than addresses and ports"));

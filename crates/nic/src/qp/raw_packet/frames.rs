@@ -40,11 +40,12 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `Invalid`: not a raw packet queue pair, or it has some.
+    /// `Value`: not a raw packet queue pair. `Invalid`: it has some.
     pub fn spread_over(&self, spread: Arc<Spread>) -> Result<(), Error> {
-        if self.init().kind != QpType::RawPacket {
-            return Err(Error::Invalid("only raw packet queue pairs spread what they receive"));
+        let kind = self.init().kind;
+        if kind != QpType::RawPacket {
+            return Err(Error::name("only raw packet queue pairs spread what they receive", kind.name()));
         }
-        self.spread.set(spread).map_err(|_| Error::Invalid("the queue pair has an indirection table"))
+        self.spread.set(spread).map_err(|_| Error::Invalid("the queue pair has an indirection table already"))
     }
 }

@@ -12,7 +12,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `Invalid`: not a raw packet queue pair; defaults and sniffers with specifications or "don't trap". `Limit`: more
+    /// `Value`: not a raw packet queue pair. `Invalid`: defaults and sniffers with specifications or "don't trap". `Limit`: more
     /// rules than the device has. `Unsupported`: a datagram queue pair. `System`: the world refused to listen.
     pub fn steer(self: &Arc<Self>, flow: Flow) -> Result<FlowId, Error> {
         self.steer_counted(flow, None)
@@ -27,10 +27,10 @@ impl Qp {
         match self.init().kind {
             QpType::RawPacket => {}
             QpType::Ud => return Err(Error::Unsupported("flow rules for datagram queue pairs")),
-            _ => return Err(Error::Invalid("only raw packet queue pairs take frames")),
+            kind => return Err(Error::name("only raw packet queue pairs take frames", kind.name())),
         }
         if flow.kind != FlowKind::Normal && (flow.dont_trap || !flow.specs.is_empty()) {
-            return Err(Error::Invalid("defaults and sniffers have no specifications"));
+            return Err(Error::Invalid("a default or sniffer rule has specifications or \"don't trap\""));
         }
         let device = self.device();
         let watch = || device.frames.watch_frames(device.config.interface, true).map_err(Error::System);
