@@ -1,6 +1,6 @@
 //! What a connection manager tells of its connections, and why it refuses a call.
 
-use wire::{CommId, Qkey, Qpn};
+use wire::{CommId, Gid, Qkey, Qpn};
 
 use crate::parameters::{Reply, Request, SidrRequest};
 
@@ -64,9 +64,24 @@ pub enum Error {
     /// No such connection, or it has been destroyed (EINVAL).
     #[error("connection {0:?} does not exist")]
     Unknown(ConnId),
-    /// A parameter is out of range (EINVAL).
-    #[error("{0} is out of range")]
-    Parameter(&'static str),
+    /// A parameter is wider than its field of the message, or above what it may be (EINVAL).
+    #[error("{what} is {value}, not 0 to {most}")]
+    OutOfRange {
+        /// The parameter, by its name in the manual pages, or in the message where they have none.
+        what: &'static str,
+        /// What the caller gave.
+        value: u32,
+        /// The largest that is taken.
+        most: u32,
+    },
+    /// The path lacks a GID of one end, or of both (EINVAL).
+    #[error("the path lacks a GID: it is from {from:?} to {to:?}")]
+    Gid {
+        /// Our end.
+        from: Gid,
+        /// The peer's.
+        to: Gid,
+    },
     /// More private data than the message has room for (EINVAL).
     #[error("{0} bytes of private data: the message has room for {1}")]
     PrivateData(usize, usize),
@@ -76,4 +91,10 @@ pub enum Error {
     /// The caller's source of communication ids gives none that is free (ENOMEM).
     #[error("no communication id is free; the last one offered was {0:?}")]
     CommIds(CommId),
+}
+
+/// Whether a parameter is at most `most`.
+pub(crate) fn at_most(what: &'static str, value: impl Into<u32>, most: u32) -> Result<(), Error> {
+    let value = value.into();
+    if value <= most { Ok(()) } else { Err(Error::OutOfRange { what, value, most }) }
 }

@@ -10,7 +10,7 @@ use wire::Psn;
 
 use crate::cm_agent::{ConnKey, Core, plain};
 use crate::event::{ConnParam, Event, EventKind};
-use crate::id::{Id, Inner, Progress, WRONG_STATE};
+use crate::id::{Id, Inner, NOT_CONNECTED, Progress, WRONG_STATE};
 use crate::number_blocks::process_name;
 use crate::world::{Route, World};
 use crate::{Errno, Error, Node};
@@ -190,9 +190,45 @@ pub(crate) fn path(device: &Device, route: &Route, inner: &Inner) -> PathRecord 
 pub(crate) fn refused(e: cm::Error) -> Error {
     match e {
         cm::Error::Full(_) | cm::Error::CommIds(_) => Error::Limit("connections"),
-        cm::Error::State(..)
-        | cm::Error::Unknown(_)
-        | cm::Error::Parameter(_)
-        | cm::Error::PrivateData(..) => WRONG_STATE,
+        cm::Error::State(_, state) => Error::name("the connection's state does not allow the call", state),
+        cm::Error::Unknown(_) => NOT_CONNECTED,
+        cm::Error::OutOfRange { what, value, most } => {
+            Error::OutOfRange { what, value: value.into(), least: 0, most: most.into() }
+        }
+        cm::Error::Gid { .. } => Error::Invalid("the identifier has no path: an end has no GID"),
+        cm::Error::PrivateData(len, most) => {
+            Error::OutOfRange { what: "private_data_len", value: len as u64, least: 0, most: most as u64 }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_connection_manager_refuses_keeps_its_value_and_has_its_errno() {
+        for (refusal, errno, message) in [
+            (cm::Error::Full(4096), Errno::ENOMEM, "limit reached: connections"),
+            (cm::Error::CommIds(wire::CommId(7)), Errno::ENOMEM, "limit reached: connections"),
+            (
+                cm::Error::OutOfRange { what: "retry_count", value: 9, most: 7 },
+                Errno::EINVAL,
+                "invalid argument: retry_count is 9, not 0 to 7",
+            ),
+            (
+                cm::Error::PrivateData(57, 56),
+                Errno::EINVAL,
+                "invalid argument: private_data_len is 57, not 0 to 56",
+            ),
+            (
+                cm::Error::Gid { from: wire::Gid::default(), to: wire::Gid::default() },
+                Errno::EINVAL,
+                "invalid argument: the identifier has no path: an end has no GID",
+            ),
+        ] {
+            let refused = refused(refusal);
+            assert_eq!((refused.errno(), refused.to_string().as_str()), (errno, message));
+        }
     }
 }

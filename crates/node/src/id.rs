@@ -216,6 +216,9 @@ impl Inner {
     }
 }
 
+/// The connection, or the device that it went by, is gone.
+pub(crate) const NOT_CONNECTED: Error = Error::Invalid("the identifier's connection is gone");
+
 /// The call does not fit the identifier's state.
 pub(crate) const WRONG_STATE: Error = Error::Invalid("the identifier's state does not allow the call");
 

@@ -10,7 +10,7 @@ use super::connection::CmState;
 use super::messages::{REJECTS_OTHER, REJECTS_REP, answering_qpn, apr, data_with_header, rej, reply};
 use super::table::{Addressee, Cm};
 use super::timing::{Retry, local_ack_timeout, timeout};
-use crate::event::{ConnId, Error, Event};
+use crate::event::{ConnId, Error, Event, at_most};
 use crate::parameters::{Connect, TransportService};
 
 impl Cm {
@@ -18,7 +18,7 @@ impl Cm {
     ///
     /// # Errors
     ///
-    /// `Parameter`: a field is wider than its bits on the wire. `PrivateData`: it is too long. `Full`, `CommIds`: no room.
+    /// `OutOfRange`: a field is wider than its bits on the wire. `Gid`: the path has none. `PrivateData`: it is too long. `Full`, `CommIds`: no room.
     pub fn connect(&mut self, now: Instant, connect: &Connect) -> Result<ConnId, Error> {
         check(connect)?;
         let private_data = data_with_header(&connect.path, connect.source_port, &connect.private_data)?;
@@ -186,19 +186,16 @@ impl Cm {
 }
 
 fn check(connect: &Connect) -> Result<(), Error> {
-    let path = &connect.path;
-    for (legal, name) in [
-        (connect.parameters.retry_count <= 7, "retry count"),
-        (connect.parameters.rnr_retry_count <= 7, "RNR retry count"),
-        (path.flow_label < 1 << 20, "flow label"),
-        (path.service_level < 16, "service level"),
-        (path.packet_rate < 64, "packet rate"),
-        (path.packet_life_time < 32, "packet life time"),
-        (path.local_gid != Gid::default() && path.remote_gid != Gid::default(), "GID"),
-    ] {
-        if !legal {
-            return Err(Error::Parameter(name));
-        }
+    let (path, parameters) = (&connect.path, &connect.parameters);
+    at_most("retry_count", parameters.retry_count, 7)?;
+    at_most("rnr_retry_count", parameters.rnr_retry_count, 7)?;
+    at_most("flow_label", path.flow_label, (1 << 20) - 1)?;
+    at_most("service level", path.service_level, 15)?;
+    at_most("packet rate", path.packet_rate, 63)?;
+    at_most("packet life time", path.packet_life_time, 31)?;
+    let (from, to) = (path.local_gid, path.remote_gid);
+    if from == Gid::default() || to == Gid::default() {
+        return Err(Error::Gid { from, to });
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::connection::{CmState, ReqMark};
 use super::messages::{data, path_back, rej_of_req, request, transport_service};
 use super::table::{Addressee, Cm};
 use super::timing::Retry;
-use crate::event::{ConnId, Error, Event};
+use crate::event::{ConnId, Error, Event, at_most};
 use crate::parameters::{Accept, Refusal, TransportService};
 
 impl Cm {
@@ -17,13 +17,11 @@ impl Cm {
     ///
     /// # Errors
     ///
-    /// `Unknown`, or `State`: not an unanswered request. `Parameter`: the RNR retry count is above 7. `PrivateData`: it is too
+    /// `Unknown`, or `State`: not an unanswered request. `OutOfRange`: the RNR retry count is above 7. `PrivateData`: it is too
     /// long.
     pub fn accept(&mut self, now: Instant, id: ConnId, accept: &Accept) -> Result<(), Error> {
         let granted = &accept.parameters;
-        if granted.rnr_retry_count > 7 {
-            return Err(Error::Parameter("RNR retry count"));
-        }
+        at_most("rnr_retry_count", granted.rnr_retry_count, 7)?;
         let private_data = data(&accept.private_data)?;
         self.unanswered(id)?;
         self.set_state(id, CmState::RepSent);
@@ -77,11 +75,9 @@ impl Cm {
     ///
     /// # Errors
     ///
-    /// `Unknown`, `State`: nothing is unanswered. `Parameter`: the code is above 31.
+    /// `Unknown`, `State`: nothing is unanswered. `OutOfRange`: the code is above 31.
     pub fn mra(&mut self, _now: Instant, id: ConnId, service_timeout: u8) -> Result<(), Error> {
-        if service_timeout > 31 {
-            return Err(Error::Parameter("service timeout"));
-        }
+        at_most("service timeout", service_timeout, 31)?;
         let conn = self.connections.get(&id).ok_or(Error::Unknown(id))?;
         let message = match conn.state {
             CmState::ReqReceived => 0,
