@@ -16,8 +16,8 @@ use crate::address::{everywhere, with_scope};
 use crate::cm_agent::{ConnKey, Core, ListenKey, plain};
 use crate::connect::refused;
 use crate::datagram::toward;
-use crate::event::{ConnParam, Event, EventKind};
-use crate::id::{Claimed, Id, Progress, WRONG_STATE};
+use crate::event::{ConnParam, Event, EventKind, check_private_data};
+use crate::id::{Claimed, Id, NOT_CONNECTED, Progress};
 use crate::listener::Listener;
 use crate::world::{Route, RouteQuery, World};
 use crate::{Errno, Error, Node};
@@ -52,9 +52,9 @@ impl<W: World> Node<W> {
         let (address, place, device) = {
             let inner = id.lock();
             if inner.progress != Progress::Bound {
-                return Err(WRONG_STATE);
+                return Err(inner.progress.refuses());
             }
-            (inner.source.ok_or(WRONG_STATE)?, inner.place, inner.device.clone())
+            (inner.source.ok_or(inner.progress.refuses())?, inner.place, inner.device.clone())
         };
         match device {
             Some(device) => self.attach(&device)?,
@@ -66,7 +66,7 @@ impl<W: World> Node<W> {
         let mut core = self.cm_agent.lock();
         let mut inner = id.lock();
         if inner.progress != Progress::Bound || inner.place != place {
-            return Err(WRONG_STATE);
+            return Err(inner.progress.refuses());
         }
         inner.listen_claim = claim.map(Claimed);
         inner.progress = Progress::Listening;
@@ -225,15 +225,13 @@ impl<W: World> Node<W> {
         if id.is_datagram() {
             return self.serve(id, param.map_or(0, |p| p.qp_num), private_data);
         }
-        if private_data.len() > ACCEPT_DATA {
-            return Err(Error::Invalid("more than 196 bytes of private data"));
-        }
+        check_private_data(private_data, ACCEPT_DATA)?;
         let (now, random) = (self.world.now(), self.random_psn());
         let mut core = self.cm_agent.lock();
         let (key, param, parameters, has_qp) = {
             let inner = id.lock();
             if inner.progress != Progress::Requested {
-                return Err(WRONG_STATE);
+                return Err(inner.progress.refuses());
             }
             let mut param = param.copied().unwrap_or(ConnParam { qp_num: 0, ..inner.offered.cut() });
             param.check()?;
@@ -243,10 +241,10 @@ impl<W: World> Node<W> {
             let starting_psn = inner.starting_psn.unwrap_or(random);
             let parameters = param.parameters(inner.qp.as_deref(), starting_psn, ece);
             param.srq = parameters.srq;
-            (inner.conn.ok_or(WRONG_STATE)?, param, parameters, inner.qp.is_some())
+            (inner.conn.ok_or(NOT_CONNECTED)?, param, parameters, inner.qp.is_some())
         };
         let accept = cm::Accept { parameters, private_data: private_data.to_vec() };
-        let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
+        let (cm, conn) = core.cm(key).ok_or(NOT_CONNECTED)?;
         cm.accept(now, conn, &accept).map_err(refused)?;
         core.begun(now, id);
         if has_qp {
@@ -283,17 +281,15 @@ impl<W: World> Node<W> {
         if id.is_datagram() {
             return self.decline(id, private_data);
         }
-        if private_data.len() > REJECT_DATA {
-            return Err(Error::Invalid("more than 148 bytes of private data"));
-        }
+        check_private_data(private_data, REJECT_DATA)?;
         let now = self.world.now();
         let mut core = self.cm_agent.lock();
         let key = {
             let inner = id.lock();
             let may = matches!(inner.progress, Progress::Requested | Progress::Answered);
-            inner.conn.filter(|_| may).ok_or(WRONG_STATE)?
+            inner.conn.filter(|_| may).ok_or(inner.progress.refuses())?
         };
-        let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
+        let (cm, conn) = core.cm(key).ok_or(NOT_CONNECTED)?;
         cm.reject(now, conn, why, private_data).map_err(refused)?;
         core.begun(now, id);
         id.lock().progress = Progress::Disconnected;
@@ -308,15 +304,15 @@ impl<W: World> Node<W> {
         let mut core = self.cm_agent.lock();
         let key = {
             let inner = id.lock();
-            let key = inner.conn.ok_or(WRONG_STATE)?;
+            let key = inner.conn.ok_or(inner.progress.refuses())?;
             match inner.progress {
                 Progress::Connected => return Err(Error::System(Errno::EISCONN)),
                 // On the active side this is the state before rdma_establish.
                 Progress::Answered if inner.accepted => key,
-                _ => return Err(WRONG_STATE),
+                progress => return Err(progress.refuses()),
             }
         };
-        let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
+        let (cm, conn) = core.cm(key).ok_or(NOT_CONNECTED)?;
         cm.established(now, conn).map_err(refused)?;
         self.carry_out(core, now);
         Ok(())

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use cm::PortSpace;
 use wire::Gid;
 
-use crate::id::{Claimed, Id, Progress, WRONG_STATE};
+use crate::id::{Claimed, Id, Progress};
 use crate::ports::Place;
 use crate::world::World;
 use crate::{Errno, Error, Node};
@@ -74,7 +74,7 @@ impl<W: World> Node<W> {
         let (port, claim) = self.claim_port(place, service.port())?;
         let mut inner = id.lock();
         if inner.bindable() != Ok((v6_only, reuse)) {
-            return Err(WRONG_STATE);
+            return Err(inner.progress.refuses());
         }
         inner.claim = Some(Claimed(claim));
         inner.place = Some(place);
@@ -89,7 +89,7 @@ impl<W: World> Node<W> {
     pub fn resolve_service(&self, id: &Id) -> Result<(), Error> {
         match id.lock().progress {
             Progress::Idle | Progress::Bound => Err(Error::System(Errno::ENODEV)),
-            _ => Err(WRONG_STATE),
+            progress => Err(progress.refuses()),
         }
     }
 }

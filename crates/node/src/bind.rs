@@ -8,7 +8,7 @@ use cm::PortSpace;
 use nic::Device;
 
 use crate::address::{everywhere, is_link_local, normal, scope_of};
-use crate::id::{Claimed, Id, NO_IPOIB, Progress, WRONG_STATE};
+use crate::id::{Claimed, Id, NO_IPOIB, Progress};
 use crate::ports::Place;
 use crate::world::World;
 use crate::{Errno, Error, Node};
@@ -36,7 +36,7 @@ impl<W: World> Node<W> {
         let mut inner = id.lock();
         if inner.bindable() != Ok((v6_only, reuse)) {
             // Another thread was faster; the claim is given back when the lock is free.
-            return Err(WRONG_STATE);
+            return Err(inner.progress.refuses());
         }
         inner.place = Some(place);
         inner.claim = Some(Claimed(claim));
@@ -50,7 +50,7 @@ impl<W: World> Node<W> {
     pub(crate) fn own_address(&self, address: &SocketAddr) -> Result<(IpAddr, Arc<Device>), Error> {
         let (ip, scope) = (normal(address.ip()), scope_of(address));
         if is_link_local(ip) && scope == 0 {
-            return Err(Error::Invalid("a link-local address needs its interface (sin6_scope_id)"));
+            return Err(Error::address("a link-local address needs its interface (sin6_scope_id)", ip));
         }
         let device = self.device_bearing(ip, scope).ok_or(Error::System(Errno::EADDRNOTAVAIL))?;
         Ok((ip, device))
@@ -69,7 +69,7 @@ impl<W: World> Node<W> {
         let (before, port, own_name) = {
             let mut inner = id.lock();
             if inner.progress == Progress::Listening {
-                return Err(WRONG_STATE);
+                return Err(inner.progress.refuses());
             }
             match (inner.place, inner.source) {
                 (Some(place), Some(source)) if place.reuse != reuse => {
@@ -90,7 +90,7 @@ impl<W: World> Node<W> {
         };
         let mut inner = id.lock();
         if inner.progress == Progress::Destroyed {
-            return Err(WRONG_STATE);
+            return Err(inner.progress.refuses());
         }
         (inner.place, inner.reuse) = (Some(place), place.reuse);
         inner.claim = claim.map(Claimed);
@@ -102,7 +102,7 @@ impl<W: World> Node<W> {
         let mut inner = id.lock();
         match inner.progress {
             Progress::Idle | Progress::Bound => inner.v6_only = v6_only,
-            _ => return Err(WRONG_STATE),
+            progress => return Err(progress.refuses()),
         }
         Ok(())
     }

@@ -9,8 +9,8 @@ use nic::Device;
 use wire::Psn;
 
 use crate::cm_agent::{ConnKey, Core, plain};
-use crate::event::{ConnParam, Event, EventKind};
-use crate::id::{Id, Inner, NOT_CONNECTED, Progress, WRONG_STATE};
+use crate::event::{ConnParam, Event, EventKind, check_private_data};
+use crate::id::{Id, Inner, NOT_CONNECTED, Progress};
 use crate::number_blocks::process_name;
 use crate::world::{Route, World};
 use crate::{Errno, Error, Node};
@@ -26,9 +26,7 @@ impl<W: World> Node<W> {
             return self.ask(id, private_data);
         }
         param.check()?;
-        if private_data.len() > CONNECT_DATA {
-            return Err(Error::Invalid("more than 56 bytes of private data"));
-        }
+        check_private_data(private_data, CONNECT_DATA)?;
         let (now, starting_psn) = (self.world.now(), self.random_psn());
         let mut core = self.cm_agent.lock();
         let (device, connect) = asked(id, param, starting_psn, private_data)?;
@@ -101,7 +99,7 @@ impl<W: World> Node<W> {
         let key = {
             let inner = id.lock();
             let waits = inner.progress == Progress::Answered && !inner.accepted;
-            inner.conn.filter(|_| waits).ok_or(WRONG_STATE)?
+            inner.conn.filter(|_| waits).ok_or(inner.progress.refuses())?
         };
         let joined = self.join(&mut core, now, key, id);
         self.carry_out(core, now);
@@ -114,13 +112,18 @@ impl<W: World> Node<W> {
         let mut core = self.cm_agent.lock();
         let key = {
             let mut inner = id.lock();
-            if inner.progress != Progress::Answered || inner.qp.is_some() {
-                return Err(WRONG_STATE);
+            if inner.progress != Progress::Answered {
+                return Err(inner.progress.refuses());
+            }
+            if inner.qp.is_some() {
+                return Err(Error::Invalid(
+                    "the identifier's own queue pair is established without this call",
+                ));
             }
             inner.progress = Progress::Connected;
-            inner.conn.ok_or(WRONG_STATE)?
+            inner.conn.ok_or(NOT_CONNECTED)?
         };
-        let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
+        let (cm, conn) = core.cm(key).ok_or(NOT_CONNECTED)?;
         cm.established(now, conn).map_err(refused)?;
         self.carry_out(core, now);
         Ok(())
@@ -149,12 +152,12 @@ fn asked(
 ) -> Result<(Arc<Device>, cm::Connect), Error> {
     let inner = id.lock();
     if inner.progress != Progress::RouteResolved {
-        return Err(WRONG_STATE);
+        return Err(inner.progress.refuses());
     }
     let (Some(source), Some(dest), Some(route), Some(device)) =
         (inner.source, inner.dest, inner.route, &inner.device)
     else {
-        return Err(WRONG_STATE);
+        return Err(inner.progress.refuses());
     };
     let connect = cm::Connect {
         service: Service { space: id.space, port: dest.port() },

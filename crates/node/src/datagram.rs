@@ -17,8 +17,8 @@ use wire::{Qkey, Qpn};
 
 use crate::cm_agent::{Core, plain};
 use crate::connect::{path, refused};
-use crate::event::{Event, EventKind, UdParam};
-use crate::id::{Id, Progress, WRONG_STATE};
+use crate::event::{Event, EventKind, UdParam, check_private_data};
+use crate::id::{Id, NOT_CONNECTED, Progress};
 use crate::world::World;
 use crate::{Errno, Error, Node};
 
@@ -65,7 +65,12 @@ impl<W: World> Node<W> {
             QpState::Init => mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::QKEY,
             QpState::Rtr => mask::STATE,
             QpState::Rts => mask::STATE | mask::SQ_PSN,
-            _ => return Err(WRONG_STATE),
+            _ => {
+                return Err(Error::name(
+                    "a datagram queue pair is moved to INIT, RTR or RTS, not to",
+                    state.name(),
+                ));
+            }
         };
         Ok((attr, bits))
     }
@@ -73,9 +78,7 @@ impl<W: World> Node<W> {
     /// `rdma_connect`: asks for the service's queue pair. Established or Unreachable follows. EINVAL for more than
     /// [`ASK_DATA`] bytes of private data.
     pub(crate) fn ask(&self, id: &Arc<Id>, private_data: &[u8]) -> Result<(), Error> {
-        if private_data.len() > ASK_DATA {
-            return Err(Error::Invalid("more than 180 bytes of private data"));
-        }
+        check_private_data(private_data, ASK_DATA)?;
         let now = self.world.now();
         let mut core = self.cm_agent.lock();
         let (device, ask) = {
@@ -83,10 +86,13 @@ impl<W: World> Node<W> {
             let (Progress::RouteResolved, Some(source), Some(dest), Some(route), Some(device)) =
                 (inner.progress, inner.source, inner.dest, inner.route, &inner.device)
             else {
-                return Err(WRONG_STATE);
+                return Err(inner.progress.refuses());
             };
             if route.dest.is_multicast() {
-                return Err(Error::Invalid("a multicast group answers no requests: join it"));
+                return Err(Error::address(
+                    "a multicast group answers no requests, it is joined",
+                    route.dest,
+                ));
             }
             let ask = cm::SidrAsk {
                 service: Service { space: id.space, port: dest.port() },
@@ -129,16 +135,14 @@ impl<W: World> Node<W> {
         then: Progress,
         say: impl FnOnce(&mut Cm, Instant, ConnId) -> Result<(), cm::Error>,
     ) -> Result<(), Error> {
-        if private_data.len() > ANSWER_DATA {
-            return Err(Error::Invalid("more than 136 bytes of private data"));
-        }
+        check_private_data(private_data, ANSWER_DATA)?;
         let now = self.world.now();
         let mut core = self.cm_agent.lock();
         let key = {
             let inner = id.lock();
-            inner.conn.filter(|_| inner.progress == Progress::Requested).ok_or(WRONG_STATE)?
+            inner.conn.filter(|_| inner.progress == Progress::Requested).ok_or(inner.progress.refuses())?
         };
-        let (cm, conn) = core.cm(key).ok_or(WRONG_STATE)?;
+        let (cm, conn) = core.cm(key).ok_or(NOT_CONNECTED)?;
         say(cm, now, conn).map_err(refused)?;
         core.begun(now, id);
         // The exchange is over; what remembers the answer for a question that comes again is not the identifier.
@@ -159,7 +163,7 @@ impl<W: World> Node<W> {
             match inner.progress {
                 Progress::Connected | Progress::Connecting | Progress::Requested | Progress::Disconnected => {
                 }
-                _ => return Err(WRONG_STATE),
+                progress => return Err(progress.refuses()),
             }
             inner.qp.clone()
         };

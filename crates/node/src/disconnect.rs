@@ -12,7 +12,7 @@ use wire::{CommId, Gid};
 use crate::cm_agent::{ConnKey, Core, ListenKey};
 use crate::event::EventKind;
 use crate::farewell;
-use crate::id::{Id, Progress, WRONG_STATE};
+use crate::id::{Id, NOT_CONNECTED, Progress};
 use crate::number_blocks::comm_owner;
 use crate::world::{Name, World};
 use crate::{Error, Node};
@@ -30,9 +30,9 @@ impl<W: World> Node<W> {
             let inner = id.lock();
             match inner.progress {
                 Progress::Connected | Progress::Answered | Progress::Disconnected | Progress::Connecting => {}
-                _ => return Err(WRONG_STATE),
+                progress => return Err(progress.refuses()),
             }
-            (inner.conn.ok_or(WRONG_STATE)?, inner.qp.clone())
+            (inner.conn.ok_or(NOT_CONNECTED)?, inner.qp.clone())
         };
         if let Some(qp) = qp {
             qp.fail(now);

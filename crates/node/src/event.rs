@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cm::{Ece, Parameters};
 use nic::device::event_queue::EventQueue;
-use nic::{AddressVector, Qp, Signal};
+use nic::{AddressVector, Qp, Signal, in_range};
 use wire::{Psn, Qkey, Qpn};
 
 use crate::Error;
@@ -55,17 +55,17 @@ pub struct ConnParam {
     pub qp_num: u32,
 }
 
+/// Whether private data fits a message that has room for `most` bytes of a program's.
+pub(crate) fn check_private_data(private_data: &[u8], most: usize) -> Result<(), Error> {
+    in_range("private_data_len", private_data.len() as u64, 0_u64, most as u64)
+}
+
 impl ConnParam {
     /// Ranges of rdma_connect(3) and rdma_accept(3).
     pub(crate) fn check(&self) -> Result<(), Error> {
         let most = nic::limits::MAX_RD_ATOMIC;
-        if self.responder_resources > most {
-            return Err(Error::Invalid("responder_resources is above max_qp_rd_atom"));
-        }
-        if self.initiator_depth > most {
-            return Err(Error::Invalid("initiator_depth is above max_qp_init_rd_atom"));
-        }
-        Ok(())
+        in_range("responder_resources", self.responder_resources, 0_u8, most)?;
+        in_range("initiator_depth", self.initiator_depth, 0_u8, most)
     }
 
     /// What a request offers, cut to what the device has.

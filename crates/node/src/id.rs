@@ -47,6 +47,31 @@ pub enum Progress {
     Destroyed,
 }
 
+impl Progress {
+    /// The words by which an error message says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Progress::Idle => "idle",
+            Progress::Bound => "bound",
+            Progress::AddressQuery => "resolving an address",
+            Progress::AddressResolved => "address resolved",
+            Progress::RouteResolved => "route resolved",
+            Progress::Listening => "listening",
+            Progress::Connecting => "connecting",
+            Progress::Requested => "requested",
+            Progress::Answered => "answered",
+            Progress::Connected => "connected",
+            Progress::Disconnected => "disconnected",
+            Progress::Destroyed => "destroyed",
+        }
+    }
+
+    /// What a call says that is not possible so far.
+    pub(crate) fn refuses(self) -> Error {
+        Error::name("the identifier's state does not allow the call", self.name())
+    }
+}
+
 /// An rdma_cm identifier.
 #[derive(Debug)]
 pub struct Id {
@@ -211,16 +236,13 @@ impl Inner {
     pub(crate) fn bindable(&self) -> Result<(bool, bool), Error> {
         match self.progress {
             Progress::Idle => Ok((self.v6_only, self.reuse)),
-            _ => Err(WRONG_STATE),
+            progress => Err(progress.refuses()),
         }
     }
 }
 
 /// The connection, or the device that it went by, is gone.
 pub(crate) const NOT_CONNECTED: Error = Error::Invalid("the identifier's connection is gone");
-
-/// The call does not fit the identifier's state.
-pub(crate) const WRONG_STATE: Error = Error::Invalid("the identifier's state does not allow the call");
 
 impl<W: World> Node<W> {
     /// A new identifier whose events go to `channel`.

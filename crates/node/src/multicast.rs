@@ -14,7 +14,7 @@ use crate::address::normal;
 use crate::cm_agent::plain;
 use crate::datagram::address_vector;
 use crate::event::{Event, EventKind, UdParam};
-use crate::id::{Id, Progress, WRONG_STATE};
+use crate::id::{Id, Progress};
 use crate::world::World;
 use crate::{Errno, Error, Node};
 
@@ -38,18 +38,26 @@ impl<W: World> Node<W> {
         context: u64,
     ) -> Result<(), Error> {
         let group = normal(group);
-        if !id.is_datagram() || !group.is_multicast() {
-            return Err(Error::Invalid("multicast groups are for datagrams, and have multicast addresses"));
+        if !id.is_datagram() {
+            return Err(Error::name("only datagram identifiers join multicast groups", id.kind.name()));
+        }
+        if !group.is_multicast() {
+            return Err(Error::address("not a multicast address", group));
         }
         let qkey = id.qkey()?;
         let (device, av) = {
             let inner = id.lock();
             if !matches!(inner.progress, Progress::Bound | Progress::AddressResolved) {
-                return Err(WRONG_STATE);
+                return Err(inner.progress.refuses());
             }
-            let (Some(source), Some(device)) = (inner.source, &inner.device) else { return Err(WRONG_STATE) };
+            let (Some(source), Some(device)) = (inner.source, &inner.device) else {
+                return Err(inner.progress.refuses());
+            };
             if source.is_ipv4() != group.is_ipv4() {
-                return Err(Error::Invalid("the group is of another address family than the identifier"));
+                return Err(Error::address(
+                    "the group is of another address family than the identifier",
+                    group,
+                ));
             }
             let sgid_index = device.port().gids.index_of(source.ip());
             let sgid_index = sgid_index.ok_or(Error::System(Errno::EADDRNOTAVAIL))?;

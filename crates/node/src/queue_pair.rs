@@ -7,7 +7,7 @@ use nic::memory::Access;
 use nic::{Qp, QpAttr, QpState, mask};
 
 use crate::cm_agent::{ConnKey, Core};
-use crate::id::{Id, Progress, WRONG_STATE};
+use crate::id::{Id, Progress};
 use crate::world::World;
 use crate::{Error, Node};
 
@@ -31,8 +31,11 @@ impl<W: World> Node<W> {
     pub fn set_qp(&self, id: &Arc<Id>, qp: &Arc<Qp>) -> Result<(), Error> {
         {
             let mut inner = id.lock();
-            if inner.qp.is_some() || inner.device.is_none() {
-                return Err(WRONG_STATE);
+            if inner.qp.is_some() {
+                return Err(Error::Invalid("the identifier has a queue pair already"));
+            }
+            if inner.device.is_none() {
+                return Err(inner.progress.refuses());
             }
             inner.qp = Some(qp.clone());
         }
@@ -71,12 +74,15 @@ impl<W: World> Node<W> {
     /// The attributes that `rdma_init_qp_attr` gives for a move to `state`, with their mask.
     pub fn init_qp_attr(&self, id: &Arc<Id>, state: QpState) -> Result<(QpAttr, u32), Error> {
         if id.is_datagram() {
-            id.lock().device.as_ref().ok_or(WRONG_STATE)?;
+            {
+                let inner = id.lock();
+                inner.device.as_ref().ok_or(inner.progress.refuses())?;
+            }
             return self.datagram_attr(id, state);
         }
         let (key, device) = {
             let inner = id.lock();
-            (inner.conn, inner.device.clone().ok_or(WRONG_STATE)?)
+            (inner.conn, inner.device.clone().ok_or(inner.progress.refuses())?)
         };
         let wants = key.and_then(|key| {
             let mut core = self.cm_agent.lock();
@@ -100,7 +106,7 @@ impl<W: World> Node<W> {
             QpState::Init => INIT_MASK,
             QpState::Rtr if wants.is_some() => RTR_MASK & !id.kind.lacks(),
             QpState::Rts if wants.is_some() => RTS_MASK & !id.kind.lacks(),
-            _ => return Err(WRONG_STATE),
+            _ => return Err(Error::name("the connection has no attributes for a move to", state.name())),
         };
         Ok((attr.with_state(state), bits))
     }
@@ -160,7 +166,7 @@ impl<W: World> Node<W> {
             av: nic::AddressVector {
                 dgid: wants.path.remote_gid,
                 sgid_index: sgid_index
-                    .ok_or(Error::Invalid("the device does not bear the address any more"))?,
+                    .ok_or(Error::address("the device does not bear the address any more", source))?,
                 flow_label: wants.path.flow_label,
                 hop_limit: wants.path.hop_limit,
                 traffic_class: wants.path.traffic_class,

@@ -10,7 +10,7 @@ use wire::Gid;
 use crate::address::{everywhere, normal, scope_of, with_scope};
 use crate::cm_agent::CmAgent;
 use crate::event::EventKind;
-use crate::id::{Id, NO_IPOIB, PathChoice, Progress, WRONG_STATE};
+use crate::id::{Id, NO_IPOIB, PathChoice, Progress};
 use crate::world::{Route, RouteQuery, World};
 use crate::{Errno, Error, Node};
 
@@ -29,11 +29,11 @@ impl<W: World> Node<W> {
             (inner.progress, inner.ib)
         };
         if !matches!(start, Progress::Idle | Progress::Bound) || ib.is_some() {
-            return Err(WRONG_STATE);
+            return Err(start.refuses());
         }
         let group = normal(dest.ip()).is_multicast();
         if dest.ip().is_unspecified() || (group && !id.is_datagram()) {
-            return Err(Error::Invalid("the destination is no unicast address"));
+            return Err(Error::address("the destination is no unicast address", dest.ip()));
         }
         let mut wanted = None;
         if let (Progress::Idle, Some(source)) = (start, source) {
@@ -60,7 +60,7 @@ impl<W: World> Node<W> {
         {
             let mut inner = id.lock();
             if !matches!(inner.progress, Progress::Idle | Progress::Bound) {
-                return Err(WRONG_STATE);
+                return Err(inner.progress.refuses());
             }
             let port = inner.source.map_or(ephemeral, |s| s.port());
             inner.source = Some(with_scope(route.source, port, route.interface));
@@ -108,7 +108,7 @@ impl<W: World> Node<W> {
     /// (rdma_join_multicast(3)).
     fn group_route(&self, source: IpAddr, dest: &SocketAddr) -> Result<Route, Error> {
         if source.is_ipv4() != dest.is_ipv4() {
-            return Err(Error::Invalid("the group is of another address family than the source"));
+            return Err(Error::address("the group is of another address family than the source", dest.ip()));
         }
         let device = self.device_bearing(source, scope_of(dest));
         let interface = device.ok_or(Error::System(Errno::EADDRNOTAVAIL))?.config.interface;
@@ -147,7 +147,7 @@ impl<W: World> Node<W> {
         {
             let mut inner = id.lock();
             if inner.progress != Progress::AddressResolved {
-                return Err(WRONG_STATE);
+                return Err(inner.progress.refuses());
             }
             inner.path = path;
             inner.progress = Progress::RouteResolved;
@@ -159,10 +159,15 @@ impl<W: World> Node<W> {
     /// `rdma_set_option`, RDMA_OPTION_IB_PATH: instead of resolving the route the program gives it; RouteResolved comes at once. EINVAL
     /// unless the address is resolved and the path leads from the one to the other.
     pub fn choose_path(&self, id: &Arc<Id>, ends: (Gid, Gid), path: PathChoice) -> Result<(), Error> {
-        if self.gids(id) != Some(ends) {
-            return Err(Error::Invalid("the path is between other addresses than the identifier's"));
+        let wrong = |gid: Gid| {
+            Err(Error::address("the path ends at another address than the identifier's", gid.ip()))
+        };
+        match self.gids(id) {
+            None => Err(Error::Invalid("a path is given before the address is resolved")),
+            Some((source, _)) if source != ends.0 => wrong(ends.0),
+            Some((_, dest)) if dest != ends.1 => wrong(ends.1),
+            Some(_) => self.take_route(id, Some(path)),
         }
-        self.take_route(id, Some(path))
     }
 
     /// The GIDs of both ends, where the identifier has them.
