@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use nic::Errno;
+
 /// How many forks lie between this process and the first one that used the crate, at least; a child's is never its parent's. Counted
 /// from the first [`watch`] on. A child made without the handlers of pthread_atfork(3), by `_Fork` or a bare clone(2), is not told from
 /// its parent.
@@ -50,7 +52,7 @@ impl Fd {
         let fd: OwnedFd = open()?.into();
         let raw = fd.as_raw_fd();
         let Some(word) = OPEN.get(raw as usize / 64) else {
-            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+            return Err(Errno::EMFILE.into());
         };
         word.fetch_or(1 << (raw % 64), Ordering::Relaxed);
         WORDS.fetch_max(raw as usize / 64 + 1, Ordering::Relaxed);

@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use nic::Errno;
+
 use crate::sys;
 
 /// The view while it is being made: what is mounted in it, oldest first.
@@ -170,7 +172,7 @@ fn private_above(dir: &Path) -> io::Result<()> {
             done => return done,
         }
     }
-    Err(io::Error::from_raw_os_error(libc::EINVAL))
+    Err(Errno::EINVAL.into())
 }
 
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {

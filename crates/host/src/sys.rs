@@ -135,8 +135,8 @@ pub(crate) fn try_in_child(attempt: impl FnOnce() -> io::Result<()>) -> io::Resu
     }
     match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
         (true, 0) => Ok(()),
-        (true, code) => Err(io::Error::from_raw_os_error(code)),
-        (false, _) => Err(io::Error::from_raw_os_error(libc::EIO)),
+        (true, code) => Err(Errno(code).into()),
+        (false, _) => Err(Errno::EIO.into()),
     }
 }
 

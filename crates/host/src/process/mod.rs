@@ -57,8 +57,8 @@ impl Instance {
     /// ENODEV in a forked child, EIO after a panic made the devices fatal ([`fail`]).
     pub fn check(&self) -> io::Result<()> {
         match () {
-            () if !self.is_ours() => Err(io::Error::from_raw_os_error(libc::ENODEV)),
-            () if self.fatal.load(Ordering::Acquire) => Err(io::Error::from_raw_os_error(libc::EIO)),
+            () if !self.is_ours() => Err(Errno::ENODEV.into()),
+            () if self.fatal.load(Ordering::Acquire) => Err(Errno::EIO.into()),
             () => Ok(()),
         }
     }
@@ -149,7 +149,7 @@ pub fn room(bytes: usize) -> io::Result<()> {
     unsafe {
         let found = std::hint::black_box(libc::malloc(bytes));
         if found.is_null() {
-            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+            return Err(Errno::ENOMEM.into());
         }
         libc::free(found);
     }
