@@ -12,7 +12,10 @@ use crate::instance;
 
 /// The default XRC domain of an identifier's device; ENODEV without a device.
 pub(crate) fn default_xrcd(id: *mut rdma_cm_id) -> Result<*mut ibv_xrcd, Errno> {
-    shared::default_xrcd(&CmId::checked(id)?.node.lock().device.clone().ok_or(Errno(libc::ENODEV))?)
+    let ours = CmId::checked(id)?;
+    // In a statement of its own: the identifier is not locked while the device is opened.
+    let device = ours.node.lock().device.clone().ok_or(Errno(libc::ENODEV))?;
+    shared::default_xrcd(&device)
 }
 
 /// The domain for an object of an identifier: the one given, else the identifier's, else its device's default. EINVAL for an
