@@ -30,8 +30,18 @@ pub(crate) fn check(rank: Rank) {
 
 #[cold]
 fn wrong(rank: Rank, held: u32, at: &Location<'_>) -> ! {
-    let held = Rank::ALL.iter().find(|other| **other as u32 == held);
+    let held = of_bit(held);
     panic!("{at} takes the lock {rank:?} while its thread holds {held:?}: see locks::Rank for the order");
+}
+
+#[cold]
+fn not_alone(held: u32, at: &Location<'_>) -> ! {
+    let held = of_bit(held);
+    panic!("{at} waits to be notified while its thread holds {held:?}, which nobody else can take meanwhile");
+}
+
+fn of_bit(bit: u32) -> Option<&'static Rank> {
+    Rank::ALL.iter().find(|rank| **rank as u32 == bit)
 }
 
 impl Held {
@@ -42,6 +52,16 @@ impl Held {
         let bit = (1 << rank as u32) & !held;
         HELD.set(held | bit);
         Held { bit }
+    }
+
+    /// Asserts that the thread holds no other lock.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn check_alone(&self) {
+        let others = HELD.get() & !self.bit;
+        if others != 0 && !std::thread::panicking() {
+            not_alone(others.trailing_zeros(), Location::caller());
+        }
     }
 }
 

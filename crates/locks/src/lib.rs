@@ -3,7 +3,7 @@
 //! A thread that holds a lock takes only locks of later ranks, and never two of one rank: not two queue pairs, not two completion
 //! queues. So no two threads can wait for each other. In builds with debug assertions each thread knows what it holds, and a lock
 //! that is taken out of order panics with both ranks and the place; so every test run checks the order. In release builds
-//! [`Mutex`] and [`RwLock`] are those of the standard library and a rank is nothing.
+//! [`Mutex`], [`RwLock`] and [`Condvar`] are those of the standard library and a rank is nothing.
 //!
 //! A lock of a thread that panicked is taken all the same: whoever catches the panic (the engine thread, the C functions) gives up the
 //! instance as a whole, and until then calls go on as far as they can.
@@ -12,9 +12,11 @@
 //! |---|---|
 //! | `rank` | the order |
 //! | `mutex`, `rwlock` | the two kinds of lock |
+//! | `condvar` | waiting until another thread changes what a mutex guards |
 //! | `held` | what a thread holds; debug assertions only |
 #![forbid(unsafe_code)]
 
+mod condvar;
 #[cfg(debug_assertions)]
 mod held;
 mod mutex;
@@ -23,6 +25,7 @@ mod rwlock;
 #[cfg(test)]
 mod tests;
 
+pub use condvar::Condvar;
 pub use mutex::{Mutex, MutexGuard};
 pub use rank::Rank;
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};

@@ -38,7 +38,7 @@ pub struct Mutex<T> {
 pub struct MutexGuard<'a, T> {
     inner: std::sync::MutexGuard<'a, T>,
     #[cfg(debug_assertions)]
-    _held: Held,
+    held: Held,
 }
 
 impl<T> Mutex<T> {
@@ -93,7 +93,29 @@ impl<T> Mutex<T> {
         MutexGuard {
             inner,
             #[cfg(debug_assertions)]
-            _held: Held::new(self.rank),
+            held: Held::new(self.rank),
+        }
+    }
+}
+
+impl<'a, T> MutexGuard<'a, T> {
+    /// Waits on `condvar`; see [`Condvar::wait`](crate::Condvar::wait).
+    #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn wait_on(self, condvar: &std::sync::Condvar) -> MutexGuard<'a, T> {
+        let MutexGuard {
+            inner,
+            #[cfg(debug_assertions)]
+            held,
+        } = self;
+        // The rank stays noted meanwhile: a thread that waits takes nothing.
+        #[cfg(debug_assertions)]
+        held.check_alone();
+        let inner = condvar.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        MutexGuard {
+            inner,
+            #[cfg(debug_assertions)]
+            held,
         }
     }
 }

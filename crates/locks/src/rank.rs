@@ -9,8 +9,8 @@ macro_rules! ranks {
         ///
         /// | group | why there |
         /// |---|---|
-        /// | the C functions | they look up what a program names, then call everything else |
-        /// | the process | whoever makes or ends the instance may need anything of it |
+        /// | the C functions | they look up what a program names, then call everything else. Those under which nothing is called come last |
+        /// | the process | whoever makes or ends the instance may need anything of it. It stands among the C functions' locks: opening a device makes it |
         /// | receiving | a packet is dispatched under the token of the socket that brought it, so that packets keep their order |
         /// | connections | the connection manager's outputs move queue pairs and push events; nothing of a queue pair calls it |
         /// | the adapter | what a queue pair needs while it is locked comes after it: receives, then completions, then events |
@@ -29,6 +29,9 @@ macro_rules! ranks {
 }
 
 ranks! {
+    /// The C functions: a connection manager's event is taken from its channel, and counted as handed out. Held while its identifier
+    /// is made or brought up to date, which may open a device.
+    HandingOutCmEvents,
     /// The C functions: the devices that the connection manager's functions have opened. Held while one is opened.
     OpenedDevices,
     /// The process: its one instance, held while that is made.
@@ -41,8 +44,23 @@ ranks! {
     Objects,
     /// The C functions: what such an object keeps alive.
     Kept,
-    /// The C functions: an event is taken and counted as handed out.
-    HandingOut,
+    /// The C functions: a completion event is taken from its channel, and counted as handed out. The channel is looked at meanwhile.
+    HandingOutCompletionEvents,
+    /// The C functions: an asynchronous event is taken from its context, and counted as handed out. Whoever destroys a completion queue
+    /// holds this and the one above.
+    HandingOutAsyncEvents,
+    /// The C functions: events about an object that the program has not acknowledged.
+    Unacked,
+    /// The C functions: rdma_cm identifiers by the addresses of their C objects. Also taken when the last share of one is dropped.
+    CmIds,
+    /// The C functions: what one of them keeps for its calls: its channel, parameters for requests, resolved addresses.
+    CmId,
+    /// The C functions: event channels by the addresses of their C objects.
+    EventChannels,
+    /// The C functions: what the handles of protection domains and device memory name.
+    Handles,
+    /// The C functions: which value of flow counters goes where.
+    CounterPoints,
 
     /// Receiving: a socket's receive token, held while what was read is dispatched.
     ReceiveToken,

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::{Mutex, Rank, RwLock};
+use crate::{Condvar, Mutex, Rank, RwLock};
 
 /// Whether taking a lock is refused.
 fn refused<T>(take: impl FnOnce() -> T) -> bool {
@@ -88,4 +88,36 @@ fn each_thread_has_its_own() {
         scope.spawn(|| *qp.lock() += 1);
     });
     assert_eq!(*qp.try_lock().expect("nobody holds it"), 1);
+}
+
+#[test]
+fn whoever_waits_to_be_notified_gives_the_mutex_back_and_takes_it_again() {
+    let (count, changed) = (Mutex::new(Rank::Unacked, 0), Condvar::default());
+    let earlier = Mutex::new(Rank::Instance, ());
+    std::thread::scope(|scope| {
+        let mut held = count.lock();
+        // It gets the mutex only where the thread that waits has given it back.
+        scope.spawn(|| {
+            *count.lock() += 1;
+            changed.notify_all();
+        });
+        while *held == 0 {
+            held = changed.wait(held);
+        }
+        assert_eq!(*held, 1);
+        assert!(count.try_lock().is_none());
+        assert_eq!(refused(|| earlier.lock()), cfg!(debug_assertions));
+        drop(held);
+        assert!(!refused(|| earlier.lock()));
+    });
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn nobody_waits_to_be_notified_with_another_lock_held() {
+    let (count, changed) = (Mutex::new(Rank::Unacked, 0), Condvar::default());
+    let earlier = Mutex::new(Rank::Instance, ());
+    let _earlier = earlier.lock();
+    assert!(refused(|| changed.wait(count.lock())));
+    assert!(count.try_lock().is_some());
 }
