@@ -26,16 +26,16 @@ use crate::fork;
 /// there, because the threads that may be changing it do not exist.
 ///
 /// ```
-/// use std::sync::Mutex;
-///
 /// use host::per_process::PerProcess;
+/// use locks::{Mutex, Rank};
 ///
-/// static NAMES: PerProcess<Mutex<Vec<String>>> = PerProcess::new();
-/// NAMES.get().lock().unwrap().push("rxe_lo".to_owned());
+/// static NAMES: PerProcess<Mutex<Vec<String>>> = PerProcess::new(|| Mutex::new(Rank::DeviceList, Vec::new()));
+/// NAMES.get().lock().push("rxe_lo".to_owned());
 /// ```
 #[derive(Debug)]
 pub struct PerProcess<T> {
     current: AtomicPtr<Made<T>>,
+    make: fn() -> T,
 }
 
 #[derive(Debug)]
@@ -45,16 +45,11 @@ struct Made<T> {
     value: T,
 }
 
-impl<T: Default + Send + Sync> Default for PerProcess<T> {
-    fn default() -> PerProcess<T> {
-        PerProcess::new()
-    }
-}
-
-impl<T: Default + Send + Sync> PerProcess<T> {
-    /// Nothing is made yet.
-    pub const fn new() -> PerProcess<T> {
-        PerProcess { current: AtomicPtr::new(null_mut()) }
+impl<T: Send + Sync> PerProcess<T> {
+    /// Nothing is made yet. `make` makes the value of a process; where several threads ask first, each may call it, and one value is
+    /// kept.
+    pub const fn new(make: fn() -> T) -> PerProcess<T> {
+        PerProcess { current: AtomicPtr::new(null_mut()), make }
     }
 
     /// The value of this process. Costs two loads where it is made: calls of a program ask for it often.
@@ -71,7 +66,7 @@ impl<T: Default + Send + Sync> PerProcess<T> {
             // Without the handlers a child would not be told from its parent.
             fork::watch();
             generation = fork::generation();
-            let made = Box::into_raw(Box::new(Made { generation, value: T::default() }));
+            let made = Box::into_raw(Box::new(Made { generation, value: (self.make)() }));
             match self.current.compare_exchange(seen, made, Ordering::AcqRel, Ordering::Acquire) {
                 // SAFETY: as above.
                 Ok(_) => return unsafe { &(*made).value },
@@ -132,22 +127,20 @@ impl<T: Send + Sync> Kept<T> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::disallowed_types)] // a lock of the test's own has no rank
-
-    use std::sync::Mutex;
+    use locks::{Mutex, Rank};
 
     use super::*;
 
     #[test]
     fn a_child_begins_with_a_value_of_its_own_whoever_held_its_parents() {
-        static VALUE: PerProcess<Mutex<u32>> = PerProcess::new();
-        let mut held = VALUE.get().lock().unwrap();
+        static VALUE: PerProcess<Mutex<u32>> = PerProcess::new(|| Mutex::new(Rank::DeviceList, 0));
+        let mut held = VALUE.get().lock();
         *held = 7;
         // SAFETY: the child touches nothing but the value, and ends.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
         if pid == 0 {
-            let fresh = VALUE.get().try_lock().is_ok_and(|v| *v == 0);
+            let fresh = VALUE.get().try_lock().is_some_and(|v| *v == 0);
             // SAFETY: ends the child.
             unsafe { libc::_exit(i32::from(!fresh)) };
         }
@@ -156,6 +149,6 @@ mod tests {
         assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
         assert_eq!(status, 0);
         drop(held);
-        assert_eq!(*VALUE.get().lock().unwrap(), 7);
+        assert_eq!(*VALUE.get().lock(), 7);
     }
 }

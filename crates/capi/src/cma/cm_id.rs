@@ -11,11 +11,12 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use abi::cma::{rdma_cm_id, rdma_event_channel};
 use abi::sa::ibv_sa_path_rec;
 use abi::verbs::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_qp_type};
+use locks::{Mutex, MutexGuard, Rank};
 use node::id::Progress;
 use node::{IbService, Id};
 use wire::Gid;
@@ -80,10 +81,11 @@ enum Entry {
 }
 
 /// The identifiers there are, by the address of their C structure.
-static IDS: PerProcess<Mutex<BTreeMap<usize, Entry>>> = PerProcess::new();
+static IDS: PerProcess<Mutex<BTreeMap<usize, Entry>>> =
+    PerProcess::new(|| Mutex::new(Rank::CmIds, BTreeMap::new()));
 
 fn ids() -> MutexGuard<'static, BTreeMap<usize, Entry>> {
-    IDS.get().lock().unwrap_or_else(PoisonError::into_inner)
+    IDS.get().lock()
 }
 
 fn alive(at: usize) -> Option<Arc<CmId>> {
@@ -140,7 +142,7 @@ impl CmId {
 
     /// Where its events are handed out.
     pub fn channel(&self) -> Arc<Channel> {
-        self.channel.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.channel.lock().clone()
     }
 
     /// Whether calls wait for their event.
@@ -159,7 +161,7 @@ impl CmId {
         c: *mut rdma_event_channel,
         synchronous: bool,
     ) -> (*mut rdma_event_channel, bool) {
-        *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = channel;
+        *self.channel.lock() = channel;
         let was = self.synchronous.swap(synchronous, Ordering::AcqRel);
         // SAFETY: the C structure lives as long as this, and the program looks at it after the call.
         (std::mem::replace(unsafe { &mut (*self.c()).channel }, c), was)
@@ -167,12 +169,12 @@ impl CmId {
 
     /// What a passive endpoint keeps for its requests.
     pub fn saved(&self) -> MutexGuard<'_, Option<Saved>> {
-        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+        self.saved.lock()
     }
 
     /// What became of rdma_resolve_addrinfo.
     pub fn resolution(&self) -> MutexGuard<'_, Resolution> {
-        self.addrinfo.lock().unwrap_or_else(PoisonError::into_inner)
+        self.addrinfo.lock()
     }
 
     /// Makes an identifier whose events go to `channel`, and enters it into the table.
@@ -197,12 +199,12 @@ impl CmId {
             node: node.clone(),
             instance,
             unacked: Unacked::default(),
-            channel: Mutex::new(channel.1),
+            channel: Mutex::new(Rank::CmId, channel.1),
             synchronous: AtomicBool::new(synchronous),
-            saved: Mutex::default(),
+            saved: Mutex::new(Rank::CmId, None),
             owns_cqs: AtomicBool::new(false),
-            connect_data: Mutex::default(),
-            addrinfo: Mutex::default(),
+            connect_data: Mutex::new(Rank::CmId, Vec::new()),
+            addrinfo: Mutex::new(Rank::CmId, Resolution::default()),
         });
         let at = Arc::as_ptr(&id).expose_provenance();
         ids().insert(at, Entry::Alive(id.clone()));

@@ -1,7 +1,7 @@
 //! From an address to a connection and its end (rdma_resolve_addr(3), rdma_listen(3), rdma_connect(3), rdma_accept(3), ...).
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use abi::cma::{self, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param};
@@ -157,7 +157,7 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
             parameters_for(id, param)?
         };
         let (param, data) = given.unwrap_or((DEFAULT_PARAMETERS, &[]));
-        let data = [&ours.connect_data.lock().unwrap_or_else(PoisonError::into_inner)[..], data].concat();
+        let data = [&ours.connect_data.lock()[..], data].concat();
         ours.instance.node().connect(&ours.node, &param, &data)?;
         Ok(0)
     });

@@ -1,7 +1,6 @@
 //! Endpoints (rdma_create_ep(3)): identifiers made from the addresses of rdma_getaddrinfo(3).
 
 use std::ffi::c_int;
-use std::sync::PoisonError;
 
 use abi::cma::{self, rdma_addrinfo, rdma_cm_id};
 use abi::verbs::{ibv_pd, ibv_qp_init_attr};
@@ -89,7 +88,7 @@ unsafe extern "C-unwind" fn active(
                     return Err(Errno(libc::EINVAL));
                 }
                 let ours = CmId::checked(id)?;
-                *ours.connect_data.lock().unwrap_or_else(PoisonError::into_inner) = data.to_vec();
+                *ours.connect_data.lock() = data.to_vec();
             }
             if !attr.is_null() {
                 (*attr).qp_type = (*res).ai_qp_type as u32;

@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abi::cma::rdma_event_channel;
+use locks::{Mutex, MutexGuard, Rank};
 use node::EventChannel;
 
 use crate::eventfd::Counter;
@@ -31,10 +32,11 @@ thread_local! {
 
 /// The channels there are, by the address of their C structure. Programs end (`rping` does) with one thread waiting in
 /// `rdma_get_cm_event` while another destroys the channel: what that thread does next must not touch what is gone.
-static CHANNELS: PerProcess<Mutex<BTreeMap<usize, Arc<Channel>>>> = PerProcess::new();
+static CHANNELS: PerProcess<Mutex<BTreeMap<usize, Arc<Channel>>>> =
+    PerProcess::new(|| Mutex::new(Rank::EventChannels, BTreeMap::new()));
 
 fn channels() -> MutexGuard<'static, BTreeMap<usize, Arc<Channel>>> {
-    CHANNELS.get().lock().unwrap_or_else(PoisonError::into_inner)
+    CHANNELS.get().lock()
 }
 
 /// The channel behind a C structure. EBADF where it was destroyed, or never one of this process.
@@ -48,7 +50,7 @@ pub(crate) fn create(instance: &Arc<Instance>) -> Result<(*mut rdma_event_channe
     let c = Box::into_raw(Box::new(rdma_event_channel { fd: fd.fd() }));
     let channel = Arc::new(Channel {
         node: EventChannel::new(Box::new(fd.clone())),
-        handing_out: HandingOut::default(),
+        handing_out: HandingOut::new(Rank::HandingOutCmEvents),
         instance: instance.clone(),
         fd,
         destroyed_blocking: Arc::default(),

@@ -1,11 +1,12 @@
 //! What the identifiers of a device share: its context, a protection domain and an XRC domain.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use abi::verbs::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr,
 };
+use locks::{Mutex, Rank};
 
 use crate::ffi_guard::Errno;
 use crate::per_process::PerProcess;
@@ -21,12 +22,13 @@ struct Opened {
     xrcd: Option<usize>,
 }
 
-static OPENED: PerProcess<Mutex<BTreeMap<usize, Opened>>> = PerProcess::new();
+static OPENED: PerProcess<Mutex<BTreeMap<usize, Opened>>> =
+    PerProcess::new(|| Mutex::new(Rank::OpenedDevices, BTreeMap::new()));
 
 /// The shared context of a device.
 pub(crate) fn context_of(nic: &Arc<nic::Device>) -> Result<*mut ibv_context, Errno> {
     let key = Arc::as_ptr(nic) as usize;
-    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opened = OPENED.get().lock();
     if let Some(o) = opened.get(&key) {
         return Ok(std::ptr::with_exposed_provenance_mut(o.context));
     }
@@ -44,7 +46,7 @@ pub(crate) fn context_of(nic: &Arc<nic::Device>) -> Result<*mut ibv_context, Err
 /// The default protection domain of a device.
 pub(crate) fn default_pd(nic: &Arc<nic::Device>) -> Result<*mut ibv_pd, Errno> {
     let context = context_of(nic)?;
-    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opened = OPENED.get().lock();
     let entry = opened.get_mut(&(Arc::as_ptr(nic) as usize)).ok_or(Errno(libc::ENODEV))?;
     if let Some(pd) = entry.pd {
         return Ok(std::ptr::with_exposed_provenance_mut(pd));
@@ -61,7 +63,7 @@ pub(crate) fn default_pd(nic: &Arc<nic::Device>) -> Result<*mut ibv_pd, Errno> {
 /// The default XRC domain of a device.
 pub(crate) fn default_xrcd(nic: &Arc<nic::Device>) -> Result<*mut ibv_xrcd, Errno> {
     let context = context_of(nic)?;
-    let mut opened = OPENED.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opened = OPENED.get().lock();
     let entry = opened.get_mut(&(Arc::as_ptr(nic) as usize)).ok_or(Errno(libc::ENODEV))?;
     if let Some(xrcd) = entry.xrcd {
         return Ok(std::ptr::with_exposed_provenance_mut(xrcd));

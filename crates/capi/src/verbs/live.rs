@@ -3,7 +3,8 @@
 //! follows such a pointer asks here, and holds the table until it has done with the object.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use locks::{Mutex, MutexGuard, Rank};
 
 use crate::per_process::PerProcess;
 
@@ -12,7 +13,7 @@ pub(crate) struct Live(PerProcess<Mutex<BTreeSet<usize>>>);
 
 impl Live {
     pub const fn new() -> Live {
-        Live(PerProcess::new())
+        Live(PerProcess::new(|| Mutex::new(Rank::Objects, BTreeSet::new())))
     }
 
     /// An object is made.
@@ -43,6 +44,6 @@ impl Live {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<usize>> {
-        self.0.get().lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.get().lock()
     }
 }

@@ -98,15 +98,8 @@ impl Instance {
 
 /// A forked child makes its own, even where it was forked while another thread was making its parent's. The child must not drop the
 /// parent's: the parent still uses it.
-static CURRENT: PerProcess<Current> = PerProcess::new();
-
-struct Current(Mutex<Option<Arc<Instance>>>);
-
-impl Default for Current {
-    fn default() -> Current {
-        Current(Mutex::new(Rank::Instance, None))
-    }
-}
+static CURRENT: PerProcess<Mutex<Option<Arc<Instance>>>> =
+    PerProcess::new(|| Mutex::new(Rank::Instance, None));
 
 /// The instance of this process, made if there is none. It lives until the process ends.
 ///
@@ -114,7 +107,7 @@ impl Default for Current {
 ///
 /// ENOMEM where the heap has no room for it; those of [`Host::start`].
 pub fn get() -> io::Result<Arc<Instance>> {
-    let mut current = CURRENT.get().0.lock();
+    let mut current = CURRENT.get().lock();
     if let Some(instance) = &*current {
         return Ok(instance.clone());
     }
@@ -125,7 +118,7 @@ pub fn get() -> io::Result<Arc<Instance>> {
 
 /// The instance of this process, if there is one and nobody is making another right now.
 pub fn try_get() -> Option<Arc<Instance>> {
-    CURRENT.get().0.try_lock()?.clone()
+    CURRENT.get().try_lock()?.clone()
 }
 
 /// A panic was caught in a call or on the engine thread: what it left half changed is not to be trusted. The instance, if there is one,
@@ -133,7 +126,7 @@ pub fn try_get() -> Option<Arc<Instance>> {
 /// calls do nothing. Call it with no lock of the instance held. A panic in here is caught as well.
 pub fn fail() {
     let _ = catch_unwind(|| {
-        let current = CURRENT.get().0.lock().clone();
+        let current = CURRENT.get().lock().clone();
         current.iter().for_each(|instance| instance.fail());
     });
 }

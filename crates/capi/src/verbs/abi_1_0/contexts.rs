@@ -1,18 +1,19 @@
 //! Which contexts are of 1.0.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use abi::verbs::ibv_context;
+use locks::{Mutex, MutexGuard, Rank};
 
 use crate::per_process::PerProcess;
 use crate::verbs::abi_1_0::layout::Context;
 
 /// The old contexts there are, by address: `ibv_create_comp_channel` has one version for both kinds.
-static CONTEXTS: PerProcess<Mutex<BTreeSet<usize>>> = PerProcess::new();
+static CONTEXTS: PerProcess<Mutex<BTreeSet<usize>>> =
+    PerProcess::new(|| Mutex::new(Rank::Objects, BTreeSet::new()));
 
 pub(super) fn contexts() -> MutexGuard<'static, BTreeSet<usize>> {
-    CONTEXTS.get().lock().unwrap_or_else(PoisonError::into_inner)
+    CONTEXTS.get().lock()
 }
 
 /// The new context of an old one; any other as it is.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use abi::verbs::{ibv_comp_channel, ibv_context};
+use locks::Rank;
 
 use crate::eventfd::Counter;
 use crate::ffi_guard::{self, Errno};
@@ -59,7 +60,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
         let c = ibv_comp_channel { context, fd: fd.fd(), refcnt: 0 };
         let nic = nic::Channel::new(Box::new(fd.clone()));
         let users = AtomicI32::new(0);
-        let handing_out = HandingOut::default();
+        let handing_out = HandingOut::new(Rank::HandingOutCompletionEvents);
         let channel = Channel { c: c.into(), nic, users, handing_out, _context: shared, _fd: fd };
         let channel = Box::into_raw(Box::new(channel)).cast();
         CHANNELS.enter(channel);

@@ -3,10 +3,11 @@
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use abi::verbs::{ibv_context, verbs_context};
+use locks::{Mutex, Rank};
 use nic::device::async_events::AsyncEventQueue;
 
 use crate::eventfd::Counter;
@@ -52,9 +53,9 @@ impl Context {
             nic,
             instance,
             events,
-            handing_out: HandingOut::default(),
+            handing_out: HandingOut::new(Rank::HandingOutAsyncEvents),
             _fd: fd,
-            command: Mutex::new(command),
+            command: Mutex::new(Rank::Kept, command),
             closed: AtomicBool::new(false),
         };
         let whole = Arc::into_raw(Arc::new(context)).cast_mut().cast::<ibv_context>();

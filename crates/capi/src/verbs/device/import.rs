@@ -3,7 +3,6 @@
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::PoisonError;
 
 use abi::verbs::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 
@@ -29,7 +28,7 @@ pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
         // SAFETY: a context just made, that nobody else knows.
         unsafe {
             (*context).cmd_fd = fd.as_raw_fd();
-            *Context::of(context).command.lock().unwrap_or_else(PoisonError::into_inner) = fd;
+            *Context::of(context).command.lock() = fd;
         }
         Ok(context)
     })

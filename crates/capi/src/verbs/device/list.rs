@@ -2,9 +2,10 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use abi::verbs::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
+use locks::{Mutex, Rank};
 use nic::Transport;
 
 use crate::ffi_guard::{self, Errno};
@@ -31,12 +32,12 @@ impl Device {
 }
 
 /// The devices of the instance, made once. A parent's stay: a forked child may still hold pointers to them.
-static LIST: PerProcess<Mutex<Option<Vec<usize>>>> = PerProcess::new();
+static LIST: PerProcess<Mutex<Option<Vec<usize>>>> = PerProcess::new(|| Mutex::new(Rank::DeviceList, None));
 
 /// All devices of this process.
 pub(crate) fn all() -> Result<Vec<*mut ibv_device>, Errno> {
     let instance = instance::get()?;
-    let mut list = LIST.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut list = LIST.get().lock();
     let devices = list.get_or_insert_with(|| {
         let devices = instance.node().devices().into_iter().enumerate();
         devices.map(|(i, d)| make(&instance, i, d)).collect()

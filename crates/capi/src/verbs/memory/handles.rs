@@ -2,8 +2,9 @@
 //! process that has the objects: there is no kernel between processes that would hold them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use locks::{Mutex, Rank};
 use nic::memory::dm::DeviceMemory;
 
 use crate::ffi_guard::Errno;
@@ -12,11 +13,15 @@ use crate::per_process::PerProcess;
 /// What handles name: device and number.
 type Known<T> = PerProcess<Mutex<BTreeMap<(usize, u32), Weak<T>>>>;
 
-static DOMAINS: Known<nic::Pd> = PerProcess::new();
-static DEVICE_MEMORY: Known<DeviceMemory> = PerProcess::new();
+static DOMAINS: Known<nic::Pd> = PerProcess::new(nothing_known);
+static DEVICE_MEMORY: Known<DeviceMemory> = PerProcess::new(nothing_known);
+
+fn nothing_known<T>() -> Mutex<BTreeMap<(usize, u32), Weak<T>>> {
+    Mutex::new(Rank::Handles, BTreeMap::new())
+}
 
 fn remember<T: Send + Sync>(known: &Known<T>, device: &Arc<nic::Adapter>, handle: u32, object: &Arc<T>) {
-    let mut known = known.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = known.get().lock();
     // What is gone is swept out each time the number has doubled: a step for each object made, not one for each known.
     if known.len().is_power_of_two() {
         known.retain(|_, object| object.strong_count() > 0);
@@ -29,7 +34,7 @@ fn recall<T: Send + Sync>(
     device: &Arc<nic::Adapter>,
     handle: u32,
 ) -> Result<Arc<T>, Errno> {
-    let known = known.get().lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get().lock();
     known.get(&(Arc::as_ptr(device) as usize, handle)).and_then(Weak::upgrade).ok_or(Errno(libc::ENOENT))
 }
 

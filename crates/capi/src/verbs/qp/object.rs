@@ -2,10 +2,11 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use abi::verbs::{ibv_context, ibv_qp, ibv_qp_ex, ibv_rwq_ind_table, ibv_xrcd};
+use locks::{Mutex, Rank};
 
 use crate::instance::Instance;
 use crate::verbs::device::context::Context;
@@ -57,7 +58,7 @@ pub(crate) fn exists(qp: *mut ibv_qp) -> bool {
 pub(crate) fn keep(qp: *mut ibv_qp, what: Arc<dyn Send + Sync>) {
     QPS.with(qp, |qp| {
         // SAFETY: as in `find`.
-        unsafe { Qp::of(qp) }.kept.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        unsafe { Qp::of(qp) }.kept.lock().push(what);
     });
 }
 
@@ -108,7 +109,7 @@ impl Qp {
             async_events: Unacked::default(),
             over,
             instance: context.instance.clone(),
-            kept: Mutex::default(),
+            kept: Mutex::new(Rank::Kept, Vec::new()),
             context,
         }));
         QPS.enter(qp);

@@ -2,13 +2,14 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use abi::verbs::{
     self as v, ibv_context, ibv_cq, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
     ibv_srq_init_attr_ex, ibv_xrcd,
 };
+use locks::{Mutex, Rank};
 use nic::{SrqAttr, limits};
 use transport::op::RecvWr;
 
@@ -48,7 +49,7 @@ pub(crate) fn exists(srq: *mut ibv_srq) -> bool {
 pub(crate) fn keep(srq: *mut ibv_srq, what: Arc<dyn Send + Sync>) {
     SRQS.with(srq, |srq| {
         // SAFETY: it is in the table, and stays while it is looked at.
-        unsafe { Srq::of(srq) }.kept.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+        unsafe { Srq::of(srq) }.kept.lock().push(what);
     });
 }
 
@@ -169,7 +170,7 @@ unsafe fn create_with(
         users: AtomicU32::new(0),
         kind,
         instance: ours.instance.clone(),
-        kept: Mutex::default(),
+        kept: Mutex::new(Rank::Kept, Vec::new()),
     }));
     SRQS.enter(srq);
     nic.cookie.store(srq.expose_provenance() as u64, Ordering::Release);

@@ -2,13 +2,14 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abi::verbs::{
     IBV_COUNTER_BYTES, IBV_COUNTER_PACKETS, IBV_READ_COUNTERS_ATTR_PREFER_CACHED, ibv_context,
     ibv_counter_attach_attr, ibv_counters, ibv_counters_init_attr, ibv_flow,
 };
+use locks::{Mutex, Rank};
 use nic::steering::flow::FlowCounter;
 
 use crate::ffi_guard::{self, Errno};
@@ -42,10 +43,6 @@ impl Counters {
     fn is_bound(&self) -> bool {
         self.instance.is_ours() && Arc::strong_count(&self.nic) > 1
     }
-
-    fn points(&self) -> MutexGuard<'_, Vec<(u32, u32)>> {
-        self.points.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The counter for a rule that names these counters.
@@ -72,7 +69,7 @@ pub(crate) unsafe extern "C" fn create_counters(
         let counters = Counters {
             c: ibv_counters { context }.into(),
             nic: Arc::default(),
-            points: Mutex::default(),
+            points: Mutex::new(Rank::CounterPoints, Vec::new()),
             instance: ours.instance.clone(),
             // SAFETY: as above.
             _context: unsafe { Context::share(context) },
@@ -115,7 +112,7 @@ pub(crate) unsafe extern "C" fn attach_counters_point_flow(
         if ours.is_bound() {
             return Err(Errno(libc::EBUSY));
         }
-        let mut points = ours.points();
+        let mut points = ours.points.lock();
         if points.len() >= MAX_INDEX as usize {
             return Err(Errno(libc::ENOMEM));
         }
@@ -135,7 +132,7 @@ pub(crate) unsafe extern "C" fn read_counters(
     ffi_guard::or_errno(|| {
         // SAFETY: counters of ours, by the man page's contract.
         let ours = unsafe { Counters::of(counters) };
-        let points = ours.points();
+        let points = ours.points.lock();
         if flags & !IBV_READ_COUNTERS_ATTR_PREFER_CACHED != 0 || points.iter().any(|(_, index)| *index >= n) {
             return Err(Errno(libc::EINVAL));
         }
