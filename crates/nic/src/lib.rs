@@ -81,7 +81,7 @@ pub use memory::{Access, Advice, Mr, Mw, WindowType};
 pub use qp::ah::{Ah, Datagram};
 pub use qp::attr::{AddressVector, QpAttr, QpState, QpType, mask};
 pub use qp::post::{Request, Sender};
-pub use qp::xrcd::{Inode, Xrcd};
+pub use qp::xrc::domain::{Inode, Xrcd};
 pub use qp::{Qp, QpCap, QpInit};
 pub use srq::tag_matching::{TagOp, TagWr};
 pub use srq::{Srq, SrqAttr};

@@ -29,7 +29,7 @@ use crate::memory::pd::Pd;
 use crate::qp::Qp;
 use crate::qp::delayed_ack::DelayedAcks;
 use crate::qp::turns::Turns;
-use crate::qp::xrcd::{Domains, Inode, Xrcd};
+use crate::qp::xrc::domain::{Domains, Inode, Xrcd};
 use crate::steering::flow::{FlowId, Flows};
 use crate::steering::multicast::Groups;
 

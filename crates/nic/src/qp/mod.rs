@@ -13,7 +13,7 @@
 //! | `carrier`, `source_port`, `flow_priming` | what messages travel on |
 //! | `ud`, [`ah`], `multicast` | datagrams: without a peer, to address handles, to groups |
 //! | [`raw_packet`] | whole Ethernet frames, and the rules that steer them |
-//! | `xrc`, [`xrcd`] | XRC targets; XRC domains |
+//! | [`xrc`] | XRC: targets, and the domains that they share |
 //! | `flush`, `rendezvous` | work beside the engine: FLUSH to persistence, the READ of a tag that matched |
 //! | `scratch` | what a thread builds packets and frames in |
 
@@ -37,8 +37,7 @@ mod settle;
 pub(crate) mod source_port;
 pub(crate) mod turns;
 pub(crate) mod ud;
-mod xrc;
-pub mod xrcd;
+pub mod xrc;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -59,7 +58,7 @@ use crate::memory::pd::Pd;
 use crate::qp::attr::{QpAttr, QpState, QpType};
 use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;
-use crate::qp::xrcd::Xrcd;
+use crate::qp::xrc::domain::Xrcd;
 use crate::srq::Srq;
 use crate::srq::tag_matching::Rendezvous;
 use crate::steering::rss::Spread;

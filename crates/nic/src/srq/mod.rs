@@ -16,7 +16,7 @@ use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKin
 use crate::error::{Error, PostError, in_range};
 use crate::limits;
 use crate::memory::pd::Pd;
-use crate::qp::xrcd::Xrcd;
+use crate::qp::xrc::domain::Xrcd;
 use crate::srq::tag_matching::TagMatching;
 
 /// Sizes and limit of a shared receive queue (`struct ibv_srq_attr`).

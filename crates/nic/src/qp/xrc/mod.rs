@@ -1,8 +1,10 @@
-//! Extended reliable connections (IBA annex A14): targets, and what they take from their domains.
+//! Extended reliable connections (IBA annex A14): targets, and what they take from their domains ([`domain`]).
 //!
 //! A target has neither protection domain nor completion queue of its own. Each request names a shared receive queue of the
 //! target's domain: the memory is that of the queue's protection domain, and completions go to the queue's CQ.
 //! That it has taken its last receive is no event of it: that is told of queue pairs with a shared receive queue of their own.
+
+pub mod domain;
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use crate::device::async_events::AsyncEventQueue;
 use crate::error::Error;
 use crate::qp::attr::QpType;
 use crate::qp::engine_context::EngineContext;
-use crate::qp::xrcd::Xrcd;
+use crate::qp::xrc::domain::Xrcd;
 use crate::qp::{Qp, QpCap, QpInit};
 
 impl Qp {
