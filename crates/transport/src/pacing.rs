@@ -11,7 +11,7 @@ use crate::op::{Completed, Completion, LocalOp, SendOp, SendWr, Status};
 
 /// The state of a queue pair without acknowledgements (IBA 1.4 figure 124), as far as the engine knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum UnreliableState {
     /// Neither side works; receives may be posted.
     Init,
     /// It receives.
@@ -26,26 +26,29 @@ pub enum State {
     Error,
 }
 
-impl State {
+impl UnreliableState {
     /// RTS to SQD. Nothing in other states.
     pub fn drain(&mut self) {
-        if *self == State::Rts {
-            *self = State::Sqd;
+        if *self == UnreliableState::Rts {
+            *self = UnreliableState::Sqd;
         }
     }
     /// SQD or SQE back to RTS. Nothing in other states.
     pub fn resume(&mut self) {
-        if matches!(self, State::Sqd | State::Sqe) {
-            *self = State::Rts;
+        if matches!(self, UnreliableState::Sqd | UnreliableState::Sqe) {
+            *self = UnreliableState::Rts;
         }
     }
     /// Whether packets are taken.
     pub fn receives(self) -> bool {
-        matches!(self, State::Rtr | State::Rts | State::Sqd | State::Sqe)
+        matches!(
+            self,
+            UnreliableState::Rtr | UnreliableState::Rts | UnreliableState::Sqd | UnreliableState::Sqe
+        )
     }
     /// Whether requests are flushed as they are posted.
     pub fn flushes(self) -> bool {
-        matches!(self, State::Sqe | State::Error)
+        matches!(self, UnreliableState::Sqe | UnreliableState::Error)
     }
 }
 

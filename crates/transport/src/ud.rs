@@ -16,7 +16,7 @@ use wire::{Pkey, Psn, Qkey, Qpn};
 use crate::batch::{TxBatch, packet_len};
 use crate::execute::{Datagram, Ends, Inbound, Refusal};
 use crate::op::{Context, NetworkHeader, QpEvent, SendOp, SendWr, Side, Status};
-pub use crate::pacing::{Pace, State};
+pub use crate::pacing::{Pace, UnreliableState};
 use crate::pacing::{Pacer, Takes, sent};
 
 /// With this bit a work request asks for the queue pair's own Q_Key in place of its own (IBA 1.4 §9.8.3).
@@ -49,7 +49,7 @@ pub enum Taken {
 /// One UD queue pair; `A` is an address.
 #[derive(Debug)]
 pub struct Ud<A> {
-    state: State,
+    state: UnreliableState,
     qpn: Qpn,
     pkey: Pkey,
     qkey: Qkey,
@@ -66,7 +66,7 @@ impl<A: Copy + PartialEq> Ud<A> {
     /// A queue pair in state Init that sends at the port's pace.
     pub fn new(qpn: Qpn, pkey: Pkey, pace: Arc<Pace>) -> Ud<A> {
         Ud {
-            state: State::Init,
+            state: UnreliableState::Init,
             qpn,
             pkey,
             qkey: Qkey::default(),
@@ -78,7 +78,7 @@ impl<A: Copy + PartialEq> Ud<A> {
         }
     }
     /// Current state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> UnreliableState {
         self.state
     }
     /// Sets the Q_Key that datagrams must bear.
@@ -88,17 +88,17 @@ impl<A: Copy + PartialEq> Ud<A> {
     /// Init to RTR; messages sent will have at most `mtu` bytes, 256 to 4096.
     pub fn ready_to_receive(&mut self, mtu: usize) {
         self.mtu = mtu;
-        self.state = State::Rtr;
+        self.state = UnreliableState::Rtr;
     }
     /// RTR to RTS; `sq_psn` is the first PSN sent.
     pub fn ready_to_send(&mut self, sq_psn: Psn) {
         self.psn = sq_psn;
-        self.state = State::Rts;
+        self.state = UnreliableState::Rts;
     }
     /// RTS to SQD: nothing is sent any more, nor waited for. Nothing in other states.
     pub fn drain(&mut self) {
         self.state.drain();
-        if self.state == State::Sqd {
+        if self.state == UnreliableState::Sqd {
             self.pacer.rest();
         }
     }
@@ -113,7 +113,7 @@ impl<A: Copy + PartialEq> Ud<A> {
     /// To the error state: everything outstanding on the send queue completes with `WrFlush`, in order. Posted receives
     /// are the adapter's to flush.
     pub fn fail(&mut self, cx: &mut impl Context) {
-        self.state = State::Error;
+        self.state = UnreliableState::Error;
         self.flush(cx);
         self.inbound.flush_receive(Ends { local: self.qpn, ..Ends::default() }, cx);
     }
@@ -171,7 +171,7 @@ impl<A: Copy + PartialEq> Ud<A> {
     /// Writes as many packets to one address as there are to send, as the pace allows and as fit, and returns the
     /// address; call again with an emptied batch until there is none.
     pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) -> Option<A> {
-        if self.state != State::Rts {
+        if self.state != UnreliableState::Rts {
             return None;
         }
         let mut address = None;
@@ -238,7 +238,7 @@ impl<A: Copy + PartialEq> Ud<A> {
     }
 
     fn fail_oldest(&mut self, status: Status, cx: &mut impl Context) {
-        self.state = State::Sqe;
+        self.state = UnreliableState::Sqe;
         if let Some((wr, _)) = self.queue.pop_front() {
             cx.complete(Side::Send, sent(&wr, status, self.qpn));
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use support::*;
 use transport::op::{AtomicOp, Completed, Data, QpEvent, RecvWr, SendOp, SendWr, Side, Status};
-use transport::uc::{RtrAttr, State, Uc};
+use transport::uc::{RtrAttr, Uc, UnreliableState};
 use transport::{Sge, TxBatch};
 use wire::roce::{Packet, SendTail, Service};
 use wire::{Mtu, Pkey, Psn, Qpn, Rkey};
@@ -118,7 +118,7 @@ fn a_gap_abandons_the_message_and_its_receive_serves_the_next() {
     }
     assert_eq!(b.completed(), [(7, Status::Success, 500)]);
     assert_eq!(b.cx.memory.bytes(1)[..500], a.cx.memory.bytes(0)[100..600]);
-    assert_eq!(b.uc.state(), State::Rts);
+    assert_eq!(b.uc.state(), UnreliableState::Rts);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_refused_write_is_dropped_in_silence() {
     a.fill().iter().for_each(|p| b.hear(p));
     assert_eq!(b.completed(), []);
     assert_eq!(b.cx.events, []);
-    assert_eq!(b.uc.state(), State::Rts);
+    assert_eq!(b.uc.state(), UnreliableState::Rts);
     assert_eq!(b.cx.receives.len(), 1, "the receive is still there");
     assert_eq!(b.cx.memory.bytes(1), vec![0; 4096]);
 }
@@ -176,7 +176,7 @@ fn a_receive_in_memory_that_is_not_ours_fails_the_queue_pair() {
     a.post(send(1, sge(0, 0, 10)));
     a.fill().iter().for_each(|p| b.hear(p));
     assert_eq!(b.completed(), [(7, Status::LocalProtection, 0)]);
-    assert_eq!((b.uc.state(), &b.cx.events[..]), (State::Error, &[QpEvent::Fatal][..]));
+    assert_eq!((b.uc.state(), &b.cx.events[..]), (UnreliableState::Error, &[QpEvent::Fatal][..]));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_send_from_memory_that_is_not_ours_stops_the_send_queue_only() {
     a.post(send(3, sge(0, 0, 100)));
     let statuses: Vec<_> = a.completed().into_iter().map(|(id, status, _)| (id, status)).collect();
     assert_eq!(statuses, [(1, Status::LocalProtection), (2, Status::WrFlush), (3, Status::WrFlush)]);
-    assert_eq!(a.uc.state(), State::Sqe);
+    assert_eq!(a.uc.state(), UnreliableState::Sqe);
     a.post_receive(7, sge(1, 0, 100));
     b.post(send(4, sge(0, 0, 100)));
     b.fill().iter().for_each(|p| a.hear(p));
@@ -290,7 +290,7 @@ proptest! {
                 prop_assert_eq!(got, &a.cx.memory.bytes(0)[id * 10..id * 10 + lens[id] as usize]);
             }
         }
-        prop_assert_eq!(b.uc.state(), State::Rts);
+        prop_assert_eq!(b.uc.state(), UnreliableState::Rts);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use support::*;
 use transport::op::{Data, NetworkHeader, QpEvent, RecvWr, SendOp, SendWr, Status};
-use transport::ud::{Destination, State, Taken, Ud};
+use transport::ud::{Destination, Taken, Ud, UnreliableState};
 use transport::{Sge, TxBatch};
 use wire::grh::{GRH_LEN, Grh};
 use wire::roce::{Op, Packet, SendAt, SendTail, Service};
@@ -138,7 +138,7 @@ fn without_room_for_header_and_message_a_datagram_is_dropped_and_the_receive_sta
     assert_eq!(b.completed(), []);
     assert_eq!(b.hear(&short), Taken::Yes);
     assert_eq!(b.completed(), [(7, Status::Success)]);
-    assert_eq!(b.ud.state(), State::Rts, "a bad length is no error of the queue pair");
+    assert_eq!(b.ud.state(), UnreliableState::Rts, "a bad length is no error of the queue pair");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_send_from_memory_that_is_not_ours_stops_the_send_queue_behind_what_left() {
     assert_eq!(a.fill().len(), 1);
     let expected = [(1, Status::Success), (2, Status::LocalProtection), (3, Status::WrFlush)];
     assert_eq!(a.completed(), expected);
-    assert_eq!(a.ud.state(), State::Sqe);
+    assert_eq!(a.ud.state(), UnreliableState::Sqe);
     a.ud.resume();
     a.post(send(4, sge(0, 0, 8)), to(0));
     assert_eq!(a.fill().len(), 1);
@@ -171,7 +171,7 @@ fn a_receive_in_memory_that_is_not_ours_fails_the_queue_pair() {
     b.post_receive(7, Sge { lkey: Rkey(KEY + 9), ..sge(1, 0, 200) });
     b.hear(&packet(send(1, sge(0, 0, 30)), to(0)));
     assert_eq!(b.completed(), [(7, Status::LocalProtection)]);
-    assert_eq!((b.ud.state(), &b.cx.events[..]), (State::Error, &[QpEvent::Fatal][..]));
+    assert_eq!((b.ud.state(), &b.cx.events[..]), (UnreliableState::Error, &[QpEvent::Fatal][..]));
 }
 
 #[test]

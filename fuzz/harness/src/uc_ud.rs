@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use transport::op::{Data, SendOp, SendWr, Side, Status};
-use transport::pacing::{Pace, State};
+use transport::pacing::{Pace, UnreliableState};
 use transport::ud::Destination;
 use transport::{Sge, TxBatch, Uc, Ud, uc};
 use wire::bth::{Bth, Deth};
@@ -222,7 +222,7 @@ impl<'a, 'b> Port<'a, 'b> {
         self.ledgers[0].assert_outstanding(self.uc.outstanding());
         self.ledgers[1].assert_outstanding(self.ud.outstanding());
         for state in [self.uc.state(), self.ud.state()] {
-            assert!(!matches!(state, State::Init | State::Rtr), "no way back");
+            assert!(!matches!(state, UnreliableState::Init | UnreliableState::Rtr), "no way back");
         }
     }
 }

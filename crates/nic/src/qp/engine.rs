@@ -51,8 +51,8 @@ impl Engine {
             Engine::Raw(e) => e.state(),
         };
         match state {
-            pacing::State::Error => Some(QpState::Error),
-            pacing::State::Sqe => Some(QpState::Sqe),
+            pacing::UnreliableState::Error => Some(QpState::Error),
+            pacing::UnreliableState::Sqe => Some(QpState::Sqe),
             _ => None,
         }
     }

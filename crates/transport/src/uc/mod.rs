@@ -16,7 +16,7 @@ use wire::{Mtu, Pkey, Psn, Qpn};
 use crate::TxBatch;
 use crate::execute::Ends;
 use crate::op::{Context, QpEvent, SendWr};
-pub use crate::pacing::{Pace, State};
+pub use crate::pacing::{Pace, UnreliableState};
 use requester::Requester;
 use responder::Responder;
 
@@ -34,7 +34,7 @@ pub struct RtrAttr {
 /// One UC queue pair.
 #[derive(Debug)]
 pub struct Uc {
-    state: State,
+    state: UnreliableState,
     established: bool,
     conn: Connection,
     requester: Requester,
@@ -45,7 +45,7 @@ impl Uc {
     /// A queue pair in state Init that sends at the port's pace.
     pub fn new(qpn: Qpn, pkey: Pkey, pace: Arc<Pace>) -> Uc {
         Uc {
-            state: State::Init,
+            state: UnreliableState::Init,
             established: false,
             conn: Connection { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes() },
             requester: Requester::new(pace),
@@ -53,7 +53,7 @@ impl Uc {
         }
     }
     /// Current state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> UnreliableState {
         self.state
     }
     /// Init to RTR.
@@ -61,12 +61,12 @@ impl Uc {
         self.conn.dest = attr.dest_qpn;
         self.conn.mtu = attr.path_mtu.bytes();
         self.responder.start(attr.rq_psn);
-        self.state = State::Rtr;
+        self.state = UnreliableState::Rtr;
     }
     /// RTR to RTS; `sq_psn` is the first PSN sent.
     pub fn ready_to_send(&mut self, sq_psn: Psn) {
         self.requester.start(sq_psn);
-        self.state = State::Rts;
+        self.state = UnreliableState::Rts;
     }
     /// RTS to SQD: no message is begun any more. Nothing in other states.
     pub fn drain(&mut self) {
@@ -91,7 +91,7 @@ impl Uc {
     /// To the error state: everything outstanding on the send queue, and a receive half filled, completes with
     /// `WrFlush`, in order. Posted receives that no packet has touched are the adapter's to flush.
     pub fn fail(&mut self, cx: &mut impl Context) {
-        self.state = State::Error;
+        self.state = UnreliableState::Error;
         self.requester.flush(self.conn.qpn, cx);
         self.responder.flush(&self.conn, cx);
     }
@@ -112,7 +112,7 @@ impl Uc {
         if packet.header.service != Service::Uc || !self.state.receives() {
             return;
         }
-        if self.state == State::Rtr && !self.established {
+        if self.state == UnreliableState::Rtr && !self.established {
             self.established = true;
             cx.event(QpEvent::CommunicationEstablished);
         }
@@ -124,12 +124,12 @@ impl Uc {
     /// Writes as many packets as there are to send, as the pace allows and as fit; call again with an emptied batch until
     /// it stays empty.
     pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
-        if !matches!(self.state, State::Rts | State::Sqd) {
+        if !matches!(self.state, UnreliableState::Rts | UnreliableState::Sqd) {
             return;
         }
-        let draining = self.state == State::Sqd;
+        let draining = self.state == UnreliableState::Sqd;
         if let Err(status) = self.requester.fill(now, &self.conn, draining, batch, cx) {
-            self.state = State::Sqe;
+            self.state = UnreliableState::Sqe;
             self.requester.fail_oldest(status, self.conn.qpn, cx);
             self.requester.flush(self.conn.qpn, cx);
         }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use transport::execute::{Datagram, Ends, Inbound, Refusal};
 use transport::op::{Context, Memory, NetworkHeader, QpEvent, SendWr, Side, Status};
-use transport::pacing::{State, sent};
+use transport::pacing::{UnreliableState, sent};
 use transport::ud::Taken;
 use wire::Qpn;
 use wire::roce::SendTail;
@@ -23,7 +23,7 @@ pub const MAX_FRAME: usize = 65_535 + 18;
 /// One raw packet queue pair. Nothing is acknowledged, so a request is complete when its frame has left.
 #[derive(Debug)]
 pub(crate) struct Raw {
-    state: State,
+    state: UnreliableState,
     qpn: Qpn,
     queue: VecDeque<SendWr>,
     /// What comes, and a receive that was taken for a frame too long for it.
@@ -33,18 +33,18 @@ pub(crate) struct Raw {
 impl Raw {
     /// In state Init.
     pub fn new(qpn: Qpn) -> Raw {
-        Raw { state: State::Init, qpn, queue: VecDeque::new(), inbound: Inbound::default() }
+        Raw { state: UnreliableState::Init, qpn, queue: VecDeque::new(), inbound: Inbound::default() }
     }
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> UnreliableState {
         self.state
     }
     /// Init to RTR.
     pub fn ready_to_receive(&mut self) {
-        self.state = State::Rtr;
+        self.state = UnreliableState::Rtr;
     }
     /// RTR to RTS.
     pub fn ready_to_send(&mut self) {
-        self.state = State::Rts;
+        self.state = UnreliableState::Rts;
     }
     /// RTS to SQD: nothing is sent any more.
     pub fn drain(&mut self) {
@@ -67,7 +67,7 @@ impl Raw {
     }
     /// To the error state: what is outstanding completes with `WrFlush`.
     pub fn fail(&mut self, cx: &mut impl Context) {
-        self.state = State::Error;
+        self.state = UnreliableState::Error;
         self.flush(cx);
         self.inbound.flush_receive(self.ends(), cx);
     }
@@ -81,13 +81,13 @@ impl Raw {
     /// Sends what is queued, each frame by `send`.
     pub fn send_all(&mut self, cx: &mut impl Context, mut send: impl FnMut(&[u8]) -> Result<(), Errno>) {
         with_frame(|frame| {
-            while self.state == State::Rts {
+            while self.state == UnreliableState::Rts {
                 let Some(wr) = self.queue.pop_front() else { break };
                 match gather(&wr, frame, cx.memory()).and_then(|()| status_of(send(frame))) {
                     Ok(()) if !wr.signaled => {}
                     Ok(()) => cx.complete(Side::Send, sent(&wr, Status::Success, self.qpn)),
                     Err(status) => {
-                        self.state = State::Sqe;
+                        self.state = UnreliableState::Sqe;
                         cx.complete(Side::Send, sent(&wr, status, self.qpn));
                         self.flush(cx);
                     }
