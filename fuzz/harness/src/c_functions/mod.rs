@@ -207,7 +207,12 @@ mod tests {
     #[test]
     fn every_function_that_is_built_is_called_or_left_out_for_a_reason() {
         let built = include_str!("../../../../crates/lib/symbols/built.txt");
-        let called = [include_str!("mod.rs"), include_str!("verbs.rs"), include_str!("cma.rs")];
+        let called = [
+            include_str!("mod.rs"),
+            include_str!("verbs.rs"),
+            include_str!("verbs/work.rs"),
+            include_str!("cma.rs"),
+        ];
         let called = called.map(|text| text.split("LEFT_OUT: &[").next().unwrap_or_default());
         let words = |text: &'static str| text.split(|c: char| !c.is_alphanumeric() && c != '_');
         let called: std::collections::BTreeSet<&str> = called.into_iter().flat_map(words).collect();
