@@ -5,7 +5,8 @@ mod kit;
 
 use std::time::Duration;
 
-use kit::connections::{LIMIT, Run, bad, param, plans, resolved};
+use kit::connections::{param, resolved};
+use kit::plans::{LIMIT, Run, bad, plans};
 use node::EventKind;
 use sim::{Dice, Faults};
 

@@ -5,7 +5,7 @@ mod kit;
 
 use std::time::Duration;
 
-use kit::connections::{Run, plans};
+use kit::plans::{Run, plans};
 use sim::{Dice, Faults};
 
 /// Ten times as many in a nightly run: VERBENA_SEEDS=10000.

@@ -7,10 +7,10 @@ mod kit;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use kit::jobs::{AREAS, Job, Kind, apply, jobs, pieces};
 use kit::{DEPTH, Endpoint, RIGHTS, SimNode, Wiring, wire_up};
 use nic::{Buffer, PostError, QpAttr, QpState, mask};
 use sim::{Dice, Faults, Sim};
-use transport::Sge;
 use transport::op::{AtomicOp, Completed, Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
 use wire::{Mtu, Psn};
@@ -19,41 +19,8 @@ use wire::{Mtu, Psn};
 const SEEDS: u64 = 1000;
 /// Places for READ results and received messages; more than a queue holds.
 const PLACES: usize = DEPTH as usize + 1;
-/// Areas that WRITEs go to and READs come from.
-const AREAS: usize = 3;
 /// Virtual time after which a run is stuck.
 const LIMIT: Duration = Duration::from_secs(600);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Send,
-    Write(usize),
-    /// Of an area that WRITEs change.
-    Read(usize),
-    FetchAdd(u64),
-}
-
-/// A work request and what it must do.
-#[derive(Clone, Debug)]
-struct Job {
-    kind: Kind,
-    len: usize,
-    /// Where in the sender's source its bytes are; for a READ, where in the area.
-    from: usize,
-    immediate: Option<[u8; 4]>,
-    signaled: bool,
-    solicited: bool,
-    fence: bool,
-    inline: bool,
-    /// What a READ or atomic must return.
-    returns: Vec<u8>,
-}
-
-impl Job {
-    fn takes_receive(&self) -> bool {
-        self.kind == Kind::Send || matches!(self.kind, Kind::Write(_)) && self.immediate.is_some()
-    }
-}
 
 /// One end.
 struct End {
@@ -90,68 +57,6 @@ struct Run {
     wiring: Wiring,
 }
 
-fn jobs(dice: &mut Dice, max: usize, source: &[u8]) -> Vec<Job> {
-    let mut model = vec![vec![0; max]; AREAS];
-    let mut being_read = [false; AREAS];
-    let mut counter = 0u64;
-    let count = dice.between(3, if max > 16_384 { 16 } else { 32 });
-    (1..=count)
-        .map(|n| {
-            let len = match dice.below(5) {
-                0 => dice.below(9) as usize,
-                1 => max - dice.below(4) as usize,
-                _ => dice.below(max as u64 + 1) as usize,
-            };
-            let from = dice.below((source.len() - len) as u64 + 1) as usize;
-            let mut job = Job {
-                kind: Kind::Send,
-                len,
-                from,
-                immediate: dice.chance(0.4).then(|| (dice.bits() as u32).to_be_bytes()),
-                // The last one tells that all are done.
-                signaled: n == count || dice.chance(0.7),
-                solicited: dice.chance(0.3),
-                fence: dice.chance(0.1),
-                inline: len <= 256 && dice.chance(0.5),
-                returns: Vec::new(),
-            };
-            let area = dice.below(AREAS as u64) as usize;
-            match dice.below(8) {
-                0..=2 => {}
-                3 | 4 => {
-                    job.kind = Kind::Write(area);
-                    // A WRITE may overtake a READ posted before it (IBA 1.4 table 79): not where it changes what is read.
-                    job.fence |= being_read[area];
-                    model[area][..len].copy_from_slice(&source[from..from + len]);
-                }
-                5 | 6 => {
-                    job.kind = Kind::Read(area);
-                    job.from = dice.below((max - len) as u64 + 1) as usize;
-                    job.returns = model[area][job.from..job.from + len].to_vec();
-                }
-                _ => {
-                    let add = dice.bits();
-                    job.kind = Kind::FetchAdd(add);
-                    job.len = 8;
-                    job.returns = counter.to_ne_bytes().to_vec();
-                    counter = counter.wrapping_add(add);
-                }
-            }
-            if job.fence {
-                being_read = [false; AREAS];
-            }
-            if matches!(job.kind, Kind::Read(_) | Kind::FetchAdd(_)) {
-                // Looked at when it completes.
-                (job.signaled, job.inline, job.immediate) = (true, false, None);
-            }
-            if let Kind::Read(area) = job.kind {
-                being_read[area] = true;
-            }
-            job
-        })
-        .collect()
-}
-
 impl End {
     fn new(node: SimNode, dice: &mut Dice, max: usize) -> End {
         let endpoint = Endpoint::new(&node);
@@ -184,17 +89,6 @@ impl End {
 
     fn place(&self, n: usize, max: usize) -> usize {
         n % PLACES * max.max(8)
-    }
-}
-
-/// Cuts a range into one to three elements.
-fn pieces(dice: &mut Dice, buffer: &Buffer, at: usize, len: usize) -> Vec<Sge> {
-    let (a, b) = (dice.below(len as u64 + 1) as usize, dice.below(len as u64 + 1) as usize);
-    let (a, b) = (a.min(b), a.max(b));
-    match dice.below(3) {
-        0 => vec![buffer.sge(at, len)],
-        1 => vec![buffer.sge(at, a), buffer.sge(at + a, len - a)],
-        _ => vec![buffer.sge(at, a), buffer.sge(at + a, b - a), buffer.sge(at + b, len - b)],
     }
 }
 
@@ -466,13 +360,6 @@ impl Run {
         self.sim.run_for(Duration::from_secs(100));
         assert!(self.sim.is_idle(), "somebody waits for something after the end ({:?})", self.wiring);
         !failed
-    }
-}
-
-/// What a job leaves in its target's areas.
-fn apply(model: &mut [Vec<u8>], job: &Job, source: &[u8]) {
-    if let Kind::Write(area) = job.kind {
-        model[area][..job.len].copy_from_slice(&source[job.from..job.from + job.len]);
     }
 }
 

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod connections;
+pub mod jobs;
+pub mod plans;
 
 use std::net::IpAddr;
 use std::sync::Arc;
