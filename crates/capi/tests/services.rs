@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 
 use abi::cma::*;
 use abi::verbs::*;
-use capi::cma::{addrinfo, connect, endpoint, id, multicast};
+use capi::cma::{addrinfo, channel, connect, endpoint, id, multicast};
 use capi::verbs::qp;
 
 use alone::alone;
@@ -179,6 +179,35 @@ fn a_synchronous_join_leaves_its_event_with_the_group_and_the_context() {
         assert_eq!(multicast::rdma_leave_multicast(member, (&raw mut by_gid).cast()), 0);
         // Its queue pair takes the other group with it.
         endpoint::rdma_destroy_ep(member);
+    }
+}
+
+#[test]
+fn a_leave_does_not_wait_for_the_event_of_its_join_to_be_acknowledged() {
+    alone!();
+    unsafe {
+        let events = channel::rdma_create_event_channel();
+        let (mut member, mut event) = (null_mut(), null_mut());
+        assert_eq!(id::rdma_create_id(events, &raw mut member, null_mut(), RDMA_PS_UDP), 0);
+        let mut here = group(0);
+        (here.sin_addr.s_addr, here.sin_port) = (u32::from_ne_bytes([127, 0, 0, 1]), 1);
+        assert_eq!(connect::rdma_resolve_addr(member, null_mut(), (&raw mut here).cast(), 1000), 0);
+        assert_eq!(channel::rdma_get_cm_event(events, &raw mut event), 0);
+        assert_eq!(channel::rdma_ack_cm_event(event), 0);
+        let mut attr = ibv_qp_init_attr { qp_type: IBV_QPT_UD, ..attr() };
+        assert_eq!(capi::cma::qp::rdma_create_qp(member, null_mut(), &raw mut attr), 0, "errno {}", errno());
+        let mut a = group(4);
+        assert_eq!(multicast::rdma_join_multicast(member, (&raw mut a).cast(), null_mut()), 0, "{}", errno());
+        assert_eq!(channel::rdma_get_cm_event(events, &raw mut event), 0);
+        assert_eq!((*event).event, RDMA_CM_EVENT_MULTICAST_JOIN);
+        // Nobody else could acknowledge it: a leave that waited would never return.
+        assert_eq!(multicast::rdma_leave_multicast(member, (&raw mut a).cast()), 0);
+        let gid = (*event).param.ud.ah_attr.grh.dgid;
+        assert_eq!(gid.raw[12..], [239, 9, 9, 4], "the event stays valid");
+        assert_eq!(channel::rdma_ack_cm_event(event), 0);
+        capi::cma::qp::rdma_destroy_qp(member);
+        assert_eq!(id::rdma_destroy_id(member), 0);
+        channel::rdma_destroy_event_channel(events);
     }
 }
 

@@ -126,6 +126,50 @@ fn the_second_icmp_error_may_take_long() {
     assert!(w.saw(0, active, disconnected));
 }
 
+/// When each of so many processes knows that the last one of another host is gone, in milliseconds, where that host's kernel limits its
+/// ICMP errors as Linux does: six at once to a destination, then one a second (icmp_ratelimit in ip-sysctl).
+fn all_know_after(processes: usize) -> Vec<u32> {
+    const SECOND: u32 = 1000;
+    let mut addresses = vec![2; 1 + processes];
+    addresses[0] = 3;
+    let mut w = kin(&addresses);
+    let mut ids = Vec::new();
+    for host in 1..=processes {
+        ids.push(w.connect(host, 0));
+        w.run_for(10 * MS);
+    }
+    w.lose(|_| true);
+    let (mut seen, mut credit, mut known) = (w.sent.len(), 6 * SECOND, Vec::new());
+    for ms in 0..60 * SECOND {
+        w.run_for(MS);
+        credit = (credit + 1).min(6 * SECOND);
+        let senders: Vec<usize> = w.sent[seen..].iter().filter(|s| s.from != 0).map(|s| s.from).collect();
+        seen = w.sent.len();
+        for host in senders {
+            if credit >= SECOND {
+                credit -= SECOND;
+                let now = w.now;
+                w.hosts[host].cm.process_unreachable(now, address(3), 1);
+                w.pump();
+            }
+        }
+        let know = (1..=processes).filter(|host| w.saw(*host, ids[host - 1], disconnected)).count();
+        known.resize(know, ms);
+    }
+    known
+}
+
+#[test]
+fn processes_that_share_the_icmp_errors_of_a_host_know_within_two_seconds_for_each() {
+    let three = all_know_after(3);
+    assert!(three.len() == 3 && three[2] < 2_000, "{three:?}");
+    for processes in [8, 16] {
+        let known = all_know_after(processes);
+        assert_eq!(known.len(), processes, "{known:?}");
+        assert!(known[processes - 1] < 2_000 * processes as u32, "{known:?}");
+    }
+}
+
 #[test]
 fn in_doubt_another_process_may_say_that_the_connection_is_unknown() {
     let mut w = kin(&[2, 3, 3]);

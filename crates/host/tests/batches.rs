@@ -3,12 +3,19 @@
 mod kit;
 
 use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use host::Config;
 use kit::{LO, PATIENCE, V4, V6, alone, batch, counter, path, start, start_with};
 use nic::Link;
 use node::World;
+use socket2::SockRef;
+use transport::TxBatch;
+use wire::bth::{Bth, Feth, Reth};
+use wire::icrc::{self, Flow};
+use wire::roce::{Header, Op, Service};
+use wire::{Psn, Qpn, Rkey};
 
 /// Sends the packets to ourselves and checks each.
 fn arrives(address: IpAddr, config: Config, payloads: &[usize]) -> (u64, u64) {
@@ -60,6 +67,48 @@ fn packets_arrive_one_by_one_where_segmentation_is_off() {
     assert_eq!(arrives(V4, config, &[1072; 20]).0, 20);
 }
 
+/// The socket of this process that sends from a port.
+fn socket_at(port: u16) -> BorrowedFd<'static> {
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+    let fds = fds.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    // SAFETY: what is closed meanwhile has no name; the one that is found stays open for as long as its host.
+    let sockets = fds.map(|fd: i32| unsafe { BorrowedFd::borrow_raw(fd) });
+    let is_it = |fd: &BorrowedFd<'_>| {
+        let name = SockRef::from(fd).local_addr();
+        name.is_ok_and(|name| name.as_socket().is_some_and(|name| name.port() == port))
+    };
+    sockets.into_iter().find(is_it).expect("the socket")
+}
+
+#[test]
+fn where_the_system_refuses_segments_packets_leave_one_by_one_from_then_on() {
+    let _alone = alone();
+    let host = start();
+    host.world().attach(LO).unwrap();
+    host.world().send(&path(V4), &mut batch(0, &[64]));
+    let source = host.guest().packet().unwrap().source;
+    let on = 1;
+    // SAFETY: the kernel reads one int. It makes no segments where it makes no checksums (net/ipv4/udp.c, udp_send_skb).
+    let set = unsafe {
+        let fd = socket_at(source.port()).as_raw_fd();
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, (&raw const on).cast(), 4)
+    };
+    assert_eq!(set, 0);
+    let mut sends = Vec::new();
+    for first in [1, 21] {
+        let before = counter(&host, "sends");
+        host.world().send(&path(V4), &mut batch(first, &[1072; 20]));
+        for psn in first..first + 20 {
+            assert_eq!(host.guest().packet().unwrap().psn(), psn);
+        }
+        sends.push(counter(&host, "sends") - before);
+    }
+    assert!(sends[0] > 20, "some were refused: {sends:?}");
+    assert_eq!(sends[1], 20);
+    assert_eq!(counter(&host, "segmentation_given_up"), 1);
+    assert_eq!(counter(&host, "packets_dropped_sending"), 0);
+}
+
 #[test]
 fn traffic_class_and_hop_limit_change_nothing_for_the_icrc() {
     let _alone = alone();
@@ -78,7 +127,7 @@ fn each_pair_of_processes_and_each_detour_has_its_own_source_port() {
     let host = start();
     host.world().attach(LO).unwrap();
     let port = |dest_qpn, source_port_epoch| {
-        let path = nic::Path { dest_qpn: wire::Qpn::new(dest_qpn), source_port_epoch, ..path(V4) };
+        let path = nic::Path { dest_qpn: Qpn::new(dest_qpn), source_port_epoch, ..path(V4) };
         host.world().send(&path, &mut batch(1, &[64]));
         host.guest().packet().unwrap().source.port()
     };
@@ -86,6 +135,33 @@ fn each_pair_of_processes_and_each_detour_has_its_own_source_port() {
     assert_eq!(first, port(0x123_fff, 0));
     assert_ne!(first, port(0x124_000, 0));
     assert_ne!(first, port(0x123_000, 1));
+}
+
+#[test]
+fn a_flush_is_sealed_as_rdma_rxe_does_it_and_by_every_second_source_port_as_the_standard_says() {
+    let _alone = alone();
+    let host = start();
+    host.world().attach(LO).unwrap();
+    let seals: [fn(&Flow, u16, &mut [u8]); 2] = [icrc::seal_rxe_flush, icrc::seal];
+    for source_port_epoch in 0..4 {
+        let bth = Bth { dest_qp: Qpn::new(0x123_456), psn: Psn::new(source_port_epoch), ..Bth::default() };
+        let (feth, reth) =
+            (Feth { placement: 2, selectivity: 0 }, Reth { addr: 8, rkey: Rkey(9), length: 10 });
+        let header = Header { bth, service: Service::Rc, op: Op::Flush(feth, reth) };
+        let mut batch = TxBatch::new();
+        batch.push(&header, 0, |_| Ok(())).unwrap();
+        // IPv6 has no identification: the ICRC is the one that was computed here or another.
+        host.world().send(&nic::Path { source_port_epoch, ..path(V6) }, &mut batch);
+        let packet = host.guest().packet().unwrap();
+        assert_eq!(packet.psn(), source_port_epoch, "a Verbena takes both");
+        let mut sealed = packet.bytes.clone();
+        seals[source_port_epoch as usize % 2](
+            &Flow { source: packet.source, dest: packet.dest },
+            0,
+            &mut sealed,
+        );
+        assert_eq!(packet.bytes, sealed, "detour {source_port_epoch}");
+    }
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 mod kit;
 
-use kit::{LO, Told, alone, ip, start};
+use std::net::UdpSocket;
+
+use kit::{LO, Told, V4, alone, ip, start};
 use nic::{Errno, Frames};
 
 const GROUP: [u8; 6] = [0x03, 0, 0, 0, 0, 0x17];
@@ -69,4 +71,26 @@ fn over_a_cable_frames_keep_their_vlan_tag_and_are_marked_where_they_leave() {
     assert_eq!(found, [Some((one, true, sent.clone())), Some((two, false, sent))]);
     let long = frame(GROUP, &[], &[0; 1600]);
     assert_eq!(world.send_frame(one, &long), Err(Errno::EMSGSIZE));
+}
+
+#[test]
+fn frames_that_one_process_watches_reach_the_others_and_the_system_all_the_same() {
+    let alone = alone();
+    if !alone.own_namespace {
+        return eprintln!("skipped: needs a network namespace");
+    }
+    let [one, other] = [start(), start()];
+    for host in [&one, &other] {
+        host.world().open_frames(LO).unwrap();
+        host.world().watch_frames(LO, true).unwrap();
+    }
+    let program = UdpSocket::bind((V4, 0)).unwrap();
+    program.set_read_timeout(Some(kit::PATIENCE)).unwrap();
+    program.send_to(b"for a plain socket", program.local_addr().unwrap()).unwrap();
+    let mut bytes = [0; 64];
+    let len = program.recv(&mut bytes).unwrap();
+    assert_eq!(&bytes[..len], b"for a plain socket");
+    for host in [&one, &other] {
+        host.guest().find(saying(b"for a plain socket")).expect("whoever watches sees it");
+    }
 }

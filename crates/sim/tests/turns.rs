@@ -12,6 +12,7 @@ use node::world::Datagram;
 use node::{Guest, Input, World};
 use sim::{Faults, Sim};
 use transport::op::{RecvWr, SendWr, Status};
+use transport::rc::Hold;
 use wire::bth::{Bth, Deth, Reth};
 use wire::icrc::{self, Flow, ICRC_LEN};
 use wire::mad::GSI_QKEY;
@@ -50,6 +51,11 @@ fn post(node: &SimNode, from: &Endpoint, wr: SendWr) {
 
 /// Gives `node`, at 10.0.0.2, a packet as if it came from 10.0.0.1.
 fn forge(node: &SimNode, header: &Header, payload: &[u8]) {
+    forge_held(node, header, payload, Hold::No);
+}
+
+/// The same; `hold` says whether an ACK may wait.
+fn forge_held(node: &SimNode, header: &Header, payload: &[u8], hold: Hold) {
     let len = header.len();
     let mut bytes = vec![0; len + payload.len() + ICRC_LEN];
     header.emit(payload.len(), &mut bytes);
@@ -57,7 +63,6 @@ fn forge(node: &SimNode, header: &Header, payload: &[u8]) {
     let (source, dest) = (SocketAddr::new(address(1), 49_152), SocketAddr::new(address(2), 4791));
     icrc::seal(&Flow { source, dest }, 0, &mut bytes);
     let interface = node.devices()[0].config.interface;
-    let hold = transport::rc::Hold::No;
     let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes: &bytes };
     node.input(World::now(&**node.world()), Input::Datagram(datagram));
 }
@@ -190,4 +195,29 @@ fn who_is_no_member_of_the_partition_is_not_heard() {
     forge(&nodes[1], &management(0x7fff), &[0; 256]);
     assert_eq!((counted(&nodes[1], "node.wrong_pkey"), counted(&nodes[1], "node.bad_mad")), (1, 1));
     sim.run_for(MS);
+}
+
+#[test]
+fn an_ack_waits_for_the_program_for_200_us_and_no_longer() {
+    let (mut sim, nodes) = hosts();
+    let (_ours, theirs) = connect(&nodes);
+    let inbox = Buffer::new(&theirs.pd, 64, 0x10_0000, RIGHTS).unwrap();
+    let message = |psn| {
+        let bth = Bth { dest_qp: theirs.qp.qpn(), psn: Psn::new(psn), ack_request: true, ..Bth::default() };
+        Header { bth, service: Service::Rc, op: Op::Send(SendAt::Only(SendTail::None)) }
+    };
+    let us = Duration::from_micros;
+    // The second one comes while the ACK for the first waits: it is no reason to wait for longer.
+    for (psn, waited) in [(0, us(0)), (1, us(150))] {
+        theirs.qp.post_receive(RecvWr { wr_id: 1, sges: [inbox.sge(0, 64)].into_iter().collect() }).unwrap();
+        sim.run_for(waited);
+        forge_held(&nodes[1], &message(psn), b"", Hold::ForProgram);
+        // All is read that was there; the program does nothing.
+        nodes[1].release(false);
+    }
+    sim.run_for(us(49));
+    assert_eq!(sim.counters().sent, 0, "the program may still post, poll or arm");
+    sim.run_for(us(1));
+    assert_eq!(sim.counters().sent, 1, "one ACK for both");
+    assert_eq!(nodes[1].devices()[0].deadline(), None);
 }

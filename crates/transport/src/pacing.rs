@@ -181,6 +181,17 @@ mod tests {
     }
 
     #[test]
+    fn what_takes_a_receive_leaves_at_half_of_the_pace() {
+        let (mut pacer, now) = (Pacer::new(Arc::default()), start());
+        assert_eq!(send_all_that_may(&mut pacer, now, 1000, Takes::Receive), 160 / 2);
+        for quantum in 1..10 {
+            let next = pacer.deadline().expect("held back");
+            assert_eq!(next, now + quantum * QUANTUM);
+            assert_eq!(send_all_that_may(&mut pacer, next, 1000, Takes::Receive), 80 / 2);
+        }
+    }
+
+    #[test]
     fn a_send_of_64_kib_leaves_at_once() {
         let mut pacer = Pacer::new(Arc::default());
         assert!(send_all_that_may(&mut pacer, start(), 1024 + 16, Takes::Receive) >= 64);

@@ -242,6 +242,21 @@ fn a_large_message_leaves_at_a_pace() {
 }
 
 #[test]
+fn a_send_takes_twice_as_long_as_a_write_of_the_same_length() {
+    let took = |wr: SendWr| {
+        let (mut a, _) = pair(1 << 20);
+        let start = a.now;
+        a.post(wr);
+        assert_eq!(a.fill().len(), 4096);
+        (a.now - start).as_micros()
+    };
+    let [write, send] = [write(1, sge(0, 0, 1 << 20), sge(1, 0, 1 << 20), None), send(1, sge(0, 0, 1 << 20))];
+    // The first 160 us of the pace go at once; a quantum is 80 us.
+    let [write, send] = [write, send].map(|wr| took(wr) + 160);
+    assert!(send.abs_diff(2 * write) <= 160, "{send} us and {write} us");
+}
+
+#[test]
 fn failing_flushes_requests_and_the_receive_half_filled_in_order() {
     let (mut a, mut b) = pair(4096);
     b.post_receive(7, sge(1, 0, 4096));

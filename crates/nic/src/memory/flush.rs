@@ -44,14 +44,25 @@ impl View<'_> {
     ///
     /// The key, the range or the rights are not good any more; the storage failed (`Unmapped`).
     pub(crate) fn persist(&self, range: Remote, how: Flush) -> Result<(), Fault> {
+        self.persist_by(range, how, |start, len| {
+            // SAFETY: msync changes no content; a range that is not mapped any more is an error, not a fault.
+            unsafe { libc::msync(start as *mut libc::c_void, len as usize, libc::MS_SYNC) == 0 }
+        })
+    }
+
+    /// The same by `sync`, which gets the first byte's address and the length of the pages, and waits.
+    fn persist_by(
+        &self,
+        range: Remote,
+        how: Flush,
+        sync: impl FnOnce(u64, u64) -> bool,
+    ) -> Result<(), Fault> {
         let range = self.flush_range(range, how)?;
         let Place::At(real) = self.remote(range, rights(how), Ok)? else { return Ok(()) };
         // Not counted in: whoever deregisters need not wait for the storage, which reads what is mapped and changes nothing.
         let start = real & !(PAGE - 1);
         let len = real + range.length - start;
-        // SAFETY: msync changes no content; a range that is not mapped any more is an error, not a fault.
-        let code = unsafe { libc::msync(start as *mut libc::c_void, len as usize, libc::MS_SYNC) };
-        if code == 0 { Ok(()) } else { Err(Fault::Unmapped) }
+        if sync(start, len) { Ok(()) } else { Err(Fault::Unmapped) }
     }
 
     /// What is to be flushed: the range, or all that the key is for.
@@ -115,6 +126,7 @@ fn mapping(line: &[u8]) -> Option<(u64, u64, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Table;
 
     #[test]
     fn only_shared_mappings_of_files_persist() {
@@ -130,5 +142,49 @@ mod tests {
             assert_eq!(of_file(other), Some((0x1000, 0x3000, false)), "{other}");
         }
         assert_eq!(mapping(b""), None);
+    }
+
+    /// A mapping of a file on a file system, which is removed at once; the address of its one page.
+    fn file_page() -> u64 {
+        let path = std::env::current_exe().unwrap().with_extension(format!("page-{}", std::process::id()));
+        let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.set_len(PAGE).unwrap();
+        // SAFETY: a new mapping, which this process keeps.
+        let at = unsafe {
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(
+                std::ptr::null_mut(),
+                PAGE as usize,
+                rights,
+                libc::MAP_SHARED,
+                std::os::fd::AsRawFd::as_raw_fd(&file),
+                0,
+            )
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        at as u64
+    }
+
+    #[test]
+    fn a_deregistration_does_not_wait_for_the_storage() {
+        let (table, addr) = (Table::new(), file_page());
+        let access = Access::FLUSH_PERSISTENT;
+        // SAFETY: the page stays mapped, and nothing else uses it.
+        let mr = unsafe { table.register(1, addr, PAGE, addr, access, 7) }.unwrap();
+        let view = table.view(1, access);
+        let (range, how) = (
+            Remote { addr: addr + 8, length: 8, rkey: mr.key },
+            Flush { global: false, persistent: true, whole: false },
+        );
+        let done = view.persist_by(range, how, |start, len| {
+            assert_eq!((start, len), (addr, 16));
+            // The storage takes its time, and the program deregisters: here it would wait for itself.
+            assert_eq!(table.slot(mr.key.0 >> 16).in_flight.load(Ordering::SeqCst), 0);
+            table.deregister(mr).unwrap();
+            true
+        });
+        assert_eq!(done, Ok(()));
+        assert_eq!(view.persist(range, how), Err(Fault::Key));
     }
 }

@@ -1,5 +1,7 @@
 //! The table and its copies, over memory of the test's own.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
 
 use super::*;
@@ -62,16 +64,23 @@ fn a_zero_length_region_grants_nothing() {
 #[test]
 fn keys_stay_in_their_slot_after_65536_registrations() {
     let (table, mut bytes) = (Table::new(), vec![0; 8]);
+    let addr = bytes.as_mut_ptr() as u64;
+    let new = |i: u32| register(&table, 1, addr, 8, addr, RIGHTS, i.wrapping_mul(0x9e37_79b9)).unwrap();
+    let (view, range) = (table.view(1, RIGHTS), |mr: Mr| Remote { addr, length: 8, rkey: mr.key });
+    let stays = new(1);
     let mut last = None;
     for i in 0..70_000_u32 {
-        let addr = bytes.as_mut_ptr() as u64;
-        let mr = register(&table, 1, addr, 8, addr, 0, i.wrapping_mul(0x9e37_79b9)).unwrap();
+        let mr = new(i);
         assert_ne!(mr.key.0 >> 16, 0);
+        assert_ne!(mr.key.0 >> 16, stays.key.0 >> 16);
         assert_ne!(Some(mr), last);
+        assert_eq!(view.check(range(mr), op::Access::Write), Ok(()));
         table.deregister(mr).unwrap();
         assert!(table.deregister(mr).is_err());
+        assert_eq!(view.check(range(mr), op::Access::Write), Err(Fault::Key));
         last = Some(mr);
     }
+    assert_eq!(view.check(range(stays), op::Access::Write), Ok(()));
 }
 
 #[test]
@@ -348,4 +357,71 @@ fn only_memory_on_demand_is_prefetched() {
     assert_eq!(table.prefetch(1, Sge { length: 65, ..sge }, false), Err(Advice::Fault));
     table.deregister(mr).unwrap();
     assert_eq!(table.prefetch(1, sge, false), Err(Advice::NoKey));
+}
+
+/// The key of a region as a peer writes to all of it.
+fn all_of(mr: Mr, addr: u64, length: u64) -> Remote {
+    Remote { addr, length, rkey: mr.key }
+}
+
+#[test]
+fn a_deregistration_waits_for_the_copy_under_way_and_lets_none_begin() {
+    let (table, mut bytes) = (Table::new(), vec![0_u8; 64]);
+    let (mr, addr) = region(&table, &mut bytes, RIGHTS);
+    let (view, range) = (table.view(1, RIGHTS), all_of(mr, addr, 64));
+    let under_way = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let done = view.remote(range, Access::REMOTE_WRITE, |_| {
+                under_way.store(true, Ordering::SeqCst);
+                // The other thread has taken the key back, and waits from here on.
+                while view.check(range, op::Access::Write).is_ok() {
+                    std::thread::yield_now();
+                }
+                for _ in 0..1000 {
+                    std::thread::yield_now();
+                }
+                under_way.store(false, Ordering::SeqCst);
+                Ok(())
+            });
+            assert_eq!(done, Ok(()), "what has begun is ended");
+        });
+        while !under_way.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        table.deregister(mr).unwrap();
+        assert!(!under_way.load(Ordering::SeqCst), "the copy is over");
+    });
+    assert_eq!(view.check(range, op::Access::Write), Err(Fault::Key));
+}
+
+#[test]
+fn copies_and_a_deregistration_at_the_same_moment_leave_memory_alone_from_then_on() {
+    const WORDS: usize = 64;
+    let table = Table::new();
+    let words: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+    let (addr, length) = (words.as_ptr() as u64, 8 * WORDS as u64);
+    for round in 0..2000 {
+        let mr = register(&table, 1, addr, length, addr, RIGHTS, round).unwrap();
+        let (view, range) = (table.view(1, RIGHTS), all_of(mr, addr, length));
+        let copied = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let mut end = Ok(());
+                while end.is_ok() {
+                    end = view.write(range, 0, &[0xff; 8 * WORDS], Tail::End);
+                    copied.store(true, Ordering::SeqCst);
+                }
+                assert_eq!(end, Err(Fault::Key));
+            });
+            while !copied.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            table.deregister(mr).unwrap();
+            // The memory is the owner's alone again.
+            words.iter().for_each(|word| word.store(1, Ordering::SeqCst));
+        });
+        let changed = words.iter().filter(|word| word.load(Ordering::SeqCst) != 1).count();
+        assert_eq!(changed, 0, "a copy of round {round} came after the deregistration");
+    }
 }

@@ -133,10 +133,18 @@ pub fn wire_up(node: &SimNode, ours: &Endpoint, theirs: &Endpoint, to: IpAddr, w
         | mask::RQ_PSN
         | mask::MAX_DEST_RD_ATOMIC
         | mask::MIN_RNR_TIMER;
-    // What belongs to the half that an XRC queue pair has not.
+    // What an XRC queue pair has not, which is half of one, and one without acknowledgements.
     let unknown = match ours.qp.init().kind {
         QpType::XrcSend => mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
         QpType::XrcRecv => mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC,
+        QpType::Uc => {
+            mask::MAX_DEST_RD_ATOMIC
+                | mask::MIN_RNR_TIMER
+                | mask::TIMEOUT
+                | mask::RETRY_CNT
+                | mask::RNR_RETRY
+                | mask::MAX_QP_RD_ATOMIC
+        }
         _ => 0,
     };
     ours.qp.modify(now, &attr.with_state(QpState::Rtr), rtr & !unknown).unwrap();
