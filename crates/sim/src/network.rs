@@ -65,7 +65,7 @@ impl Network {
         let Network { faults: f, dice, links } = self;
         let link = links.entry((from, to)).or_default();
         if from == to {
-            link.last = link.last.max(now + nanos(LOCAL));
+            link.last = link.last.max(now + nanos(LOCAL)).max(link.clogged_until);
             return Fate { arrivals: vec![link.last], corrupt: None };
         }
         if dice.chance(f.partition) {

@@ -243,6 +243,37 @@ fn at_any_moment_of_the_handshake_it_is_known_within_two_seconds() {
     });
 }
 
+#[test]
+fn a_request_that_lay_with_a_stopped_process_is_dropped_where_its_sender_has_ended_meanwhile() {
+    for killed in [false, true] {
+        let case = Case { stage: Stage::Requested, server_dies: false, together: true, heir: false };
+        let mut pair = Pair::new(1, Faults::none(), &case);
+        assert_eq!(pair.wait(false).kind, EventKind::AddrResolved);
+        let id = pair.ours.id.clone().unwrap();
+        pair.client.node.resolve_route(&id).unwrap();
+        assert_eq!(pair.wait(false).kind, EventKind::RouteResolved);
+        pair.ours.equip(&pair.client.node);
+        // The server reads nothing for a second.
+        let host = pair.server.host;
+        pair.sim.clog(host, host, Duration::from_secs(1));
+        pair.client.node.connect(&id, &param(), &[]).unwrap();
+        pair.sim.run_for(Duration::from_millis(500));
+        if killed {
+            pair.sim.kill(pair.client.process);
+        }
+        pair.sim.run_for(Duration::from_secs(1));
+        let told: Vec<EventKind> =
+            std::iter::from_fn(|| pair.server.next()).map(|event| event.kind).collect();
+        let expected = if killed { vec![] } else { vec![EventKind::ConnectRequest] };
+        assert_eq!(told, expected);
+        if killed {
+            // A refusal is remembered for a while.
+            pair.sim.run_for(Duration::from_secs(60));
+            assert_eq!(pair.server.node.connections(), 0);
+        }
+    }
+}
+
 impl Pair {
     /// What the programs do upon what happened: the server accepts. The end of the connection, where the one that will
     /// live hears of it.
