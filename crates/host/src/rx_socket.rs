@@ -48,7 +48,7 @@ pub(crate) struct RxSocket {
     receiver: Mutex<Receiver>,
     /// Whether polling threads serve it, the engine, or both.
     pub(crate) lease: Lease,
-    /// When it last brought something.
+    /// When it last brought something; before that, when it was opened.
     delivered_at: AtomicU64,
     /// Messages of connection managers were left waiting.
     backlog: AtomicBool,
@@ -102,6 +102,7 @@ impl RxSocket {
         dest: SocketAddr,
         interface: u32,
         peer: Option<SocketAddr>,
+        opened_at: u64,
     ) -> RxSocket {
         RxSocket {
             fd,
@@ -120,7 +121,7 @@ impl RxSocket {
                 },
             ),
             lease: Lease::default(),
-            delivered_at: AtomicU64::new(0),
+            delivered_at: AtomicU64::new(opened_at),
             backlog: AtomicBool::new(false),
             armed: Mutex::new(Rank::Armed, true),
         }

@@ -212,7 +212,8 @@ impl RxSockets {
         peer: Option<SocketAddr>,
         with: &Opener<'_>,
     ) -> io::Result<()> {
-        let socket = Arc::new(RxSocket::new(fd, with.reactor.token(), dest, interface, peer));
+        let (token, now) = (with.reactor.token(), with.clock.now());
+        let socket = Arc::new(RxSocket::new(fd, token, dest, interface, peer, now));
         with.reactor.add(socket.token, &*socket, IN, Source::Receive(socket.clone()))?;
         let lineup = self.lineup.load();
         let mut sockets = lineup.sockets.clone();
