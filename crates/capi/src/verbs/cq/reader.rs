@@ -10,6 +10,9 @@ use nic::Stamp;
 /// promised to use one thread.
 pub(crate) struct Reader {
     pub single_threaded: bool,
+    /// The program asked for what tag matching says: it is written for Mellanox's adapters, which never set IBV_WC_GRH on
+    /// receives of connections.
+    pub tells_tags: bool,
     /// `start_poll` has taken the queue; tells an `end_poll` that ends nothing.
     pub polling: AtomicBool,
     pub current: Cell<ibv_wc>,
@@ -22,14 +25,15 @@ unsafe impl Sync for Reader {}
 
 impl Default for Reader {
     fn default() -> Self {
-        Reader::new(false)
+        Reader::new(false, false)
     }
 }
 
 impl Reader {
-    pub fn new(single_threaded: bool) -> Reader {
+    pub fn new(single_threaded: bool, tells_tags: bool) -> Reader {
         Reader {
             single_threaded,
+            tells_tags,
             polling: AtomicBool::new(false),
             // SAFETY: integers only.
             current: Cell::new(unsafe { std::mem::zeroed() }),
