@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use locks::{Mutex, Rank};
 use nic::cq::Stamp;
-use nic::{Cq, Error};
+use nic::{Cq, Error, Later};
 use node::{Guest, Input};
 use transport::op::Completion;
 
@@ -56,6 +56,7 @@ pub struct Host<G: Guest> {
     found: AtomicU32,
     /// `packets_sent` when the sockets were emptied last.
     drained: AtomicU64,
+    later: Arc<Later>,
 }
 
 /// After so many polls in a row that bring packets their ACKs leave: a sender's window is wider.
@@ -83,13 +84,14 @@ impl<G: Guest> Host<G> {
         let guest = make_guest(world.clone());
         guest.input(Instant::now(), Input::Interfaces(&world.interfaces()));
         let stop = Arc::new(AtomicBool::new(false));
+        let later = Arc::new(Later::default());
         let engine = {
-            let (world, guest, stop) = (world.clone(), guest.clone(), stop.clone());
+            let (world, guest, stop, later) = (world.clone(), guest.clone(), stop.clone(), later.clone());
             let at_work = Arc::new(Barrier::new(2));
             let thread = std::thread::Builder::new().name("verbena".to_owned());
             let theirs = at_work.clone();
             let engine = sys::with_signals_blocked(|| {
-                thread.spawn(move || progress::run(world, guest, &stop, theirs))
+                thread.spawn(move || progress::run(world, guest, &later, &stop, theirs))
             })?;
             at_work.wait();
             engine
@@ -102,6 +104,7 @@ impl<G: Guest> Host<G> {
             engine,
             found: AtomicU32::new(0),
             drained: AtomicU64::new(0),
+            later,
         }))
     }
 
@@ -113,6 +116,11 @@ impl<G: Guest> Host<G> {
     /// The world under it.
     pub fn world(&self) -> &Arc<RealWorld> {
         &self.world
+    }
+
+    /// What is to be done when no lock is held: the engine thread does it, and whoever polls.
+    pub fn later(&self) -> &Arc<Later> {
+        &self.later
     }
 
     /// Whether this process started it; false in a forked child that inherited it.
@@ -189,6 +197,7 @@ impl<G: Guest> Host<G> {
             self.found.store(0, Ordering::Relaxed);
             self.guest.release(true);
         }
+        self.later.run();
         drained
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use nic::Later;
 use node::{Guest, Input};
 
 use crate::counters::add;
@@ -44,7 +45,13 @@ struct Engine<G> {
 }
 
 /// Runs until `stop` is set and the bell rung. Meets whoever started it at the barrier, once it has the memory it works with.
-pub(crate) fn run<G: Guest>(world: Arc<RealWorld>, guest: Arc<G>, stop: &AtomicBool, at_work: Arc<Barrier>) {
+pub(crate) fn run<G: Guest>(
+    world: Arc<RealWorld>,
+    guest: Arc<G>,
+    later: &Later,
+    stop: &AtomicBool,
+    at_work: Arc<Barrier>,
+) {
     sys::tighten_timers();
     let bytes = vec![0; 1 << 16].into_boxed_slice();
     let mut engine =
@@ -55,6 +62,7 @@ pub(crate) fn run<G: Guest>(world: Arc<RealWorld>, guest: Arc<G>, stop: &AtomicB
     while !stop.load(Ordering::Acquire) {
         let timeout = engine.timers();
         let timeout = engine.backlogs().or(timeout);
+        engine.guarded(|_| later.run());
         let world = engine.world.clone();
         match world.reactor.wait(&mut events, timeout) {
             // The program's own threads may want this core.

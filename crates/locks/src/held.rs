@@ -5,15 +5,18 @@ use std::panic::Location;
 
 use crate::Rank;
 
+// A bit for each.
+const _: () = assert!(Rank::ALL.len() <= u128::BITS as usize);
+
 thread_local! {
     /// Without a destructor, so that locks can be taken while the thread ends, too.
-    static HELD: Cell<u64> = const { Cell::new(0) };
+    static HELD: Cell<u128> = const { Cell::new(0) };
 }
 
 /// A rank that this thread holds until this is dropped.
 pub(crate) struct Held {
     /// 0 where the thread held another lock of the rank before.
-    bit: u64,
+    bit: u128,
 }
 
 /// Asserts that a lock of `rank` may be waited for.
@@ -49,7 +52,7 @@ impl Held {
     #[inline]
     pub(crate) fn new(rank: Rank) -> Held {
         let held = HELD.get();
-        let bit = (1 << rank as u32) & !held;
+        let bit = (1_u128 << rank as u32) & !held;
         HELD.set(held | bit);
         Held { bit }
     }

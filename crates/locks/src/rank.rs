@@ -34,12 +34,26 @@ ranks! {
     HandingOutCmEvents,
     /// The C functions: the devices that the connection manager's functions have opened. Held while one is opened.
     OpenedDevices,
+    /// The Rust crate: the provider over it, held while that is made.
+    Provider,
     /// The process: its one instance, held while that is made.
     Instance,
     /// The process: the engine thread's handle.
     Engine,
     /// The C functions: the list of devices. Held while it is made from the instance's.
     DeviceList,
+    /// The Rust crate: the devices in use.
+    UsedDevices,
+    /// The Rust crate: a device's default domain, held while it is made.
+    DefaultPd,
+    /// The Rust crate: the registrations of a piece of memory, held while one is made.
+    Registrations,
+    /// The Rust crate: the operations of a queue pair that are under way, and the messages that came.
+    Operations,
+    /// The Rust crate: what a connection or listener has come to.
+    ConnectionState,
+    /// The Rust crate: the buffers of a pool that are free.
+    FreeBuffers,
     /// The C functions: C objects of one kind by their addresses. Held while one is looked at, so that it is not freed.
     Objects,
     /// The C functions: what such an object keeps alive.
@@ -118,6 +132,12 @@ ranks! {
     Listeners,
     /// The adapter: completion channels, event channels and asynchronous events: what a program fetches.
     EventQueue,
+    /// The adapter: what waits until no lock is held.
+    Later,
+    /// The Rust crate: tasks of a simulation that are awake.
+    Woken,
+    /// The Rust crate: who sleeps until when.
+    Sleepers,
     /// The adapter: numbers of queue pairs and communication ids. Held while a block of them is claimed.
     NumberBlocks,
 

@@ -11,6 +11,7 @@
 //! | [`srq`] | shared receive queues, tag matching |
 //! | [`qp`] | queue pairs: calls (`post`, `modify`, `receive`), the engine of each transport, what they travel on (`carrier`), what follows each step (`settle`, `schedule`), XRC domains |
 //! | [`steering`] | who gets what names no queue pair: flow rules, multicast groups, the hash over work queues |
+//! | [`later`] | what is done when no lock is held |
 //! | [`limits`] | every limit in one table |
 //! | [`Error`], [`PostError`], [`Errno`] | why a call, or a work request, is refused, and the number that C sees |
 //!
@@ -57,6 +58,7 @@ pub mod cq;
 pub mod device;
 mod errno;
 mod error;
+pub mod later;
 pub mod limits;
 pub mod link;
 #[allow(unsafe_code)]
@@ -74,6 +76,7 @@ pub use device::gid::{GidEntry, GidTable};
 pub use device::{Adapter, Device, DeviceConfig, DeviceId, Numbers, Transport};
 pub use errno::Errno;
 pub use error::{Error, PostError, Value, in_range};
+pub use later::{Later, Work};
 pub use link::{Frames, Link, Path, Persist, Platform, Signal};
 pub use memory::buffer::Buffer;
 pub use memory::pd::Pd;
