@@ -75,6 +75,18 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
+    /// The listener's requests come as fast as the program fetches them, not [in turns](crate::listener): for programs that serve several at
+    /// once and know it. Nothing where it does not listen.
+    pub fn serve_out_of_turn(&self, listener: &Id) {
+        let mut core = self.cm_agent.lock();
+        let at = listener.lock().listens_at();
+        if let Some(listening) = at.and_then(|at| core.listeners.get_mut(&at))
+            && std::ptr::eq(&*listening.id, listener)
+        {
+            listening.out_of_turn();
+        }
+    }
+
     /// Opens the port of all devices; it is enough if one can be had.
     fn attach_all(&self) -> Result<(), Error> {
         let mut result = Err(Error::System(Errno::ENODEV));

@@ -197,6 +197,9 @@ impl<W: World> Node<W> {
             if let Some(listener) = key.and_then(|key| core.listeners.get_mut(&key)) {
                 listener.fetched(now, &event.id);
             }
+            if let Some(key) = key {
+                core.offer(now, &key);
+            }
             self.carry_out(core, now);
         }
         Some(event)

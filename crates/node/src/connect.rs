@@ -42,6 +42,17 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
+    /// Waits for the answer to a request until `at` and no longer: Unreachable with ETIMEDOUT follows then, even where the peer has asked
+    /// for patience. Nothing where there is no request under way.
+    pub fn give_up_at(&self, id: &Id, at: Instant) {
+        let mut core = self.cm_agent.lock();
+        let key = id.lock().conn;
+        if let Some((cm, conn)) = key.and_then(|key| core.cm(key)) {
+            cm.give_up_at(conn, at);
+        }
+        self.carry_out(core, self.world.now());
+    }
+
     /// The peer accepted: the queue pair goes to RTS, then the peer is told.
     pub(crate) fn on_reply(
         &self,

@@ -105,6 +105,10 @@ pub struct Inner {
     pub tos: Option<u8>,
     /// A local ACK timeout code set by rdma_set_option.
     pub ack_timeout: Option<u8>,
+    /// What peers may do beside what the kernel grants (bits of `enum ibv_access_flags`).
+    pub more_access: u32,
+    /// Code of the timer in RNR NAKs sent, 0 to 31, in place of the connection manager's 0 (655.36 ms).
+    pub min_rnr_timer: Option<u8>,
     /// Wildcard listeners of IPv6 take IPv6 only.
     pub v6_only: bool,
     /// Others may be bound to its port.
@@ -187,6 +191,8 @@ impl Id {
                     qp: None,
                     tos: None,
                     ack_timeout: None,
+                    more_access: 0,
+                    min_rnr_timer: None,
                     v6_only: false,
                     reuse: false,
                     ib: None,
@@ -270,6 +276,8 @@ impl<W: World> Node<W> {
 
     /// `rdma_migrate_id`: later events go to `channel`, and those that wait move there.
     pub fn migrate(&self, id: &Arc<Id>, channel: &Arc<EventChannel>) {
+        // Whoever has an event for it has looked where to put it under this lock.
+        let _core = self.cm_agent.lock();
         let old = std::mem::replace(&mut id.lock().channel, channel.clone());
         for event in old.take_back(|e| Arc::ptr_eq(&e.id, id)) {
             channel.push(event);

@@ -7,6 +7,8 @@
 //! at once. The while starts at [`PATIENCE`] and halves each time it passes in vain, so a program that collects
 //! requests before it serves them is not held up; it doubles back when a request was begun in time.
 //!
+//! A listener [out of turn](crate::Node::serve_out_of_turn) hands out the next as soon as the one before was fetched.
+//!
 //! **Backlog.** A request takes a place from its arrival until the program fetches its event. One that finds no place waits
 //! for one, because bursts pass; after [`FULL_FOR`] it is refused (REJ, no resources). Those that wait at one listener, places or
 //! none, are at most [`MAX_BACKLOG`] and at most its share of half of [`MAX_PENDING`].
@@ -62,6 +64,8 @@ pub(crate) struct Listener {
     backlog: usize,
     waiting: VecDeque<Waiting>,
     turn: Turn,
+    /// Whether requests come in turns.
+    in_turns: bool,
     patience: Duration,
 }
 
@@ -72,7 +76,14 @@ impl Listener {
             n @ 1..=MAX_BACKLOG => n,
             _ => MAX_BACKLOG,
         };
-        Listener { id, backlog, waiting: VecDeque::new(), turn: Turn::Free, patience: PATIENCE }
+        Listener {
+            id,
+            backlog,
+            waiting: VecDeque::new(),
+            turn: Turn::Free,
+            in_turns: true,
+            patience: PATIENCE,
+        }
     }
 
     /// Whether not even a wait for a place can be had, as one of so many listeners: none takes the places of its neighbours.
@@ -102,8 +113,16 @@ impl Listener {
     /// The program fetched the event of a request.
     pub fn fetched(&mut self, now: Instant, id: &Arc<Id>) {
         if matches!(&self.turn, Turn::Offered(o) if Arc::ptr_eq(o, id)) {
-            self.turn = Turn::Fetched(id.clone(), now + self.patience);
+            self.turn = match self.in_turns {
+                true => Turn::Fetched(id.clone(), now + self.patience),
+                false => Turn::Free,
+            };
         }
+    }
+
+    /// Requests come as fast as the program fetches them.
+    pub fn out_of_turn(&mut self) {
+        self.in_turns = false;
     }
 
     /// The program has begun with a request.
@@ -244,6 +263,16 @@ mod tests {
         let first = case.ids[0].clone();
         case.listener.begun(&first);
         assert_eq!(case.offered(), Some(1));
+    }
+
+    #[test]
+    fn out_of_turn_the_next_request_comes_when_the_one_before_was_fetched() {
+        let mut case = Case::new(8, 2);
+        case.listener.out_of_turn();
+        assert_eq!(case.offered(), Some(0));
+        assert_eq!(case.offered(), None, "not fetched yet");
+        case.fetch(0);
+        assert_eq!(case.offered(), Some(1), "though the first is not begun");
     }
 
     #[test]

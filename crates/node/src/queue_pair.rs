@@ -144,7 +144,10 @@ impl<W: World> Node<W> {
     ) -> Result<QpAttr, Error> {
         let source = wants.path.local_gid.ip();
         let sgid_index = device.port().gids.index_of(source);
-        let ack_timeout = id.lock().ack_timeout;
+        let (ack_timeout, more_access, min_rnr_timer) = {
+            let inner = id.lock();
+            (inner.ack_timeout, inner.more_access, inner.min_rnr_timer)
+        };
         // As the kernel grants: writes always, READs and atomics where the connection accepts any.
         let reads = match wants.max_dest_rd_atomic {
             0 => 0,
@@ -152,14 +155,14 @@ impl<W: World> Node<W> {
         };
         Ok(QpAttr {
             port: 1,
-            access: Access::REMOTE_WRITE | reads,
+            access: Access::REMOTE_WRITE | reads | more_access,
             path_mtu: wants.path_mtu.min(device.port().mtu),
             dest_qpn: wants.dest_qpn,
             rq_psn: wants.rq_psn,
             sq_psn: wants.sq_psn,
             max_rd_atomic: wants.max_rd_atomic,
             max_dest_rd_atomic: wants.max_dest_rd_atomic,
-            min_rnr_timer: wants.min_rnr_timer,
+            min_rnr_timer: min_rnr_timer.unwrap_or(wants.min_rnr_timer),
             timeout: ack_timeout.unwrap_or(wants.timeout),
             retry_cnt: wants.retry_cnt,
             rnr_retry: wants.rnr_retry,

@@ -42,6 +42,18 @@ impl Cm {
         Ok(id)
     }
 
+    /// The consumer waits for the answer to its request until `at` and no longer: `Unreachable` follows then, even where the peer has
+    /// asked for patience. Harmless once the answer has come.
+    pub fn give_up_at(&mut self, id: ConnId, at: Instant) {
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        if conn.state == CmState::ReqSent
+            && let Some(retry) = &mut conn.retry
+        {
+            retry.give_up_at(at);
+            self.rearm(id);
+        }
+    }
+
     /// The consumer's side of the handshake is done. After `Reply`: sends RTU. After accept: data has arrived on the queue
     /// pair, which says as much as an RTU that may be lost (§12.10.6, "communication established"); `Established` follows.
     /// Harmless when the connection is established already or past it.

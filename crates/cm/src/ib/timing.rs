@@ -105,6 +105,8 @@ pub(super) struct Retry {
     ceiling: Duration,
     next: Instant,
     give_up: Instant,
+    /// The consumer waits no longer, whatever the peer asks for.
+    latest: Option<Instant>,
     /// The peer has asked for patience until then.
     patient_until: Instant,
     mras: u8,
@@ -125,6 +127,7 @@ impl Retry {
             ceiling: backoff.ceiling.max(interval),
             next: (now + interval).min(give_up),
             give_up,
+            latest: None,
             patient_until: now,
             mras: 0,
         }
@@ -134,6 +137,13 @@ impl Retry {
     pub fn at_most(self, most: u8) -> Retry {
         let next = if most == 0 { self.give_up } else { self.next };
         Retry { left: most.into(), next, ..self }
+    }
+
+    /// Gives up then at the latest, whatever patience the peer asks for.
+    pub fn give_up_at(&mut self, at: Instant) {
+        self.latest = Some(at);
+        self.give_up = self.give_up.min(at);
+        self.next = self.next.min(at);
     }
 
     /// When [`Retry::step`] has something to do.
@@ -169,6 +179,9 @@ impl Retry {
         self.patient_until = now + wait;
         self.give_up = self.patient_until + left;
         self.next = now + WHILE_PATIENT;
+        if let Some(at) = self.latest {
+            self.give_up_at(at);
+        }
     }
 }
 
@@ -183,6 +196,18 @@ mod tests {
         assert_eq!(local_ack_timeout(16, 16), 18);
         assert_eq!(local_ack_timeout(10, 15), 15);
         assert_eq!(local_ack_timeout(255, 255), 31);
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods)] // Any instant will do as the origin of virtual time.
+    fn a_peer_that_asks_for_patience_does_not_move_the_consumers_own_deadline() {
+        let start = Instant::now();
+        let mut retry = Retry::new(start, Timing::default().request);
+        let at = start + Duration::from_millis(600);
+        retry.give_up_at(at);
+        retry.extend(start, Duration::from_secs(69), 15);
+        while retry.step(retry.due()) {}
+        assert_eq!(retry.due(), at);
     }
 
     #[test]
