@@ -43,7 +43,7 @@ pub struct Faults {
 
 impl Faults {
     /// A perfect network: 20 us a packet.
-    pub fn none() -> Faults {
+    pub const fn none() -> Faults {
         Faults {
             delay: Duration::from_micros(20),
             jitter: Duration::ZERO,

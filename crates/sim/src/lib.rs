@@ -49,7 +49,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use dice::Dice;
 pub use faults::Faults;
-pub use seeds::each_seed;
+pub use seeds::{each_seed, each_seed_of};
 pub use sim::{Counters, Sim};
 pub use world::{HostId, ProcessId, SimWorld};
 

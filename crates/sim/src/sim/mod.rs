@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nic::Errno;
 use node::world::{Guest, Input, Interface, Name};
@@ -272,6 +272,11 @@ impl Sim {
     /// Virtual time since the beginning.
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.shared.clock.nanos())
+    }
+
+    /// Virtual time as nodes know it.
+    pub fn now(&self) -> Instant {
+        self.shared.clock.now()
     }
 
     /// A hash over everything that happened, and when: equal in two runs where all was equal.
