@@ -1,0 +1,32 @@
+//! The echo, blocking, without any runtime: `echo_sync` serves, `echo_sync ADDRESS` asks.
+
+use std::thread;
+
+use verbena::prelude::*;
+
+fn server() -> verbena::Result<()> {
+    let listener = verbena::listen("0.0.0.0:7471").wait()?;
+    loop {
+        let conn = listener.request_wait()?.accept().wait()?;
+        thread::spawn(move || -> verbena::Result<()> {
+            while let Some(message) = conn.recv_wait()? {
+                conn.send(message).wait().buf()?;
+            }
+            conn.close_wait()
+        });
+    }
+}
+
+fn client(server: &str) -> verbena::Result<()> {
+    let conn = verbena::connect(format!("{server}:7471")).wait()?;
+    conn.send_inline(b"hello").wait()?;
+    println!("{:?}", conn.recv_wait()?.map(|m| m.to_vec()));
+    conn.close_wait()
+}
+
+fn main() -> verbena::Result<()> {
+    match std::env::args().nth(1) {
+        None => server(),
+        Some(address) => client(&address),
+    }
+}

@@ -1,0 +1,63 @@
+//! The side that is asked: an acceptance (rdma_accept(3)).
+
+use std::future::IntoFuture;
+
+use super::connection::Attached;
+use super::{Boxed, ConnParam, Connection, Properties, Request, RnrRetry, limits, properties, wait};
+use crate::error::Result;
+use crate::provider::{Pd, node};
+use crate::qp::QueueConfig;
+
+/// The C function that this file is about, as errors name it.
+const CALL: &str = "rdma_accept";
+
+/// An acceptance to be: configure, then `.await` or `.wait()`; either waits until the connection stands, which the peer has 66 s for. It
+/// has receives posted before the peer can send. Dropping it, or its future, rejects.
+///
+/// # Errors
+///
+/// `OutOfRange`, `WrongDomain`, `Exhausted`; `Rejected`, `TimedOut` or `Disconnected` where the peer has thought better of it.
+#[must_use = "dropping it rejects the request"]
+pub struct Accept {
+    request: Request,
+    properties: Properties,
+}
+
+impl Accept {
+    pub(super) fn new(request: Request) -> Accept {
+        Accept { request, properties: Properties::default() }
+    }
+
+    properties!();
+
+    /// Blocks; `BlockingInSimulation` in a task of a simulated host.
+    pub fn wait(self) -> Result<Connection> {
+        let provider = self.request.provider.clone();
+        wait(&provider, CALL, self.into_future())
+    }
+}
+
+impl IntoFuture for Accept {
+    type Output = Result<Connection>;
+    type IntoFuture = Boxed<Connection>;
+
+    fn into_future(self) -> Boxed<Connection> {
+        Box::pin(async move {
+            let Accept { request, properties } = self;
+            properties.check(CALL, limits::ACCEPT)?;
+            let Properties { data, param, queues, pd, ack_timeout } = properties;
+            let private_data = request.private_data().to_vec();
+            let (pd, mut granted) = (pd.unwrap_or_else(|| request.pd().clone()), param.to_node());
+            if let Some(offered) = request.param().responder_resources {
+                granted.responder_resources = granted.responder_resources.min(offered);
+            }
+            request.identifier.node().lock().ack_timeout = ack_timeout;
+            let ends = Attached::new(request.identifier, &request.device, &pd, &queues)?;
+            let id = ends.identifier.node();
+            let begun = node!(ends.identifier.stack(), node => node.accept(id, Some(&granted), &data));
+            ends.identifier.called(CALL, begun)?;
+            let answer = ends.identifier.answer().await?;
+            Ok(Connection::new(ends, answer.param, private_data, &param))
+        })
+    }
+}

@@ -1,0 +1,165 @@
+//! The side that connects (rdma_connect(3)).
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use super::connection::Attached;
+use super::names::look_up;
+use super::resolve::{pick, sources};
+use super::{
+    Addr, Boxed, ConnParam, Connection, Properties, RnrRetry, Route, TIMEOUT, ToAddr, check_timeout, chosen,
+    first_of, limits, properties, wait,
+};
+use crate::error::{Error, ErrorKind, Result, Value};
+use crate::provider::{Pd, Provider, node};
+use crate::qp::{QueueConfig, Rc};
+
+/// The C function that this file is about, as errors name it.
+const CALL: &str = "rdma_connect";
+
+/// Connects to an address.
+///
+/// ```no_run
+/// # async fn f() -> verbena::Result<()> {
+/// let conn = verbena::connect("10.0.0.2:7471").private_data(b"hello").await?;
+/// println!("the peer says {:?}", conn.private_data());
+/// conn.close().await
+/// # }
+/// ```
+pub fn connect(to: impl ToAddr) -> Connect {
+    Connect::new(To::Addr(to.to_addr()))
+}
+
+enum To {
+    Addr(Addr),
+    Route(Box<Route>),
+}
+
+/// A connection to be: configure, then `.await` or `.wait()`. It has receives posted before the peer can send. Dropping the future
+/// withdraws the request.
+///
+/// # Errors
+///
+/// Those of [`Resolve`](super::Resolve); `Rejected` by the peer or its system ([`Error::rejection`]), `TimedOut`, `OutOfRange`,
+/// `WrongDomain`, `Exhausted`. Where a name stands for several addresses they are tried in turn, until one works or the program that listens
+/// there refuses; the error is the last one's.
+#[must_use = "nothing happens before it is awaited"]
+pub struct Connect {
+    to: To,
+    properties: Properties,
+    from: Option<Addr>,
+    provider: Option<Provider>,
+    timeout: Duration,
+    tos: Option<u8>,
+}
+
+impl Connect {
+    fn new(to: To) -> Connect {
+        Connect {
+            to,
+            properties: Properties::default(),
+            from: None,
+            provider: None,
+            timeout: TIMEOUT,
+            tos: None,
+        }
+    }
+
+    pub(super) fn by(route: Route) -> Connect {
+        Connect::new(To::Route(Box::new(route)))
+    }
+
+    properties!();
+
+    /// From this address of ours; of several the first of the destination's family. Port 0: any. `WrongState` for a [`Route`], which has its
+    /// source.
+    pub fn bind(mut self, from: impl ToAddr) -> Self {
+        self.from = Some(from.to_addr());
+        self
+    }
+    /// Not the current provider. `WrongState` for a [`Route`] of another one.
+    pub fn provider(mut self, provider: &Provider) -> Self {
+        self.provider = Some(provider.clone());
+        self
+    }
+    /// How long the neighbour may take to answer, and then the peer, up to 2^31 - 1 ms, for each address; 2 s where it is not said. How
+    /// long a name takes the system's resolver says.
+    pub fn timeout(mut self, each: Duration) -> Self {
+        self.timeout = each;
+        self
+    }
+    /// Type of service: the traffic class of all packets (RDMA_OPTION_ID_TOS).
+    pub fn tos(mut self, tos: u8) -> Self {
+        self.tos = Some(tos);
+        self
+    }
+    /// Blocks; `BlockingInSimulation` in a task of a simulated host.
+    pub fn wait(mut self) -> Result<Connection> {
+        let provider = match (&self.to, self.provider.take()) {
+            (To::Route(route), None) => route.provider.clone(),
+            (_, provider) => chosen(provider)?,
+        };
+        wait(&provider, CALL, self.provider(&provider).into_future())
+    }
+}
+
+impl IntoFuture for Connect {
+    type Output = Result<Connection>;
+    type IntoFuture = Boxed<Connection>;
+
+    fn into_future(self) -> Boxed<Connection> {
+        Box::pin(async move {
+            let Connect { to, properties, from, provider, timeout, tos } = self;
+            properties.check(CALL, limits::CONNECT)?;
+            check_timeout(CALL, timeout)?;
+            let request = Asking { properties: &properties, timeout, tos };
+            let to = match to {
+                To::Route(route) => {
+                    let other = provider.is_some_and(|provider| provider != route.provider);
+                    if other || from.is_some() {
+                        let why = "a route has its source and its provider: say them where it is resolved";
+                        return Err(Error::new(ErrorKind::WrongState, CALL).with(Value::Text(why.to_owned())));
+                    }
+                    return request.ask(*route).await;
+                }
+                To::Addr(to) => to,
+            };
+            let provider = chosen(provider)?;
+            let to = look_up(provider.stack(), &to).await?;
+            let from = sources(&provider, from.as_ref()).await?;
+            let (provider, from, request) = (&provider, &from, &request);
+            first_of(CALL, to, |to| async move {
+                request.ask(Route::find(provider, pick(from, to)?, to, timeout).await?).await
+            })
+            .await
+        })
+    }
+}
+
+/// What is asked of each address.
+struct Asking<'a> {
+    properties: &'a Properties,
+    timeout: Duration,
+    tos: Option<u8>,
+}
+
+impl Asking<'_> {
+    async fn ask(&self, route: Route) -> Result<Connection<Rc>> {
+        let Properties { data, param, queues, pd, ack_timeout } = self.properties;
+        {
+            let mut id = route.identifier.node().lock();
+            id.tos = self.tos;
+            id.ack_timeout = *ack_timeout;
+        }
+        let pd = pd.as_ref().unwrap_or(route.pd()).clone();
+        let ends = Attached::new(route.identifier, &route.device, &pd, queues)?;
+        let (stack, id) = (ends.identifier.stack(), ends.identifier.node());
+        let until = stack.now() + self.timeout;
+        let begun = node!(stack, node => {
+            node.connect(id, &param.to_node(), data).inspect(|()| node.give_up_at(id, until))
+        });
+        ends.identifier.called(CALL, begun)?;
+        let answer = ends.identifier.answer().await?;
+        Ok(Connection::new(ends, answer.param, answer.private_data, param))
+    }
+}

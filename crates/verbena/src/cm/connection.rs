@@ -1,0 +1,158 @@
+//! A connection that stands, and how it ends (rdma_disconnect(3), rdma_destroy_id(3)).
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::events::Identifier;
+use super::{ConnParam, wait};
+use crate::error::{Error, ErrorKind, Result};
+use crate::provider::{Device, Pd};
+use crate::qp::inner::QpInner;
+use crate::qp::{Connected, QueueConfig, QueuePair, Rc};
+
+/// An identifier with its queue pair. They end in the order of the fields: an ACK held back leaves, then the peer is told, then
+/// what is under way is flushed.
+pub(super) struct Attached {
+    pub identifier: Identifier,
+    qp: OwnQp,
+}
+
+/// Destroyed when its connection is, whoever else has a handle of it.
+struct OwnQp(Arc<QpInner>);
+
+impl Drop for OwnQp {
+    fn drop(&mut self) {
+        self.0.ended(Error::new(ErrorKind::Disconnected, "rdma_destroy_qp"));
+        self.0.destroy();
+    }
+}
+
+impl Attached {
+    /// Makes a queue pair for an identifier on a device, in INIT and with its receives posted.
+    pub fn new(identifier: Identifier, device: &Device, pd: &Pd, queues: &QueueConfig) -> Result<Attached> {
+        if pd.device() != device {
+            return Err(Error::new(ErrorKind::WrongDomain, "rdma_create_qp"));
+        }
+        let ends = Attached { identifier, qp: OwnQp(QpInner::create(pd, queues)?) };
+        ends.identifier.set_qp(&ends.qp.0)?;
+        ends.qp.0.post_receives()?;
+        Ok(ends)
+    }
+}
+
+/// A connection: a handle, clones are the same one. All operations are those of its [`QueuePair`]. The last handle disconnects: the
+/// peer is told, nobody waits, what is under way is flushed, memory follows.
+pub struct Connection<T: Connected = Rc> {
+    inner: Arc<ConnectionInner>,
+    qp: QueuePair<T>,
+}
+
+struct ConnectionInner {
+    ends: Attached,
+    private_data: Vec<u8>,
+    param: ConnParam,
+}
+
+impl<T: Connected> Connection<T> {
+    /// One that stands. `told` is the peer's, `asked` ours.
+    pub(super) fn new(
+        ends: Attached,
+        told: node::ConnParam,
+        private_data: Vec<u8>,
+        asked: &ConnParam,
+    ) -> Connection<T> {
+        let agreed = ends.qp.0.nic().query();
+        let param = ConnParam {
+            responder_resources: Some(agreed.max_dest_rd_atomic),
+            initiator_depth: Some(agreed.max_rd_atomic),
+            flow_control: told.flow_control,
+            retry_count: agreed.retry_cnt,
+            rnr_retry_count: asked.rnr_retry_count,
+        };
+        let qp = QueuePair::new(ends.qp.0.clone());
+        Connection { inner: Arc::new(ConnectionInner { ends, private_data, param }), qp }
+    }
+
+    fn identifier(&self) -> &Identifier {
+        &self.inner.ends.identifier
+    }
+
+    /// What the peer's program said: with its request (56 bytes) or its acceptance (196), zero-padded.
+    pub fn private_data(&self) -> &[u8] {
+        &self.inner.private_data
+    }
+    /// As agreed: the depths are what either side can do, `retry_count` what our queue pair does, `flow_control` what the peer told,
+    /// `rnr_retry_count` what we told it.
+    pub fn param(&self) -> &ConnParam {
+        &self.inner.param
+    }
+    /// The peer.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.identifier().peer_addr()
+    }
+    /// Ourselves.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.identifier().local_addr()
+    }
+
+    /// Waits until sends are complete, disconnects, and waits until the peer has answered, or does not for 2 s. Other handles of it
+    /// find it ended. Where the peer has disconnected already there is nothing to wait for.
+    ///
+    /// # Errors
+    ///
+    /// Why the queue pair failed before: what was under way then is lost.
+    #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
+    pub fn close(self) -> impl Future<Output = Result<()>> + Send {
+        async move {
+            let ends = &self.inner.ends;
+            ends.qp.0.idle().await;
+            let failure = ends.qp.0.failure();
+            if !ends.identifier.has_ended() {
+                ends.identifier.disconnect(&ends.qp.0);
+                ends.identifier.until(|seen| seen.ended.clone()).await;
+            }
+            match failure {
+                Some(failure) if failure.kind() != ErrorKind::Disconnected => Err(failure),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    /// The same, blocking.
+    ///
+    /// # Errors
+    ///
+    /// Likewise; `BlockingInSimulation` in a task of a simulated host.
+    pub fn close_wait(self) -> Result<()> {
+        let provider = self.inner.ends.qp.0.pd().device().provider().clone();
+        wait(&provider, "rdma_disconnect", self.close())
+    }
+
+    /// Waits until it has ended, by either side or cause, and says how: `Disconnected`; `Completion` with what made the queue pair fail, of
+    /// which the peer is told; `TimedOut` and its like where the connection manager gave up; `Unreachable` when the device is gone.
+    pub fn ended(&self) -> impl Future<Output = Error> + Send + '_ {
+        self.identifier().until(|seen| seen.ended.clone())
+    }
+}
+
+impl<T: Connected> Clone for Connection<T> {
+    fn clone(&self) -> Self {
+        Connection { inner: self.inner.clone(), qp: self.qp.clone() }
+    }
+}
+
+impl<T: Connected> Deref for Connection<T> {
+    type Target = QueuePair<T>;
+
+    fn deref(&self) -> &QueuePair<T> {
+        &self.qp
+    }
+}
+
+impl<T: Connected> std::fmt::Debug for Connection<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Connection({} to {})", self.local_addr(), self.peer_addr())
+    }
+}

@@ -1,0 +1,433 @@
+//! An identifier of the node and its events. Each has a channel of its own; what comes there is folded into [`Seen`], when no lock is
+//! held ([`nic::Later`]), and whoever waits for it is woken. The end of a connection is acted on here, whether or not anybody waits.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::task::Waker;
+use std::time::Duration;
+
+use locks::{Mutex, Rank};
+use nic::{Errno, Later, QpState, Signal, Work};
+use node::{Event, EventChannel, EventKind};
+use wire::mad::PortSpace;
+
+use super::waiters::{Awaited, Waiters, until};
+use crate::error::{Error, ErrorKind, RejectReason, Rejection, Result};
+use crate::provider::{Stack, node};
+use crate::qp::inner::QpInner;
+
+/// What the peer said when the connection came to be.
+#[derive(Clone)]
+pub(super) struct Answer {
+    pub param: node::ConnParam,
+    pub private_data: Vec<u8>,
+}
+
+/// What an identifier's events have told so far.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub address: Option<Result<()>>,
+    pub route: Option<Result<()>>,
+    /// Of the peer, to a request or an acceptance; why there will be none.
+    pub answer: Option<Result<Answer>>,
+    /// The connection is no more.
+    pub ended: Option<Error>,
+    /// This side is ending it: its queue pair fails for that.
+    closing: bool,
+    /// The identifier, and the queue pair that is to learn of the end.
+    qp: Option<(Arc<node::Id>, Arc<QpInner>)>,
+    waiters: Waiters,
+}
+
+impl Awaited for Seen {
+    fn waiters(&mut self) -> &mut Waiters {
+        &mut self.waiters
+    }
+}
+
+impl Seen {
+    /// Whether the connection stands, and nobody is ending it.
+    fn stands(&self) -> bool {
+        matches!(self.answer, Some(Ok(_))) && self.ended.is_none() && !self.closing
+    }
+
+    /// Why the connection is no more, where the event is its end.
+    fn take_in(&mut self, event: Event) -> Option<Error> {
+        let status = || Errno(event.status.saturating_neg());
+        let end = match event.kind {
+            EventKind::AddrResolved => {
+                self.address = Some(Ok(()));
+                return None;
+            }
+            EventKind::AddrError => {
+                self.address = Some(Err(Error::of_errno("rdma_resolve_addr", status())));
+                return None;
+            }
+            EventKind::RouteResolved => {
+                self.route = Some(Ok(()));
+                return None;
+            }
+            EventKind::RouteError => {
+                self.route = Some(Err(Error::of_errno("rdma_resolve_route", status())));
+                return None;
+            }
+            EventKind::Established if self.answer.is_none() => {
+                self.answer = Some(Ok(Answer { param: event.param, private_data: event.private_data }));
+                return None;
+            }
+            EventKind::Rejected if matches!(self.answer, Some(Ok(_))) => ended(),
+            EventKind::Rejected => Error::rejected("rdma_connect", rejection(event)),
+            EventKind::Unreachable | EventKind::ConnectError => Error::of_errno("rdma_connect", status()),
+            EventKind::Disconnected => ended(),
+            EventKind::DeviceRemoval => Error::of_errno("rdma_get_cm_event", Errno::ENODEV),
+            _ => return None,
+        };
+        if self.answer.is_none() {
+            self.answer = Some(Err(end.clone()));
+        }
+        if self.ended.is_some() {
+            return None;
+        }
+        self.ended = Some(end.clone());
+        Some(end)
+    }
+}
+
+/// What waits for a peer that has disconnected is told so.
+fn ended() -> Error {
+    Error::new(ErrorKind::Disconnected, "rdma_disconnect")
+}
+
+fn rejection(event: Event) -> Rejection {
+    use wire::mad::reason;
+    let code = u16::try_from(event.status).unwrap_or(0);
+    let reason = match code {
+        reason::CONSUMER_DEFINED => RejectReason::Consumer,
+        reason::INVALID_SERVICE_ID => RejectReason::InvalidServiceId,
+        reason::STALE_CONNECTION => RejectReason::StaleConnection,
+        reason::NO_RESOURCES => RejectReason::NoResources,
+        reason::TIMEOUT => RejectReason::Timeout,
+        other => RejectReason::Other(other),
+    };
+    Rejection { reason, private_data: event.private_data }
+}
+
+/// Where the events of an identifier come in.
+pub(super) struct Inbox {
+    stack: Stack,
+    channel: Arc<EventChannel>,
+    /// A listener's stay in the channel until somebody takes them: there they count against its backlog.
+    is_listener: bool,
+    seen: Mutex<Seen>,
+}
+
+impl AsRef<Mutex<Seen>> for Inbox {
+    fn as_ref(&self) -> &Mutex<Seen> {
+        &self.seen
+    }
+}
+
+/// Has an inbox looked at when no lock is held.
+struct Bell {
+    later: Arc<Later>,
+    inbox: Weak<Inbox>,
+}
+
+impl Signal for Bell {
+    fn signal(&self) {
+        if let Some(inbox) = self.inbox.upgrade() {
+            self.later.add(inbox);
+        }
+    }
+    fn take_back(&self) {}
+}
+
+impl Inbox {
+    fn new(stack: &Stack, is_listener: bool) -> Arc<Inbox> {
+        Arc::new_cyclic(|inbox| {
+            let bell = Bell { later: stack.later().clone(), inbox: inbox.clone() };
+            Inbox {
+                stack: stack.clone(),
+                channel: EventChannel::new(Box::new(bell)),
+                is_listener,
+                seen: Mutex::new(Rank::ConnectionState, Seen::default()),
+            }
+        })
+    }
+
+    fn next_event(&self) -> Option<Event> {
+        node!(&self.stack, node => node.next_event(&self.channel))
+    }
+
+    /// The connection has ended: what is under way is flushed, the peer is told where it does not know, and the receivers learn of it.
+    fn end(&self, error: Error) {
+        let Some((id, qp)) = self.seen.lock().qp.clone() else { return };
+        // An error says that there was no connection yet.
+        _ = node!(&self.stack, node => node.disconnect(&id));
+        qp.ended(error);
+    }
+
+    /// Ends a connection whose queue pair has failed: nobody else would tell the peer.
+    fn look_at_qp(&self) {
+        let qp = {
+            let seen = self.seen.lock();
+            seen.qp.clone().filter(|_| seen.stands())
+        };
+        let Some((_, qp)) = qp.filter(|(_, qp)| qp.nic().state() == QpState::Error) else { return };
+        let why = qp.failure().unwrap_or_else(ended);
+        let wakers = {
+            let mut seen = self.seen.lock();
+            if !seen.stands() {
+                return;
+            }
+            seen.ended = Some(why.clone());
+            seen.waiters.take()
+        };
+        self.end(why);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Work for Inbox {
+    fn run(self: Arc<Self>) {
+        loop {
+            let (event, wakers) = {
+                let mut seen = self.seen.lock();
+                // Taken and folded in one go, so that two threads keep the order.
+                let event = if self.is_listener { None } else { self.next_event() };
+                (event.map(|event| seen.take_in(event)), seen.waiters.take())
+            };
+            if let Some(Some(error)) = &event {
+                self.end(error.clone());
+            }
+            wakers.into_iter().for_each(Waker::wake);
+            if event.is_none() {
+                return self.look_at_qp();
+            }
+        }
+    }
+}
+
+/// How long a peer waits that found no receive posted: code 12, 0.64 ms. librdmacm's 0 means 655 ms.
+const RNR_TIMER: u8 = 12;
+
+/// An identifier. Dropped: the peer is told what its state calls for (REJ, DREQ), and events not looked at vanish.
+pub(super) struct Identifier {
+    stack: Stack,
+    id: Arc<node::Id>,
+    inbox: Arc<Inbox>,
+}
+
+impl Identifier {
+    /// A new one.
+    pub fn new(stack: &Stack, call: &'static str) -> Result<Identifier> {
+        stack.check(call)?;
+        Ok(Identifier::with(stack, Inbox::new(stack, false)))
+    }
+
+    /// A new one that will listen.
+    pub fn listener(stack: &Stack) -> Result<Identifier> {
+        stack.check("rdma_listen")?;
+        Ok(Identifier::with(stack, Inbox::new(stack, true)))
+    }
+
+    fn with(stack: &Stack, inbox: Arc<Inbox>) -> Identifier {
+        let id = node!(stack, node => node.create_id(&inbox.channel, PortSpace::Tcp));
+        Identifier { stack: stack.clone(), id, inbox }
+    }
+
+    /// The one that came with a request.
+    fn of_request(stack: &Stack, id: Arc<node::Id>) -> Identifier {
+        let inbox = Inbox::new(stack, false);
+        node!(stack, node => node.migrate(&id, &inbox.channel));
+        Identifier { stack: stack.clone(), id, inbox }
+    }
+
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+    pub fn node(&self) -> &Arc<node::Id> {
+        &self.id
+    }
+    /// Our address, unspecified as long as there is none.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.id.lock().source.unwrap_or_else(nowhere)
+    }
+    /// The peer's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.id.lock().dest.unwrap_or_else(nowhere)
+    }
+
+    /// What a call into the node says; events that it brought are taken in. Call it with no lock held.
+    pub fn called<T>(&self, call: &'static str, result: Result<T, nic::Error>) -> Result<T> {
+        self.stack.later().run();
+        result.map_err(|e| {
+            // What ended the connection says more than that the call is not possible any more.
+            let ended = self.inbox.seen.lock().ended.clone();
+            ended.unwrap_or_else(|| Error::of_nic(call, e))
+        })
+    }
+
+    /// Waits until `look` finds something in what the events have told.
+    pub async fn until<T>(&self, look: impl FnMut(&mut Seen) -> Option<T> + Unpin) -> T {
+        until(&self.inbox, look).await
+    }
+
+    /// Waits for the peer's answer.
+    pub async fn answer(&self) -> Result<Answer> {
+        self.until(|seen| seen.answer.clone()).await
+    }
+
+    /// Whether the connection has ended.
+    pub fn has_ended(&self) -> bool {
+        self.inbox.seen.lock().ended.is_some()
+    }
+
+    /// Finds the way to an address.
+    pub async fn resolve(&self, from: Option<SocketAddr>, to: SocketAddr, timeout: Duration) -> Result<()> {
+        let begun = node!(&self.stack, node => node.resolve_addr(&self.id, from, to, timeout));
+        self.called("rdma_resolve_addr", begun)?;
+        self.until(|seen| seen.address.clone()).await?;
+        let begun = node!(&self.stack, node => node.resolve_route(&self.id));
+        self.called("rdma_resolve_route", begun)?;
+        self.until(|seen| seen.route.clone()).await
+    }
+
+    /// Gives it its queue pair, which goes to INIT, and which learns of the end of the connection.
+    pub fn set_qp(&self, qp: &Arc<QpInner>) -> Result<()> {
+        {
+            let mut id = self.id.lock();
+            // Memory says by its own rights what peers may do: the queue pair allows all of it.
+            id.more_access = nic::Access::FLUSH_GLOBAL | nic::Access::FLUSH_PERSISTENT;
+            id.min_rnr_timer = Some(RNR_TIMER);
+        }
+        let set = node!(&self.stack, node => node.set_qp(&self.id, qp.nic()));
+        self.inbox.seen.lock().qp = Some((self.id.clone(), qp.clone()));
+        let owner: Weak<Inbox> = Arc::downgrade(&self.inbox);
+        qp.set_owner(owner);
+        self.called("rdma_create_qp", set)
+    }
+
+    /// Ends the connection: what is under way is flushed, the peer is told. What has arrived is executed before: ACKs, whose messages
+    /// were delivered and are not flushed.
+    pub fn disconnect(&self, qp: &QpInner) {
+        self.stack.drain_all();
+        self.inbox.seen.lock().closing = true;
+        // An error says that it has ended.
+        _ = node!(&self.stack, node => node.disconnect(&self.id));
+        qp.ended(ended());
+        self.stack.drain_sent();
+        self.stack.later().run();
+    }
+
+    /// Waits for the next request to a listener: the identifier that came with it, and what it says.
+    pub async fn next_request(&self) -> Result<(Identifier, Event)> {
+        let (stack, inbox) = (self.stack.clone(), self.inbox.clone());
+        let taken = self
+            .until(move |seen| {
+                if let Some(ended) = &seen.ended {
+                    return Some(Err(ended.clone()));
+                }
+                while let Some(event) = inbox.next_event() {
+                    if event.kind == EventKind::ConnectRequest {
+                        // Under the listener's lock: another who waits there would take what else comes for the new one.
+                        return Some(Ok((Identifier::of_request(&stack, event.id.clone()), event)));
+                    }
+                    if event.kind == EventKind::DeviceRemoval {
+                        let gone = Error::of_errno("rdma_get_cm_event", Errno::ENODEV);
+                        seen.ended = Some(gone.clone());
+                        return Some(Err(gone));
+                    }
+                }
+                None
+            })
+            .await;
+        // The next request may have come, for another who waits.
+        self.stack.later().run();
+        taken
+    }
+}
+
+impl Drop for Identifier {
+    fn drop(&mut self) {
+        // In a forked child the parent's connections are the parent's.
+        if !self.stack.is_ours() {
+            return;
+        }
+        node!(&self.stack, node => node.destroy(&self.id));
+        // Its last message may be the process's last.
+        self.stack.drain_sent();
+        self.stack.later().run();
+    }
+}
+
+fn nowhere() -> SocketAddr {
+    SocketAddr::from(([0, 0, 0, 0], 0))
+}
+
+impl Stack {
+    /// For a thread whose process may end at once: what it has sent to another process of this host is handed on.
+    fn drain_sent(&self) {
+        match self {
+            #[cfg(feature = "software")]
+            Stack::Software(instance) => instance.host.drain_sent(),
+            #[cfg(feature = "sim")]
+            Stack::Sim(_) => {}
+        }
+    }
+    /// Takes in all that has arrived. In a simulation nothing waits.
+    fn drain_all(&self) {
+        match self {
+            #[cfg(feature = "software")]
+            Stack::Software(instance) => instance.host.drain_all(),
+            #[cfg(feature = "sim")]
+            Stack::Sim(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(events: &[(EventKind, i32)]) -> Seen {
+        let mut seen = Seen::default();
+        let stack = crate::Provider::software().expect("a provider");
+        let id = Identifier::new(stack.stack(), "rdma_create_id").expect("an identifier");
+        for &(kind, status) in events {
+            let (param, private_data) = (node::ConnParam::default(), vec![7]);
+            let event = Event {
+                id: id.id.clone(),
+                listener: None,
+                kind,
+                status,
+                param,
+                ud: None,
+                arg: 0,
+                private_data,
+            };
+            seen.take_in(event);
+        }
+        seen
+    }
+
+    #[test]
+    fn a_rejection_before_the_answer_is_the_answer_and_after_it_the_end() {
+        let rejected = seen(&[(EventKind::Rejected, 28)]);
+        let error = rejected.answer.and_then(Result::err).expect("refused");
+        assert_eq!(error.kind(), ErrorKind::Rejected);
+        let rejection = Rejection { reason: RejectReason::Consumer, private_data: vec![7] };
+        assert_eq!(error.rejection(), Some(&rejection));
+
+        let ended = seen(&[(EventKind::Established, 0), (EventKind::Rejected, 28)]);
+        assert!(matches!(ended.answer, Some(Ok(_))));
+        assert_eq!(ended.ended.map(|e| e.kind()), Some(ErrorKind::Disconnected));
+    }
+
+    #[test]
+    fn the_first_end_is_the_one_that_counts() {
+        let seen = seen(&[(EventKind::Unreachable, -110), (EventKind::Disconnected, 0)]);
+        assert_eq!(seen.ended.map(|e| e.kind()), Some(ErrorKind::TimedOut));
+        assert_eq!(seen.answer.and_then(Result::err).and_then(|e| e.errno()), Some(110));
+    }
+}

@@ -1,0 +1,166 @@
+//! The side that is asked: listeners (rdma_listen(3)).
+
+use std::future::{Future, IntoFuture};
+use std::net::SocketAddr;
+
+use nic::Errno;
+
+use super::events::Identifier;
+use super::names::look_up;
+use super::{Addr, Boxed, Connection, Request, ToAddr, chosen, first_of, limits, wait};
+use crate::error::{Error, ErrorKind, Result, Value};
+use crate::provider::{Provider, node};
+
+/// The C function that this file is about, as errors name it.
+const CALL: &str = "rdma_listen";
+
+/// Listens on an address.
+///
+/// ```no_run
+/// # fn f() -> verbena::Result<()> {
+/// let listener = verbena::listen("0.0.0.0:7471").backlog(64).wait()?;
+/// let conn = listener.request_wait()?.accept().wait()?;
+/// # Ok(()) }
+/// ```
+pub fn listen(on: impl ToAddr) -> Listen {
+    Listen { on: on.to_addr(), backlog: limits::BACKLOG, reuse: false, provider: None }
+}
+
+/// A listener to be: configure, then `.await` or `.wait()`. `0.0.0.0` is all devices by IPv4, `[::]` all of them by either; port 0 is a free
+/// one.
+///
+/// # Errors
+///
+/// `AddressInUse` where the port is taken, or the UDP port of the device belongs to another user; `Unreachable` where the address is not ours,
+/// both with the address; `NotFound` for a name that nobody knows, `OutOfRange`.
+#[must_use = "nothing happens before it is awaited"]
+pub struct Listen {
+    on: Addr,
+    backlog: u32,
+    reuse: bool,
+    provider: Option<Provider>,
+}
+
+impl Listen {
+    /// Requests that may wait until they are looked at, 1 to [`limits::BACKLOG`], which is the default. Further ones wait for up to 2 s for a
+    /// place, then they are refused.
+    pub fn backlog(mut self, n: u32) -> Self {
+        self.backlog = n;
+        self
+    }
+    /// Others may be bound to the port, but for listeners (RDMA_OPTION_ID_REUSEADDR).
+    pub fn reuse_addr(mut self) -> Self {
+        self.reuse = true;
+        self
+    }
+    /// Not the current provider.
+    pub fn provider(mut self, provider: &Provider) -> Self {
+        self.provider = Some(provider.clone());
+        self
+    }
+    /// Blocks; `BlockingInSimulation` in a task of a simulated host.
+    pub fn wait(mut self) -> Result<Listener> {
+        let provider = chosen(self.provider.take())?;
+        wait(&provider, CALL, self.provider(&provider).into_future())
+    }
+}
+
+impl IntoFuture for Listen {
+    type Output = Result<Listener>;
+    type IntoFuture = Boxed<Listener>;
+
+    fn into_future(self) -> Boxed<Listener> {
+        Box::pin(async move {
+            if !(1..=limits::BACKLOG).contains(&self.backlog) {
+                return Err(Error::number(CALL, "backlog", self.backlog.into(), 1..=limits::BACKLOG.into()));
+            }
+            let provider = chosen(self.provider)?;
+            let addresses = look_up(provider.stack(), &self.on).await?;
+            let (provider, backlog, reuse) = (&provider, self.backlog, self.reuse);
+            let begin = |on| async move { Listener::begin(provider, on, backlog, reuse) };
+            first_of(CALL, addresses, begin).await
+        })
+    }
+}
+
+/// The C functions say EADDRNOTAVAIL, as the kernel does, where a port is taken and either address is a wildcard or loopback one; and where
+/// the address is not ours.
+fn taken(provider: &Provider, on: SocketAddr, error: Error) -> Error {
+    let is_ours = || on.ip().is_unspecified() || provider.device_of(on.ip()).is_ok();
+    match error.errno().map(Errno) {
+        Some(Errno::EADDRNOTAVAIL) if is_ours() => {
+            Error::new(ErrorKind::AddressInUse, error.call()).errno_is(Errno::EADDRNOTAVAIL)
+        }
+        _ => error,
+    }
+    .with(Value::Address(on))
+}
+
+/// Takes connection requests. Dropping it refuses those that wait; connections that came by it go on.
+pub struct Listener {
+    identifier: Identifier,
+    provider: Provider,
+}
+
+impl Listener {
+    fn begin(provider: &Provider, on: SocketAddr, backlog: u32, reuse: bool) -> Result<Listener> {
+        let identifier = Identifier::listener(provider.stack())?;
+        let id = identifier.node();
+        node!(provider.stack(), node => {
+            identifier.called("rdma_set_option", node.set_reuse(id, reuse))?;
+            identifier.called("rdma_bind_addr", node.bind(id, on)).map_err(|e| taken(provider, on, e))?;
+            identifier.called(CALL, node.listen(id, backlog)).map_err(|e| taken(provider, on, e))?;
+            // Whoever waits here wants them all; turns are for programs that have room for one.
+            node.serve_out_of_turn(id);
+        });
+        Ok(Listener { identifier, provider: provider.clone() })
+    }
+
+    /// The next request. Cancelling loses none. Only `&self`: several tasks or threads may take turns.
+    ///
+    /// # Errors
+    ///
+    /// `Exhausted` where there is no domain for it, which refuses it. `Unreachable` when the device is gone.
+    #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
+    pub fn request(&self) -> impl Future<Output = Result<Request>> + Send + '_ {
+        async {
+            loop {
+                let (identifier, event) = self.identifier.next_request().await?;
+                // None where its device has gone meanwhile: the peer hears of that otherwise.
+                if let Some(request) = Request::new(&self.provider, identifier, event)? {
+                    return Ok(request);
+                }
+            }
+        }
+    }
+
+    /// The same, blocking.
+    ///
+    /// # Errors
+    ///
+    /// Likewise; `BlockingInSimulation` in a task of a simulated host.
+    pub fn request_wait(&self) -> Result<Request> {
+        wait(&self.provider, "rdma_get_request", self.request())
+    }
+
+    /// Takes the next request and accepts it. Cancelling rejects the request that was being accepted.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Listener::request`] and [`Accept`](super::Accept): a peer that gives up meanwhile is none of the listener's.
+    #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
+    pub fn accept(&self) -> impl Future<Output = Result<Connection>> + Send + '_ {
+        async { self.request().await?.accept().await }
+    }
+
+    /// The address, with the port that was chosen.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.identifier.local_addr()
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Listener({})", self.local_addr())
+    }
+}

@@ -1,0 +1,376 @@
+//! Connecting by address: every property of rdma_connect(3) and rdma_accept(3), as builders that are awaited, or blocked on by `.wait()`.
+//!
+//! ```no_run
+//! # async fn f() -> verbena::Result<()> {
+//! let listener = verbena::listen("0.0.0.0:7471").await?;
+//! let request = listener.request().await?;
+//! println!("{} says {:?}", request.peer_addr(), &request.private_data()[..5]);
+//! let conn = request.accept().private_data(b"welcome").await?;
+//! // and at the other end
+//! let conn = verbena::connect("10.0.0.2:7471").private_data(b"hello").await?;
+//! # Ok(()) }
+//! ```
+//!
+//! Values out of range are errors when a builder is awaited, with name, value and limit ([`Value::Number`](crate::Value::Number)); nothing is
+//! cut silently. What was begun and is dropped is ended: the peer is told what its state calls for, and nobody waits.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | this one | limits, addresses, connection parameters |
+//! | `names` | from a text to addresses |
+//! | `events` | an identifier of the node, and what its events have told so far |
+//! | `waiters` | who waits for an event |
+//! | `resolve`, `connect` | the side that connects |
+//! | `listen`, `request`, `accept` | the side that is asked |
+//! | `connection` | what stands, and how it ends |
+
+mod accept;
+mod connect;
+mod connection;
+mod events;
+mod listen;
+mod names;
+mod request;
+mod resolve;
+mod waiters;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::time::Duration;
+
+pub use accept::Accept;
+pub use connect::{Connect, connect};
+pub use connection::Connection;
+pub use listen::{Listen, Listener, listen};
+pub use request::Request;
+pub use resolve::{Resolve, Route, resolve};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::provider::{Pd, Provider};
+use crate::qp::QueueConfig;
+
+/// The largest values that a program may give; what is beyond is [`ErrorKind::OutOfRange`].
+pub mod limits {
+    /// Bytes of private data of a request (REQ).
+    pub const CONNECT: usize = node::connect::CONNECT_DATA;
+    /// Bytes of private data of an acceptance (REP).
+    pub const ACCEPT: usize = node::accept::ACCEPT_DATA;
+    /// Bytes of private data of a refusal (REJ).
+    pub const REJECT: usize = node::accept::REJECT_DATA;
+    /// READs and atomics at once, in either direction.
+    pub const RD_ATOMIC: u8 = nic::limits::MAX_RD_ATOMIC;
+    /// Retries after a timeout.
+    pub const RETRY_COUNT: u8 = 7;
+    /// [`RnrRetry::Times`](super::RnrRetry::Times).
+    pub const RNR_RETRY_TIMES: u8 = 6;
+    /// Code of the local ACK timeout.
+    pub const ACK_TIMEOUT: u8 = 31;
+    /// Requests that wait at a listener.
+    pub const BACKLOG: u32 = node::listener::MAX_BACKLOG as u32;
+    /// Milliseconds of a timeout.
+    pub const TIMEOUT_MS: u64 = i32::MAX as u64;
+    /// Names that are looked up at once.
+    pub const LOOKUPS: usize = 256;
+}
+
+/// How long each step of connecting may take where the program does not say.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a builder becomes when it is awaited.
+type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+
+/// An address with a port: `SocketAddr`, or text such as `10.0.0.2:7471`, `[fe80::1%2]:7471` or `server:7471` (in a simulation: the hosts'
+/// names).
+pub trait ToAddr {
+    /// What it stands for.
+    fn to_addr(self) -> Addr;
+}
+
+/// See [`ToAddr`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Addr {
+    /// As it is.
+    Known(SocketAddr),
+    /// To be looked up; where it stands for several they are tried in turn.
+    Name(String),
+}
+
+impl ToAddr for Addr {
+    fn to_addr(self) -> Addr {
+        self
+    }
+}
+impl ToAddr for SocketAddr {
+    fn to_addr(self) -> Addr {
+        Addr::Known(self)
+    }
+}
+impl ToAddr for &str {
+    fn to_addr(self) -> Addr {
+        Addr::Name(self.to_owned())
+    }
+}
+impl ToAddr for &String {
+    fn to_addr(self) -> Addr {
+        Addr::Name(self.clone())
+    }
+}
+impl ToAddr for String {
+    fn to_addr(self) -> Addr {
+        Addr::Name(self)
+    }
+}
+
+/// Retries of a sender that finds no receive posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RnrRetry {
+    /// 0 to 6 times.
+    Times(u8),
+    /// Always (7 on the wire).
+    Forever,
+}
+
+/// What both sides can say of a connection (`struct rdma_conn_param`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnParam {
+    /// READs and atomics of the peer that we serve at once, 0 to [`limits::RD_ATOMIC`]; none: the peer can do neither. Default: what
+    /// the device has. What the peer will start at once bounds it.
+    pub responder_resources: Option<u8>,
+    /// READs and atomics that we start at once, 0 to [`limits::RD_ATOMIC`]. Default: what the device has. What the peer serves
+    /// bounds it.
+    pub initiator_depth: Option<u8>,
+    /// Told to the peer only.
+    pub flow_control: bool,
+    /// Retries after a timeout, 0 to 7: our own as the side that connects, which tells the peer to do the same.
+    pub retry_count: u8,
+    /// What our peer's sends do when we have no receive posted: we tell it this.
+    pub rnr_retry_count: RnrRetry,
+}
+
+impl Default for ConnParam {
+    fn default() -> ConnParam {
+        ConnParam {
+            responder_resources: None,
+            initiator_depth: None,
+            flow_control: false,
+            retry_count: limits::RETRY_COUNT,
+            rnr_retry_count: RnrRetry::Forever,
+        }
+    }
+}
+
+impl ConnParam {
+    /// What a peer has told.
+    fn told(told: &node::ConnParam) -> ConnParam {
+        ConnParam {
+            responder_resources: Some(told.responder_resources),
+            initiator_depth: Some(told.initiator_depth),
+            flow_control: told.flow_control,
+            retry_count: told.retry_count,
+            rnr_retry_count: match told.rnr_retry_count {
+                times @ 0..=limits::RNR_RETRY_TIMES => RnrRetry::Times(times),
+                _ => RnrRetry::Forever,
+            },
+        }
+    }
+
+    fn check(&self, call: &'static str) -> Result<()> {
+        let most = limits::RD_ATOMIC;
+        at_most(call, "responder_resources", self.responder_resources.unwrap_or(most), most)?;
+        at_most(call, "initiator_depth", self.initiator_depth.unwrap_or(most), most)?;
+        at_most(call, "retry_count", self.retry_count, limits::RETRY_COUNT)?;
+        match self.rnr_retry_count {
+            RnrRetry::Times(times) => at_most(call, "rnr_retry_count", times, limits::RNR_RETRY_TIMES),
+            RnrRetry::Forever => Ok(()),
+        }
+    }
+
+    /// As the node takes it; the queue pair speaks for itself.
+    fn to_node(&self) -> node::ConnParam {
+        node::ConnParam {
+            responder_resources: self.responder_resources.unwrap_or(limits::RD_ATOMIC),
+            initiator_depth: self.initiator_depth.unwrap_or(limits::RD_ATOMIC),
+            flow_control: self.flow_control,
+            retry_count: self.retry_count,
+            rnr_retry_count: match self.rnr_retry_count {
+                RnrRetry::Times(times) => times,
+                RnrRetry::Forever => limits::RNR_RETRY_TIMES + 1,
+            },
+            ..node::ConnParam::default()
+        }
+    }
+}
+
+/// Whether a value is at most so much; [`ErrorKind::OutOfRange`] with its name where it is more.
+fn at_most(call: &'static str, name: &'static str, is: impl Into<u64>, most: impl Into<u64>) -> Result<()> {
+    let (is, most) = (is.into(), most.into());
+    if is <= most { Ok(()) } else { Err(Error::number(call, name, is, 0..=most)) }
+}
+
+fn check_private_data(call: &'static str, data: &[u8], most: usize) -> Result<()> {
+    at_most(call, "private_data_len", data.len() as u64, most as u64)
+}
+
+fn check_timeout(call: &'static str, timeout: Duration) -> Result<()> {
+    let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+    at_most(call, "timeout_ms", ms, limits::TIMEOUT_MS)
+}
+
+/// What either side says of the connection that is to be.
+#[derive(Default)]
+struct Properties {
+    data: Vec<u8>,
+    param: ConnParam,
+    queues: QueueConfig,
+    pd: Option<Pd>,
+    ack_timeout: Option<u8>,
+}
+
+impl Properties {
+    fn check(&self, call: &'static str, most_data: usize) -> Result<()> {
+        check_private_data(call, &self.data, most_data)?;
+        if let Some(code) = self.ack_timeout {
+            at_most("rdma_set_option", "ack_timeout", code, limits::ACK_TIMEOUT)?;
+        }
+        self.param.check(call)
+    }
+}
+
+/// The methods that set the [`Properties`] of a builder with the given name for them.
+macro_rules! properties {
+    () => {
+        /// Bytes for the peer's program. It sees them padded with zeros to the message's field.
+        pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
+            self.properties.data = data.as_ref().to_vec();
+            self
+        }
+        /// Connection parameters, all at once.
+        pub fn param(mut self, param: ConnParam) -> Self {
+            self.properties.param = param;
+            self
+        }
+        /// READs and atomics of the peer that we serve at once: [`ConnParam::responder_resources`].
+        pub fn responder_resources(mut self, n: u8) -> Self {
+            self.properties.param.responder_resources = Some(n);
+            self
+        }
+        /// READs and atomics that we start at once: [`ConnParam::initiator_depth`].
+        pub fn initiator_depth(mut self, n: u8) -> Self {
+            self.properties.param.initiator_depth = Some(n);
+            self
+        }
+        /// Told to the peer only.
+        pub fn flow_control(mut self, has: bool) -> Self {
+            self.properties.param.flow_control = has;
+            self
+        }
+        /// Retries after a timeout, 0 to 7: [`ConnParam::retry_count`].
+        pub fn retry_count(mut self, n: u8) -> Self {
+            self.properties.param.retry_count = n;
+            self
+        }
+        /// Retries of the peer where we have no receive posted.
+        pub fn rnr_retry_count(mut self, n: RnrRetry) -> Self {
+            self.properties.param.rnr_retry_count = n;
+            self
+        }
+        /// Sizes, and which completion and shared receive queue (rdma_conn_param's `srq` follows from it).
+        pub fn queues(mut self, queues: QueueConfig) -> Self {
+            self.properties.queues = queues;
+            self
+        }
+        /// In this domain; [`ErrorKind::WrongDomain`](crate::ErrorKind::WrongDomain) where it is another device's than the connection's.
+        pub fn pd(mut self, pd: &Pd) -> Self {
+            self.properties.pd = Some(pd.clone());
+            self
+        }
+        /// Our queue pair's local ACK timeout, 4.096 us * 2^n, n up to 31; 0: none (RDMA_OPTION_ID_ACK_TIMEOUT). Default: what the
+        /// connection manager computes from the path.
+        pub fn ack_timeout(mut self, n: u8) -> Self {
+            self.properties.ack_timeout = Some(n);
+            self
+        }
+    };
+}
+use properties;
+
+/// The provider that was named, else the current one.
+fn chosen(provider: Option<Provider>) -> Result<Provider> {
+    match provider {
+        Some(provider) => Ok(provider),
+        None => Provider::current(),
+    }
+}
+
+/// Blocks until a future is ready; [`ErrorKind::BlockingInSimulation`] where nothing could happen meanwhile.
+fn wait<T>(provider: &Provider, call: &'static str, future: impl Future<Output = Result<T>>) -> Result<T> {
+    if !provider.stack().may_block() {
+        return Err(Error::new(ErrorKind::BlockingInSimulation, call));
+    }
+    crate::exec::block_on(future)
+}
+
+/// The first address that works, in turn; where none does, why the last did not.
+async fn first_of<T, F: Future<Output = Result<T>>>(
+    call: &'static str,
+    addresses: Vec<SocketAddr>,
+    mut attempt: impl FnMut(SocketAddr) -> F,
+) -> Result<T> {
+    let mut last = Error::new(ErrorKind::NotFound, call);
+    for address in addresses {
+        match attempt(address).await {
+            Ok(done) => return Ok(done),
+            // Somebody who listens there has decided.
+            Err(e) if e.rejection().is_some_and(|r| r.reason == crate::RejectReason::Consumer) => {
+                return Err(e);
+            }
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Value;
+
+    #[test]
+    fn a_parameter_out_of_range_is_named_with_its_value_and_limit() {
+        let refused = |param: ConnParam| {
+            let error = param.check("rdma_connect").expect_err("out of range");
+            assert_eq!(error.kind(), ErrorKind::OutOfRange);
+            error.value().cloned()
+        };
+        let number = |name, is, most| Some(Value::Number { name, is, allowed: 0..=most });
+        let base = ConnParam::default();
+        assert_eq!(refused(ConnParam { retry_count: 8, ..base.clone() }), number("retry_count", 8, 7));
+        let rnr_retry_count = RnrRetry::Times(7);
+        assert_eq!(refused(ConnParam { rnr_retry_count, ..base.clone() }), number("rnr_retry_count", 7, 6));
+        let responder_resources = Some(129);
+        assert_eq!(
+            refused(ConnParam { responder_resources, ..base.clone() }),
+            number("responder_resources", 129, 128)
+        );
+        assert_eq!(
+            refused(ConnParam { initiator_depth: Some(255), ..base }),
+            number("initiator_depth", 255, 128)
+        );
+        assert!(ConnParam::default().check("rdma_connect").is_ok());
+    }
+
+    #[test]
+    fn what_is_told_is_what_was_said() {
+        for rnr_retry_count in [RnrRetry::Times(0), RnrRetry::Times(6), RnrRetry::Forever] {
+            let said = ConnParam {
+                responder_resources: Some(3),
+                initiator_depth: Some(4),
+                flow_control: true,
+                retry_count: 5,
+                rnr_retry_count,
+            };
+            assert_eq!(ConnParam::told(&said.to_node()), said);
+        }
+    }
+}

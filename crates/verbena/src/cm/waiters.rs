@@ -1,0 +1,107 @@
+//! Who waits for an event. A future leaves its waker, looks again, and is pending; both under the lock under which the event is noted, so
+//! that no wake-up is lost. All are woken, because a chosen one could be dropped before it looks. Wakers are cloned, called
+//! and dropped with no lock held: they are the program's code.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use locks::{Mutex, MutexGuard};
+
+/// What futures wait for: it lies behind a lock, with those that wait.
+pub(super) trait Awaited {
+    /// Those that wait.
+    fn waiters(&mut self) -> &mut Waiters;
+}
+
+/// Those that wait.
+#[derive(Default)]
+pub(super) struct Waiters {
+    next: u64,
+    list: Vec<(u64, Waker)>,
+}
+
+impl Waiters {
+    /// The future with this key waits, a new one without; the waker that it left before is to be dropped by the caller, unlocked.
+    fn leave(&mut self, key: &mut Option<u64>, waker: Waker) -> Option<Waker> {
+        let known = key.and_then(|key| self.list.iter_mut().find(|(k, _)| *k == key));
+        if let Some((_, old)) = known {
+            return Some(std::mem::replace(old, waker));
+        }
+        self.list.push((self.next, waker));
+        *key = Some(self.next);
+        self.next += 1;
+        None
+    }
+
+    fn remove(&mut self, key: u64) -> Option<Waker> {
+        let at = self.list.iter().position(|(k, _)| *k == key)?;
+        Some(self.list.swap_remove(at).1)
+    }
+
+    /// All of them, to be woken with no lock held.
+    pub fn take(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.list).into_iter().map(|(_, waker)| waker).collect()
+    }
+}
+
+/// Ready when `look` finds something. Dropping it leaves nothing behind.
+pub(super) struct Waiting<O, S, F>
+where
+    O: AsRef<Mutex<S>>,
+    S: Awaited,
+{
+    owner: Arc<O>,
+    look: F,
+    key: Option<u64>,
+    _state: std::marker::PhantomData<fn() -> S>,
+}
+
+/// Waits until `look` finds something in what `owner` has behind its lock.
+pub(super) fn until<T, O, S, F>(owner: &Arc<O>, look: F) -> Waiting<O, S, F>
+where
+    O: AsRef<Mutex<S>>,
+    S: Awaited,
+    F: FnMut(&mut S) -> Option<T> + Unpin,
+{
+    Waiting { owner: owner.clone(), look, key: None, _state: std::marker::PhantomData }
+}
+
+impl<T, O, S, F> Future for Waiting<O, S, F>
+where
+    O: AsRef<Mutex<S>>,
+    S: Awaited,
+    F: FnMut(&mut S) -> Option<T> + Unpin,
+{
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let this = self.get_mut();
+        let waker = cx.waker().clone();
+        let (found, _unlocked) = {
+            let mut state: MutexGuard<'_, S> = (*this.owner).as_ref().lock();
+            match (this.look)(&mut state) {
+                Some(found) => {
+                    let old = this.key.take().and_then(|key| state.waiters().remove(key));
+                    (Poll::Ready(found), (old, Some(waker)))
+                }
+                None => (Poll::Pending, (state.waiters().leave(&mut this.key, waker), None)),
+            }
+        };
+        found
+    }
+}
+
+impl<O, S, F> Drop for Waiting<O, S, F>
+where
+    O: AsRef<Mutex<S>>,
+    S: Awaited,
+{
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            let removed = (*self.owner).as_ref().lock().waiters().remove(key);
+            drop(removed);
+        }
+    }
+}

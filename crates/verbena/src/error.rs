@@ -1,0 +1,335 @@
+//! One error type: what kind, which call, which value was wrong, and the errno a C program would have seen.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+use nic::Errno;
+
+/// The crate's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong. Cheap to move: details are behind a pointer, on the error path only.
+#[derive(Clone)]
+pub struct Error(Box<Repr>);
+
+#[derive(Clone, Debug)]
+struct Repr {
+    kind: ErrorKind,
+    call: &'static str,
+    errno: Option<i32>,
+    value: Option<Value>,
+    rejection: Option<Rejection>,
+}
+
+/// What kind of error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A value is outside of what the device or the protocol allows; [`Error::value`] has it and the limit.
+    OutOfRange,
+    /// A buffer, queue or address handle belongs to another protection domain than the queue pair.
+    WrongDomain,
+    /// The object's state does not allow it.
+    WrongState,
+    /// No room in a work queue (only from `post` and `try_` calls; futures wait for room).
+    QueueFull,
+    /// A device's or the provider's limit, or locked memory (RLIMIT_MEMLOCK) is used up.
+    Exhausted,
+    /// No such device, name, service or file.
+    NotFound,
+    /// The port is taken.
+    AddressInUse,
+    /// No device bears the address, or there is no route.
+    Unreachable,
+    /// The peer, or its system, refused the connection; see [`Error::rejection`].
+    Rejected,
+    /// No answer in time.
+    TimedOut,
+    /// The connection has ended, by whichever side.
+    Disconnected,
+    /// A work request completed in error.
+    Completion(WcStatus),
+    /// This provider or device does not do it.
+    Unsupported,
+    /// `Provider::system()`: the libraries are not there, or are ours.
+    ProviderMissing,
+    /// The object was made before a fork, by the parent.
+    Forked,
+    /// A blocking call inside a simulation, where it could never return.
+    BlockingInSimulation,
+    /// EACCES, EPERM.
+    PermissionDenied,
+    /// Another errno of the system.
+    System,
+}
+
+/// The value that was wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Value {
+    /// A number, and what would have been right.
+    Number {
+        /// Which.
+        name: &'static str,
+        /// Its value.
+        is: u64,
+        /// What is allowed.
+        allowed: RangeInclusive<u64>,
+    },
+    /// A range of bytes that leaves its buffer or memory.
+    Range {
+        /// First byte.
+        at: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes that there are.
+        of: u64,
+    },
+    /// An address.
+    Address(SocketAddr),
+    /// A name or text.
+    Text(String),
+}
+
+/// How a peer refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The reason of the REJ message.
+    pub reason: RejectReason,
+    /// What the peer's program said; zero-padded to the message's field.
+    pub private_data: Vec<u8>,
+}
+
+/// Reason of a REJ (IBA 12.6.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RejectReason {
+    /// 28: the peer's program called reject.
+    Consumer,
+    /// 8: nobody listens there.
+    InvalidServiceId,
+    /// 10: the peer does not speak to this kind of transport, and so on for the others.
+    StaleConnection,
+    /// 3: no resources, e.g. the backlog is full.
+    NoResources,
+    /// 4: it took too long.
+    Timeout,
+    /// Any other.
+    Other(u16),
+}
+
+/// Status of a completion: `enum ibv_wc_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum WcStatus {
+    LocalLength = 1,
+    LocalQpOperation = 2,
+    LocalProtection = 4,
+    /// Never executed: the queue pair failed or was closed before. Not the cause; see `Connection::failure`.
+    Flushed = 5,
+    MwBind = 6,
+    BadResponse = 7,
+    LocalAccess = 8,
+    RemoteInvalidRequest = 9,
+    RemoteAccess = 10,
+    RemoteOperation = 11,
+    RetryExceeded = 12,
+    RnrRetryExceeded = 13,
+    RemoteAbort = 16,
+    Fatal = 19,
+    ResponseTimeout = 20,
+    General = 21,
+    TagMatching = 22,
+    TagRendezvousIncomplete = 23,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, call: &'static str) -> Error {
+        Error(Box::new(Repr { kind, call, errno: None, value: None, rejection: None }))
+    }
+    pub(crate) fn with(mut self, value: Value) -> Error {
+        self.0.value = Some(value);
+        self
+    }
+    pub(crate) fn range(call: &'static str, at: u64, len: u64, of: u64) -> Error {
+        Error::new(ErrorKind::OutOfRange, call).with(Value::Range { at, len, of })
+    }
+    pub(crate) fn number(
+        call: &'static str,
+        name: &'static str,
+        is: u64,
+        allowed: RangeInclusive<u64>,
+    ) -> Error {
+        Error::new(ErrorKind::OutOfRange, call).with(Value::Number { name, is, allowed })
+    }
+    /// What kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+    /// The call that failed, by the name of the C function where there is one.
+    pub fn call(&self) -> &'static str {
+        self.0.call
+    }
+    /// What errno a C program would have seen.
+    pub fn errno(&self) -> Option<i32> {
+        self.0.errno
+    }
+    /// The value that was wrong.
+    pub fn value(&self) -> Option<&Value> {
+        self.0.value.as_ref()
+    }
+    /// How a completion failed.
+    pub fn status(&self) -> Option<WcStatus> {
+        match self.0.kind {
+            ErrorKind::Completion(status) => Some(status),
+            _ => None,
+        }
+    }
+    /// How a peer refused.
+    pub fn rejection(&self) -> Option<&Rejection> {
+        self.0.rejection.as_ref()
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {:?}", self.0.call, self.0.kind)?;
+        match &self.0.value {
+            Some(Value::Number { name, is, allowed }) => {
+                write!(f, ": {name} is {is}, not {} to {}", allowed.start(), allowed.end())
+            }
+            Some(Value::Range { at, len, of }) => write!(f, ": {len} bytes at {at} of {of}"),
+            Some(Value::Address(a)) => write!(f, ": {a}"),
+            Some(Value::Text(t)) => write!(f, ": {t}"),
+            None => Ok(()),
+        }
+    }
+}
+impl std::error::Error for Error {}
+
+impl From<Error> for std::io::Error {
+    fn from(e: Error) -> Self {
+        use std::io::ErrorKind as K;
+        let kind = match e.kind() {
+            ErrorKind::OutOfRange | ErrorKind::WrongDomain => K::InvalidInput,
+            ErrorKind::QueueFull => K::WouldBlock,
+            ErrorKind::NotFound | ErrorKind::ProviderMissing => K::NotFound,
+            ErrorKind::AddressInUse => K::AddrInUse,
+            ErrorKind::Unreachable => K::HostUnreachable,
+            ErrorKind::Rejected => K::ConnectionRefused,
+            ErrorKind::TimedOut => K::TimedOut,
+            ErrorKind::Disconnected => K::ConnectionAborted,
+            ErrorKind::Unsupported => K::Unsupported,
+            ErrorKind::PermissionDenied => K::PermissionDenied,
+            _ => K::Other,
+        };
+        std::io::Error::new(kind, e)
+    }
+}
+
+/// What the stack below says, as what a caller of `call` is told.
+impl Error {
+    pub(crate) fn of_errno(call: &'static str, errno: Errno) -> Error {
+        let kind = match errno {
+            Errno::EADDRINUSE => ErrorKind::AddressInUse,
+            Errno::EADDRNOTAVAIL | Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENODEV => {
+                ErrorKind::Unreachable
+            }
+            Errno::ETIMEDOUT => ErrorKind::TimedOut,
+            Errno::EACCES | Errno::EPERM => ErrorKind::PermissionDenied,
+            Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE | Errno::EAGAIN => ErrorKind::Exhausted,
+            Errno::ENOENT => ErrorKind::NotFound,
+            Errno::EOPNOTSUPP => ErrorKind::Unsupported,
+            Errno::EINVAL => ErrorKind::WrongState,
+            _ => ErrorKind::System,
+        };
+        Error::new(kind, call).errno_is(errno)
+    }
+
+    pub(crate) fn of_io(call: &'static str, error: &std::io::Error) -> Error {
+        match error.raw_os_error() {
+            Some(errno) => Error::of_errno(call, Errno(errno)),
+            None => Error::new(ErrorKind::System, call).with(Value::Text(error.to_string())),
+        }
+    }
+
+    pub(crate) fn of_nic(call: &'static str, error: nic::Error) -> Error {
+        let text = || Value::Text(error.to_string());
+        match error {
+            nic::Error::OutOfRange { what, value, least, most } => {
+                Error::number(call, what, value, least..=most)
+            }
+            nic::Error::Limit(_) => Error::new(ErrorKind::Exhausted, call).with(text()),
+            nic::Error::System(errno) => return Error::of_errno(call, errno),
+            nic::Error::Invalid(_)
+            | nic::Error::Value { .. }
+            | nic::Error::State { .. }
+            | nic::Error::Busy => Error::new(ErrorKind::WrongState, call).with(text()),
+            nic::Error::Missing(_) => Error::new(ErrorKind::NotFound, call).with(text()),
+            nic::Error::Unsupported(_) => Error::new(ErrorKind::Unsupported, call).with(text()),
+            nic::Error::Fault => Error::new(ErrorKind::System, call).with(text()),
+        }
+        .errno_is(error.errno())
+    }
+
+    pub(crate) fn of_post(call: &'static str, error: nic::PostError) -> Error {
+        let kind = match error {
+            nic::PostError::Full => ErrorKind::QueueFull,
+            nic::PostError::State { .. } => ErrorKind::WrongState,
+            _ => ErrorKind::OutOfRange,
+        };
+        Error::new(kind, call).with(Value::Text(error.to_string())).errno_is(error.errno())
+    }
+
+    pub(crate) fn errno_is(mut self, errno: Errno) -> Error {
+        self.0.errno = Some(errno.0);
+        self
+    }
+
+    pub(crate) fn rejected(call: &'static str, rejection: Rejection) -> Error {
+        let mut error = Error::new(ErrorKind::Rejected, call).errno_is(Errno::ECONNREFUSED);
+        error.0.rejection = Some(rejection);
+        error
+    }
+}
+
+impl WcStatus {
+    /// Of a completion that failed; `None` for success.
+    pub(crate) fn of(status: transport::op::Status) -> Option<WcStatus> {
+        use transport::op::Status;
+        Some(match status {
+            Status::Success => return None,
+            Status::LocalLength => WcStatus::LocalLength,
+            Status::LocalQpOperation => WcStatus::LocalQpOperation,
+            Status::LocalProtection => WcStatus::LocalProtection,
+            Status::WrFlush => WcStatus::Flushed,
+            Status::MwBind => WcStatus::MwBind,
+            Status::BadResponse => WcStatus::BadResponse,
+            Status::RemoteInvalidRequest => WcStatus::RemoteInvalidRequest,
+            Status::RemoteAccess => WcStatus::RemoteAccess,
+            Status::RemoteOperation => WcStatus::RemoteOperation,
+            Status::RetryExceeded => WcStatus::RetryExceeded,
+            Status::RnrRetryExceeded => WcStatus::RnrRetryExceeded,
+            Status::LocalAccess => WcStatus::LocalAccess,
+            Status::RemoteAbort => WcStatus::RemoteAbort,
+            Status::Fatal => WcStatus::Fatal,
+            Status::ResponseTimeout => WcStatus::ResponseTimeout,
+            Status::Tm => WcStatus::TagMatching,
+            Status::TmRendezvousIncomplete => WcStatus::TagRendezvousIncomplete,
+            Status::General
+            | Status::LocalEecOperation
+            | Status::LocalRddViolation
+            | Status::RemoteInvalidRdRequest
+            | Status::InvalidEecn
+            | Status::InvalidEecState => WcStatus::General,
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! RDMA for Rust: safe, sync and async, with no adapter, no kernel module and no root.
+//!
+//! Verbena speaks RoCE v2 over UDP sockets, as the kernel's rdma_rxe and ConnectX adapters do: the far end may be any of them, or a C program
+//! on Verbena's libibverbs. One's own protocol is tested on simulated hosts with a clock, losses and crashes of their own:
+//!
+//! ```
+//! use verbena::prelude::*;
+//! use verbena::sim::Host;
+//!
+//! #[verbena::test(seeds = 20, faults = "loss=1%, delay=20us..200us, reorder=2%")]
+//! async fn what_is_said_comes_back(left: Host, right: Host) {
+//!     right.spawn(async {
+//!         let conn = verbena::listen("0.0.0.0:7000").await?.accept().await?;
+//!         while let Some(message) = conn.recv().await? {
+//!             conn.send(message).await.buf()?;
+//!         }
+//!         verbena::Result::Ok(())
+//!     });
+//!     let said = left.spawn(async {
+//!         let conn = verbena::connect("right:7000").await?;
+//!         conn.send_inline(b"hello").await?;
+//!         conn.recv().await
+//!     });
+//!     assert_eq!(&said.await.unwrap().unwrap()[..], b"hello");
+//! }
+//! ```
+//!
+//! The same code runs in production, over sockets, in whatever runtime, or in none:
+//!
+//! ```no_run
+//! fn main() -> verbena::Result<()> {
+//!     let conn = verbena::connect("10.0.0.2:7471").private_data(b"hello").wait()?;
+//!     conn.send_inline(b"a message").wait()?;
+//!     println!("{:?}", conn.recv_wait()?);
+//!     conn.close_wait()
+//! }
+//! ```
+//!
+//! # RDMA in ten minutes
+//!
+//! **Connections.** [`listen`], [`connect`]: addresses and ports as with TCP, but both sides may say something with the handshake itself (private
+//! data), and a [`Request`] can be looked at before it is accepted or rejected. A [`Connection`] is a handle: clones are the same one, the last
+//! one dropped tells the peer.
+//!
+//! **Messages.** A SEND is one message, not bytes of a stream. It needs a receive that the peer has posted, with a buffer large enough; the crate keeps
+//! some posted ([`QueueConfig`]), and posts a buffer again when its [`Message`] is dropped. Who sends faster than the peer takes waits (RNR).
+//!
+//! **One-sided operations.** WRITE, READ and atomics reach the peer's memory without its program: it has registered the memory ([`Memory`], [`Mr`]) and told
+//! where it is ([`RemoteMemory`], 20 bytes that fit any private data). Operations of one connection are executed in order; a WRITE with immediate data
+//! also says that it has come. FLUSH says that what was written lies where it shall.
+//!
+//! **Completions.** An operation is complete when the peer's adapter has acknowledged it: only then may its buffer be used again. So the buffer goes into the
+//! operation, and comes back with the result: `let buf = conn.send(buf).await.buf()?`. An operation that is dropped, or forgotten, goes on; its buffer
+//! returns to its pool when it is complete. See [`op`].
+//!
+//! **Memory.** Adapters work on registered memory: a [`Pool`] registers once and hands out [`RegBuf`]s. Memory that peers may write is never seen as `&[u8]`, but
+//! copied and loaded ([`SharedSlice`]). The table is in [`RegBuf`] and its like; who may touch what when is in their documentation.
+//!
+//! **Errors.** The first request that fails moves the queue pair to the error state; all others complete as [`Flushed`](WcStatus::Flushed).
+//! [`QueuePair::failure`] has the cause. Every [`Error`] has a kind, the call, and the value that was wrong.
+//!
+//! # Concept, type, C
+//!
+//! | concept | here | librdmacm, libibverbs |
+//! |---|---|---|
+//! | connect | [`connect`], or [`resolve`] and [`Route::connect`] | `rdma_resolve_addr`, `rdma_resolve_route`, `rdma_create_qp`, `rdma_connect` |
+//! | accept | [`listen`], [`Listener::request`], [`Request::accept`], [`Request::reject`] | `rdma_bind_addr`, `rdma_listen`, `rdma_get_cm_event`, `rdma_accept`, `rdma_reject` |
+//! | send, receive | [`QueuePair::send`], [`QueuePair::recv`] | `ibv_post_send`, `ibv_post_recv`, `ibv_poll_cq` |
+//! | one-sided | [`QueuePair::write`], [`read`](QueuePair::read), [`fetch_add`](QueuePair::fetch_add), [`compare_swap`](QueuePair::compare_swap), [`atomic_write`](QueuePair::atomic_write), [`flush`](QueuePair::flush) | `ibv_post_send` |
+//! | several with one doorbell | [`QueuePair::post_all`] | a list of `struct ibv_send_wr` |
+//! | registration | [`Pool`], [`Memory`] | `ibv_reg_mr` |
+//! | device, domain | [`Provider`], [`Device`], [`Pd`] | `ibv_open_device`, `ibv_alloc_pd` |
+//!
+//! # How it works
+//!
+//! There is no thread for a connection, and none of this crate's. Completions are put where their futures look by whoever brings them: a thread that
+//! blocks in [`block_on`] or `wait` polls the sockets itself for some 50 us before it sleeps; else the process's one engine thread brings them, and wakes
+//! tasks with no lock held. A future leaves its waker under the lock under which it looks, so no wake-up is lost. A process that was forked finds its
+//! parent's objects `Forked`.
+//!
+//! # Features
+//!
+//! `software` (default): the stack, linked in. `sim` (default): [`sim`] and `#[verbena::test]`. `serde`: descriptors of memory travel in any format.
+//!
+//! Not here yet: rdma-core as a provider, datagrams and multicast, shared receive and completion queues, XRC, memory windows, dma-bufs, scoped borrows, byte streams,
+//! a connection for one polling thread.
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
+
+extern crate self as verbena;
+
+pub mod cm;
+mod error;
+mod exec;
+#[allow(unsafe_code)]
+mod mem;
+pub mod op;
+mod provider;
+mod qp;
+mod remote;
+#[cfg(feature = "sim")]
+pub mod sim;
+#[cfg(feature = "software")]
+mod sleepers;
+mod spawn;
+pub mod time;
+
+pub use cm::{
+    Accept, ConnParam, Connect, Connection, Listen, Listener, Request, Resolve, RnrRetry, Route, connect,
+    listen, resolve,
+};
+pub use error::{Error, ErrorKind, RejectReason, Rejection, Result, Value, WcStatus};
+pub use exec::block_on;
+pub use mem::*;
+pub use op::{Completion, InFlight, Op, Ops};
+pub use provider::{Device, Pd, Provider};
+pub use qp::{Connected, Message, QpState, QueueConfig, QueuePair, Rc, Reliable, Transport, Uc};
+pub use remote::RemoteMemory;
+#[cfg(feature = "sim")]
+pub use sim::test;
+pub use spawn::spawn;
+pub use zerocopy;
+
+/// `use verbena::prelude::*`: the one trait that calls need.
+pub mod prelude {
+    pub use crate::op::WithBuf;
+}

@@ -1,0 +1,89 @@
+//! Who may do what to memory that peers reach: rights of a registration ([`Access`]), and which of them a kind of memory may
+//! have at most ([`Rights`]).
+
+/// Rights of `enum ibv_access_flags`, for memory that peers reach. Combined with `|`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access(u32);
+
+impl Access {
+    /// Peers may READ.
+    pub const REMOTE_READ: Access = Access(nic::Access::REMOTE_READ);
+    /// Peers may WRITE and ATOMIC WRITE.
+    pub const REMOTE_WRITE: Access = Access(nic::Access::REMOTE_WRITE);
+    /// Peers may CAS and FETCH ADD.
+    pub const REMOTE_ATOMIC: Access = Access(nic::Access::REMOTE_ATOMIC);
+    /// Peers may FLUSH to global visibility.
+    pub const FLUSH_GLOBAL: Access = Access(nic::Access::FLUSH_GLOBAL);
+    /// Peers may FLUSH to persistence: only memory of [`Memory::map_file`](crate::Memory::map_file).
+    pub const FLUSH_PERSISTENT: Access = Access(nic::Access::FLUSH_PERSISTENT);
+
+    const ALL: Access = Access(
+        nic::Access::REMOTE_READ
+            | nic::Access::REMOTE_WRITE
+            | nic::Access::REMOTE_ATOMIC
+            | nic::Access::FLUSH_GLOBAL
+            | nic::Access::FLUSH_PERSISTENT,
+    );
+
+    /// Whether all of `other` are among these.
+    pub const fn contains(self, other: Access) -> bool {
+        self.0 & other.0 == other.0
+    }
+    pub(super) const fn bits(self) -> u32 {
+        self.0
+    }
+    pub(super) const fn without(self, other: Access) -> Access {
+        Access(self.0 & !other.0)
+    }
+    /// The bits to register with: an adapter that writes for peers writes locally (ibv_reg_mr(3)).
+    pub(super) const fn registered(self) -> u32 {
+        let changes = nic::Access::REMOTE_WRITE | nic::Access::REMOTE_ATOMIC;
+        if self.0 & changes == 0 { self.0 } else { self.0 | nic::Access::LOCAL_WRITE }
+    }
+}
+
+impl std::ops::BitOr for Access {
+    type Output = Access;
+    fn bitor(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Who may do what to a [`Memory`](crate::Memory).
+pub trait Rights: sealed::Sealed + Send + Sync + 'static {
+    /// The rights that a registration may have at most.
+    const MOST: Access;
+    /// What a registration for our own operations has: bits of `enum ibv_access_flags`.
+    #[doc(hidden)]
+    const LOCAL: u32;
+}
+
+/// Peers may read; the content never changes.
+#[derive(Debug)]
+pub enum RemoteRead {}
+
+/// Peers may write.
+#[derive(Debug)]
+pub enum RemoteWrite {}
+
+impl sealed::Sealed for RemoteRead {}
+impl sealed::Sealed for RemoteWrite {}
+
+impl Rights for RemoteRead {
+    const MOST: Access = Access::REMOTE_READ;
+    const LOCAL: u32 = 0;
+}
+
+impl Rights for RemoteWrite {
+    const MOST: Access = Access::ALL;
+    const LOCAL: u32 = nic::Access::LOCAL_WRITE;
+}
+
+/// Data without pointers, padding or forbidden bit patterns: any type that derives zerocopy's traits.
+#[diagnostic::on_unimplemented(note = "derive zerocopy's FromBytes, IntoBytes, Immutable and KnownLayout")]
+pub trait Plain: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Send + 'static {}
+impl<T: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Send + 'static> Plain for T {}

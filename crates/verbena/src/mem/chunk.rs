@@ -1,0 +1,102 @@
+//! Where bytes are: an allocation, a mapped file, or memory of the program's own. It knows nothing of registrations and makes no
+//! reference to its bytes; whoever does says why it may.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Alignment and granularity of what is allocated here.
+pub(super) const PAGE: usize = 4096;
+
+/// Bytes at a fixed place. All are initialised. Behind the last there is room up to the next multiple of eight, which belongs
+/// to nobody else.
+pub(super) struct Chunk {
+    at: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+}
+
+enum Owner {
+    /// The allocator's, of this layout.
+    Heap(Layout),
+    /// A mapping of so many bytes.
+    File(usize),
+    /// The program's, which is told of the end.
+    Program(Option<Box<dyn FnOnce() + Send>>),
+}
+
+// SAFETY: an address, a length, and a closure that is `Send` and is touched in `drop` only. Who may touch which byte when is
+// decided by the handles over the chunk (see the module).
+unsafe impl Send for Chunk {}
+// SAFETY: as above; nothing is done through `&Chunk` but reading the address and the length.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    /// `len` zero bytes, in whole pages of their own.
+    pub fn zeroed(call: &'static str, len: usize) -> Result<Chunk> {
+        let no_room = || Error::new(ErrorKind::Exhausted, call);
+        let pages = len.max(1).checked_next_multiple_of(PAGE).ok_or_else(no_room)?;
+        let layout = Layout::from_size_align(pages, PAGE).map_err(|_| no_room())?;
+        // SAFETY: the layout has at least a page.
+        let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(no_room)?;
+        Ok(Chunk { at, len, owner: Owner::Heap(layout) })
+    }
+
+    /// All of a file as it is now, shared with whoever else maps it.
+    pub fn map(call: &'static str, file: &File) -> Result<Chunk> {
+        let io = |e: std::io::Error| Error::of_io(call, &e);
+        let bytes = file.metadata().map_err(io)?.len();
+        let len = usize::try_from(bytes).ok().filter(|len| (1..=isize::MAX as usize - PAGE).contains(len));
+        let len = len.ok_or_else(|| {
+            Error::number(call, "length of the file", bytes, 1..=(isize::MAX as u64 - PAGE as u64))
+        })?;
+        let (rights, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        // SAFETY: a new mapping where the kernel finds room; the descriptor is open.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, libc::MAP_SHARED, fd, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io(std::io::Error::last_os_error()));
+        }
+        let at = NonNull::new(at.cast()).ok_or_else(|| Error::new(ErrorKind::System, call))?;
+        Ok(Chunk { at, len, owner: Owner::File(len) })
+    }
+
+    /// The program's memory; `at` and `len` are multiples of eight.
+    ///
+    /// # Safety
+    ///
+    /// That of [`Memory::from_raw`](crate::Memory::from_raw).
+    pub unsafe fn of_program(at: NonNull<u8>, len: usize, done: Box<dyn FnOnce() + Send>) -> Chunk {
+        Chunk { at, len, owner: Owner::Program(Some(done)) }
+    }
+
+    /// The first byte.
+    pub fn ptr(&self) -> *mut u8 {
+        self.at.as_ptr()
+    }
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether a file is behind it.
+    pub fn is_file(&self) -> bool {
+        matches!(self.owner, Owner::File(_))
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        match &mut self.owner {
+            // SAFETY: allocated in `zeroed` with this layout; nobody has the chunk any more.
+            Owner::Heap(layout) => unsafe { dealloc(self.at.as_ptr(), *layout) },
+            // SAFETY: mapped in `map` with this length; nobody has the chunk any more.
+            Owner::File(len) => _ = unsafe { libc::munmap(self.at.as_ptr().cast(), *len) },
+            Owner::Program(done) => {
+                if let Some(done) = done.take() {
+                    done();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Memory: who may look at it, and when.
+//!
+//! | type | peers may | we see | operations |
+//! |---|---|---|---|
+//! | [`RegBuf`] | nothing | `&mut [u8]`, exclusively | send, write, read into, receive into |
+//! | [`RegBytes`] | nothing | `&[u8]`, shared | send, write; many at once |
+//! | [`RegBox<T>`] | nothing | `&mut T` | as `RegBuf` |
+//! | [`Memory<RemoteRead>`] | READ | `&[u8]`, frozen | send, write |
+//! | [`Memory<RemoteWrite>`] | READ, WRITE, atomics, FLUSH | [`SharedSlice`]: copies, atomics | all |
+//!
+//! All memory is initialised before it is seen: zeros, a copy, or a file.
+//!
+//! # Why each access is sound
+//!
+//! The adapter copies between packets and registered memory in threads of its own, by raw pointers. A key says where, and what
+//! it may do there: it reads what a work request or a peer with the right to READ names, it writes where a receive, a READ or a
+//! peer with the right to WRITE says. So for each kind of memory: who names it, and what references are there meanwhile?
+//!
+//! - **Pools.** No peer has a right. Work requests are made of an [`IoBuf`] by value, and the queue pair keeps the value until
+//!   the adapter is done (the completion was polled, or the queue pair is gone); both go through locks, so what either side did
+//!   is before what the other does next.
+//!   - A [`RegBuf`] is the only handle that names its bytes: `split_to` cuts its range in two, `unsplit` joins neighbours, each
+//!     by value or `&mut`. Whoever can make a `&mut [u8]` of it has it, so no operation does.
+//!   - [`RegBytes`] share their bytes, and nothing writes: they are no [`IoBufMut`], and a `RegBuf` comes back out of one only
+//!     where the count of pieces says that it is the last of its whole buffer.
+//!   - A buffer is given again when that count is 0; the count goes down with Release and is read with Acquire, as that of an
+//!     `Arc`.
+//! - **Frozen.** Each registration of a `Memory<RemoteRead>` is without a right to write, whoever names it; after it was
+//!   filled, before anybody else had it, nobody has a pointer to write by. `&[u8]` and reading adapters go together.
+//! - **Shared.** Of a `Memory<RemoteWrite>` there is never a reference but to atomics of eight bytes, and no access of this
+//!   process of another size: see `shared`. Anybody may write at any time.
+//! - **Freed.** A registration keeps its chunk and ends first: its key is taken back, copies under way are waited for, then the
+//!   chunk is freed. Where the system does not take the key back the chunk is never freed. In a forked child nothing is taken
+//!   back or freed: the registrations are the parent's, and a lock may be held by a thread that is not there.
+//! - **Leaks.** A forgotten handle keeps its count, so its bytes are never given again.
+//!
+//! | file | story |
+//! |---|---|
+//! | `chunk`, `region` | where bytes are; their registration in a domain, under an address of our choice |
+//! | `pool`, `buf`, `reg_box` | memory that is ours alone |
+//! | `memory`, `shared`, `access` | memory that peers reach; looking at it; rights |
+//! | `io_buf` | what operations take |
+
+mod access;
+mod buf;
+mod chunk;
+mod io_buf;
+mod memory;
+mod pool;
+mod reg_box;
+mod region;
+mod shared;
+#[cfg(all(test, feature = "sim"))]
+mod tests;
+
+pub use access::{Access, Plain, RemoteRead, RemoteWrite, Rights};
+pub use buf::{RegBuf, RegBytes};
+pub use io_buf::{IoBuf, IoBufMut, SgeList};
+pub use memory::{Memory, Mr, Part};
+pub use pool::Pool;
+pub use reg_box::RegBox;
+pub(crate) use region::FIRST_IOVA;
+pub use shared::SharedSlice;

@@ -1,0 +1,111 @@
+//! An operation that is posted.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::exec;
+use crate::op::kind::{self, Kind, Raw};
+use crate::op::slot::Ticket;
+use crate::qp::inner::QpInner;
+
+/// An operation that is posted. Without lifetime, so it can lie in any structure: it holds the queue pair. Dropping it forgets the
+/// result, not the memory.
+#[must_use = "dropping it loses the buffer and the result"]
+pub struct InFlight<K: Kind<B>, B: Send + 'static = ()> {
+    qp: Arc<QpInner>,
+    /// `None` once the result was taken.
+    ticket: Option<Ticket<B>>,
+    _kind: PhantomData<fn() -> K>,
+}
+
+/// A SEND under way.
+pub type Sending<B> = InFlight<kind::Send, B>;
+/// A WRITE under way.
+pub type Writing<B> = InFlight<kind::Write, B>;
+/// A READ under way.
+pub type Reading<B> = InFlight<kind::Read, B>;
+
+impl<K: Kind<B>, B: Send + 'static> Unpin for InFlight<K, B> {}
+
+impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
+    pub(crate) fn new(qp: Arc<QpInner>, ticket: Ticket<B>) -> InFlight<K, B> {
+        InFlight::of(qp, Some(ticket))
+    }
+    pub(crate) fn of(qp: Arc<QpInner>, ticket: Option<Ticket<B>>) -> InFlight<K, B> {
+        InFlight { qp, ticket, _kind: PhantomData }
+    }
+
+    fn look(&mut self, cx: Option<&mut Context<'_>>) -> Poll<K::Output> {
+        let Some(ticket) = &self.ticket else { return Poll::Pending };
+        let polled = self.qp.poll_ticket(ticket, cx);
+        polled.map(|(result, mut value)| {
+            self.ticket = None;
+            if let Ok((completion, _)) = &result {
+                K::filled(&mut value, completion.len);
+            }
+            K::output(Raw(result), value)
+        })
+    }
+
+    /// Its result, where there is one; polls nothing.
+    ///
+    /// # Errors
+    ///
+    /// Itself, where it is under way.
+    pub fn try_take(mut self) -> Result<K::Output, Self> {
+        match self.look(None) {
+            Poll::Ready(output) => Ok(output),
+            Poll::Pending => Err(self),
+        }
+    }
+
+    /// Blocks until it is complete, polling in this thread for some 50 us and sleeping then.
+    ///
+    /// # Panics
+    ///
+    /// On simulated hosts: there is no way to give the buffer back, and nothing would happen while it blocks. `await` it there.
+    pub fn wait(self) -> K::Output {
+        assert!(self.qp.stack().may_block(), "blocking on a simulated host: await it instead");
+        exec::block_on(self)
+    }
+
+    /// Blocks for so long.
+    ///
+    /// # Errors
+    ///
+    /// Itself, where it is still under way; at once on simulated hosts.
+    pub fn wait_for(mut self, time: Duration) -> Result<K::Output, Self> {
+        if !self.qp.stack().may_block() {
+            return self.try_take();
+        }
+        match exec::block_on_for(&mut self, time) {
+            Some(output) => Ok(output),
+            None => Err(self),
+        }
+    }
+}
+
+impl<K: Kind<B>, B: Send + 'static> Future for InFlight<K, B> {
+    type Output = K::Output;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<K::Output> {
+        self.look(Some(cx))
+    }
+}
+
+impl<K: Kind<B>, B: Send + 'static> Drop for InFlight<K, B> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.qp.abandon(&ticket);
+        }
+    }
+}
+
+impl<K: Kind<B>, B: Send + 'static> std::fmt::Debug for InFlight<K, B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("InFlight")
+    }
+}

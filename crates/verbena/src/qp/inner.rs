@@ -1,0 +1,487 @@
+//! What stands behind the handles of a queue pair. Completions come to one completion queue of its own, which is large enough for all that
+//! may be under way and is always armed: whoever brings a completion (the thread that polls, the engine thread) drains it when no
+//! lock is held ([`nic::Later`]), puts each result where its owner looks, and wakes that owner. A future looks and leaves its
+//! waker under the same lock, so no wake-up is lost.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Context, Poll, Waker};
+
+use arrayvec::ArrayVec;
+use locks::{Mutex, MutexGuard, Rank};
+use nic::device::CqSlot;
+use nic::device::async_events::AsyncEventQueue;
+use nic::{Access, Arm, Buffer, Channel, Cq, Later, QpCap, QpInit, QpType, Signal, Work};
+use transport::op::{Completed, RecvWr, SendWr, Status};
+use wire::roce::SendTail;
+
+use super::QueueConfig;
+use super::message::{Message, What};
+use super::posting::Posting;
+use crate::error::{Error, ErrorKind, Result, WcStatus};
+use crate::mem::{IoBufMut, Pool, RegBuf, SgeList};
+use crate::op::kind::Kind;
+use crate::op::slot::{Left, Slots, Ticket};
+use crate::op::{Completion, Ops, Refused, Request};
+use crate::provider::{Pd, Stack};
+
+/// How a send request ended; of an atomic with the value that was there before.
+pub(crate) type Ended = Result<(Completion, u64)>;
+
+/// This bit of a wr_id says that it is a receive's.
+const RECEIVE: u64 = 1 << 63;
+/// Completions taken at once.
+const BATCH: usize = 32;
+/// Where the queue pair's own words begin, as work requests name them.
+const WORDS: u64 = 1 << 12;
+
+/// See the module.
+pub(crate) struct QpInner {
+    me: Weak<QpInner>,
+    pd: Pd,
+    nic: Arc<nic::Qp>,
+    cq: Arc<Cq>,
+    channel: Arc<Channel>,
+    pool: Pool,
+    /// Eight bytes for each entry of the send queue: what atomics bring back.
+    words: Buffer,
+    queues: Mutex<Queues>,
+    /// Who looks when it fails: its connection.
+    owner: OnceLock<Weak<dyn Work>>,
+    _slot: CqSlot,
+}
+
+/// Both queues, as the program sees them.
+pub(super) struct Queues {
+    pub sends: Slots<Ended>,
+    /// Who waits for room in the send queue.
+    room: Vec<Waker>,
+    /// Who waits until nothing is under way.
+    idle: Vec<Waker>,
+    /// The buffers that are posted, by the number in their wr_id.
+    posted: Vec<Option<RegBuf>>,
+    /// Numbers that are free.
+    places: Vec<u32>,
+    /// Messages nobody has taken.
+    ready: VecDeque<Message>,
+    /// Who waits for one.
+    receivers: Vec<Waker>,
+    /// The connection is no more.
+    ended: bool,
+    failure: Option<Error>,
+    failure_told: bool,
+    pub destroyed: bool,
+}
+
+/// What is to be done when the queues are unlocked: wakers and destructors may be the program's code.
+#[derive(Default)]
+struct Afterwards {
+    wakers: Vec<Waker>,
+    left: Vec<Left>,
+    buffers: Vec<RegBuf>,
+    /// Something completed in error.
+    failed: bool,
+}
+
+impl Afterwards {
+    fn add(&mut self, mut left: Left) {
+        self.wakers.extend(left.waker.take());
+        self.left.push(left);
+    }
+    fn run(self) {
+        self.wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Has the queue pair look at its completion queue.
+struct Bell {
+    later: Arc<Later>,
+    qp: OnceLock<Weak<QpInner>>,
+}
+
+struct Rings(Arc<Bell>);
+
+impl Signal for Rings {
+    fn signal(&self) {
+        if let Some(qp) = self.0.qp.get().and_then(Weak::upgrade) {
+            self.0.later.add(qp);
+        }
+    }
+    fn take_back(&self) {}
+}
+
+/// Asynchronous events say nothing that completions and the connection manager do not.
+struct Unheard;
+
+impl Signal for Unheard {
+    fn signal(&self) {}
+    fn take_back(&self) {}
+}
+
+impl Work for QpInner {
+    fn run(self: Arc<Self>) {
+        loop {
+            while self.channel.pop().is_some() {}
+            self.drain();
+            self.cq.arm(Arm::Next);
+            if self.cq.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+impl QpInner {
+    /// A queue pair in state Reset, nothing posted.
+    pub fn create(pd: &Pd, config: &QueueConfig) -> Result<Arc<QpInner>> {
+        let failed = |e| Error::of_nic("ibv_create_qp", e);
+        pd.stack().check("ibv_create_qp")?;
+        let &QueueConfig { send_depth, recv_depth, recv_size, max_send_sge, max_inline } = config;
+        nic::in_range("send_depth", send_depth, 1_u32, nic::limits::MAX_QP_WR).map_err(failed)?;
+        nic::in_range("recv_depth", recv_depth, 0_u32, nic::limits::MAX_QP_WR).map_err(failed)?;
+        let device = pd.device().nic();
+        let slot = device.take_cq().map_err(failed)?;
+        let bell = Arc::new(Bell { later: pd.stack().later().clone(), qp: OnceLock::new() });
+        let channel = Channel::new(Box::new(Rings(bell.clone())));
+        let events = AsyncEventQueue::new(Box::new(Unheard));
+        let cq = Cq::new(send_depth + recv_depth, Some(channel.clone()), events.clone()).map_err(failed)?;
+        let cap = QpCap {
+            max_send_wr: send_depth,
+            max_recv_wr: recv_depth,
+            max_send_sge,
+            max_recv_sge: 1,
+            max_inline_data: max_inline,
+        };
+        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+        let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, events };
+        let words =
+            Buffer::new(pd.nic(), send_depth as usize * 8, WORDS, Access::LOCAL_WRITE).map_err(failed)?;
+        let pool = Pool::new(pd, recv_size.max(1), (recv_depth + send_depth) as usize)?;
+        let nic = nic::Qp::create(device, pd.nic(), init).map_err(failed)?;
+        let queues = Queues {
+            sends: Slots::new(send_depth),
+            room: Vec::new(),
+            idle: Vec::new(),
+            posted: (0..recv_depth).map(|_| None).collect(),
+            places: (0..recv_depth).rev().collect(),
+            ready: VecDeque::new(),
+            receivers: Vec::new(),
+            ended: false,
+            failure: None,
+            failure_told: false,
+            destroyed: false,
+        };
+        let inner = Arc::new_cyclic(|me| QpInner {
+            me: me.clone(),
+            pd: pd.clone(),
+            nic,
+            cq,
+            channel,
+            pool,
+            words,
+            queues: Mutex::new(Rank::Operations, queues),
+            owner: OnceLock::new(),
+            _slot: slot,
+        });
+        _ = bell.qp.set(inner.me.clone());
+        inner.cq.arm(Arm::Next);
+        Ok(inner)
+    }
+
+    pub fn nic(&self) -> &Arc<nic::Qp> {
+        &self.nic
+    }
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+    pub fn stack(&self) -> &Stack {
+        self.pd.stack()
+    }
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+    /// Has `owner` look, when no lock is held, each time that something completes in error. Once.
+    pub fn set_owner(&self, owner: Weak<dyn Work>) {
+        _ = self.owner.set(owner);
+    }
+    pub fn failure(&self) -> Option<Error> {
+        self.queues.lock().failure.clone()
+    }
+    pub(super) fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock()
+    }
+
+    // ---- sending ----
+
+    /// `WrongState` for an operation of another queue pair.
+    pub fn check_is(&self, other: &QpInner) -> Result<()> {
+        if std::ptr::eq(self, other) { Ok(()) } else { Err(Error::new(ErrorKind::WrongState, "post_all")) }
+    }
+
+    /// The work request for an operation.
+    pub fn wr<K: Kind<B>, B>(&self, request: &Request, value: &B) -> Result<SendWr> {
+        self.stack().check("ibv_post_send")?;
+        let mut pieces = SgeList::new(&self.pd);
+        K::gather(value, &mut pieces);
+        request.cut(&mut pieces)?;
+        request.wr(pieces.finish()?)
+    }
+
+    /// Where the answer of the atomic with this wr_id goes.
+    pub(super) fn word(&self, wr_id: u64) -> transport::op::SgeList {
+        std::iter::once(self.words.sge(wr_id as u32 as usize * 8, 8)).collect()
+    }
+
+    pub fn post_one<K: Kind<B>, B: Send + 'static>(
+        &self,
+        request: &Request,
+        value: B,
+    ) -> Result<Ticket<B>, (Error, B)> {
+        let wr = match self.wr::<K, B>(request, &value) {
+            Ok(wr) => wr,
+            Err(error) => return Err((error, value)),
+        };
+        let mut posting = Posting::begin(self);
+        let posted = posting.try_put(request, wr, value);
+        posting.finish();
+        posted
+    }
+
+    pub fn post_all<O: Ops>(&self, ops: O) -> Result<O::InFlight, Refused<O>> {
+        let mut requests = crate::op::Requests { qp: self, list: VecDeque::new() };
+        if let Err(error) = ops.requests(&mut requests) {
+            return Err((error, ops));
+        }
+        let mut posting = Posting::begin(self);
+        if let Err(error) = posting.check_room(requests.list.len()) {
+            posting.finish();
+            return Err((error, ops));
+        }
+        let in_flight = ops.post(&mut posting, &mut requests);
+        posting.finish();
+        Ok(in_flight)
+    }
+
+    /// Leaves the waker until there is room in the send queue; false where there is some.
+    pub fn wait_for_room(&self, cx: &mut Context<'_>) -> bool {
+        let mut queues = self.lock();
+        let full = queues.sends.room() == 0 && !queues.destroyed;
+        if full {
+            queues.room.push(cx.waker().clone());
+        }
+        full
+    }
+
+    #[allow(unsafe_code, reason = "tickets are of this queue")]
+    /// The result of a request, and the value that went with it.
+    pub fn poll_ticket<B>(&self, ticket: &Ticket<B>, cx: Option<&mut Context<'_>>) -> Poll<(Ended, B)> {
+        let mut afterwards = Afterwards::default();
+        let polled = {
+            let mut queues = self.lock();
+            // SAFETY: an `InFlight` holds its ticket with the queue pair that gave it, and gives the ticket up with its result.
+            let polled = unsafe { queues.sends.poll(ticket, cx) };
+            if polled.is_ready() {
+                afterwards.wakers.append(&mut queues.room);
+            }
+            polled
+        };
+        afterwards.run();
+        polled
+    }
+
+    /// Nobody wants the result of a request any more.
+    pub fn abandon<B>(&self, ticket: &Ticket<B>) {
+        let mut afterwards = Afterwards::default();
+        {
+            let mut queues = self.lock();
+            afterwards.add(queues.sends.abandon(ticket));
+            if queues.sends.room() > 0 {
+                afterwards.wakers.append(&mut queues.room);
+            }
+        }
+        afterwards.run();
+    }
+
+    /// Waits until no send is under way.
+    pub async fn idle(&self) {
+        std::future::poll_fn(|cx| {
+            let mut queues = self.lock();
+            if !queues.sends.any_flying() {
+                return Poll::Ready(());
+            }
+            queues.idle.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    // ---- receiving ----
+
+    /// Posts the receives that the crate keeps posted. The queue pair has left state Reset.
+    pub fn post_receives(&self) -> Result<()> {
+        loop {
+            if self.lock().places.is_empty() {
+                return Ok(());
+            }
+            self.post_receive(self.pool.get()?)?;
+        }
+    }
+
+    /// Posts one receive; nothing where all are.
+    pub fn post_receive(&self, buffer: RegBuf) -> Result<()> {
+        let mut pieces = SgeList::new(&self.pd);
+        buffer.gather_room(&mut pieces);
+        let sges = pieces.finish()?;
+        let mut queues = self.lock();
+        let destroyed = queues.destroyed;
+        let Some(place) = queues.places.pop().filter(|_| !destroyed) else { return Ok(()) };
+        queues.posted[place as usize] = Some(buffer);
+        let posted = self.nic.post_receive(RecvWr { wr_id: RECEIVE | u64::from(place), sges });
+        let mut refused = None;
+        if posted.is_err() {
+            queues.places.push(place);
+            refused = queues.posted[place as usize].take();
+        }
+        drop(queues);
+        drop(refused);
+        self.stack().later().run();
+        posted.map_err(|e| Error::of_errno("ibv_post_recv", e.errno()))
+    }
+
+    /// The next message; where there is none the waker is left.
+    pub fn poll_recv(&self, cx: Option<&mut Context<'_>>) -> Poll<Result<Option<Message>>> {
+        let mut queues = self.lock();
+        if let Some(message) = queues.ready.pop_front() {
+            return Poll::Ready(Ok(Some(message)));
+        }
+        if let Some(failure) = queues.failure.clone()
+            && !std::mem::replace(&mut queues.failure_told, true)
+        {
+            return Poll::Ready(Err(failure));
+        }
+        if queues.ended || queues.failure_told {
+            return Poll::Ready(Ok(None));
+        }
+        queues.receivers.extend(cx.map(|cx| cx.waker().clone()));
+        Poll::Pending
+    }
+
+    /// The connection is no more; who receives learns of it behind the messages that came. An `error` other than `Disconnected` says
+    /// what went wrong.
+    pub fn ended(&self, error: Error) {
+        self.drain();
+        let mut afterwards = Afterwards::default();
+        {
+            let mut queues = self.lock();
+            queues.ended = true;
+            if error.kind() != ErrorKind::Disconnected && queues.failure.is_none() {
+                queues.failure = Some(error);
+            }
+            afterwards.wakers.append(&mut queues.receivers);
+        }
+        afterwards.run();
+    }
+
+    // ---- completions ----
+
+    /// Takes all completions that there are to whom they are for.
+    fn drain(&self) {
+        let mut afterwards = Afterwards::default();
+        {
+            let mut queues = self.lock();
+            let mut batch = ArrayVec::<transport::op::Completion, BATCH>::new();
+            // It can not be overrun: it has room for all that may be under way.
+            while self.cq.poll(BATCH, |completion| batch.push(completion)).is_ok_and(|n| n > 0) {
+                for completion in batch.drain(..) {
+                    queues.take(self, &completion, &mut afterwards);
+                }
+            }
+            if !queues.idle.is_empty() && !queues.sends.any_flying() {
+                afterwards.wakers.append(&mut queues.idle);
+            }
+        }
+        if afterwards.failed
+            && let Some(owner) = self.owner.get().and_then(Weak::upgrade)
+        {
+            self.stack().later().add(owner);
+        }
+        afterwards.run();
+    }
+
+    /// The queue pair is no more: what was under way is flushed, who waits is told, memory is free. Once.
+    pub fn destroy(&self) {
+        if !self.stack().is_ours() || self.lock().destroyed {
+            return;
+        }
+        self.nic.fail(self.stack().now());
+        self.drain();
+        self.nic.destroy();
+        self.channel.forget(&self.cq);
+        let mut afterwards = Afterwards::default();
+        {
+            let mut queues = self.lock();
+            queues.destroyed = true;
+            queues.ended = true;
+            let flushed = || Err(Error::new(ErrorKind::Completion(WcStatus::Flushed), "ibv_destroy_qp"));
+            queues.sends.complete_all(flushed).into_iter().for_each(|left| afterwards.add(left));
+            afterwards.buffers.extend(queues.posted.iter_mut().filter_map(Option::take));
+            let Queues { room, idle, receivers, .. } = &mut *queues;
+            [room, idle, receivers].into_iter().for_each(|wakers| afterwards.wakers.append(wakers));
+        }
+        afterwards.run();
+        self.stack().later().run();
+    }
+}
+
+impl Queues {
+    fn take(&mut self, qp: &QpInner, completion: &transport::op::Completion, afterwards: &mut Afterwards) {
+        let error = WcStatus::of(completion.status)
+            .map(|status| Error::new(ErrorKind::Completion(status), "ibv_poll_cq"));
+        afterwards.failed |= error.is_some();
+        if let Some(error) = &error
+            && completion.status != Status::WrFlush
+            && self.failure.is_none()
+        {
+            self.failure = Some(error.clone());
+            afterwards.wakers.append(&mut self.receivers);
+        }
+        if completion.wr_id & RECEIVE == 0 {
+            let word = match completion.opcode {
+                Completed::CompareSwap | Completed::FetchAdd => {
+                    let bytes = qp.words.read(completion.wr_id as u32 as usize * 8, 8);
+                    bytes.try_into().map_or(0, u64::from_ne_bytes)
+                }
+                _ => 0,
+            };
+            let result = error.map_or_else(|| Ok((seen(completion), word)), Err);
+            afterwards.add(self.sends.complete(completion.wr_id, result));
+            if self.sends.room() > 0 {
+                afterwards.wakers.append(&mut self.room);
+            }
+            return;
+        }
+        let place = completion.wr_id as u32;
+        let Some(mut buffer) = self.posted.get_mut(place as usize).and_then(Option::take) else { return };
+        self.places.push(place);
+        if error.is_some() {
+            afterwards.buffers.push(buffer);
+            return;
+        }
+        let what = What::of(completion);
+        buffer.filled(if what.written.is_some() { 0 } else { completion.byte_len as usize });
+        self.ready.push_back(Message::new(qp.me.clone(), buffer, what));
+        afterwards.wakers.append(&mut self.receivers);
+    }
+}
+
+fn seen(completion: &transport::op::Completion) -> Completion {
+    let imm =
+        if let SendTail::Immediate(imm) = completion.tail { Some(u32::from_be_bytes(imm)) } else { None };
+    Completion { len: completion.byte_len as usize, imm, qp_num: completion.qpn.get() }
+}
+
+impl Drop for QpInner {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}

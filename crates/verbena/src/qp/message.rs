@@ -1,0 +1,108 @@
+//! A message that came.
+
+use std::sync::Weak;
+
+use transport::op::{Completed, Completion};
+use wire::roce::SendTail;
+
+use super::inner::QpInner;
+use crate::mem::{IoBuf, RegBuf, SgeList};
+
+/// A message in its receive buffer. Dropping it posts the buffer again; whoever keeps messages has the peer wait (RNR).
+/// ```compile_fail,E0382
+/// async fn f(conn: verbena::Connection, msg: verbena::Message) {
+///     conn.send(msg).await.0.unwrap();
+///     println!("{}", msg.len()); // sent away
+/// }
+/// ```
+pub struct Message {
+    qp: Weak<QpInner>,
+    /// `None` when it was given away.
+    buf: Option<RegBuf>,
+    what: What,
+}
+
+/// What came with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct What {
+    imm: Option<u32>,
+    invalidated: Option<u32>,
+    pub written: Option<u32>,
+}
+
+impl What {
+    pub fn of(completion: &Completion) -> What {
+        let (imm, invalidated) = match completion.tail {
+            SendTail::None => (None, None),
+            SendTail::Immediate(imm) => (Some(u32::from_be_bytes(imm)), None),
+            SendTail::Invalidate(key) => (None, Some(key.0)),
+        };
+        let is_write = completion.opcode == Completed::ReceiveWriteImmediate;
+        What { imm, invalidated, written: is_write.then_some(completion.byte_len) }
+    }
+}
+
+impl Message {
+    pub(super) fn new(qp: Weak<QpInner>, buf: RegBuf, what: What) -> Message {
+        Message { qp, buf: Some(buf), what }
+    }
+    /// Immediate data.
+    pub fn imm(&self) -> Option<u32> {
+        self.what.imm
+    }
+    /// Bytes that a WRITE with immediate data wrote elsewhere; `None` for a SEND.
+    pub fn written(&self) -> Option<u32> {
+        self.what.written
+    }
+    /// The key that the sender took back.
+    pub fn invalidated(&self) -> Option<u32> {
+        self.what.invalidated
+    }
+    /// Keeps the buffer; the queue gets another from its pool, where that has one.
+    pub fn into_buf(mut self) -> Option<RegBuf> {
+        let buf = self.buf.take();
+        if let Some(qp) = self.qp.upgrade()
+            && let Ok(other) = qp.pool().get()
+        {
+            // A queue pair that takes none any more needs none.
+            _ = qp.post_receive(other);
+        }
+        buf
+    }
+}
+
+impl std::ops::Deref for Message {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.buf.as_deref().unwrap_or_default()
+    }
+}
+
+impl std::ops::DerefMut for Message {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.buf.as_deref_mut().unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Message({} bytes, {:?})", self.len(), self.what)
+    }
+}
+
+#[allow(unsafe_code, reason = "a promise about its buffer")]
+// SAFETY: the pieces are its buffer's, which is one.
+unsafe impl IoBuf for Message {
+    fn gather(&self, list: &mut SgeList) {
+        self.buf.iter().for_each(|buf| buf.gather(list));
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if let (Some(buf), Some(qp)) = (self.buf.take(), self.qp.upgrade()) {
+            // A queue pair that takes none any more needs none; the buffer goes back to its pool.
+            _ = qp.post_receive(buf);
+        }
+    }
+}

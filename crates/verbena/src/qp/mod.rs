@@ -1,0 +1,257 @@
+//! Queue pairs: [`QueuePair`], what it can do by its [`Transport`], and [`Message`]s.
+//!
+//! | file | what |
+//! |---|---|
+//! | this one | transports, sizes, [`QueuePair`] |
+//! | `inner` | what stands behind the handles: entries of both queues, and how completions reach who waits |
+//! | `posting` | work requests on their way into the send queue |
+//! | `message` | [`Message`] |
+
+pub(crate) mod inner;
+mod message;
+pub(crate) mod posting;
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use transport::op::{AtomicOp, Data, Flush};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::exec;
+use crate::mem::{IoBuf, IoBufMut, RegBuf};
+use crate::op::kind::Copied;
+use crate::op::{Asked, Op, Ops, Refused, kind};
+use crate::provider::Pd;
+use crate::remote::RemoteMemory;
+use inner::QpInner;
+pub use message::Message;
+
+/// Transport services; each has the operations that it can do:
+/// ```compile_fail,E0599
+/// fn f(qp: &verbena::QueuePair<verbena::Uc>, at: verbena::RemoteMemory) {
+///     let _ = qp.fetch_add(at, 1);
+/// }
+/// ```
+/// A vector of the program's own is not registered:
+/// ```compile_fail,E0277
+/// fn f(conn: &verbena::Connection) {
+///     let _ = conn.send(vec![1_u8, 2, 3]);
+/// }
+/// ```
+pub trait Transport: Send + Sync + 'static {}
+/// Has one peer.
+pub trait Connected: Transport {}
+/// READ, atomics, FLUSH.
+pub trait Reliable: Connected {}
+/// Reliable connection.
+#[derive(Debug)]
+pub enum Rc {}
+/// Unreliable connection.
+#[derive(Debug)]
+pub enum Uc {}
+impl Transport for Rc {}
+impl Transport for Uc {}
+impl Connected for Rc {}
+impl Connected for Uc {}
+impl Reliable for Rc {}
+
+/// Sizes of a queue pair; `Default` suits messages up to 4 KiB.
+#[derive(Clone, Debug)]
+pub struct QueueConfig {
+    /// Send operations under way, 1 to 16384.
+    pub send_depth: u32,
+    /// Receives, each with its own buffer, that the crate keeps posted; at most 16384.
+    pub recv_depth: u32,
+    /// Bytes of each.
+    pub recv_size: usize,
+    /// Pieces of a send, at most 32.
+    pub max_send_sge: u32,
+    /// Bytes that `send_inline` takes at most, at most 1024.
+    pub max_inline: u32,
+}
+
+impl Default for QueueConfig {
+    fn default() -> QueueConfig {
+        QueueConfig { send_depth: 64, recv_depth: 64, recv_size: 4096, max_send_sge: 4, max_inline: 64 }
+    }
+}
+
+/// A queue pair: a handle, clones are the same one. It keeps the memory of its operations until they are complete.
+pub struct QueuePair<T: Transport = Rc> {
+    inner: Arc<QpInner>,
+    _t: PhantomData<fn() -> T>,
+}
+
+impl<T: Transport> Clone for QueuePair<T> {
+    fn clone(&self) -> Self {
+        QueuePair::new(self.inner.clone())
+    }
+}
+
+impl<T: Transport> std::fmt::Debug for QueuePair<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "QueuePair({:#x}, {:?})", self.number(), self.state())
+    }
+}
+
+/// `enum ibv_qp_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum QpState {
+    Reset,
+    Init,
+    Rtr,
+    Rts,
+    Sqd,
+    Sqe,
+    Error,
+}
+
+impl<T: Transport> QueuePair<T> {
+    pub(crate) fn new(inner: Arc<QpInner>) -> QueuePair<T> {
+        QueuePair { inner, _t: PhantomData }
+    }
+    /// Its number, 24 bits.
+    pub fn number(&self) -> u32 {
+        self.inner.nic().qpn().get()
+    }
+    /// Its protection domain: where memory for it is registered.
+    pub fn pd(&self) -> &Pd {
+        self.inner.pd()
+    }
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        match self.inner.nic().state() {
+            nic::QpState::Reset => QpState::Reset,
+            nic::QpState::Init => QpState::Init,
+            nic::QpState::Rtr => QpState::Rtr,
+            nic::QpState::Rts => QpState::Rts,
+            nic::QpState::Sqd => QpState::Sqd,
+            nic::QpState::Sqe => QpState::Sqe,
+            nic::QpState::Error => QpState::Error,
+        }
+    }
+    /// A buffer of its pool, which has as much room as its receives.
+    ///
+    /// # Errors
+    ///
+    /// `Exhausted` where as many are out as its queues have entries.
+    pub fn buffer(&self) -> Result<RegBuf> {
+        self.inner.pool().get()
+    }
+    /// Posts several operations with one doorbell: all or none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Op::post`]; they come back where the queue has no room for all, where one is wrong or of another queue pair.
+    pub fn post_all<O: Ops>(&self, ops: O) -> Result<O::InFlight, Refused<O>> {
+        self.inner.post_all(ops)
+    }
+    /// The next message. Cancelling loses nothing: receives stay posted, messages wait. `None` after the connection has ended
+    /// and all that came before was taken.
+    ///
+    /// # Errors
+    ///
+    /// What moved the queue pair to the error state, once.
+    pub fn recv(&self) -> impl Future<Output = Result<Option<Message>>> + Send + '_ {
+        std::future::poll_fn(|cx| self.inner.poll_recv(Some(cx)))
+    }
+    /// The same, blocking.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`QueuePair::recv`]; `BlockingInSimulation`.
+    pub fn recv_wait(&self) -> Result<Option<Message>> {
+        self.may_block("recv_wait")?;
+        exec::block_on(self.recv())
+    }
+    /// The same for so long.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut`; those of [`QueuePair::recv`]; `BlockingInSimulation`.
+    pub fn recv_wait_for(&self, time: Duration) -> Result<Option<Message>> {
+        self.may_block("recv_wait_for")?;
+        let future = std::pin::pin!(self.recv());
+        exec::block_on_for(future, time)
+            .unwrap_or_else(|| Err(Error::new(ErrorKind::TimedOut, "recv_wait_for")))
+    }
+    /// A message that has come already.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`QueuePair::recv`].
+    pub fn try_recv(&self) -> Result<Option<Message>> {
+        match self.inner.poll_recv(None) {
+            Poll::Ready(message) => message,
+            Poll::Pending => Ok(None),
+        }
+    }
+    /// The error that moved it to the error state; what was flushed says only `Flushed`.
+    pub fn failure(&self) -> Option<Error> {
+        self.inner.failure()
+    }
+    fn may_block(&self, call: &'static str) -> Result<()> {
+        if self.inner.stack().may_block() {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::BlockingInSimulation, call))
+        }
+    }
+}
+
+impl<T: Connected> QueuePair<T> {
+    /// SEND.
+    pub fn send<B: IoBuf>(&self, buf: B) -> Op<'_, kind::Send, B> {
+        Op::new(&self.inner, Asked::Send, buf)
+    }
+    /// SEND of at most `max_inline` bytes, copied into the work request: no registration, nothing to give back.
+    pub fn send_inline(&self, bytes: &[u8]) -> Op<'_, kind::Send, Copied> {
+        Op::new(&self.inner, Asked::Send, Copied(None))
+            .map(|request| request.inline = Some(Data::inline(bytes)))
+    }
+    /// SEND of bytes copied to a buffer of the pool.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfRange` for more bytes than its buffers have, `Exhausted`.
+    pub fn send_copy(&self, bytes: &[u8]) -> Result<Op<'_, kind::Send, Copied>> {
+        Ok(Op::new(&self.inner, Asked::Send, Copied(Some(self.inner.pool().copy(bytes)?))))
+    }
+    /// RDMA WRITE. More bytes than `to` has: `OutOfRange`, nothing is posted.
+    pub fn write<B: IoBuf>(&self, buf: B, to: RemoteMemory) -> Op<'_, kind::Write, B> {
+        Op::new(&self.inner, Asked::Write(to), buf)
+    }
+    /// RDMA WRITE of at most `max_inline` bytes.
+    pub fn write_inline(&self, bytes: &[u8], to: RemoteMemory) -> Op<'_, kind::Write, Copied> {
+        let op = Op::new(&self.inner, Asked::Write(to), Copied(None));
+        op.map(|request| request.inline = Some(Data::inline(bytes)))
+    }
+}
+
+impl<T: Reliable> QueuePair<T> {
+    /// RDMA READ of as many bytes as `from` has, to the beginning of the buffer.
+    pub fn read<B: IoBufMut>(&self, buf: B, from: RemoteMemory) -> Op<'_, kind::Read, B> {
+        Op::new(&self.inner, Asked::Read(from), buf)
+    }
+    /// Stores `new` where `old` is; gives what was there. Eight bytes of `at`, see [`RemoteMemory::word`].
+    pub fn compare_swap(&self, at: RemoteMemory, old: u64, new: u64) -> Op<'_, kind::Atomic> {
+        Op::new(&self.inner, Asked::Atomic(at, AtomicOp::CompareSwap { compare: old, swap: new }), ())
+    }
+    /// Adds, wrapping; gives what was there.
+    pub fn fetch_add(&self, at: RemoteMemory, add: u64) -> Op<'_, kind::Atomic> {
+        Op::new(&self.inner, Asked::Atomic(at, AtomicOp::FetchAdd(add)), ())
+    }
+    /// ATOMIC WRITE of eight bytes (IBA annex A19).
+    pub fn atomic_write(&self, at: RemoteMemory, value: u64) -> Op<'_, kind::Order> {
+        Op::new(&self.inner, Asked::Atomic(at, AtomicOp::Write(value)), ())
+    }
+    /// FLUSH (IBA annex A19): what was written there is visible to all, or survives a loss of power.
+    pub fn flush(&self, what: RemoteMemory, persistent: bool) -> Op<'_, kind::Order> {
+        let how = Flush { global: !persistent, persistent, whole: false };
+        Op::new(&self.inner, Asked::Flush(what, how), ())
+    }
+}

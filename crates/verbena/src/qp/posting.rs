@@ -1,0 +1,91 @@
+//! Work requests on their way into the send queue: both locks are held, the program's entries and the queue pair's, so that entries and
+//! requests are in one order.
+
+use locks::MutexGuard;
+use nic::Sender;
+use transport::op::{Data, SendWr};
+
+use super::inner::{QpInner, Queues};
+use crate::error::{Error, ErrorKind, Result};
+use crate::op::Request;
+use crate::op::slot::Ticket;
+
+/// Requests being posted. What was posted leaves with [`Posting::finish`].
+#[doc(hidden)]
+pub struct Posting<'a> {
+    qp: &'a QpInner,
+    queues: MutexGuard<'a, Queues>,
+    sender: Sender<'a>,
+}
+
+impl<'a> Posting<'a> {
+    pub(crate) fn begin(qp: &'a QpInner) -> Posting<'a> {
+        let queues = qp.lock();
+        let sender = qp.nic().sender(qp.stack().now());
+        Posting { qp, queues, sender }
+    }
+
+    /// `QueueFull` where there is no room for so many, `Disconnected` where the queue pair is no more.
+    pub(crate) fn check_room(&self, count: usize) -> Result<()> {
+        if self.queues.destroyed {
+            return Err(Error::new(ErrorKind::Disconnected, "ibv_post_send"));
+        }
+        let enough = self.queues.sends.room() >= count;
+        if enough { Ok(()) } else { Err(Error::new(ErrorKind::QueueFull, "ibv_post_send")) }
+    }
+
+    #[allow(unsafe_code, reason = "the ticket is of this queue")]
+    /// Posts a request; where it is refused the value comes back.
+    pub(crate) fn try_put<B: Send + 'static>(
+        &mut self,
+        request: &Request,
+        mut wr: SendWr,
+        value: B,
+    ) -> Result<Ticket<B>, (Error, B)> {
+        if let Err(error) = self.check_room(1) {
+            return Err((error, value));
+        }
+        let ticket = match self.queues.sends.put(value) {
+            Ok(ticket) => ticket,
+            Err(value) => return Err((Error::new(ErrorKind::QueueFull, "ibv_post_send"), value)),
+        };
+        wr.wr_id = ticket.wr_id;
+        if request.brings_a_word() {
+            wr.data = Data::Sges(self.qp.word(ticket.wr_id));
+        }
+        let Err(refused) = self.sender.post(wr) else { return Ok(ticket) };
+        let error = Error::of_post("ibv_post_send", refused);
+        // SAFETY: the ticket was given just now, by this queue; the request that would bear it was refused.
+        match unsafe { self.queues.sends.take_back(&ticket) } {
+            Some(value) => Err((error, value)),
+            // It has a value: that of just now.
+            None => Ok(ticket),
+        }
+    }
+
+    /// The same for one of several: where it is refused the operation has failed.
+    pub(crate) fn put<B: Send + 'static>(
+        &mut self,
+        request: &Request,
+        wr: SendWr,
+        value: B,
+    ) -> Option<Ticket<B>> {
+        match self.try_put(request, wr, value) {
+            Ok(ticket) => Some(ticket),
+            Err((error, value)) => {
+                let ticket = self.queues.sends.put(value).ok()?;
+                // Nobody waits for it yet, and it has an owner: nothing is left over.
+                drop(self.queues.sends.complete(ticket.wr_id, Err(error)));
+                Some(ticket)
+            }
+        }
+    }
+
+    /// What was posted leaves.
+    pub(crate) fn finish(self) {
+        let Posting { qp, queues, sender } = self;
+        sender.finish();
+        drop(queues);
+        qp.stack().later().run();
+    }
+}

@@ -1,0 +1,132 @@
+//! A simulated host, as a test holds it.
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::panic::Location;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ::sim::{Faults, HostId};
+
+use super::task::Task;
+use super::world::{World, addresses};
+
+/// A host of a simulation, with one process that runs its tasks. Clones are the same host. It stays in the thread of its simulation:
+///
+/// ```compile_fail,E0277
+/// fn sent(_: impl Send) {}
+/// fn test(host: verbena::sim::Host) {
+///     sent(host);
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Host {
+    world: Rc<World>,
+    place: usize,
+}
+
+impl Host {
+    pub(super) fn new(world: &Rc<World>, place: usize) -> Host {
+        Host { world: world.clone(), place }
+    }
+
+    /// Its name: that of the test's parameter. `verbena::connect("left:7000")` knows it.
+    pub fn name(&self) -> &'static str {
+        self.world.host_name(self.place)
+    }
+
+    /// Its IPv4 address, the one its name stands for.
+    pub fn addr(&self) -> IpAddr {
+        addresses(self.place)[0]
+    }
+
+    /// Its IPv6 address.
+    pub fn addr_v6(&self) -> IpAddr {
+        addresses(self.place)[1]
+    }
+
+    /// Starts a task on it: [`Provider::current`](crate::Provider::current) is the host's there. A panic of the task fails the
+    /// test. On a host that was killed the task is dropped, unpolled.
+    #[track_caller]
+    pub fn spawn<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> Task<T> {
+        let spawned_at = Location::caller();
+        match self.world.living(self.place) {
+            Some(process) => self.world.spawn(Some(process), spawned_at, task),
+            None => Task::new(spawned_at, task).0,
+        }
+    }
+
+    /// Kills its process, as SIGKILL does: from now on it says nothing, what it had sent is still on its way, and its tasks are dropped
+    /// without being polled again. A task that kills its own host runs on to its next `.await`, on a dead host.
+    ///
+    /// Peers learn of it by what they send: the system of the host says that nobody has the port, or, while that is lost too,
+    /// nobody answers.
+    pub fn kill(&self) {
+        self.world.kill(self.place);
+    }
+
+    /// Starts a new process, with nothing of the one before, which is killed if it lives.
+    pub fn restart(&self) {
+        self.kill();
+        self.world.start(self.place);
+    }
+
+    /// Whether its process lives.
+    pub fn is_alive(&self) -> bool {
+        self.world.living(self.place).is_some()
+    }
+
+    /// Loses what this host sends to the other, for so long from now. The other direction works.
+    pub fn cut(&self, to: &Host, time: Duration) {
+        self.link(to, |sim, from, to| sim.partition(from, to, time));
+    }
+
+    /// Holds up what this host sends to the other, for so long from now; then it arrives, in order.
+    pub fn clog(&self, to: &Host, time: Duration) {
+        self.link(to, |sim, from, to| sim.clog(from, to, time));
+    }
+
+    fn link(&self, to: &Host, f: impl FnOnce(&mut ::sim::Sim, HostId, HostId)) {
+        if let (Some(from), Some(to)) = (self.world.host_id(self.place), self.world.host_id(to.place)) {
+            self.world.with_sim(|sim| f(sim, from, to));
+        }
+    }
+
+    /// Ends all cuts and clogs of the network.
+    pub fn heal(&self) {
+        self.world.with_sim(::sim::Sim::heal);
+    }
+
+    /// What may happen to packets of the network.
+    pub fn faults(&self) -> Faults {
+        self.world.with_sim(|sim| sim.faults())
+    }
+
+    /// What may happen to all packets of the network that are sent from now on; [`faults`](super::faults) reads a text.
+    pub fn set_faults(&self, faults: Faults) {
+        self.world.with_sim(|sim| sim.set_faults(faults));
+    }
+
+    /// The simulation's seed, for random choices of the test's own.
+    pub fn seed(&self) -> u64 {
+        self.world.seed()
+    }
+
+    /// Virtual time since the beginning of the simulation.
+    pub fn elapsed(&self) -> Duration {
+        self.world.elapsed()
+    }
+
+    /// A hash over all that has happened in the simulation and when, packets and polls of tasks: equal in two runs where all was
+    /// equal. Where it differs between two runs of one seed, the code under test takes something from outside of the simulation,
+    /// such as the order of a `HashMap`, the time of day, or a thread.
+    pub fn trace(&self) -> u64 {
+        self.world.trace()
+    }
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Host({})", self.name())
+    }
+}

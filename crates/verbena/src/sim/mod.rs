@@ -1,0 +1,185 @@
+//! Simulated hosts, for tests of one's own protocols: [`#[verbena::test]`](macro@test).
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use verbena::sim::Host;
+//!
+//! #[verbena::test(seeds = 20, faults = "loss=1%, delay=20us..200us, reorder=2%")]
+//! async fn a_host_that_is_killed_says_nothing_more(left: Host, right: Host) {
+//!     let work = right.spawn(async {
+//!         verbena::time::sleep(Duration::from_secs(60)).await;
+//!         "done"
+//!     });
+//!     left.cut(&right, Duration::from_millis(3));
+//!     verbena::time::sleep(Duration::from_secs(1)).await;
+//!     right.kill();
+//!     assert_eq!(work.outcome().await, None);
+//! }
+//! ```
+//!
+//! That is an ordinary `#[test]`. Its parameters are its hosts and name them. It runs once for each seed, a minute of virtual time in
+//! no time at all, and what happens is the same for the same seed, packet for packet and poll for poll.
+//!
+//! # The code under test is the code that ships
+//!
+//! | in a task of a host | is |
+//! |---|---|
+//! | [`Provider::current`](crate::Provider::current), and so all that is not given a provider | that host's |
+//! | a host's name in an address, such as `"left:7000"` | its address |
+//! | [`verbena::time`](crate::time) | virtual |
+//! | [`verbena::spawn`](crate::spawn) | a task of the same host |
+//! | a blocking call (`.wait()`) | the error `BlockingInSimulation`: the thread it would block is the only one |
+//!
+//! The test function itself runs on no host, so that it can kill any; it starts the work by [`Host::spawn`] and has no provider.
+//! All hosts of a test run in one thread, so a test may share an `Rc` between them; the code under test should not.
+//!
+//! # Arguments
+//!
+//! | argument | meaning | default |
+//! |---|---|---|
+//! | `seeds = 1000` | the test runs with the seeds 0 to 999 | 100 |
+//! | `faults = "loss=1%, ..."` | what happens to packets between hosts | nothing but a delay of 20 us |
+//! | `limit = "30s"` | virtual time after which a test that has not ended fails: ns, us, ms, s, min | 10 min |
+//!
+//! The compiler checks them. Rates are for each packet; the fields of [`Faults`] tell more:
+//!
+//! | fault | meaning |
+//! |---|---|
+//! | `delay=20us`, `delay=20us..200us` | time on the way; order is kept |
+//! | `loss=1%` | never arrives |
+//! | `duplicate=1%` | arrives twice |
+//! | `replay=1%`, `replay_delay=5ms` | comes again, up to so much later |
+//! | `reorder=1%`, `reorder_delay=200us` | is up to so late, and overtaken |
+//! | `corrupt=1%` | a byte is changed. Over IPv4 one such packet in 2^15 is taken for right: a real network's UDP checksum, which is not simulated, finds it. Use [`Host::addr_v6`] |
+//! | `clog=1%`, `clog_time=5ms` | the link stops for up to so long, beginning with this packet |
+//! | `partition=1%`, `partition_time=5ms` | the link loses all for up to so long, beginning with this packet |
+//!
+//! [`Host::cut`], [`Host::clog`], [`Host::kill`], [`Host::restart`] and [`Host::set_faults`] do the like at a moment of the test's choice.
+//!
+//! # When a test fails
+//!
+//! A panic in any task fails the test. So do a deadlock (all tasks wait and nothing will happen any more), the time limit, and tasks
+//! that run on and on without time passing; the message lists the tasks that are not over, by host and by the line that spawned them.
+//! Behind it stands what repeats the seed, with every packet on standard error:
+//!
+//! ```text
+//! VERBENA_SEED=17 cargo test -p my-crate my_test -- --exact --nocapture
+//! ```
+//!
+//! `VERBENA_SEEDS=100000` runs all tests on so many seeds instead of their own number.
+//!
+//! A run that differs each time takes something from outside: the order of a `HashMap`, `Instant::now()`, a thread. [`Host::trace`]
+//! shows it; [`time::now`](crate::time::now) and [`Host::seed`] replace it.
+//!
+//! # Inside
+//!
+//! | file | what |
+//! |---|---|
+//! | `world` | the executor |
+//! | `task`, `host` | [`Task`], [`Host`] |
+//! | `settings` | the text of the attribute |
+//! | `run` | seeds, and the command that repeats one |
+
+mod host;
+mod run;
+mod settings;
+mod task;
+#[cfg(test)]
+mod tests;
+mod world;
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::panic::Location;
+use std::task::Waker;
+use std::time::Instant;
+
+pub use ::sim::Faults;
+/// Makes an async function a test on simulated hosts, one for each of its parameters. See [`sim`](self).
+///
+/// The function returns nothing, or a `Result` whose error fails the test. Other attributes, such as `#[ignore]` or `#[should_panic]`,
+/// keep their meaning. What is wrong in the arguments does not compile:
+///
+/// ```compile_fail,E0080
+/// #[verbena::test(faults = "loss=1")] // loss=1%
+/// async fn works(left: verbena::sim::Host) {}
+/// ```
+///
+/// nor a parameter that names nothing, nor a function that is not async:
+///
+/// ```compile_fail
+/// #[verbena::test]
+/// fn works(left: verbena::sim::Host) {}
+/// ```
+pub use macros::test;
+
+pub use host::Host;
+pub use run::Outcome;
+#[doc(hidden)]
+pub use run::{check, check_settings, run_seeds};
+pub use task::Task;
+pub(crate) use world::Timer;
+use world::world;
+
+use crate::error::{Error, ErrorKind, Result, Value};
+use crate::provider::Provider;
+
+/// Faults by their text, as in the attribute: `sim::faults("loss=5%, delay=1ms")?`.
+///
+/// # Errors
+///
+/// `OutOfRange` with the text and what is wrong with it.
+pub fn faults(text: &str) -> Result<Faults> {
+    settings::faults(text).map_err(|wrong| {
+        let at = text.get(text.len() - wrong.left..).unwrap_or("");
+        let value = Value::Text(format!("{}, at `{at}` of `{text}`", wrong.why));
+        Error::new(ErrorKind::OutOfRange, "sim::faults").with(value)
+    })
+}
+
+/// Whether this thread runs a simulation.
+pub(crate) fn is_running() -> bool {
+    world().is_some()
+}
+
+/// The provider of the simulated host whose task is running.
+pub(crate) fn current_provider() -> Option<Provider> {
+    let world = world()?;
+    world.provider(world.current()?)
+}
+
+/// The addresses of a host of the simulation by its name, IPv4 first; none where there is no such host.
+pub(crate) fn addresses_of(name: &str) -> Vec<IpAddr> {
+    let place = world().and_then(|world| world.host_of_name(name));
+    place.map_or_else(Vec::new, |place| world::addresses(place).to_vec())
+}
+
+/// The simulation's time, in one.
+pub(crate) fn now() -> Option<Instant> {
+    Some(world()?.now())
+}
+
+/// In a simulation, has somebody woken at a time; in place of the timer that was set before.
+pub(crate) fn wake_at(at: Instant, before: Option<Timer>, waker: &Waker) -> Option<Timer> {
+    Some(world()?.wake_at(at, before, waker))
+}
+
+/// Takes a timer back, where its simulation is that of this thread.
+pub(crate) fn forget(timer: &Timer) {
+    world().into_iter().for_each(|world| world.forget(timer));
+}
+
+/// Starts a task where the running one is. Gives the task back outside of a simulation.
+pub(crate) fn spawn<F: Future<Output: 'static> + 'static>(
+    task: F,
+    spawned_at: &'static Location<'static>,
+) -> Result<(), F> {
+    match world() {
+        Some(world) => {
+            drop(world.spawn(world.current(), spawned_at, task));
+            Ok(())
+        }
+        None => Err(task),
+    }
+}

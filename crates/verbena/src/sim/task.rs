@@ -1,0 +1,174 @@
+//! A task: a future, whom to wake for it, and what comes of it.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::Location;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use locks::{Mutex, Rank};
+
+/// A future as the executor keeps it.
+pub(super) type Body = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A task as the executor keeps it.
+pub(super) struct Slot {
+    /// The place of its process in the list; `None`: it runs on no host, as the test function does.
+    pub process: Option<usize>,
+    pub spawned_at: &'static Location<'static>,
+    /// Not there while it is polled.
+    pub body: Option<Body>,
+    pub waker: Arc<TaskWaker>,
+}
+
+/// Tasks that are awake, in the order in which they were woken.
+pub(super) struct Woken(Mutex<VecDeque<u64>>);
+
+impl Default for Woken {
+    fn default() -> Woken {
+        Woken(Mutex::new(Rank::Woken, VecDeque::new()))
+    }
+}
+
+impl Woken {
+    pub fn pop(&self) -> Option<u64> {
+        self.0.lock().pop_front()
+    }
+}
+
+/// Wakes a task. Wakers are `Send`, so this works from any thread, though other threads have no part in a simulation.
+pub(super) struct TaskWaker {
+    pub number: u64,
+    awake: AtomicBool,
+    woken: Arc<Woken>,
+}
+
+impl TaskWaker {
+    pub fn new(number: u64, woken: Arc<Woken>) -> Arc<TaskWaker> {
+        Arc::new(TaskWaker { number, awake: AtomicBool::new(false), woken })
+    }
+    /// It is about to be polled: from now on a wake counts again.
+    pub fn sleeps(&self) {
+        self.awake.store(false, Ordering::Release);
+    }
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.awake.swap(true, Ordering::AcqRel) {
+            self.woken.0.lock().push_back(self.number);
+        }
+    }
+}
+
+/// A task of a simulation. It runs whether anybody holds this or not; awaiting it gives what it returned.
+///
+/// # Panics
+///
+/// Awaiting a task whose host was killed meanwhile panics, as nothing else would ever happen; [`Task::outcome`] does not.
+pub struct Task<T> {
+    result: Rc<RefCell<Joint<T>>>,
+    spawned_at: &'static Location<'static>,
+}
+
+/// What a task and who awaits it share.
+struct Joint<T> {
+    end: Option<End<T>>,
+    waiter: Option<Waker>,
+}
+
+enum End<T> {
+    Returned(T),
+    Killed,
+}
+
+/// The task's half of it.
+struct Ending<T>(Rc<RefCell<Joint<T>>>);
+
+impl<T: 'static> Task<T> {
+    /// A future, so wrapped that its end is told.
+    pub(super) fn new(
+        spawned_at: &'static Location<'static>,
+        future: impl Future<Output = T> + 'static,
+    ) -> (Task<T>, Body) {
+        let result = Rc::new(RefCell::new(Joint { end: None, waiter: None }));
+        let ending = Ending(result.clone());
+        let body = Box::pin(async move {
+            let value = future.await;
+            ending.set(End::Returned(value));
+        });
+        (Task { result, spawned_at }, body)
+    }
+}
+
+impl<T> Task<T> {
+    /// Whether it has returned, or was killed.
+    pub fn is_over(&self) -> bool {
+        // The task's half is gone then.
+        Rc::strong_count(&self.result) == 1
+    }
+
+    /// What it returns; `None` where its host is killed before.
+    pub async fn outcome(self) -> Option<T> {
+        match std::future::poll_fn(|cx| self.poll_end(cx)).await {
+            End::Returned(value) => Some(value),
+            End::Killed => None,
+        }
+    }
+
+    fn poll_end(&self, cx: &mut Context<'_>) -> Poll<End<T>> {
+        let mut joint = self.result.borrow_mut();
+        match joint.end.take() {
+            Some(end) => Poll::Ready(end),
+            None => {
+                joint.waiter = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = T;
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        self.poll_end(cx).map(|end| match end {
+            End::Returned(value) => value,
+            End::Killed => {
+                panic!("the task spawned at {} is awaited, but its host was killed", self.spawned_at)
+            }
+        })
+    }
+}
+
+impl<T> std::fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Task(spawned at {})", self.spawned_at)
+    }
+}
+
+impl<T> Ending<T> {
+    fn set(&self, end: End<T>) {
+        let waiter = {
+            let mut joint = self.0.borrow_mut();
+            joint.end = Some(end);
+            joint.waiter.take()
+        };
+        waiter.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<T> Drop for Ending<T> {
+    /// Behind a value it changes nothing, also where that was fetched already: nobody looks twice.
+    fn drop(&mut self) {
+        if self.0.borrow().end.is_none() {
+            self.set(End::Killed);
+        }
+    }
+}
