@@ -25,7 +25,7 @@ pub fn has_test(source: &str, name: &str) -> bool {
     source.match_indices(&format!("fn {name}(")).any(|(at, _)| {
         let before = &source[..at];
         let attributes = before.rsplit('}').next().unwrap_or(before);
-        attributes.contains("#[test]")
+        attributes.contains("#[test]") || attributes.contains("#[verbena::test")
     })
 }
 
