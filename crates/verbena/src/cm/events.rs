@@ -51,7 +51,7 @@ impl Seen {
         matches!(self.answer, Some(Ok(_))) && self.ended.is_none() && !self.closing
     }
 
-    /// Why the connection is no more, where the event is its end.
+    /// Why the connection is no more, where the event says so: for [`Seen::end`].
     fn take_in(&mut self, event: Event) -> Option<Error> {
         let status = || Errno(event.status.saturating_neg());
         let end = match event.kind {
@@ -82,14 +82,17 @@ impl Seen {
             EventKind::DeviceRemoval => Error::of_errno("rdma_get_cm_event", Errno::ENODEV),
             _ => return None,
         };
-        if self.answer.is_none() {
-            self.answer = Some(Err(end.clone()));
-        }
-        if self.ended.is_some() {
-            return None;
-        }
-        self.ended = Some(end.clone());
         Some(end)
+    }
+
+    /// The connection is no more, for this reason; false where it had ended before.
+    fn end(&mut self, why: &Error) -> bool {
+        if self.answer.is_none() {
+            self.answer = Some(Err(why.clone()));
+        }
+        let first = self.ended.is_none();
+        self.ended.get_or_insert_with(|| why.clone());
+        first
     }
 }
 
@@ -160,11 +163,27 @@ impl Inbox {
     }
 
     /// The connection has ended: what is under way is flushed, the peer is told where it does not know, and the receivers learn of it.
-    fn end(&self, error: Error) {
-        let Some((id, qp)) = self.seen.lock().qp.clone() else { return };
-        // An error says that there was no connection yet.
-        _ = node!(&self.stack, node => node.disconnect(&id));
-        qp.ended(error);
+    fn end(&self, why: Error) {
+        let connection = self.seen.lock().qp.clone();
+        // The peer may have left because of what this side's queue pair has completed just before: that says more.
+        let failure = connection.as_ref().and_then(|(_, qp)| {
+            qp.drain();
+            qp.failure()
+        });
+        let why = failure.unwrap_or(why);
+        let wakers = {
+            let mut seen = self.seen.lock();
+            if !seen.end(&why) {
+                return;
+            }
+            seen.waiters.take()
+        };
+        if let Some((id, qp)) = connection {
+            // An error says that there was no connection yet.
+            _ = node!(&self.stack, node => node.disconnect(&id));
+            qp.ended(why);
+        }
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Ends a connection whose queue pair has failed: nobody else would tell the peer.
@@ -174,17 +193,7 @@ impl Inbox {
             seen.qp.clone().filter(|_| seen.stands())
         };
         let Some((_, qp)) = qp.filter(|(_, qp)| qp.nic().state() == QpState::Error) else { return };
-        let why = qp.failure().unwrap_or_else(ended);
-        let wakers = {
-            let mut seen = self.seen.lock();
-            if !seen.stands() {
-                return;
-            }
-            seen.ended = Some(why.clone());
-            seen.waiters.take()
-        };
-        self.end(why);
-        wakers.into_iter().for_each(Waker::wake);
+        self.end(qp.failure().unwrap_or_else(ended));
     }
 }
 
@@ -197,8 +206,8 @@ impl Work for Inbox {
                 let event = if self.is_listener { None } else { self.next_event() };
                 (event.map(|event| seen.take_in(event)), seen.waiters.take())
             };
-            if let Some(Some(error)) = &event {
-                self.end(error.clone());
+            if let Some(Some(why)) = &event {
+                self.end(why.clone());
             }
             wakers.into_iter().for_each(Waker::wake);
             if event.is_none() {
@@ -406,7 +415,9 @@ mod tests {
                 arg: 0,
                 private_data,
             };
-            seen.take_in(event);
+            if let Some(why) = seen.take_in(event) {
+                seen.end(&why);
+            }
         }
         seen
     }

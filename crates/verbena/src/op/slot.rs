@@ -2,10 +2,10 @@
 //!
 //! A value moves into an entry when its request is posted, and out of it when the request is complete: to its owner, who holds the
 //! [`Ticket`], or to whoever drains the completion queue, where the owner has gone. No value is dropped in here, since its `drop` may be
-//! the program's code, and the entries lie behind a lock.
+//! the program's code, and the entries lie behind a lock; nor is a waker cloned, dropped or woken.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 /// Bytes of a value that are kept without an allocation; larger ones are boxed.
 const INLINE: usize = 40;
@@ -95,6 +95,7 @@ struct Entry<R> {
 pub(crate) struct Left {
     pub waker: Option<Waker>,
     _value: Option<Keep>,
+    _unused: Option<Waker>,
 }
 
 /// All entries of a queue.
@@ -172,11 +173,11 @@ impl<R> Slots<R> {
         match std::mem::replace(&mut entry.state, State::Free) {
             State::Flying { keep, waker, abandoned: false } => {
                 entry.state = State::Done { keep, result };
-                Left { waker, _value: None }
+                Left { waker, ..Left::default() }
             }
             State::Flying { keep, abandoned: true, .. } => {
                 self.release(wr_id);
-                Left { waker: None, _value: Some(keep) }
+                Left { _value: Some(keep), ..Left::default() }
             }
             other => {
                 entry.state = other;
@@ -193,39 +194,41 @@ impl<R> Slots<R> {
         let ids: Vec<u64> = self.entries.iter().enumerate().filter_map(flying).collect();
         ids.into_iter().map(|wr_id| self.complete(wr_id, result())).collect()
     }
-    /// Looks for the result; else leaves the waker, where there is one to leave.
+    /// Looks for the result; else leaves the waker, where there is one to leave. What is not needed of it, or of the one before, is
+    /// left over.
     ///
     /// # Safety
     ///
     /// The ticket is of this queue (an `InFlight` holds both), or the value would be taken for one of another type. It is not used again
     /// once this was ready.
-    pub unsafe fn poll<B>(&mut self, ticket: &Ticket<B>, cx: Option<&mut Context<'_>>) -> Poll<(R, B)> {
-        let Some(entry) = self.entry(ticket.wr_id) else { return Poll::Pending };
+    pub unsafe fn poll<B>(&mut self, ticket: &Ticket<B>, new: Option<Waker>) -> (Poll<(R, B)>, Left) {
+        let unused = |waker| Left { _unused: waker, ..Left::default() };
+        let Some(entry) = self.entry(ticket.wr_id) else { return (Poll::Pending, unused(new)) };
         match std::mem::replace(&mut entry.state, State::Free) {
             State::Done { keep, result } => {
                 self.release(ticket.wr_id);
                 // SAFETY: of this queue, as the caller says: its type is that of the value; tickets are not copied.
-                Poll::Ready((result, unsafe { keep.take() }))
+                (Poll::Ready((result, unsafe { keep.take() })), unused(new))
             }
             State::Flying { keep, abandoned, waker } => {
-                let waker = cx.map(|cx| cx.waker().clone()).or(waker);
+                let (waker, before) = if new.is_some() { (new, waker) } else { (waker, None) };
                 entry.state = State::Flying { keep, waker, abandoned };
-                Poll::Pending
+                (Poll::Pending, unused(before))
             }
-            State::Free => Poll::Pending,
+            State::Free => (Poll::Pending, unused(new)),
         }
     }
     /// The owner is gone: the value stays until the completion.
     pub fn abandon<B>(&mut self, ticket: &Ticket<B>) -> Left {
         let Some(entry) = self.entry(ticket.wr_id) else { return Left::default() };
         match std::mem::replace(&mut entry.state, State::Free) {
-            State::Flying { keep, .. } => {
+            State::Flying { keep, waker, .. } => {
                 entry.state = State::Flying { keep, waker: None, abandoned: true };
-                Left::default()
+                Left { _unused: waker, ..Left::default() }
             }
             State::Done { keep, .. } => {
                 self.release(ticket.wr_id);
-                Left { waker: None, _value: Some(keep) }
+                Left { _value: Some(keep), ..Left::default() }
             }
             State::Free => Left::default(),
         }
@@ -238,8 +241,8 @@ mod tests {
 
     use super::*;
 
-    fn cx() -> Context<'static> {
-        Context::from_waker(Waker::noop())
+    fn waker() -> Option<Waker> {
+        Some(Waker::noop().clone())
     }
 
     #[test]
@@ -249,13 +252,13 @@ mod tests {
         let large = slots.put([9_u64; 100]).unwrap();
         assert!(slots.put(()).is_err(), "full");
         // SAFETY: a ticket of these slots; also below.
-        assert!(unsafe { slots.poll(&small, Some(&mut cx())) }.is_pending());
+        assert!(unsafe { slots.poll(&small, waker()) }.0.is_pending());
         drop(slots.complete(large.wr_id, 'l'));
         drop(slots.complete(small.wr_id, 's'));
         // SAFETY: as above.
-        assert_eq!(unsafe { slots.poll(&small, Some(&mut cx())) }, Poll::Ready(('s', Arc::new(7))));
+        assert_eq!(unsafe { slots.poll(&small, waker()) }.0, Poll::Ready(('s', Arc::new(7))));
         // SAFETY: as above.
-        assert_eq!(unsafe { slots.poll(&large, Some(&mut cx())) }, Poll::Ready(('l', [9; 100])));
+        assert_eq!(unsafe { slots.poll(&large, waker()) }.0, Poll::Ready(('l', [9; 100])));
         assert_eq!(slots.in_use(), 0);
     }
 

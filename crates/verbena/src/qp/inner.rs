@@ -16,12 +16,13 @@ use transport::op::{Completed, RecvWr, SendWr, Status};
 use wire::roce::SendTail;
 
 use super::QueueConfig;
+use super::afterwards::{Afterwards, leave};
 use super::message::{Message, What};
 use super::posting::Posting;
 use crate::error::{Error, ErrorKind, Result, WcStatus};
 use crate::mem::{IoBufMut, Pool, RegBuf, SgeList};
 use crate::op::kind::Kind;
-use crate::op::slot::{Left, Slots, Ticket};
+use crate::op::slot::{Slots, Ticket};
 use crate::op::{Completion, Ops, Refused, Request};
 use crate::provider::{Pd, Stack};
 
@@ -71,26 +72,6 @@ pub(super) struct Queues {
     failure: Option<Error>,
     failure_told: bool,
     pub destroyed: bool,
-}
-
-/// What is to be done when the queues are unlocked: wakers and destructors may be the program's code.
-#[derive(Default)]
-struct Afterwards {
-    wakers: Vec<Waker>,
-    left: Vec<Left>,
-    buffers: Vec<RegBuf>,
-    /// Something completed in error.
-    failed: bool,
-}
-
-impl Afterwards {
-    fn add(&mut self, mut left: Left) {
-        self.wakers.extend(left.waker.take());
-        self.left.push(left);
-    }
-    fn run(self) {
-        self.wakers.into_iter().for_each(Waker::wake);
-    }
 }
 
 /// Has the queue pair look at its completion queue.
@@ -264,11 +245,12 @@ impl QpInner {
 
     /// Leaves the waker until there is room in the send queue; false where there is some.
     pub fn wait_for_room(&self, cx: &mut Context<'_>) -> bool {
+        let waker = cx.waker().clone();
         let mut queues = self.lock();
         let full = queues.sends.room() == 0 && !queues.destroyed;
-        if full {
-            queues.room.push(cx.waker().clone());
-        }
+        let unused = if full { leave(&mut queues.room, waker) } else { Some(waker) };
+        drop(queues);
+        drop(unused);
         full
     }
 
@@ -276,10 +258,12 @@ impl QpInner {
     /// The result of a request, and the value that went with it.
     pub fn poll_ticket<B>(&self, ticket: &Ticket<B>, cx: Option<&mut Context<'_>>) -> Poll<(Ended, B)> {
         let mut afterwards = Afterwards::default();
+        let waker = cx.map(|cx| cx.waker().clone());
         let polled = {
             let mut queues = self.lock();
             // SAFETY: an `InFlight` holds its ticket with the queue pair that gave it, and gives the ticket up with its result.
-            let polled = unsafe { queues.sends.poll(ticket, cx) };
+            let (polled, left) = unsafe { queues.sends.poll(ticket, waker) };
+            afterwards.add(left);
             if polled.is_ready() {
                 afterwards.wakers.append(&mut queues.room);
             }
@@ -305,12 +289,13 @@ impl QpInner {
     /// Waits until no send is under way.
     pub async fn idle(&self) {
         std::future::poll_fn(|cx| {
+            let waker = cx.waker().clone();
             let mut queues = self.lock();
-            if !queues.sends.any_flying() {
-                return Poll::Ready(());
-            }
-            queues.idle.push(cx.waker().clone());
-            Poll::Pending
+            let busy = queues.sends.any_flying();
+            let unused = if busy { leave(&mut queues.idle, waker) } else { Some(waker) };
+            drop(queues);
+            drop(unused);
+            if busy { Poll::Pending } else { Poll::Ready(()) }
         })
         .await;
     }
@@ -350,6 +335,7 @@ impl QpInner {
 
     /// The next message; where there is none the waker is left.
     pub fn poll_recv(&self, cx: Option<&mut Context<'_>>) -> Poll<Result<Option<Message>>> {
+        let waker = cx.map(|cx| cx.waker().clone());
         let mut queues = self.lock();
         if let Some(message) = queues.ready.pop_front() {
             return Poll::Ready(Ok(Some(message)));
@@ -362,7 +348,9 @@ impl QpInner {
         if queues.ended || queues.failure_told {
             return Poll::Ready(Ok(None));
         }
-        queues.receivers.extend(cx.map(|cx| cx.waker().clone()));
+        let unused = waker.and_then(|waker| leave(&mut queues.receivers, waker));
+        drop(queues);
+        drop(unused);
         Poll::Pending
     }
 
@@ -385,7 +373,7 @@ impl QpInner {
     // ---- completions ----
 
     /// Takes all completions that there are to whom they are for.
-    fn drain(&self) {
+    pub fn drain(&self) {
         let mut afterwards = Afterwards::default();
         {
             let mut queues = self.lock();

@@ -4,9 +4,11 @@
 //! |---|---|
 //! | this one | transports, sizes, [`QueuePair`] |
 //! | `inner` | what stands behind the handles: entries of both queues, and how completions reach who waits |
+//! | `afterwards` | what waits until the queues are unlocked |
 //! | `posting` | work requests on their way into the send queue |
 //! | `message` | [`Message`] |
 
+mod afterwards;
 pub(crate) mod inner;
 mod message;
 pub(crate) mod posting;
