@@ -1,21 +1,20 @@
 //! `verbena demo`: a server and a client, two processes, over the loopback device: every step of connecting as it happens, then
 //! what the operations cost.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use transport::op::SendOp;
-use wire::Rkey;
-use wire::roce::SendTail;
+use verbena::prelude::*;
+use verbena::{Connection, InFlight, Memory, Op, Part, RemoteMemory, RemoteWrite, op::kind};
 
-use crate::object;
-use crate::side::{BUFFER, Side};
+use crate::{devices, object};
 
 /// Show Verbena at work
 ///
-/// Starts a server process and connects to it through the RDMA connection manager, shows each event, then measures SEND, READ and
+/// Starts a server process and connects to it through the RDMA connection manager, shows each step, then measures SEND, READ and
 /// WRITE.
 #[derive(clap::Args)]
 pub struct Args {
@@ -24,32 +23,34 @@ pub struct Args {
     server: bool,
 }
 
+/// Bytes of the memory that the server lends, and of the client's own.
+const BUFFER: usize = 1 << 20;
 /// How long each measurement runs at least.
 const MEASURE: Duration = Duration::from_millis(200);
 /// Requests under way in a throughput measurement.
 const DEPTH: usize = 16;
 
+type Lent = Part<RemoteWrite>;
+
 /// Runs the demonstration, or its server.
 pub fn run(args: &Args) -> Result<ExitCode, String> {
-    if args.server { serve() } else { show() }
+    devices::check_environment()?;
+    let done = if args.server { serve().map_err(|e| e.to_string()) } else { show() };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
-/// The server: tells its port, takes one connection, answers each message with one of the same size, until the client leaves.
-fn serve() -> Result<ExitCode, String> {
-    let mut side = Side::start()?;
-    let listener = side.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
-    println!("{}", listener.lock().source.map_or(0, |a| a.port()));
-    side.accept()?;
-    while !side.ended() {
-        for completion in side.poll() {
-            if completion.opcode == transport::op::Completed::Receive && completion.byte_len > 0 {
-                side.receive()?;
-                side.post(SendOp::Send(SendTail::None), completion.byte_len)?;
-            }
-        }
+/// The server: tells its port, takes one connection, lends it memory, answers each message with the same, until the client leaves.
+fn serve() -> verbena::Result<()> {
+    let memory = Memory::<RemoteWrite>::zeroed(BUFFER)?;
+    let listener = verbena::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).wait()?;
+    println!("{}", listener.local_addr().port());
+    let request = listener.request_wait()?;
+    let lent = memory.mr(request.pd())?;
+    let conn = request.accept().private_data(lent.remote().to_bytes()).wait()?;
+    while let Some(message) = conn.recv_wait()? {
+        conn.send(message).wait().buf()?;
     }
-    side.finish();
-    Ok(ExitCode::SUCCESS)
+    conn.close_wait()
 }
 
 struct Server(Child);
@@ -62,26 +63,39 @@ impl Drop for Server {
     }
 }
 
-fn show() -> Result<ExitCode, String> {
+fn show() -> Result<(), String> {
     let (mut server, port) = start_server()?;
     println!("server: process {}, listening on 127.0.0.1:{port}", server.0.id());
-    let mut side = Side::start()?;
-    side.narrate = true;
-    let (addr, rkey) = side.connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    ask(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).map_err(|e| e.to_string())?;
+    server.0.wait().map_err(|e| format!("the server process: {e}"))?;
+    Ok(())
+}
+
+/// The client.
+fn ask(server: SocketAddr) -> verbena::Result<()> {
+    verbena::Provider::software()?;
+    let begin = Instant::now();
+    let say = |what: String| println!("client: {:8.3} ms  {what}", begin.elapsed().as_secs_f64() * 1e3);
+    let route = verbena::resolve(server).wait()?;
+    say(format!("device {} leads there, {} bytes a packet", route.pd().device().name(), route.mtu()));
+    let conn = route.connect().wait()?;
+    say(format!("connected: queue pair {:#08x}, from {}", conn.number(), conn.local_addr()));
+    let theirs = RemoteMemory::from_bytes(conn.private_data())?;
+    say(format!("the server lends {} bytes, key {:#010x}", theirs.len(), theirs.rkey()));
+    let ours = Memory::<RemoteWrite>::zeroed(BUFFER)?;
     println!("\n{:<12} {:>9}  {:>14}  {:>12}", "operation", "bytes", "round trip", "throughput");
-    ping_pong(&mut side, 64)?;
-    let read = SendOp::Read { addr, rkey: Rkey(rkey) };
-    let write = SendOp::Write { addr, rkey: Rkey(rkey), immediate: None };
-    one_by_one(&mut side, "READ", &read, 64)?;
-    one_by_one(&mut side, "WRITE", &write, 64)?;
+    ping_pong(&conn, 64)?;
+    one_by_one("READ", 64, &ours, |part| Ok(conn.read(part, theirs.slice(..64)?)))?;
+    one_by_one("WRITE", 64, &ours, |part| Ok(conn.write(part, theirs)))?;
     for bytes in [64 << 10, BUFFER] {
-        stream(&mut side, "READ", &read, bytes)?;
-        stream(&mut side, "WRITE", &write, bytes)?;
+        let from = theirs.slice(..bytes as u64)?;
+        stream("READ", bytes, &ours, |part| conn.read(part, from))?;
+        stream("WRITE", bytes, &ours, |part| conn.write(part, theirs))?;
     }
     println!();
-    side.disconnect()?;
-    server.0.wait().map_err(|e| format!("the server process: {e}"))?;
-    Ok(ExitCode::SUCCESS)
+    conn.close_wait()?;
+    say("disconnected".to_owned());
+    Ok(())
 }
 
 fn start_server() -> Result<(Server, u16), String> {
@@ -99,19 +113,20 @@ fn start_server() -> Result<(Server, u16), String> {
     Ok((server, port))
 }
 
-fn row(name: &str, bytes: u32, round_trip: Option<Duration>, rate: Option<f64>) {
+fn row(name: &str, bytes: usize, round_trip: Option<Duration>, rate: Option<f64>) {
     let trip = round_trip.map_or_else(String::new, |t| format!("{:.1} us", t.as_secs_f64() * 1e6));
     let rate = rate.map_or_else(String::new, |r| format!("{:.2} GB/s", r / 1e9));
     println!("{name:<12} {bytes:>9}  {trip:>14}  {rate:>12}");
 }
 
 /// SENDs there and back.
-fn ping_pong(side: &mut Side, bytes: u32) -> Result<(), String> {
+fn ping_pong(conn: &Connection, bytes: usize) -> verbena::Result<()> {
     let (begin, mut n) = (Instant::now(), 0);
+    let mut message = conn.buffer()?;
+    message.set_len(bytes)?;
     while begin.elapsed() < MEASURE {
-        side.post(SendOp::Send(SendTail::None), bytes)?;
-        side.wait_for(2)?;
-        side.receive()?;
+        message = conn.send(message).wait().buf()?;
+        conn.recv_wait()?;
         n += 1;
     }
     row("SEND", bytes, Some(begin.elapsed() / n), None);
@@ -119,11 +134,19 @@ fn ping_pong(side: &mut Side, bytes: u32) -> Result<(), String> {
 }
 
 /// Requests one after the other.
-fn one_by_one(side: &mut Side, name: &str, op: &SendOp, bytes: u32) -> Result<(), String> {
+fn one_by_one<'q, K>(
+    name: &str,
+    bytes: usize,
+    ours: &Memory<RemoteWrite>,
+    op: impl Fn(Lent) -> verbena::Result<Op<'q, K, Lent>>,
+) -> verbena::Result<()>
+where
+    K: kind::Kind<Lent, Output = (verbena::Result<verbena::Completion>, Lent)> + 'q,
+{
     let (begin, mut n) = (Instant::now(), 0);
+    let mut part = ours.part(0..bytes)?;
     while begin.elapsed() < MEASURE {
-        side.post(op.clone(), bytes)?;
-        side.wait_for(1)?;
+        part = op(part)?.wait().buf()?;
         n += 1;
     }
     row(name, bytes, Some(begin.elapsed() / n), None);
@@ -131,15 +154,26 @@ fn one_by_one(side: &mut Side, name: &str, op: &SendOp, bytes: u32) -> Result<()
 }
 
 /// Several requests under way.
-fn stream(side: &mut Side, name: &str, op: &SendOp, bytes: u32) -> Result<(), String> {
-    let (begin, mut posted, mut done) = (Instant::now(), 0, 0);
-    while begin.elapsed() < MEASURE || done < posted {
-        while posted - done < DEPTH && begin.elapsed() < MEASURE {
-            side.post(op.clone(), bytes)?;
-            posted += 1;
+fn stream<'q, K>(
+    name: &str,
+    bytes: usize,
+    ours: &Memory<RemoteWrite>,
+    op: impl Fn(Lent) -> Op<'q, K, Lent>,
+) -> verbena::Result<()>
+where
+    K: kind::Kind<Lent, Output = (verbena::Result<verbena::Completion>, Lent)> + 'q,
+{
+    let (begin, mut done) = (Instant::now(), 0);
+    let mut under_way: VecDeque<InFlight<K, Lent>> = VecDeque::new();
+    while begin.elapsed() < MEASURE || !under_way.is_empty() {
+        while under_way.len() < DEPTH && begin.elapsed() < MEASURE {
+            under_way.push_back(op(ours.part(0..bytes)?).post().map_err(|(e, _)| e)?);
         }
-        done += side.wait_for(1)?;
+        if let Some(first) = under_way.pop_front() {
+            first.wait().buf()?;
+            done += 1;
+        }
     }
-    row(name, bytes, None, Some(done as f64 * f64::from(bytes) / begin.elapsed().as_secs_f64()));
+    row(name, bytes, None, Some(done as f64 * bytes as f64 / begin.elapsed().as_secs_f64()));
     Ok(())
 }

@@ -20,6 +20,11 @@ fn asked_for() -> Result<Option<Vec<DeviceSpec>>, String> {
     environment::devices().map_err(|e| e.to_string())
 }
 
+/// An error says what is wrong with VERBENA_DEVICES.
+pub fn check_environment() -> Result<(), String> {
+    asked_for().map(drop)
+}
+
 /// The devices that a program would find now, in its order, with nothing started.
 ///
 /// # Errors

@@ -8,7 +8,6 @@ mod manual;
 mod object;
 mod rdma;
 mod run;
-mod side;
 mod sysfs;
 mod unpack;
 

@@ -87,6 +87,9 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+#[cfg(not(any(feature = "software", feature = "sim")))]
+compile_error!("verbena has no provider: enable the feature `software` or `sim`");
+
 extern crate self as verbena;
 
 pub mod cm;

@@ -10,7 +10,7 @@ use std::time::Instant;
 use locks::{Mutex, Rank};
 use nic::Later;
 
-use crate::error::{Error, ErrorKind, Result, Value};
+use crate::error::{Error, ErrorKind, Result};
 use crate::mem::FIRST_IOVA;
 
 /// The stack below.
@@ -166,7 +166,7 @@ impl Provider {
         } else if crate::sim::is_running() {
             // Not the software: a test would leave its simulation without a word.
             let text = "a simulation's code that belongs to no host; see sim::Host::spawn".to_owned();
-            return Err(Error::new(ErrorKind::WrongState, "Provider::current").with(Value::Text(text)));
+            return Err(Error::new(ErrorKind::WrongState, "Provider::current").with(crate::Value::Text(text)));
         }
         #[cfg(feature = "software")]
         return Provider::software();
