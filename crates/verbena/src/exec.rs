@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use crate::error::{Error, ErrorKind, Result};
 use crate::provider::Stack;
 
 /// How long a thread that waits polls before it sleeps: far longer than a round trip within one machine or rack.
@@ -39,6 +40,19 @@ pub(crate) fn spin_on<T>(future: impl Future<Output = T>) -> T {
 /// The same for so long.
 pub(crate) fn block_on_for<T>(future: impl Future<Output = T>, time: Duration) -> Option<T> {
     run(future, Some(POLL), Instant::now().checked_add(time))
+}
+
+/// An error where this thread may not block until something arrives.
+pub(crate) fn may_block(stack: &Stack, call: &'static str) -> Result<()> {
+    #[cfg(feature = "sim")]
+    let simulated = crate::sim::is_running();
+    #[cfg(not(feature = "sim"))]
+    let simulated = false;
+    if stack.may_block() && !simulated {
+        Ok(())
+    } else {
+        Err(Error::new(ErrorKind::BlockingInSimulation, call))
+    }
 }
 
 struct Sleeper {

@@ -82,7 +82,7 @@
 //!
 //! `software` (default): the stack, linked in. `sim` (default): [`sim`] and `#[verbena::test]`. `serde`: descriptors of memory travel in any format.
 //!
-//! Not here yet: rdma-core as a provider, datagrams and multicast, shared receive and completion queues, XRC, memory windows, dma-bufs, scoped borrows, byte streams,
+//! Not here yet: rdma-core as a provider, datagrams and multicast, shared receive and completion queues, XRC, dma-bufs, byte streams,
 //! a connection for one polling thread.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
@@ -101,6 +101,7 @@ pub mod op;
 mod provider;
 mod qp;
 mod remote;
+mod scope;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "software")]
@@ -119,6 +120,7 @@ pub use op::{Completion, InFlight, Op, Ops};
 pub use provider::{Device, Pd, Provider};
 pub use qp::{Connected, Message, QpState, QueueConfig, QueuePair, Rc, Reliable, Transport, Uc};
 pub use remote::RemoteMemory;
+pub use scope::{Scope, ScopedOp};
 #[cfg(feature = "sim")]
 pub use sim::test;
 pub use spawn::spawn;

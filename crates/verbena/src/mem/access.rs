@@ -29,6 +29,10 @@ impl Access {
     pub const fn contains(self, other: Access) -> bool {
         self.0 & other.0 == other.0
     }
+    /// These and those.
+    pub const fn union(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
     pub(super) const fn bits(self) -> u32 {
         self.0
     }
@@ -45,7 +49,7 @@ impl Access {
 impl std::ops::BitOr for Access {
     type Output = Access;
     fn bitor(self, other: Access) -> Access {
-        Access(self.0 | other.0)
+        self.union(other)
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut, Range};
 use super::access::Plain;
 use super::io_buf::{IoBuf, IoBufMut, SgeList};
 use super::pool::Piece;
+use super::region::Region;
 use crate::error::{Error, Result};
 use crate::provider::Pd;
 
@@ -115,6 +116,11 @@ impl RegBuf {
         let bytes = self.get(at..).unwrap_or_default();
         let short = || Error::range("RegBuf::read", at as u64, size_of::<T>() as u64, self.len.into());
         T::read_from_prefix(bytes).map(|(t, _)| t).map_err(|_| short())
+    }
+
+    /// The registration, where in it the bytes begin, and how many there are; without a reference to them.
+    pub(super) fn place(&self) -> (&Region, usize, usize) {
+        (&self.piece.slab().region, self.piece.offset(), self.len as usize)
     }
 
     fn within(&self, call: &'static str, name: &'static str, n: usize) -> Result<u32> {

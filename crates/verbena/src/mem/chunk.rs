@@ -72,6 +72,15 @@ impl Chunk {
         Chunk { at, len, owner: Owner::Program(Some(done)) }
     }
 
+    /// Somebody else's bytes, of any length, at any place: nobody looks at them by a [`SharedSlice`](super::SharedSlice).
+    ///
+    /// # Safety
+    ///
+    /// They are there as long as the chunk.
+    pub unsafe fn borrowed(at: NonNull<u8>, len: usize) -> Chunk {
+        Chunk { at, len, owner: Owner::Program(None) }
+    }
+
     /// The first byte.
     pub fn ptr(&self) -> *mut u8 {
         self.at.as_ptr()

@@ -5,6 +5,7 @@
 //! | [`RegBuf`] | nothing | `&mut [u8]`, exclusively | send, write, read into, receive into |
 //! | [`RegBytes`] | nothing | `&[u8]`, shared | send, write; many at once |
 //! | [`RegBox<T>`] | nothing | `&mut T` | as `RegBuf` |
+//! | [`Exposed`] | what the window grants, the peer of one connection | [`SharedSlice`] | none |
 //! | [`Memory<RemoteRead>`] | READ | `&[u8]`, frozen | send, write |
 //! | [`Memory<RemoteWrite>`] | READ, WRITE, atomics, FLUSH | [`SharedSlice`]: copies, atomics | all |
 //!
@@ -25,10 +26,14 @@
 //!     where the count of pieces says that it is the last of its whole buffer.
 //!   - A buffer is given again when that count is 0; the count goes down with Release and is read with Acquire, as that of an
 //!     `Arc`.
+//! - **Exposed.** A buffer behind a window is no [`RegBuf`] meanwhile; it becomes one again when the window is gone, and is never given
+//!   again where that fails.
 //! - **Frozen.** Each registration of a `Memory<RemoteRead>` is without a right to write, whoever names it; after it was
 //!   filled, before anybody else had it, nobody has a pointer to write by. `&[u8]` and reading adapters go together.
 //! - **Shared.** Of a `Memory<RemoteWrite>` there is never a reference but to atomics of eight bytes, and no access of this
 //!   process of another size: see `shared`. Anybody may write at any time.
+//! - **Borrowed.** A [`scope`](crate::QueuePair::scope) registers what it borrows for one operation, without a right to write where
+//!   the borrow is shared, and does not end before the operation is complete.
 //! - **Freed.** A registration keeps its chunk and ends first: its key is taken back, copies under way are waited for, then the
 //!   chunk is freed. Where the system does not take the key back the chunk is never freed. In a forked child nothing is taken
 //!   back or freed: the registrations are the parent's, and a lock may be held by a thread that is not there.
@@ -40,8 +45,11 @@
 //! | `pool`, `buf`, `reg_box` | memory that is ours alone |
 //! | `memory`, `shared`, `access` | memory that peers reach; looking at it; rights |
 //! | `io_buf` | what operations take |
+//! | `window` | a buffer that one peer reaches for a while |
+//! | `borrowed` | bytes that a scope has borrowed |
 
 mod access;
+mod borrowed;
 mod buf;
 mod chunk;
 mod io_buf;
@@ -52,8 +60,10 @@ mod region;
 mod shared;
 #[cfg(all(test, feature = "sim"))]
 mod tests;
+mod window;
 
 pub use access::{Access, Plain, RemoteRead, RemoteWrite, Rights};
+pub(crate) use borrowed::Borrowed;
 pub use buf::{RegBuf, RegBytes};
 pub use io_buf::{IoBuf, IoBufMut, SgeList};
 pub use memory::{Memory, Mr, Part};
@@ -61,3 +71,4 @@ pub use pool::Pool;
 pub use reg_box::RegBox;
 pub(crate) use region::FIRST_IOVA;
 pub use shared::SharedSlice;
+pub use window::Exposed;

@@ -67,9 +67,10 @@ impl Pool {
         let stride = size.next_multiple_of(LINE);
         let bytes = stride.checked_mul(count).ok_or_else(|| Error::new(ErrorKind::Exhausted, CALL))?;
         let chunk = Arc::new(Chunk::zeroed(CALL, bytes)?);
-        // SAFETY: peers have no right to it. The key is named by operations of this crate only, which own the `RegBuf` or
-        // `RegBytes` whose bytes they name: see the module.
-        let region = unsafe { Region::new(pd, &chunk, nic::Access::LOCAL_WRITE) };
+        let access = nic::Access::LOCAL_WRITE | nic::Access::MW_BIND;
+        // SAFETY: peers have no right to it but by a window, over a buffer of which there is no handle meanwhile. The key is named
+        // by operations of this crate only, which own the `RegBuf` or `RegBytes` whose bytes they name: see the module.
+        let region = unsafe { Region::new(pd, &chunk, access) };
         let region = region.map_err(|e| Error::of_nic("ibv_reg_mr", e))?;
         let pieces = (0..count).map(|_| AtomicUsize::new(0)).collect();
         // The first is given first.

@@ -20,6 +20,10 @@ pub enum Atomic {}
 #[derive(Debug)]
 pub enum Order {}
 
+/// Binding a memory window ([`RegBuf::expose`]).
+#[derive(Debug)]
+pub enum Bind {}
+
 /// How a request completed; of an atomic with the value before. No other crate can name it, nor implement [`Kind`].
 #[doc(hidden)]
 pub struct Raw(pub(crate) Result<(Completion, u64)>);
@@ -31,6 +35,7 @@ mod sealed {
     impl Sealed for super::Read {}
     impl Sealed for super::Atomic {}
     impl Sealed for super::Order {}
+    impl Sealed for super::Bind {}
 }
 
 /// What an operation on a `B` takes and gives. Sealed.

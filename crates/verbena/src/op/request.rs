@@ -1,6 +1,6 @@
 //! What an operation asks of the peer, and the work request that says it.
 
-use transport::op::{AtomicOp, Data, Flush, SendOp, SendWr, SgeList};
+use transport::op::{AtomicOp, Data, Flush, LocalOp, SendOp, SendWr, SgeList};
 use wire::Rkey;
 use wire::roce::SendTail;
 
@@ -16,6 +16,7 @@ pub(crate) enum Asked {
     Read(RemoteMemory),
     Atomic(RemoteMemory, AtomicOp),
     Flush(RemoteMemory, Flush),
+    Local(LocalOp),
 }
 
 /// The same with its options.
@@ -93,6 +94,7 @@ impl Request {
                     .map_err(|_| Error::number(POST, "length of a FLUSH", what.len(), 0..=most))?;
                 SendOp::Flush { addr: what.addr(), rkey: Rkey(what.rkey()), length, how }
             }
+            Asked::Local(op) => SendOp::Local(op),
         };
         let data = self.inline.clone().unwrap_or(Data::Sges(pieces));
         Ok(self.with(op, data))

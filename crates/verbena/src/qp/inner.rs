@@ -188,6 +188,12 @@ impl QpInner {
     pub fn failure(&self) -> Option<Error> {
         self.queues.lock().failure.clone()
     }
+    /// Moves it to the error state: what is under way is flushed.
+    pub fn fail(&self) {
+        self.nic.fail(self.stack().now());
+        self.drain();
+        self.stack().later().run();
+    }
     pub(super) fn lock(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock()
     }

@@ -197,11 +197,10 @@ impl<T: Transport> QueuePair<T> {
         self.inner.failure()
     }
     fn may_block(&self, call: &'static str) -> Result<()> {
-        if self.inner.stack().may_block() {
-            Ok(())
-        } else {
-            Err(Error::new(ErrorKind::BlockingInSimulation, call))
-        }
+        exec::may_block(self.inner.stack(), call)
+    }
+    pub(crate) fn inner(&self) -> &Arc<QpInner> {
+        &self.inner
     }
 }
 
