@@ -113,7 +113,7 @@ fn sleep(sleeper: &Sleeper, until: Option<Instant>) {
 /// The stack of this process, if it has one.
 fn polled_stack() -> Option<Stack> {
     #[cfg(feature = "software")]
-    return host::process::try_get().map(Stack::Software);
+    return host::process::try_get().map(|instance| Stack::Ours(crate::provider::Ours::Software(instance)));
     #[cfg(not(feature = "software"))]
     None
 }

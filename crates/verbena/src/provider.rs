@@ -16,6 +16,13 @@ use crate::mem::FIRST_IOVA;
 /// The stack below.
 #[derive(Clone)]
 pub(crate) enum Stack {
+    /// Verbena's own.
+    Ours(Ours),
+}
+
+/// Verbena's own stack, over either world.
+#[derive(Clone)]
+pub(crate) enum Ours {
     /// This process's host, over sockets.
     #[cfg(feature = "software")]
     Software(Arc<host::process::Instance>),
@@ -32,17 +39,17 @@ pub(crate) struct SimProcess {
     pub later: Arc<Later>,
 }
 
-/// Calls the node below, whatever its world: `node!(stack, node => node.disconnect(&id))`.
+/// Calls the node of [`Ours`], whatever its world: `node!(ours, node => node.disconnect(&id))`.
 macro_rules! node {
-    ($stack:expr, $node:ident => $call:expr) => {
-        match $stack {
+    ($ours:expr, $node:ident => $call:expr) => {
+        match $ours {
             #[cfg(feature = "software")]
-            $crate::provider::Stack::Software(instance) => {
+            $crate::provider::Ours::Software(instance) => {
                 let $node = instance.node();
                 $call
             }
             #[cfg(feature = "sim")]
-            $crate::provider::Stack::Sim(process) => {
+            $crate::provider::Ours::Sim(process) => {
                 let $node = &process.node;
                 $call
             }
@@ -52,49 +59,55 @@ macro_rules! node {
 pub(crate) use node;
 
 impl Stack {
+    /// Verbena's own, for what no other stack does in this crate.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported`.
+    #[allow(clippy::unnecessary_wraps, reason = "not all stacks are")]
+    #[cfg_attr(not(test), allow(dead_code, reason = "tests look at it"))]
+    pub fn ours(&self) -> Result<&Ours> {
+        match self {
+            Stack::Ours(ours) => Ok(ours),
+        }
+    }
     /// The time as timers know it.
     pub fn now(&self) -> Instant {
         match self {
-            #[cfg(feature = "software")]
-            Stack::Software(_) => Instant::now(),
-            #[cfg(feature = "sim")]
-            Stack::Sim(process) => node::World::now(&**process.node.world()),
+            Stack::Ours(ours) => ours.now(),
         }
     }
     /// What waits until no lock is held.
     pub fn later(&self) -> &Arc<Later> {
         match self {
-            #[cfg(feature = "software")]
-            Stack::Software(instance) => instance.host.later(),
-            #[cfg(feature = "sim")]
-            Stack::Sim(process) => &process.later,
+            Stack::Ours(ours) => ours.later(),
         }
     }
     /// Takes what has arrived, in this thread. Nothing in a simulation: there the executor lets things arrive.
     pub fn poll(&self) {
         match self {
             #[cfg(feature = "software")]
-            Stack::Software(instance) => _ = instance.host.poll(),
+            Stack::Ours(Ours::Software(instance)) => _ = instance.host.poll(),
             #[cfg(feature = "sim")]
-            Stack::Sim(_) => {}
+            Stack::Ours(Ours::Sim(_)) => {}
         }
     }
     /// This thread polls no more for now: the engine thread takes what arrives.
     pub fn end_polling(&self) {
         match self {
             #[cfg(feature = "software")]
-            Stack::Software(instance) => instance.host.end_polling(),
+            Stack::Ours(Ours::Software(instance)) => instance.host.end_polling(),
             #[cfg(feature = "sim")]
-            Stack::Sim(_) => {}
+            Stack::Ours(Ours::Sim(_)) => {}
         }
     }
     /// Whether this process made it: not so in a forked child.
     pub fn is_ours(&self) -> bool {
         match self {
             #[cfg(feature = "software")]
-            Stack::Software(instance) => instance.is_ours(),
+            Stack::Ours(Ours::Software(instance)) => instance.is_ours(),
             #[cfg(feature = "sim")]
-            Stack::Sim(_) => true,
+            Stack::Ours(Ours::Sim(_)) => true,
         }
     }
     /// `Forked` in a child of the process that made it.
@@ -104,7 +117,7 @@ impl Stack {
     /// Whether a thread may block until something arrives.
     pub fn may_block(&self) -> bool {
         #[cfg(feature = "sim")]
-        if matches!(self, Stack::Sim(_)) {
+        if matches!(self, Stack::Ours(Ours::Sim(_))) {
             return false;
         }
         true
@@ -112,11 +125,30 @@ impl Stack {
     fn same(&self, other: &Stack) -> bool {
         match (self, other) {
             #[cfg(feature = "software")]
-            (Stack::Software(a), Stack::Software(b)) => Arc::ptr_eq(a, b),
+            (Stack::Ours(Ours::Software(a)), Stack::Ours(Ours::Software(b))) => Arc::ptr_eq(a, b),
             #[cfg(feature = "sim")]
-            (Stack::Sim(a), Stack::Sim(b)) => Arc::ptr_eq(a, b),
+            (Stack::Ours(Ours::Sim(a)), Stack::Ours(Ours::Sim(b))) => Arc::ptr_eq(a, b),
             #[cfg(all(feature = "software", feature = "sim"))]
             _ => false,
+        }
+    }
+}
+
+impl Ours {
+    fn now(&self) -> Instant {
+        match self {
+            #[cfg(feature = "software")]
+            Ours::Software(_) => Instant::now(),
+            #[cfg(feature = "sim")]
+            Ours::Sim(process) => node::World::now(&**process.node.world()),
+        }
+    }
+    fn later(&self) -> &Arc<Later> {
+        match self {
+            #[cfg(feature = "software")]
+            Ours::Software(instance) => instance.host.later(),
+            #[cfg(feature = "sim")]
+            Ours::Sim(process) => &process.later,
         }
     }
 }
@@ -149,7 +181,7 @@ impl Provider {
             return Ok(provider.clone());
         }
         let instance = host::process::get().map_err(|e| Error::of_io("Provider::software", &e))?;
-        let provider = Provider::over(Stack::Software(instance));
+        let provider = Provider::over(Stack::Ours(Ours::Software(instance)));
         *software = Some(provider.clone());
         Ok(provider)
     }
@@ -189,8 +221,12 @@ impl Provider {
     /// `Forked`.
     pub fn devices(&self) -> Result<Vec<Device>> {
         self.stack().check("ibv_get_device_list")?;
-        let devices = node!(self.stack(), node => node.devices());
-        Ok(devices.into_iter().map(|nic| self.device(nic)).collect())
+        match self.stack() {
+            Stack::Ours(ours) => {
+                let devices = node!(ours, node => node.devices());
+                Ok(devices.into_iter().map(|nic| self.device(Adapter::Ours(nic))).collect())
+            }
+        }
     }
 
     /// The device that bears an address of ours.
@@ -199,18 +235,18 @@ impl Provider {
     ///
     /// `NotFound`, `Forked`.
     pub fn device_of(&self, address: IpAddr) -> Result<Device> {
-        let bears = |device: &Device| device.0.nic.port().gids.index_of(address).is_some();
+        let bears = |device: &Device| device.0.adapter.bears(address);
         let not_there = || Error::new(ErrorKind::NotFound, "Provider::device_of");
         self.devices()?.into_iter().find(bears).ok_or_else(not_there)
     }
 
-    pub(crate) fn device(&self, nic: Arc<nic::Device>) -> Device {
+    pub(crate) fn device(&self, adapter: Adapter) -> Device {
         let mut devices = self.0.devices.lock();
         devices.retain(|known| known.strong_count() > 0);
-        let known = devices.iter().filter_map(Weak::upgrade).find(|known| Arc::ptr_eq(&known.nic, &nic));
+        let known = devices.iter().filter_map(Weak::upgrade).find(|known| known.adapter.same(&adapter));
         Device(known.unwrap_or_else(|| {
             let default_pd = Mutex::new(Rank::DefaultPd, Weak::new());
-            let new = Arc::new(DeviceInner { provider: self.clone(), nic, default_pd });
+            let new = Arc::new(DeviceInner { provider: self.clone(), adapter, default_pd });
             devices.push(Arc::downgrade(&new));
             new
         }))
@@ -227,9 +263,9 @@ impl std::fmt::Debug for Provider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.stack() {
             #[cfg(feature = "software")]
-            Stack::Software(_) => f.write_str("Provider(software)"),
+            Stack::Ours(Ours::Software(_)) => f.write_str("Provider(software)"),
             #[cfg(feature = "sim")]
-            Stack::Sim(_) => f.write_str("Provider(sim)"),
+            Stack::Ours(Ours::Sim(_)) => f.write_str("Provider(sim)"),
         }
     }
 }
@@ -238,9 +274,27 @@ impl std::fmt::Debug for Provider {
 #[derive(Clone)]
 pub struct Device(Arc<DeviceInner>);
 
+/// What stands behind a device.
+pub(crate) enum Adapter {
+    Ours(Arc<nic::Device>),
+}
+
+impl Adapter {
+    fn bears(&self, address: IpAddr) -> bool {
+        match self {
+            Adapter::Ours(nic) => nic.port().gids.index_of(address).is_some(),
+        }
+    }
+    fn same(&self, other: &Adapter) -> bool {
+        match (self, other) {
+            (Adapter::Ours(a), Adapter::Ours(b)) => Arc::ptr_eq(a, b),
+        }
+    }
+}
+
 struct DeviceInner {
     provider: Provider,
-    nic: Arc<nic::Device>,
+    adapter: Adapter,
     /// The domain of whoever asks for none in particular; it goes with its last user.
     default_pd: Mutex<Weak<PdInner>>,
 }
@@ -248,7 +302,9 @@ struct DeviceInner {
 impl Device {
     /// Its name, such as `rxe_eth0`.
     pub fn name(&self) -> &str {
-        &self.0.nic.config.name
+        match &self.0.adapter {
+            Adapter::Ours(nic) => &nic.config.name,
+        }
     }
     /// The protection domain that connections get which are not given one. It is the same for as long as anybody holds it.
     ///
@@ -271,19 +327,33 @@ impl Device {
     /// `Exhausted`, `Forked`.
     pub fn new_pd(&self) -> Result<Pd> {
         self.stack().check("ibv_alloc_pd")?;
-        let nic = self.0.nic.alloc_pd().map_err(|e| Error::of_nic("ibv_alloc_pd", e))?;
-        Ok(Pd(Arc::new(PdInner {
-            device: self.clone(),
-            nic: Arc::new(nic),
-            next_iova: AtomicU64::new(FIRST_IOVA),
-        })))
+        let domain = match &self.0.adapter {
+            Adapter::Ours(nic) => {
+                Domain::Ours(Arc::new(nic.alloc_pd().map_err(|e| Error::of_nic("ibv_alloc_pd", e))?))
+            }
+        };
+        Ok(Pd(Arc::new(PdInner { device: self.clone(), domain, next_iova: AtomicU64::new(FIRST_IOVA) })))
     }
     /// Its provider.
     pub fn provider(&self) -> &Provider {
         &self.0.provider
     }
-    pub(crate) fn nic(&self) -> &Arc<nic::Device> {
-        &self.0.nic
+    /// Verbena's own.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for a device of another stack.
+    #[allow(clippy::unnecessary_wraps, reason = "not all devices are")]
+    pub(crate) fn nic(&self) -> Result<&Arc<nic::Device>> {
+        match &self.0.adapter {
+            Adapter::Ours(nic) => Ok(nic),
+        }
+    }
+    /// Largest payload of a packet on its link, in bytes.
+    pub(crate) fn mtu(&self) -> u32 {
+        match &self.0.adapter {
+            Adapter::Ours(nic) => nic.port().mtu.bytes() as u32,
+        }
     }
     pub(crate) fn stack(&self) -> &Stack {
         self.0.provider.stack()
@@ -306,9 +376,14 @@ impl std::fmt::Debug for Device {
 #[derive(Clone)]
 pub struct Pd(Arc<PdInner>);
 
+/// What stands behind a domain.
+pub(crate) enum Domain {
+    Ours(Arc<nic::Pd>),
+}
+
 struct PdInner {
     device: Device,
-    nic: Arc<nic::Pd>,
+    domain: Domain,
     /// The address that the next registration begins at.
     next_iova: AtomicU64,
 }
@@ -318,8 +393,20 @@ impl Pd {
     pub fn device(&self) -> &Device {
         &self.0.device
     }
-    pub(crate) fn nic(&self) -> &Arc<nic::Pd> {
-        &self.0.nic
+    pub(crate) fn domain(&self) -> &Domain {
+        &self.0.domain
+    }
+    /// Verbena's own.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for a domain of another stack.
+    #[allow(clippy::unnecessary_wraps, reason = "not all domains are")]
+    #[cfg_attr(not(test), allow(dead_code, reason = "tests look at it"))]
+    pub(crate) fn nic(&self) -> Result<&Arc<nic::Pd>> {
+        match &self.0.domain {
+            Domain::Ours(nic) => Ok(nic),
+        }
     }
     pub(crate) fn next_iova(&self) -> &AtomicU64 {
         &self.0.next_iova
@@ -337,6 +424,8 @@ impl PartialEq for Pd {
 
 impl std::fmt::Debug for Pd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pd({} of {})", self.0.nic.number(), self.device().name())
+        match &self.0.domain {
+            Domain::Ours(nic) => write!(f, "Pd({} of {})", nic.number(), self.device().name()),
+        }
     }
 }

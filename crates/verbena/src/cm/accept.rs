@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use super::connection::Attached;
 use super::{Boxed, ConnParam, Connection, Properties, Request, RnrRetry, limits, properties, wait};
 use crate::error::Result;
-use crate::provider::{Pd, node};
+use crate::provider::Pd;
 use crate::qp::QueueConfig;
 
 /// The C function that this file is about, as errors name it.
@@ -51,10 +51,9 @@ impl IntoFuture for Accept {
             if let Some(offered) = request.param().responder_resources {
                 granted.responder_resources = granted.responder_resources.min(offered);
             }
-            request.identifier.node().lock().ack_timeout = ack_timeout;
+            request.identifier.below().set_options(None, ack_timeout);
             let ends = Attached::new(request.identifier, &request.device, &pd, &queues)?;
-            let id = ends.identifier.node();
-            let begun = node!(ends.identifier.stack(), node => node.accept(id, Some(&granted), &data));
+            let begun = ends.identifier.below().accept(&granted, &data);
             ends.identifier.called(CALL, begun)?;
             let answer = ends.identifier.answer().await?;
             Ok(Connection::new(ends, answer.param, private_data, &param))

@@ -11,7 +11,7 @@ use super::{
     first_of, limits, properties, wait,
 };
 use crate::error::{Error, ErrorKind, Result, Value};
-use crate::provider::{Pd, Provider, node};
+use crate::provider::{Pd, Provider};
 use crate::qp::{QueueConfig, Rc};
 
 /// The C function that this file is about, as errors name it.
@@ -146,18 +146,10 @@ struct Asking<'a> {
 impl Asking<'_> {
     async fn ask(&self, route: Route) -> Result<Connection<Rc>> {
         let Properties { data, param, queues, pd, ack_timeout } = self.properties;
-        {
-            let mut id = route.identifier.node().lock();
-            id.tos = self.tos;
-            id.ack_timeout = *ack_timeout;
-        }
+        route.identifier.below().set_options(self.tos, *ack_timeout);
         let pd = pd.as_ref().unwrap_or(route.pd()).clone();
         let ends = Attached::new(route.identifier, &route.device, &pd, queues)?;
-        let (stack, id) = (ends.identifier.stack(), ends.identifier.node());
-        let until = stack.now() + self.timeout;
-        let begun = node!(stack, node => {
-            node.connect(id, &param.to_node(), data).inspect(|()| node.give_up_at(id, until))
-        });
+        let begun = ends.identifier.below().connect(param, data, self.timeout);
         ends.identifier.called(CALL, begun)?;
         let answer = ends.identifier.answer().await?;
         Ok(Connection::new(ends, answer.param, answer.private_data, param))

@@ -63,12 +63,12 @@ impl<T: Connected> Connection<T> {
         private_data: Vec<u8>,
         asked: &ConnParam,
     ) -> Connection<T> {
-        let agreed = ends.qp.0.nic().query();
+        let agreed = ends.qp.0.carrier().agreed();
         let param = ConnParam {
-            responder_resources: Some(agreed.max_dest_rd_atomic),
-            initiator_depth: Some(agreed.max_rd_atomic),
+            responder_resources: Some(agreed.responder_resources),
+            initiator_depth: Some(agreed.initiator_depth),
             flow_control: told.flow_control,
-            retry_count: agreed.retry_cnt,
+            retry_count: agreed.retry_count,
             rnr_retry_count: asked.rnr_retry_count,
         };
         let qp = QueuePair::new(ends.qp.0.clone());

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use locks::{Mutex, Rank};
 use nic::{Errno, Later, QpState, Signal, Work};
-use node::{Event, EventChannel, EventKind};
-use wire::mad::PortSpace;
+use node::EventKind;
 
+use super::below::{Event, Events, Id};
 use super::waiters::{Awaited, Waiters, until};
 use crate::error::{Error, ErrorKind, RejectReason, Rejection, Result};
-use crate::provider::{Stack, node};
+use crate::provider::{Ours, Stack};
 use crate::qp::inner::QpInner;
 
 /// What the peer said when the connection came to be.
@@ -35,7 +35,7 @@ pub(super) struct Seen {
     /// This side is ending it: its queue pair fails for that.
     closing: bool,
     /// The identifier, and the queue pair that is to learn of the end.
-    qp: Option<(Arc<node::Id>, Arc<QpInner>)>,
+    qp: Option<(Id, Arc<QpInner>)>,
     waiters: Waiters,
 }
 
@@ -117,8 +117,7 @@ fn rejection(event: Event) -> Rejection {
 
 /// Where the events of an identifier come in.
 pub(super) struct Inbox {
-    stack: Stack,
-    channel: Arc<EventChannel>,
+    events: Events,
     /// A listener's stay in the channel until somebody takes them: there they count against its backlog.
     is_listener: bool,
     seen: Mutex<Seen>,
@@ -150,16 +149,11 @@ impl Inbox {
         Arc::new_cyclic(|inbox| {
             let bell = Bell { later: stack.later().clone(), inbox: inbox.clone() };
             Inbox {
-                stack: stack.clone(),
-                channel: EventChannel::new(Box::new(bell)),
+                events: Events::new(stack, Box::new(bell)),
                 is_listener,
                 seen: Mutex::new(Rank::ConnectionState, Seen::default()),
             }
         })
-    }
-
-    fn next_event(&self) -> Option<Event> {
-        node!(&self.stack, node => node.next_event(&self.channel))
     }
 
     /// The connection has ended: what is under way is flushed, the peer is told where it does not know, and the receivers learn of it.
@@ -180,7 +174,7 @@ impl Inbox {
         };
         if let Some((id, qp)) = connection {
             // An error says that there was no connection yet.
-            _ = node!(&self.stack, node => node.disconnect(&id));
+            _ = id.disconnect();
             qp.ended(why);
         }
         wakers.into_iter().for_each(Waker::wake);
@@ -192,7 +186,7 @@ impl Inbox {
             let seen = self.seen.lock();
             seen.qp.clone().filter(|_| seen.stands())
         };
-        let Some((_, qp)) = qp.filter(|(_, qp)| qp.nic().state() == QpState::Error) else { return };
+        let Some((_, qp)) = qp.filter(|(_, qp)| qp.carrier().state() == QpState::Error) else { return };
         self.end(qp.failure().unwrap_or_else(ended));
     }
 }
@@ -203,7 +197,7 @@ impl Work for Inbox {
             let (event, wakers) = {
                 let mut seen = self.seen.lock();
                 // Taken and folded in one go, so that two threads keep the order.
-                let event = if self.is_listener { None } else { self.next_event() };
+                let event = if self.is_listener { None } else { self.events.next() };
                 (event.map(|event| seen.take_in(event)), seen.waiters.take())
             };
             if let Some(Some(why)) = &event {
@@ -223,7 +217,7 @@ const RNR_TIMER: u8 = 12;
 /// An identifier. Dropped: the peer is told what its state calls for (REJ, DREQ), and events not looked at vanish.
 pub(super) struct Identifier {
     stack: Stack,
-    id: Arc<node::Id>,
+    id: Id,
     inbox: Arc<Inbox>,
 }
 
@@ -231,40 +225,38 @@ impl Identifier {
     /// A new one.
     pub fn new(stack: &Stack, call: &'static str) -> Result<Identifier> {
         stack.check(call)?;
-        Ok(Identifier::with(stack, Inbox::new(stack, false)))
+        Identifier::with(stack, Inbox::new(stack, false))
     }
 
     /// A new one that will listen.
     pub fn listener(stack: &Stack) -> Result<Identifier> {
         stack.check("rdma_listen")?;
-        Ok(Identifier::with(stack, Inbox::new(stack, true)))
+        Identifier::with(stack, Inbox::new(stack, true))
     }
 
-    fn with(stack: &Stack, inbox: Arc<Inbox>) -> Identifier {
-        let id = node!(stack, node => node.create_id(&inbox.channel, PortSpace::Tcp));
-        Identifier { stack: stack.clone(), id, inbox }
+    fn with(stack: &Stack, inbox: Arc<Inbox>) -> Result<Identifier> {
+        let id = inbox.events.create_id().map_err(|e| Error::of_nic("rdma_create_id", e))?;
+        Ok(Identifier { stack: stack.clone(), id, inbox })
     }
 
     /// The one that came with a request.
-    fn of_request(stack: &Stack, id: Arc<node::Id>) -> Identifier {
+    fn of_request(stack: &Stack, id: Id) -> Identifier {
         let inbox = Inbox::new(stack, false);
-        node!(stack, node => node.migrate(&id, &inbox.channel));
+        inbox.events.adopt(&id);
         Identifier { stack: stack.clone(), id, inbox }
     }
 
-    pub fn stack(&self) -> &Stack {
-        &self.stack
-    }
-    pub fn node(&self) -> &Arc<node::Id> {
+    /// That of the stack below.
+    pub fn below(&self) -> &Id {
         &self.id
     }
     /// Our address, unspecified as long as there is none.
     pub fn local_addr(&self) -> SocketAddr {
-        self.id.lock().source.unwrap_or_else(nowhere)
+        self.id.local_addr().unwrap_or_else(nowhere)
     }
     /// The peer's address.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.id.lock().dest.unwrap_or_else(nowhere)
+        self.id.peer_addr().unwrap_or_else(nowhere)
     }
 
     /// What a call into the node says; events that it brought are taken in. Call it with no lock held.
@@ -294,23 +286,17 @@ impl Identifier {
 
     /// Finds the way to an address.
     pub async fn resolve(&self, from: Option<SocketAddr>, to: SocketAddr, timeout: Duration) -> Result<()> {
-        let begun = node!(&self.stack, node => node.resolve_addr(&self.id, from, to, timeout));
+        let begun = self.id.resolve_addr(from, to, timeout);
         self.called("rdma_resolve_addr", begun)?;
         self.until(|seen| seen.address.clone()).await?;
-        let begun = node!(&self.stack, node => node.resolve_route(&self.id));
+        let begun = self.id.resolve_route(timeout);
         self.called("rdma_resolve_route", begun)?;
         self.until(|seen| seen.route.clone()).await
     }
 
     /// Gives it its queue pair, which goes to INIT, and which learns of the end of the connection.
     pub fn set_qp(&self, qp: &Arc<QpInner>) -> Result<()> {
-        {
-            let mut id = self.id.lock();
-            // Memory says by its own rights what peers may do: the queue pair allows all of it.
-            id.more_access = nic::Access::FLUSH_GLOBAL | nic::Access::FLUSH_PERSISTENT;
-            id.min_rnr_timer = Some(RNR_TIMER);
-        }
-        let set = node!(&self.stack, node => node.set_qp(&self.id, qp.nic()));
+        let set = self.id.set_qp(qp.carrier(), RNR_TIMER);
         self.inbox.seen.lock().qp = Some((self.id.clone(), qp.clone()));
         let owner: Weak<Inbox> = Arc::downgrade(&self.inbox);
         qp.set_owner(owner);
@@ -323,7 +309,7 @@ impl Identifier {
         self.stack.drain_all();
         self.inbox.seen.lock().closing = true;
         // An error says that it has ended.
-        _ = node!(&self.stack, node => node.disconnect(&self.id));
+        _ = self.id.disconnect();
         qp.ended(ended());
         self.stack.drain_sent();
         self.stack.later().run();
@@ -337,7 +323,7 @@ impl Identifier {
                 if let Some(ended) = &seen.ended {
                     return Some(Err(ended.clone()));
                 }
-                while let Some(event) = inbox.next_event() {
+                while let Some(event) = inbox.events.next() {
                     if event.kind == EventKind::ConnectRequest {
                         // Under the listener's lock: another who waits there would take what else comes for the new one.
                         return Some(Ok((Identifier::of_request(&stack, event.id.clone()), event)));
@@ -363,7 +349,7 @@ impl Drop for Identifier {
         if !self.stack.is_ours() {
             return;
         }
-        node!(&self.stack, node => node.destroy(&self.id));
+        self.id.destroy();
         // Its last message may be the process's last.
         self.stack.drain_sent();
         self.stack.later().run();
@@ -379,18 +365,18 @@ impl Stack {
     fn drain_sent(&self) {
         match self {
             #[cfg(feature = "software")]
-            Stack::Software(instance) => instance.host.drain_sent(),
+            Stack::Ours(Ours::Software(instance)) => instance.host.drain_sent(),
             #[cfg(feature = "sim")]
-            Stack::Sim(_) => {}
+            Stack::Ours(Ours::Sim(_)) => {}
         }
     }
     /// Takes in all that has arrived. In a simulation nothing waits.
     fn drain_all(&self) {
         match self {
             #[cfg(feature = "software")]
-            Stack::Software(instance) => instance.host.drain_all(),
+            Stack::Ours(Ours::Software(instance)) => instance.host.drain_all(),
             #[cfg(feature = "sim")]
-            Stack::Sim(_) => {}
+            Stack::Ours(Ours::Sim(_)) => {}
         }
     }
 }
@@ -405,16 +391,7 @@ mod tests {
         let id = Identifier::new(stack.stack(), "rdma_create_id").expect("an identifier");
         for &(kind, status) in events {
             let (param, private_data) = (node::ConnParam::default(), vec![7]);
-            let event = Event {
-                id: id.id.clone(),
-                listener: None,
-                kind,
-                status,
-                param,
-                ud: None,
-                arg: 0,
-                private_data,
-            };
+            let event = Event { id: id.id.clone(), kind, status, param, private_data };
             if let Some(why) = seen.take_in(event) {
                 seen.end(&why);
             }

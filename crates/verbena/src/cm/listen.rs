@@ -9,7 +9,7 @@ use super::events::Identifier;
 use super::names::look_up;
 use super::{Addr, Boxed, Connection, Request, ToAddr, chosen, first_of, limits, wait};
 use crate::error::{Error, ErrorKind, Result, Value};
-use crate::provider::{Provider, node};
+use crate::provider::Provider;
 
 /// The C function that this file is about, as errors name it.
 const CALL: &str = "rdma_listen";
@@ -105,14 +105,10 @@ pub struct Listener {
 impl Listener {
     fn begin(provider: &Provider, on: SocketAddr, backlog: u32, reuse: bool) -> Result<Listener> {
         let identifier = Identifier::listener(provider.stack())?;
-        let id = identifier.node();
-        node!(provider.stack(), node => {
-            identifier.called("rdma_set_option", node.set_reuse(id, reuse))?;
-            identifier.called("rdma_bind_addr", node.bind(id, on)).map_err(|e| taken(provider, on, e))?;
-            identifier.called(CALL, node.listen(id, backlog)).map_err(|e| taken(provider, on, e))?;
-            // Whoever waits here wants them all; turns are for programs that have room for one.
-            node.serve_out_of_turn(id);
-        });
+        let id = identifier.below();
+        identifier.called("rdma_set_option", id.set_reuse(reuse))?;
+        identifier.called("rdma_bind_addr", id.bind(on)).map_err(|e| taken(provider, on, e))?;
+        identifier.called(CALL, id.listen(backlog)).map_err(|e| taken(provider, on, e))?;
         Ok(Listener { identifier, provider: provider.clone() })
     }
 

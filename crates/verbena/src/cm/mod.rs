@@ -18,13 +18,15 @@
 //! |---|---|
 //! | this one | limits, addresses, connection parameters |
 //! | `names` | from a text to addresses |
-//! | `events` | an identifier of the node, and what its events have told so far |
+//! | `below` | identifiers of the stack below, and their events |
+//! | `events` | an identifier, and what its events have told so far |
 //! | `waiters` | who waits for an event |
 //! | `resolve`, `connect` | the side that connects |
 //! | `listen`, `request`, `accept` | the side that is asked |
 //! | `connection` | what stands, and how it ends |
 
 mod accept;
+mod below;
 mod connect;
 mod connection;
 mod events;

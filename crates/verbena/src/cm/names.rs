@@ -10,7 +10,7 @@ use locks::{Mutex, Rank};
 
 use super::{Addr, limits};
 use crate::error::{Error, ErrorKind, Result, Value};
-use crate::provider::Stack;
+use crate::provider::{Ours, Stack};
 
 /// The C function that does it, as errors name it.
 const CALL: &str = "getaddrinfo";
@@ -29,15 +29,17 @@ pub(super) async fn look_up(stack: &Stack, addr: &Addr) -> Result<Vec<SocketAddr
     let port: u16 = port.parse().map_err(|_| unknown())?;
     let found: Vec<SocketAddr> = match stack {
         #[cfg(feature = "sim")]
-        Stack::Sim(_) => {
+        Stack::Ours(Ours::Sim(_)) => {
             let known = crate::sim::addresses_of(host);
             known.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
         }
         #[cfg(feature = "software")]
-        Stack::Software(_) => asked(host.to_owned(), port).await.map_err(|e| match e.raw_os_error() {
-            Some(_) => Error::of_io(CALL, &e),
-            None => unknown(),
-        })?,
+        Stack::Ours(Ours::Software(_)) => {
+            asked(host.to_owned(), port).await.map_err(|e| match e.raw_os_error() {
+                Some(_) => Error::of_io(CALL, &e),
+                None => unknown(),
+            })?
+        }
     };
     if found.is_empty() { Err(unknown()) } else { Ok(found) }
 }

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
+use super::below::Event;
 use super::events::Identifier;
 use super::{Accept, ConnParam, check_private_data, limits};
 use crate::error::Result;
-use crate::provider::{Device, Pd, Provider, node};
+use crate::provider::{Device, Pd, Provider};
 
 /// Somebody wants to connect. Nothing can be sent before it is accepted:
 /// ```compile_fail,E0599
@@ -26,13 +27,9 @@ pub struct Request {
 
 impl Request {
     /// `None` where its device is gone.
-    pub(super) fn new(
-        provider: &Provider,
-        identifier: Identifier,
-        event: node::Event,
-    ) -> Result<Option<Request>> {
-        let device = identifier.node().lock().device.clone();
-        let Some(device) = device.map(|nic| provider.device(nic)) else { return Ok(None) };
+    pub(super) fn new(provider: &Provider, identifier: Identifier, event: Event) -> Result<Option<Request>> {
+        let adapter = identifier.below().device();
+        let Some(device) = adapter.map(|adapter| provider.device(adapter)) else { return Ok(None) };
         let pd = device.pd()?;
         Ok(Some(Request {
             identifier,
@@ -82,8 +79,7 @@ impl Request {
     /// `OutOfRange` for more, which refuses it without any; where the peer has given up meanwhile, how.
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         check_private_data("rdma_reject", private_data, limits::REJECT)?;
-        let id = self.identifier.node();
-        let rejected = node!(self.identifier.stack(), node => node.reject(id, private_data));
+        let rejected = self.identifier.below().reject(private_data);
         self.identifier.called("rdma_reject", rejected)
     }
 }

@@ -4,8 +4,6 @@ use std::future::IntoFuture;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use wire::Mtu;
-
 use super::events::Identifier;
 use super::names::look_up;
 use super::{Addr, Boxed, Connect, TIMEOUT, ToAddr, check_timeout, chosen, first_of, wait};
@@ -116,9 +114,9 @@ impl Route {
     ) -> Result<Route> {
         let identifier = Identifier::new(provider.stack(), "rdma_create_id")?;
         identifier.resolve(from, to, timeout).await?;
-        let device = identifier.node().lock().device.clone();
+        let adapter = identifier.below().device();
         let gone = || Error::of_errno("rdma_resolve_addr", nic::Errno::ENODEV);
-        let device = provider.device(device.ok_or_else(gone)?);
+        let device = provider.device(adapter.ok_or_else(gone)?);
         let pd = device.pd()?;
         Ok(Route { identifier, provider: provider.clone(), device, pd })
     }
@@ -137,9 +135,7 @@ impl Route {
     }
     /// Largest payload of a packet, 256 to 4096 bytes, as far as this side knows: the link's and the route's.
     pub fn mtu(&self) -> u32 {
-        let route = self.identifier.node().lock().route;
-        let of_route = route.and_then(|route| Mtu::for_link(route.mtu)).unwrap_or(Mtu::M256);
-        of_route.min(self.device.nic().port().mtu).bytes() as u32
+        self.identifier.below().path_mtu().min(self.device.mtu())
     }
     /// Connects that way.
     pub fn connect(self) -> Connect {

@@ -13,7 +13,7 @@ use wire::Rkey;
 
 use super::chunk::{Chunk, PAGE};
 use crate::error::{Error, Result};
-use crate::provider::Pd;
+use crate::provider::{Domain, Pd};
 
 /// Where a domain's addresses begin.
 pub(crate) const FIRST_IOVA: u64 = 0x1000_0000;
@@ -23,12 +23,17 @@ const LAST_IOVA: u64 = 1 << 62;
 /// A chunk registered in a domain. It keeps both. Dropped, it takes the key back and waits for copies under way (microseconds);
 /// where that is refused, or in a forked child, the bytes are never freed.
 pub(super) struct Region {
-    mr: nic::Mr,
+    mr: Registered,
     iova: u64,
     /// The key is good.
     live: AtomicBool,
     pd: Pd,
     chunk: Arc<Chunk>,
+}
+
+/// What the stack below has of it.
+enum Registered {
+    Ours(nic::Mr),
 }
 
 impl Region {
@@ -41,8 +46,12 @@ impl Region {
     pub unsafe fn new(pd: &Pd, chunk: &Arc<Chunk>, access: u32) -> Result<Region, nic::Error> {
         let at = chunk.ptr().expose_provenance() as u64;
         let iova = next_iova(pd.next_iova(), at, chunk.len() as u64);
-        // SAFETY: as the caller says; and the region keeps the chunk, so the bytes stay until `end`.
-        let mr = unsafe { pd.nic().register(at, chunk.len() as u64, iova, access)? };
+        let mr = match pd.domain() {
+            Domain::Ours(nic) => {
+                // SAFETY: as the caller says; and the region keeps the chunk, so the bytes stay until `end`.
+                Registered::Ours(unsafe { nic.register(at, chunk.len() as u64, iova, access)? })
+            }
+        };
         Ok(Region { mr, iova, live: AtomicBool::new(true), pd: pd.clone(), chunk: chunk.clone() })
     }
 
@@ -54,9 +63,17 @@ impl Region {
     pub fn chunk(&self) -> &Arc<Chunk> {
         &self.chunk
     }
-    /// Local and remote key.
+    /// Remote key.
     pub fn key(&self) -> Rkey {
-        self.mr.key
+        match &self.mr {
+            Registered::Ours(mr) => mr.key,
+        }
+    }
+    /// Local key.
+    fn lkey(&self) -> Rkey {
+        match &self.mr {
+            Registered::Ours(mr) => mr.key,
+        }
     }
     /// The address of the first byte, as work requests and peers name it.
     pub fn iova(&self) -> u64 {
@@ -64,7 +81,7 @@ impl Region {
     }
     /// The element that names `len` bytes from `at` on; the caller knows that they are there.
     pub fn sge(&self, at: usize, len: u32) -> Sge {
-        Sge { addr: self.iova.wrapping_add(at as u64), length: len, lkey: self.mr.key }
+        Sge { addr: self.iova.wrapping_add(at as u64), length: len, lkey: self.lkey() }
     }
 
     /// The key dies now. Once: later calls do nothing.
@@ -76,10 +93,11 @@ impl Region {
         if !self.live.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        let ended =
-            self.pd.stack().check("ibv_dereg_mr").and_then(|()| {
-                self.pd.nic().deregister(self.mr).map_err(|e| Error::of_nic("ibv_dereg_mr", e))
-            });
+        let deregister = || match (self.pd.domain(), &self.mr) {
+            (Domain::Ours(nic), Registered::Ours(mr)) => nic.deregister(*mr),
+        };
+        let failed = |e| Error::of_nic("ibv_dereg_mr", e);
+        let ended = self.pd.stack().check("ibv_dereg_mr").and_then(|()| deregister().map_err(failed));
         if ended.is_err() {
             // A key may still lead there: the count of one who never goes.
             std::mem::forget(self.chunk.clone());

@@ -33,15 +33,16 @@ struct Window {
 
 impl Window {
     fn new(pd: &Pd) -> Result<Window> {
-        let mw = pd.nic().alloc_window(WindowType::Two).map_err(|e| Error::of_nic("ibv_alloc_mw", e))?;
-        Ok(Window { pd: pd.clone(), mw, key: pd.nic().window_key(mw) })
+        let nic = pd.nic()?;
+        let mw = nic.alloc_window(WindowType::Two).map_err(|e| Error::of_nic("ibv_alloc_mw", e))?;
+        Ok(Window { pd: pd.clone(), mw, key: nic.window_key(mw) })
     }
 
     /// Takes the right back, waits for copies under way (microseconds), and gives the window back.
     fn free(&self) -> Result<()> {
         const CALL: &str = "ibv_dealloc_mw";
         self.pd.stack().check(CALL)?;
-        self.pd.nic().free_window(self.mw).map_err(|e| Error::of_nic(CALL, e))
+        self.pd.nic()?.free_window(self.mw).map_err(|e| Error::of_nic(CALL, e))
     }
 }
 
@@ -109,7 +110,7 @@ impl RegBuf {
     ///
     /// With each the buffer comes back. `OutOfRange` for an empty buffer, for rights other than READ, WRITE and atomics, and where its
     /// bytes do not begin at a multiple of eight, or its capacity has no room up to the next one behind them; `WrongDomain`; `Exhausted`
-    /// where the device has no more windows; `Completion` where the queue pair has failed; `Forked`.
+    /// where the device has no more windows; `Unsupported` on another stack than Verbena's own; `Completion` where the queue pair has failed; `Forked`.
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
     pub fn expose<'a, T: Connected>(
         self,

@@ -9,14 +9,13 @@ use std::task::{Context, Poll, Waker};
 
 use arrayvec::ArrayVec;
 use locks::{Mutex, MutexGuard, Rank};
-use nic::device::CqSlot;
-use nic::device::async_events::AsyncEventQueue;
-use nic::{Access, Arm, Buffer, Channel, Cq, Later, QpCap, QpInit, QpType, Signal, Work};
+use nic::Work;
 use transport::op::{Completed, RecvWr, SendWr, Status};
 use wire::roce::SendTail;
 
 use super::QueueConfig;
 use super::afterwards::{Afterwards, leave};
+use super::carrier::{Bell, Carrier};
 use super::message::{Message, What};
 use super::posting::Posting;
 use crate::error::{Error, ErrorKind, Result, WcStatus};
@@ -33,23 +32,16 @@ pub(crate) type Ended = Result<(Completion, u64)>;
 const RECEIVE: u64 = 1 << 63;
 /// Completions taken at once.
 const BATCH: usize = 32;
-/// Where the queue pair's own words begin, as work requests name them.
-const WORDS: u64 = 1 << 12;
 
 /// See the module.
 pub(crate) struct QpInner {
     me: Weak<QpInner>,
     pd: Pd,
-    nic: Arc<nic::Qp>,
-    cq: Arc<Cq>,
-    channel: Arc<Channel>,
+    carrier: Carrier,
     pool: Pool,
-    /// Eight bytes for each entry of the send queue: what atomics bring back.
-    words: Buffer,
     queues: Mutex<Queues>,
     /// Who looks when it fails: its connection.
     owner: OnceLock<Weak<dyn Work>>,
-    _slot: CqSlot,
 }
 
 /// Both queues, as the program sees them.
@@ -74,38 +66,12 @@ pub(super) struct Queues {
     pub destroyed: bool,
 }
 
-/// Has the queue pair look at its completion queue.
-struct Bell {
-    later: Arc<Later>,
-    qp: OnceLock<Weak<QpInner>>,
-}
-
-struct Rings(Arc<Bell>);
-
-impl Signal for Rings {
-    fn signal(&self) {
-        if let Some(qp) = self.0.qp.get().and_then(Weak::upgrade) {
-            self.0.later.add(qp);
-        }
-    }
-    fn take_back(&self) {}
-}
-
-/// Asynchronous events say nothing that completions and the connection manager do not.
-struct Unheard;
-
-impl Signal for Unheard {
-    fn signal(&self) {}
-    fn take_back(&self) {}
-}
-
 impl Work for QpInner {
     fn run(self: Arc<Self>) {
         loop {
-            while self.channel.pop().is_some() {}
+            self.carrier.clear();
             self.drain();
-            self.cq.arm(Arm::Next);
-            if self.cq.is_empty() {
+            if !self.carrier.arm() {
                 return;
             }
         }
@@ -117,28 +83,12 @@ impl QpInner {
     pub fn create(pd: &Pd, config: &QueueConfig) -> Result<Arc<QpInner>> {
         let failed = |e| Error::of_nic("ibv_create_qp", e);
         pd.stack().check("ibv_create_qp")?;
-        let &QueueConfig { send_depth, recv_depth, recv_size, max_send_sge, max_inline } = config;
+        let &QueueConfig { send_depth, recv_depth, recv_size, .. } = config;
         nic::in_range("send_depth", send_depth, 1_u32, nic::limits::MAX_QP_WR).map_err(failed)?;
         nic::in_range("recv_depth", recv_depth, 0_u32, nic::limits::MAX_QP_WR).map_err(failed)?;
-        let device = pd.device().nic();
-        let slot = device.take_cq().map_err(failed)?;
-        let bell = Arc::new(Bell { later: pd.stack().later().clone(), qp: OnceLock::new() });
-        let channel = Channel::new(Box::new(Rings(bell.clone())));
-        let events = AsyncEventQueue::new(Box::new(Unheard));
-        let cq = Cq::new(send_depth + recv_depth, Some(channel.clone()), events.clone()).map_err(failed)?;
-        let cap = QpCap {
-            max_send_wr: send_depth,
-            max_recv_wr: recv_depth,
-            max_send_sge,
-            max_recv_sge: 1,
-            max_inline_data: max_inline,
-        };
-        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-        let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, events };
-        let words =
-            Buffer::new(pd.nic(), send_depth as usize * 8, WORDS, Access::LOCAL_WRITE).map_err(failed)?;
         let pool = Pool::new(pd, recv_size.max(1), (recv_depth + send_depth) as usize)?;
-        let nic = nic::Qp::create(device, pd.nic(), init).map_err(failed)?;
+        let bell = Bell::new(pd.stack().later());
+        let carrier = Carrier::create(pd, config, &bell)?;
         let queues = Queues {
             sends: Slots::new(send_depth),
             room: Vec::new(),
@@ -155,22 +105,18 @@ impl QpInner {
         let inner = Arc::new_cyclic(|me| QpInner {
             me: me.clone(),
             pd: pd.clone(),
-            nic,
-            cq,
-            channel,
+            carrier,
             pool,
-            words,
             queues: Mutex::new(Rank::Operations, queues),
             owner: OnceLock::new(),
-            _slot: slot,
         });
-        _ = bell.qp.set(inner.me.clone());
-        inner.cq.arm(Arm::Next);
+        bell.is_for(inner.me.clone());
+        inner.carrier.arm();
         Ok(inner)
     }
 
-    pub fn nic(&self) -> &Arc<nic::Qp> {
-        &self.nic
+    pub fn carrier(&self) -> &Carrier {
+        &self.carrier
     }
     pub fn pd(&self) -> &Pd {
         &self.pd
@@ -190,7 +136,7 @@ impl QpInner {
     }
     /// Moves it to the error state: what is under way is flushed.
     pub fn fail(&self) {
-        self.nic.fail(self.stack().now());
+        self.carrier.fail(&self.pd);
         self.drain();
         self.stack().later().run();
     }
@@ -216,7 +162,7 @@ impl QpInner {
 
     /// Where the answer of the atomic with this wr_id goes.
     pub(super) fn word(&self, wr_id: u64) -> transport::op::SgeList {
-        std::iter::once(self.words.sge(wr_id as u32 as usize * 8, 8)).collect()
+        std::iter::once(self.carrier.word(wr_id as u32)).collect()
     }
 
     pub fn post_one<K: Kind<B>, B: Send + 'static>(
@@ -327,7 +273,7 @@ impl QpInner {
         let destroyed = queues.destroyed;
         let Some(place) = queues.places.pop().filter(|_| !destroyed) else { return Ok(()) };
         queues.posted[place as usize] = Some(buffer);
-        let posted = self.nic.post_receive(RecvWr { wr_id: RECEIVE | u64::from(place), sges });
+        let posted = self.carrier.post_receive(RecvWr { wr_id: RECEIVE | u64::from(place), sges });
         let mut refused = None;
         if posted.is_err() {
             queues.places.push(place);
@@ -336,7 +282,7 @@ impl QpInner {
         drop(queues);
         drop(refused);
         self.stack().later().run();
-        posted.map_err(|e| Error::of_errno("ibv_post_recv", e.errno()))
+        posted
     }
 
     /// The next message; where there is none the waker is left.
@@ -384,8 +330,7 @@ impl QpInner {
         {
             let mut queues = self.lock();
             let mut batch = ArrayVec::<transport::op::Completion, BATCH>::new();
-            // It can not be overrun: it has room for all that may be under way.
-            while self.cq.poll(BATCH, |completion| batch.push(completion)).is_ok_and(|n| n > 0) {
+            while self.carrier.poll(BATCH, |completion| batch.push(completion)) > 0 {
                 for completion in batch.drain(..) {
                     queues.take(self, &completion, &mut afterwards);
                 }
@@ -407,10 +352,9 @@ impl QpInner {
         if !self.stack().is_ours() || self.lock().destroyed {
             return;
         }
-        self.nic.fail(self.stack().now());
+        self.carrier.fail(&self.pd);
         self.drain();
-        self.nic.destroy();
-        self.channel.forget(&self.cq);
+        self.carrier.destroy();
         let mut afterwards = Afterwards::default();
         {
             let mut queues = self.lock();
@@ -441,10 +385,7 @@ impl Queues {
         }
         if completion.wr_id & RECEIVE == 0 {
             let word = match completion.opcode {
-                Completed::CompareSwap | Completed::FetchAdd => {
-                    let bytes = qp.words.read(completion.wr_id as u32 as usize * 8, 8);
-                    bytes.try_into().map_or(0, u64::from_ne_bytes)
-                }
+                Completed::CompareSwap | Completed::FetchAdd => qp.carrier.read_word(completion.wr_id as u32),
                 _ => 0,
             };
             let result = error.map_or_else(|| Ok((seen(completion), word)), Err);

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | this one | transports, sizes, [`QueuePair`] |
 //! | `inner` | what stands behind the handles: entries of both queues, and how completions reach who waits |
+//! | `carrier` | the queue pair of the stack below, and its completion queue |
 //! | `afterwards` | what waits until the queues are unlocked |
 //! | `posting` | work requests on their way into the send queue |
 //! | `message` | [`Message`] |
 
 mod afterwards;
+pub(crate) mod carrier;
 pub(crate) mod inner;
 mod message;
 pub(crate) mod posting;
@@ -118,7 +120,7 @@ impl<T: Transport> QueuePair<T> {
     }
     /// Its number, 24 bits.
     pub fn number(&self) -> u32 {
-        self.inner.nic().qpn().get()
+        self.inner.carrier().qpn().get()
     }
     /// Its protection domain: where memory for it is registered.
     pub fn pd(&self) -> &Pd {
@@ -126,7 +128,7 @@ impl<T: Transport> QueuePair<T> {
     }
     /// Its state.
     pub fn state(&self) -> QpState {
-        match self.inner.nic().state() {
+        match self.inner.carrier().state() {
             nic::QpState::Reset => QpState::Reset,
             nic::QpState::Init => QpState::Init,
             nic::QpState::Rtr => QpState::Rtr,

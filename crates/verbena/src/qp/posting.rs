@@ -2,9 +2,9 @@
 //! requests are in one order.
 
 use locks::MutexGuard;
-use nic::Sender;
 use transport::op::{Data, SendWr};
 
+use super::carrier::Sender;
 use super::inner::{QpInner, Queues};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op::Request;
@@ -21,7 +21,7 @@ pub struct Posting<'a> {
 impl<'a> Posting<'a> {
     pub(crate) fn begin(qp: &'a QpInner) -> Posting<'a> {
         let queues = qp.lock();
-        let sender = qp.nic().sender(qp.stack().now());
+        let sender = qp.carrier().sender(qp.pd());
         Posting { qp, queues, sender }
     }
 
@@ -53,8 +53,7 @@ impl<'a> Posting<'a> {
         if request.brings_a_word() {
             wr.data = Data::Sges(self.qp.word(ticket.wr_id));
         }
-        let Err(refused) = self.sender.post(wr) else { return Ok(ticket) };
-        let error = Error::of_post("ibv_post_send", refused);
+        let Err(error) = self.sender.post(wr) else { return Ok(ticket) };
         // SAFETY: the ticket was given just now, by this queue; the request that would bear it was refused.
         match unsafe { self.queues.sends.take_back(&ticket) } {
             Some(value) => Err((error, value)),

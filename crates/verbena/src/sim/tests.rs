@@ -64,7 +64,7 @@ impl Channel {
     async fn next(&self) -> Event {
         poll_fn(|cx| {
             *self.reader.waiter.lock() = Some(cx.waker().clone());
-            match node!(self.provider.stack(), node => node.next_event(&self.events)) {
+            match node!(self.provider.stack().ours().unwrap(), node => node.next_event(&self.events)) {
                 Some(event) => Poll::Ready(event),
                 None => Poll::Pending,
             }
@@ -76,11 +76,12 @@ impl Channel {
     async fn resolve(&self, host: &str) -> EventKind {
         let dest = SocketAddr::new(addresses_of(host)[0], 7000);
         let node = self.provider.stack();
-        let id = node!(node, node => node.create_id(&self.events, PortSpace::Tcp));
-        node!(node, node => node.resolve_addr(&id, None, dest, Duration::from_secs(2))).unwrap();
+        let id = node!(node.ours().unwrap(), node => node.create_id(&self.events, PortSpace::Tcp));
+        node!(node.ours().unwrap(), node => node.resolve_addr(&id, None, dest, Duration::from_secs(2)))
+            .unwrap();
         let event = self.next().await;
         assert!(Arc::ptr_eq(&event.id, &id));
-        node!(node, node => node.destroy(&id));
+        node!(node.ours().unwrap(), node => node.destroy(&id));
         event.kind
     }
 }
@@ -89,13 +90,13 @@ impl Channel {
 async fn requests(count: u32) -> u32 {
     let channel = Channel::new();
     let stack = channel.provider.stack();
-    let id = node!(stack, node => node.create_id(&channel.events, PortSpace::Tcp));
-    node!(stack, node => node.bind(&id, "0.0.0.0:7000".parse().unwrap())).unwrap();
-    node!(stack, node => node.listen(&id, 8)).unwrap();
+    let id = node!(stack.ours().unwrap(), node => node.create_id(&channel.events, PortSpace::Tcp));
+    node!(stack.ours().unwrap(), node => node.bind(&id, "0.0.0.0:7000".parse().unwrap())).unwrap();
+    node!(stack.ours().unwrap(), node => node.listen(&id, 8)).unwrap();
     for _ in 0..count {
         let event = channel.next().await;
         assert_eq!(event.kind, EventKind::ConnectRequest);
-        node!(stack, node => node.reject(&event.id, b"no")).unwrap();
+        node!(stack.ours().unwrap(), node => node.reject(&event.id, b"no")).unwrap();
     }
     count
 }
@@ -106,12 +107,14 @@ async fn ask(host: &'static str) -> i32 {
         let channel = Channel::new();
         let stack = channel.provider.stack();
         let dest = SocketAddr::new(addresses_of(host)[0], 7000);
-        let id = node!(stack, node => node.create_id(&channel.events, PortSpace::Tcp));
-        node!(stack, node => node.resolve_addr(&id, None, dest, Duration::from_secs(2))).unwrap();
+        let id = node!(stack.ours().unwrap(), node => node.create_id(&channel.events, PortSpace::Tcp));
+        node!(stack.ours().unwrap(), node => node.resolve_addr(&id, None, dest, Duration::from_secs(2)))
+            .unwrap();
         assert_eq!(channel.next().await.kind, EventKind::AddrResolved);
-        node!(stack, node => node.resolve_route(&id)).unwrap();
+        node!(stack.ours().unwrap(), node => node.resolve_route(&id)).unwrap();
         assert_eq!(channel.next().await.kind, EventKind::RouteResolved);
-        node!(stack, node => node.connect(&id, &node::ConnParam::default(), b"please")).unwrap();
+        node!(stack.ours().unwrap(), node => node.connect(&id, &node::ConnParam::default(), b"please"))
+            .unwrap();
         let event = channel.next().await;
         if event.kind == EventKind::Rejected && event.private_data.starts_with(b"no") {
             return event.status;
@@ -147,8 +150,8 @@ async fn what_a_killed_host_held_may_be_dropped_later_and_elsewhere(left: Host, 
     right.kill();
     assert_eq!((served.outcome().await, right.is_alive()), (None, false));
     // Calls on it do no harm, and nothing comes of them.
-    let id = node!(of_dead.stack(), node => node.create_id(&kept.events, PortSpace::Tcp));
-    let called = node!(of_dead.stack(), node => node.resolve_addr(&id, None, "10.0.0.1:1".parse().unwrap(), Duration::from_secs(1)));
+    let id = node!(of_dead.stack().ours().unwrap(), node => node.create_id(&kept.events, PortSpace::Tcp));
+    let called = node!(of_dead.stack().ours().unwrap(), node => node.resolve_addr(&id, None, "10.0.0.1:1".parse().unwrap(), Duration::from_secs(1)));
     drop((called, id));
     crate::time::sleep(Duration::from_secs(5)).await;
     drop(kept);

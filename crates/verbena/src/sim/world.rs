@@ -26,7 +26,7 @@ use nic::Later;
 
 use super::settings::Settings;
 use super::task::{Body, Slot, Task, TaskWaker, Woken};
-use crate::provider::{Provider, SimProcess, Stack};
+use crate::provider::{Ours, Provider, SimProcess, Stack};
 
 /// MTU of each link, in bytes.
 const MTU: u32 = 1500;
@@ -355,7 +355,8 @@ impl World {
             (id, sim.node(id))
         };
         let Some(node) = node else { return };
-        let provider = Provider::over(Stack::Sim(Arc::new(SimProcess { node, later: Arc::default() })));
+        let provider =
+            Provider::over(Stack::Ours(Ours::Sim(Arc::new(SimProcess { node, later: Arc::default() }))));
         let mut processes = self.processes.borrow_mut();
         processes.push(Process { host, id, provider });
         if let Some(host) = self.hosts.borrow_mut().get_mut(host) {

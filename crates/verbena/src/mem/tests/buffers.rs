@@ -67,10 +67,10 @@ fn a_slab_is_registered_until_its_last_buffer_is_gone() {
     buf.gather(&mut list);
     let slot = list.finish().unwrap().as_slice()[0].lkey.0 >> 16;
     drop(pool);
-    assert!(pd.nic().region(slot).is_some());
+    assert!(pd.nic().unwrap().region(slot).is_some());
     assert_eq!(&buf[..], b"still there");
     drop(buf.freeze());
-    assert!(pd.nic().region(slot).is_none());
+    assert!(pd.nic().unwrap().region(slot).is_none());
 }
 
 #[test]

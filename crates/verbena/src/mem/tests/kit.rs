@@ -11,13 +11,13 @@ use transport::op::{Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::{Mtu, Psn};
 
 use crate::mem::{IoBuf, IoBufMut, SgeList};
-use crate::provider::{Pd, Provider, SimProcess, Stack};
+use crate::provider::{Ours, Pd, Provider, SimProcess, Stack};
 
 /// A provider on a new process of a host.
 pub fn provider(sim: &mut Sim, host: HostId) -> Provider {
     let process = sim.start(host, &node::Config::default());
     let process = SimProcess { node: sim.node(process).unwrap(), later: Arc::new(Later::default()) };
-    Provider::over(Stack::Sim(Arc::new(process)))
+    Provider::over(Stack::Ours(Ours::Sim(Arc::new(process))))
 }
 
 /// A domain of a world of its own.
@@ -44,13 +44,13 @@ impl End {
             QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 0 };
         let (send_cq, recv_cq) = (cq.clone(), cq.clone());
         let init = QpInit { srq: None, kind: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true, events };
-        let qp = Qp::create(pd.device().nic(), pd.nic(), init).unwrap();
+        let qp = Qp::create(pd.device().nic().unwrap(), pd.nic().unwrap(), init).unwrap();
         End { pd, qp, cq }
     }
 
     fn connect(&self, peer: &End, to: IpAddr) {
-        crate::provider::node!(self.pd.stack(), node => node.attach(self.pd.device().nic()).unwrap());
-        let gids = &self.pd.device().nic().port().gids;
+        crate::provider::node!(self.pd.stack().ours().unwrap(), node => node.attach(self.pd.device().nic().unwrap()).unwrap());
+        let gids = &self.pd.device().nic().unwrap().port().gids;
         let sgid = gids.iter().find(|(_, e)| e.borne && e.address.is_some_and(|a| a.is_ipv4())).unwrap().0;
         let access = nic::Access::REMOTE_WRITE | nic::Access::REMOTE_READ | nic::Access::REMOTE_ATOMIC;
         let av = AddressVector {

@@ -1,0 +1,202 @@
+//! Identifiers of the stack below: the one door to them. Errors are the node's, which [`Identifier`](super::events::Identifier) turns into
+//! those of the call.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nic::{Error, Signal};
+use node::{EventChannel, EventKind};
+use wire::Mtu;
+use wire::mad::PortSpace;
+
+use super::ConnParam;
+use crate::provider::{Adapter, Ours, Stack, node};
+use crate::qp::carrier::Carrier;
+
+/// An identifier: a handle.
+#[derive(Clone)]
+pub(super) enum Id {
+    Ours(Ours, Arc<node::Id>),
+}
+
+/// Where the events of one come in.
+pub(super) enum Events {
+    Ours(Ours, Arc<EventChannel>),
+}
+
+/// An event.
+pub(super) struct Event {
+    /// Whose; of a request the new one.
+    pub id: Id,
+    pub kind: EventKind,
+    /// A negative errno; of a rejection its reason.
+    pub status: i32,
+    /// What the peer said, as it looks from here.
+    pub param: node::ConnParam,
+    pub private_data: Vec<u8>,
+}
+
+impl Events {
+    /// A channel that calls `signal` for each event, with locks held.
+    pub fn new(stack: &Stack, signal: Box<dyn Signal>) -> Events {
+        match stack {
+            Stack::Ours(ours) => Events::Ours(ours.clone(), EventChannel::new(signal)),
+        }
+    }
+    /// Takes the next one.
+    pub fn next(&self) -> Option<Event> {
+        match self {
+            Events::Ours(ours, channel) => {
+                let event = node!(ours, node => node.next_event(channel))?;
+                Some(Event {
+                    id: Id::Ours(ours.clone(), event.id),
+                    kind: event.kind,
+                    status: event.status,
+                    param: event.param,
+                    private_data: event.private_data,
+                })
+            }
+        }
+    }
+    /// A new identifier (port space TCP), whose events come here.
+    #[allow(clippy::unnecessary_wraps, reason = "other stacks may refuse")]
+    pub fn create_id(&self) -> Result<Id, Error> {
+        match self {
+            Events::Ours(ours, channel) => {
+                Ok(Id::Ours(ours.clone(), node!(ours, node => node.create_id(channel, PortSpace::Tcp))))
+            }
+        }
+    }
+    /// From now on the identifier's events come here.
+    pub fn adopt(&self, id: &Id) {
+        match (self, id) {
+            (Events::Ours(ours, channel), Id::Ours(_, id)) => node!(ours, node => node.migrate(id, channel)),
+        }
+    }
+}
+
+impl Id {
+    /// Our address, where there is one.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Id::Ours(_, id) => id.lock().source,
+        }
+    }
+    /// The peer's address.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Id::Ours(_, id) => id.lock().dest,
+        }
+    }
+    /// The device that it leads over, where there is one.
+    pub fn device(&self) -> Option<Adapter> {
+        match self {
+            Id::Ours(_, id) => id.lock().device.clone().map(Adapter::Ours),
+        }
+    }
+    /// Largest payload of a packet that the route takes, in bytes.
+    pub fn path_mtu(&self) -> u32 {
+        match self {
+            Id::Ours(_, id) => {
+                let route = id.lock().route;
+                route.and_then(|route| Mtu::for_link(route.mtu)).unwrap_or(Mtu::M256).bytes() as u32
+            }
+        }
+    }
+
+    /// Type of service and local ACK timeout, where they are said.
+    pub fn set_options(&self, tos: Option<u8>, ack_timeout: Option<u8>) {
+        match self {
+            Id::Ours(_, id) => {
+                let mut id = id.lock();
+                id.tos = tos.or(id.tos);
+                id.ack_timeout = ack_timeout.or(id.ack_timeout);
+            }
+        }
+    }
+    pub fn resolve_addr(
+        &self,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        match self {
+            Id::Ours(ours, id) => node!(ours, node => node.resolve_addr(id, from, to, timeout)),
+        }
+    }
+    /// Likewise for so long.
+    pub fn resolve_route(&self, _timeout: Duration) -> Result<(), Error> {
+        match self {
+            Id::Ours(ours, id) => node!(ours, node => node.resolve_route(id)),
+        }
+    }
+    /// Gives it the queue pair, which goes to INIT. Peers may do with it what their keys allow, and wait for receives by the timer of this
+    /// code (IBA 1.4 §9.7.5.2.8).
+    pub fn set_qp(&self, qp: &Carrier, min_rnr_timer: u8) -> Result<(), Error> {
+        match (self, qp) {
+            (Id::Ours(ours, id), Carrier::Ours(qp)) => {
+                {
+                    let mut id = id.lock();
+                    // Memory says by its own rights what peers may do: the queue pair allows all of it.
+                    id.more_access = nic::Access::FLUSH_GLOBAL | nic::Access::FLUSH_PERSISTENT;
+                    id.min_rnr_timer = Some(min_rnr_timer);
+                }
+                node!(ours, node => node.set_qp(id, qp.nic()))
+            }
+        }
+    }
+
+    pub fn set_reuse(&self, reuse: bool) -> Result<(), Error> {
+        match self {
+            Id::Ours(ours, id) => node!(ours, node => node.set_reuse(id, reuse)),
+        }
+    }
+    pub fn bind(&self, on: SocketAddr) -> Result<(), Error> {
+        match self {
+            Id::Ours(ours, id) => node!(ours, node => node.bind(id, on)),
+        }
+    }
+    pub fn listen(&self, backlog: u32) -> Result<(), Error> {
+        match self {
+            Id::Ours(ours, id) => node!(ours, node => {
+                node.listen(id, backlog)?;
+                // Whoever waits here wants them all; turns are for programs that have room for one.
+                node.serve_out_of_turn(id);
+                Ok(())
+            }),
+        }
+    }
+
+    /// Asks the peer, who has so long to answer.
+    pub fn connect(&self, param: &ConnParam, data: &[u8], timeout: Duration) -> Result<(), Error> {
+        match self {
+            Id::Ours(ours, id) => node!(ours, node => {
+                node.connect(id, &param.to_node(), data)
+                    .inspect(|()| node.give_up_at(id, Stack::Ours(ours.clone()).now() + timeout))
+            }),
+        }
+    }
+    pub fn accept(&self, param: &node::ConnParam, data: &[u8]) -> Result<(), Error> {
+        match self {
+            Id::Ours(ours, id) => node!(ours, node => node.accept(id, Some(param), data)),
+        }
+    }
+    pub fn reject(&self, data: &[u8]) -> Result<(), Error> {
+        match self {
+            Id::Ours(ours, id) => node!(ours, node => node.reject(id, data)),
+        }
+    }
+    /// An error says that there is no connection.
+    pub fn disconnect(&self) -> Result<(), Error> {
+        match self {
+            Id::Ours(ours, id) => node!(ours, node => node.disconnect(id)),
+        }
+    }
+    /// The peer is told what the state calls for; events not looked at vanish. Once.
+    pub fn destroy(&self) {
+        match self {
+            Id::Ours(ours, id) => node!(ours, node => node.destroy(id)),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What carries a queue pair's requests: the one door to the stack below, behind which work requests and completions are those of
+//! `transport`, whatever the stack.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use nic::device::CqSlot;
+use nic::device::async_events::AsyncEventQueue;
+use nic::{Access, Arm, Buffer, Channel, Cq, Later, QpCap, QpInit, QpState, QpType, Signal, Work};
+use transport::op::{Completion, RecvWr, SendWr, Sge};
+use wire::Qpn;
+
+use super::QueueConfig;
+use crate::error::{Error, Result};
+use crate::provider::{Domain, Pd};
+
+/// Where the queue pair's own words begin, as work requests name them.
+const WORDS: u64 = 1 << 12;
+
+/// A queue pair of the stack below, with a completion queue of its own.
+pub(crate) enum Carrier {
+    Ours(Box<Ours>),
+}
+
+/// Verbena's own.
+pub(crate) struct Ours {
+    nic: Arc<nic::Qp>,
+    cq: Arc<Cq>,
+    channel: Arc<Channel>,
+    /// Eight bytes for each entry of the send queue: what atomics bring back.
+    words: Buffer,
+    _slot: CqSlot,
+}
+
+/// Has a queue pair look at its completion queue, when no lock is held.
+pub(crate) struct Bell {
+    later: Arc<Later>,
+    /// Once it is made.
+    qp: OnceLock<Weak<dyn Work>>,
+}
+
+impl Bell {
+    pub fn new(later: &Arc<Later>) -> Arc<Bell> {
+        Arc::new(Bell { later: later.clone(), qp: OnceLock::new() })
+    }
+    /// Whom to wake. Once.
+    pub fn is_for(&self, qp: Weak<dyn Work>) {
+        _ = self.qp.set(qp);
+    }
+}
+
+struct Rings(Arc<Bell>);
+
+impl Signal for Rings {
+    fn signal(&self) {
+        if let Some(qp) = self.0.qp.get().and_then(Weak::upgrade) {
+            self.0.later.add(qp);
+        }
+    }
+    fn take_back(&self) {}
+}
+
+/// Asynchronous events say nothing that completions and the connection manager do not.
+struct Unheard;
+
+impl Signal for Unheard {
+    fn signal(&self) {}
+    fn take_back(&self) {}
+}
+
+/// What both sides have agreed on, and what this one does.
+pub(crate) struct Agreed {
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+    pub retry_count: u8,
+}
+
+impl Carrier {
+    /// A queue pair in state Reset, whose sizes are in range; its completion queue, armed by [`Carrier::arm`], rings the bell.
+    pub fn create(pd: &Pd, config: &QueueConfig, bell: &Arc<Bell>) -> Result<Carrier> {
+        match pd.domain() {
+            Domain::Ours(domain) => Ours::create(pd, domain, config, bell).map(Box::new).map(Carrier::Ours),
+        }
+    }
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        match self {
+            Carrier::Ours(ours) => ours.nic.qpn(),
+        }
+    }
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        match self {
+            Carrier::Ours(ours) => ours.nic.state(),
+        }
+    }
+    /// Of a connection that stands.
+    pub fn agreed(&self) -> Agreed {
+        match self {
+            Carrier::Ours(ours) => {
+                let attr = ours.nic.query();
+                Agreed {
+                    responder_resources: attr.max_dest_rd_atomic,
+                    initiator_depth: attr.max_rd_atomic,
+                    retry_count: attr.retry_cnt,
+                }
+            }
+        }
+    }
+
+    /// Begins to post to the send queue. Requests are posted in one order: the caller holds the lock of the program's entries.
+    pub fn sender(&self, pd: &Pd) -> Sender<'_> {
+        match self {
+            Carrier::Ours(ours) => Sender::Ours(ours.nic.sender(pd.stack().now())),
+        }
+    }
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// `QueueFull`, `WrongState`, `OutOfRange`.
+    pub fn post_receive(&self, wr: RecvWr) -> Result<()> {
+        match self {
+            Carrier::Ours(ours) => {
+                ours.nic.post_receive(wr).map_err(|e| Error::of_errno("ibv_post_recv", e.errno()))
+            }
+        }
+    }
+    /// Where the answer of the atomic in this entry of the send queue goes.
+    pub fn word(&self, entry: u32) -> Sge {
+        match self {
+            Carrier::Ours(ours) => ours.words.sge(entry as usize * 8, 8),
+        }
+    }
+    /// What has been brought there.
+    pub fn read_word(&self, entry: u32) -> u64 {
+        match self {
+            Carrier::Ours(ours) => {
+                ours.words.read(entry as usize * 8, 8).try_into().map_or(0, u64::from_ne_bytes)
+            }
+        }
+    }
+
+    /// Takes up to `most` completions; how many there were. It can not be overrun: it has room for all that may be under way.
+    pub fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
+        match self {
+            Carrier::Ours(ours) => ours.cq.poll(most, take).unwrap_or(0),
+        }
+    }
+    /// The bell has rung: it may ring again.
+    pub fn clear(&self) {
+        match self {
+            Carrier::Ours(ours) => while ours.channel.pop().is_some() {},
+        }
+    }
+    /// The next completion rings the bell. True where some may have come before: then look once more.
+    pub fn arm(&self) -> bool {
+        match self {
+            Carrier::Ours(ours) => {
+                ours.cq.arm(Arm::Next);
+                !ours.cq.is_empty()
+            }
+        }
+    }
+
+    /// To the error state: what is under way is flushed.
+    pub fn fail(&self, pd: &Pd) {
+        match self {
+            Carrier::Ours(ours) => ours.nic.fail(pd.stack().now()),
+        }
+    }
+    /// It is no more: nothing of its memory is touched from now on, no completion comes. Once.
+    pub fn destroy(&self) {
+        match self {
+            Carrier::Ours(ours) => {
+                ours.nic.destroy();
+                ours.channel.forget(&ours.cq);
+            }
+        }
+    }
+}
+
+impl Ours {
+    fn create(pd: &Pd, domain: &Arc<nic::Pd>, config: &QueueConfig, bell: &Arc<Bell>) -> Result<Ours> {
+        let failed = |e| Error::of_nic("ibv_create_qp", e);
+        let &QueueConfig { send_depth, recv_depth, max_send_sge, max_inline, .. } = config;
+        let device = pd.device().nic()?;
+        let slot = device.take_cq().map_err(failed)?;
+        let channel = Channel::new(Box::new(Rings(bell.clone())));
+        let events = AsyncEventQueue::new(Box::new(Unheard));
+        let cq = Cq::new(send_depth + recv_depth, Some(channel.clone()), events.clone()).map_err(failed)?;
+        let cap = QpCap {
+            max_send_wr: send_depth,
+            max_recv_wr: recv_depth,
+            max_send_sge,
+            max_recv_sge: 1,
+            max_inline_data: max_inline,
+        };
+        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
+        let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, events };
+        let words =
+            Buffer::new(domain, send_depth as usize * 8, WORDS, Access::LOCAL_WRITE).map_err(failed)?;
+        let nic = nic::Qp::create(device, domain, init).map_err(failed)?;
+        Ok(Ours { nic, cq, channel, words, _slot: slot })
+    }
+
+    /// The adapter's.
+    pub fn nic(&self) -> &Arc<nic::Qp> {
+        &self.nic
+    }
+}
+
+/// Requests on their way into the send queue of the stack below.
+pub(crate) enum Sender<'a> {
+    Ours(nic::Sender<'a>),
+}
+
+impl Sender<'_> {
+    /// Posts one; it leaves with [`Sender::finish`] at the latest.
+    ///
+    /// # Errors
+    ///
+    /// `QueueFull`, `WrongState`, `OutOfRange`: it was not posted.
+    pub fn post(&mut self, wr: SendWr) -> Result<()> {
+        match self {
+            Sender::Ours(sender) => sender.post(wr).map_err(|e| Error::of_post("ibv_post_send", e)),
+        }
+    }
+    /// What was posted leaves.
+    pub fn finish(self) {
+        match self {
+            Sender::Ours(sender) => sender.finish(),
+        }
+    }
+}
