@@ -30,6 +30,10 @@ impl Quota {
             .map(drop)
             .map_err(|_| Error::Limit(self.what))
     }
+    /// How many there are.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
     /// Counts `n` out.
     pub fn give(&self, n: u64) {
         self.used.fetch_sub(n, Ordering::Relaxed);

@@ -41,6 +41,11 @@ impl Everyone {
         list.ids.push(Arc::downgrade(id));
     }
 
+    /// How many somebody holds.
+    pub fn count(&self) -> usize {
+        self.0.lock().ids.iter().filter(|id| id.strong_count() > 0).count()
+    }
+
     /// Those on a device that the program has not destroyed.
     fn on(&self, device: &Arc<Device>) -> Vec<Arc<Id>> {
         let list = self.0.lock();

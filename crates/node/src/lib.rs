@@ -21,6 +21,7 @@
 //! | `farewell` | what was acknowledged before a connection ends |
 //! | [`datagram`], `multicast` | datagram services and groups |
 //! | [`queue_pair`] | the queue pair of an identifier, moved to RTS |
+//! | [`objects`] | how many there are of what it has given out |
 //! | `cm_agent` | the tables behind all of these, and what the connection manager's outputs do |
 //!
 //! # How a connection comes to be
@@ -70,6 +71,7 @@ pub mod id;
 pub mod listener;
 mod multicast;
 pub mod number_blocks;
+pub mod objects;
 mod ports;
 pub mod queue_pair;
 mod resolve;

@@ -5,6 +5,7 @@ pub mod adapter;
 pub mod async_events;
 pub mod event_queue;
 pub mod gid;
+pub mod objects;
 pub mod port;
 pub(crate) mod timers;
 

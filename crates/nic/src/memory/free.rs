@@ -31,6 +31,11 @@ impl Free {
         Ok(slots.swap_remove(chosen).into())
     }
 
+    /// How many somebody has.
+    pub fn used(&self) -> u64 {
+        self.lock().as_ref().map_or(0, |free| (SLOTS - 1 - free.len()) as u64)
+    }
+
     /// It is free again.
     pub fn give(&self, slot: u32) {
         if let Some(slots) = &mut *self.lock() {

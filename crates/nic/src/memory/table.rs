@@ -59,6 +59,11 @@ impl Table {
         }
     }
 
+    /// Regions and windows that exist.
+    pub fn used(&self) -> u64 {
+        self.free.used()
+    }
+
     /// The slot of an index, of which the lower 16 bits count.
     pub(super) fn slot(&self, index: u32) -> &Slot {
         // SAFETY: a 16-bit index lies inside the block, which lives as long as `self`.
