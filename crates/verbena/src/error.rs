@@ -1,6 +1,7 @@
 //! One error type: what kind, which call, which value was wrong, and the errno a C program would have seen.
 
-use std::fmt;
+mod words;
+
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
@@ -194,25 +195,6 @@ impl Error {
     }
 }
 
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {:?}", self.0.call, self.0.kind)?;
-        match &self.0.value {
-            Some(Value::Number { name, is, allowed }) => {
-                write!(f, ": {name} is {is}, not {} to {}", allowed.start(), allowed.end())
-            }
-            Some(Value::Range { at, len, of }) => write!(f, ": {len} bytes at {at} of {of}"),
-            Some(Value::Address(a)) => write!(f, ": {a}"),
-            Some(Value::Text(t)) => write!(f, ": {t}"),
-            None => Ok(()),
-        }
-    }
-}
 impl std::error::Error for Error {}
 
 impl From<Error> for std::io::Error {
