@@ -98,6 +98,8 @@ mod exec;
 #[allow(unsafe_code)]
 mod mem;
 pub mod op;
+#[cfg(all(test, feature = "sim"))]
+mod proof;
 mod provider;
 mod qp;
 mod remote;

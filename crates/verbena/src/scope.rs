@@ -15,7 +15,7 @@ use crate::exec;
 use crate::mem::Borrowed;
 use crate::op::kind::{self, Kind};
 use crate::op::{Asked, Completion, InFlight, Op};
-use crate::qp::inner::QpInner;
+use crate::qp::inner::{Place, QpInner};
 use crate::qp::{Connected, QueuePair, Reliable, Transport};
 use crate::remote::RemoteMemory;
 
@@ -200,12 +200,12 @@ impl<'scope, 'env, T: Connected> Scope<'scope, 'env, T> {
     }
 
     /// Takes results in the order of posting, until there is room in the send queue.
-    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_room(&self, place: &mut Place, cx: &mut Context<'_>) -> Poll<()> {
         let mut posted = self.posted.borrow_mut();
         while posted.get_mut(self.first.get()).is_some_and(|posted| posted.poll(cx).is_ready()) {
             self.first.set(self.first.get() + 1);
         }
-        if self.qp.wait_for_room(cx) { Poll::Pending } else { Poll::Ready(()) }
+        if self.qp.wait_for_room(place, cx) { Poll::Pending } else { Poll::Ready(()) }
     }
 
     fn post<K: Kind<Borrowed>>(
@@ -215,13 +215,14 @@ impl<'scope, 'env, T: Connected> Scope<'scope, 'env, T> {
         posted: impl FnOnce(InFlight<K, Borrowed>) -> Posted,
     ) -> Result<ScopedOp<'scope, 'env, T>> {
         let mut op = Op::<K, _>::new(&self.qp, asked, bytes);
+        let mut place = Place::default();
         let in_flight = loop {
             match op.post() {
                 Ok(in_flight) => break in_flight,
                 Err((error, back)) if error.kind() == ErrorKind::QueueFull => op = back,
                 Err((error, _)) => return Err(error),
             }
-            exec::block_on(poll_fn(|cx| self.poll_room(cx)));
+            exec::block_on(poll_fn(|cx| self.poll_room(&mut place, cx)));
         };
         let mut all = self.posted.borrow_mut();
         all.push(posted(in_flight));

@@ -34,7 +34,7 @@ mod listen;
 mod names;
 mod request;
 mod resolve;
-mod waiters;
+pub(crate) mod waiters;
 
 use std::future::Future;
 use std::net::SocketAddr;

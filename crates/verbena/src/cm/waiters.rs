@@ -17,14 +17,14 @@ pub(super) trait Awaited {
 
 /// Those that wait.
 #[derive(Default)]
-pub(super) struct Waiters {
+pub(crate) struct Waiters {
     next: u64,
     list: Vec<(u64, Waker)>,
 }
 
 impl Waiters {
     /// The future with this key waits, a new one without; the waker that it left before is to be dropped by the caller, unlocked.
-    fn leave(&mut self, key: &mut Option<u64>, waker: Waker) -> Option<Waker> {
+    pub fn leave(&mut self, key: &mut Option<u64>, waker: Waker) -> Option<Waker> {
         let known = key.and_then(|key| self.list.iter_mut().find(|(k, _)| *k == key));
         if let Some((_, old)) = known {
             return Some(std::mem::replace(old, waker));
@@ -35,9 +35,19 @@ impl Waiters {
         None
     }
 
-    fn remove(&mut self, key: u64) -> Option<Waker> {
+    pub fn remove(&mut self, key: u64) -> Option<Waker> {
         let at = self.list.iter().position(|(k, _)| *k == key)?;
         Some(self.list.swap_remove(at).1)
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    #[cfg(all(test, feature = "sim"))]
+    pub fn len(&self) -> usize {
+        self.list.len()
     }
 
     /// All of them, to be woken with no lock held.

@@ -2,6 +2,9 @@
 //! a count of the pieces that there are of it ([`Piece`]); with the last it is free again, or goes to whoever has waited
 //! longest.
 
+#[cfg(all(test, feature = "sim"))]
+mod census;
+
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;

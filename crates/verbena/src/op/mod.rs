@@ -34,7 +34,7 @@ use std::task::{Context, Poll};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec;
-use crate::qp::inner::QpInner;
+use crate::qp::inner::{Place, QpInner};
 
 pub use in_flight::{InFlight, Reading, Sending, Writing};
 use kind::{Kind, Raw};
@@ -63,7 +63,12 @@ pub struct Op<'q, K: Kind<B>, B: Send + 'static = ()> {
 }
 
 enum State<K: Kind<B>, B: Send + 'static> {
-    New { request: Request, value: B },
+    /// The place is that of who waits for room.
+    New {
+        request: Request,
+        value: B,
+        place: Place,
+    },
     Posted(InFlight<K, B>),
     Over,
 }
@@ -78,7 +83,7 @@ impl<K: Kind<B>, B: Send + 'static> std::fmt::Debug for Op<'_, K, B> {
 
 impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
     pub(crate) fn new(qp: &'q Arc<QpInner>, asked: Asked, value: B) -> Op<'q, K, B> {
-        Op { qp, state: State::New { request: Request::new(asked), value } }
+        Op { qp, state: State::New { request: Request::new(asked), value, place: Place::default() } }
     }
 
     pub(crate) fn map(mut self, change: impl FnOnce(&mut Request)) -> Self {
@@ -122,10 +127,10 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
     #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
     pub fn post(mut self) -> Result<InFlight<K, B>, Refused<Self>> {
         match std::mem::replace(&mut self.state, State::Over) {
-            State::New { request, value } => match self.qp.post_one::<K, B>(&request, value) {
+            State::New { request, value, place } => match self.qp.post_one::<K, B>(&request, value) {
                 Ok(ticket) => Ok(InFlight::new(self.qp.clone(), ticket)),
                 Err((error, value)) => {
-                    self.state = State::New { request, value };
+                    self.state = State::New { request, value, place };
                     Err((error, self))
                 }
             },
@@ -176,12 +181,13 @@ impl<K: Kind<B>, B: Send + 'static> Future for Op<'_, K, B> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<K::Output> {
         loop {
             match std::mem::replace(&mut self.state, State::Over) {
-                State::New { request, value } => match self.qp.post_one::<K, B>(&request, value) {
+                State::New { request, value, mut place } => match self.qp.post_one::<K, B>(&request, value) {
                     Ok(ticket) => self.state = State::Posted(InFlight::new(self.qp.clone(), ticket)),
                     Err((error, value)) if error.kind() == ErrorKind::QueueFull => {
-                        self.state = State::New { request, value };
                         // There may be room by now: then the waker was not left.
-                        if self.qp.wait_for_room(cx) {
+                        let waits = self.qp.wait_for_room(&mut place, cx);
+                        self.state = State::New { request, value, place };
+                        if waits {
                             return Poll::Pending;
                         }
                     }

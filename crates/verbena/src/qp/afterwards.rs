@@ -2,6 +2,7 @@
 
 use std::task::Waker;
 
+use crate::cm::waiters::Waiters;
 use crate::mem::RegBuf;
 use crate::op::slot::Left;
 
@@ -20,17 +21,11 @@ impl Afterwards {
         self.wakers.extend(left.waker.take());
         self.left.push(left);
     }
+    /// All who wait there are to be woken.
+    pub fn wake(&mut self, waiters: &mut Waiters) {
+        self.wakers.append(&mut waiters.take());
+    }
     pub fn run(self) {
         self.wakers.into_iter().for_each(Waker::wake);
     }
-}
-
-/// Leaves a waker with those who wait; what is not needed of it, for the caller to drop with no lock held. A task that looks again and
-/// again is there once.
-pub(super) fn leave(waiting: &mut Vec<Waker>, waker: Waker) -> Option<Waker> {
-    if waiting.iter().any(|other| other.will_wake(&waker)) {
-        return Some(waker);
-    }
-    waiting.push(waker);
-    None
 }

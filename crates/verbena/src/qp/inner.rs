@@ -3,9 +3,13 @@
 //! lock is held ([`nic::Later`]), puts each result where its owner looks, and wakes that owner. A future looks and leaves its
 //! waker under the same lock, so no wake-up is lost.
 
+#[cfg(all(test, feature = "sim"))]
+mod census;
+mod place;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use arrayvec::ArrayVec;
 use locks::{Mutex, MutexGuard, Rank};
@@ -14,16 +18,19 @@ use transport::op::{Completed, RecvWr, SendWr, Status};
 use wire::roce::SendTail;
 
 use super::QueueConfig;
-use super::afterwards::{Afterwards, leave};
+use super::afterwards::Afterwards;
 use super::carrier::{Bell, Carrier};
 use super::message::{Message, What};
 use super::posting::Posting;
+use crate::cm::waiters::Waiters;
 use crate::error::{Error, ErrorKind, Result, WcStatus};
 use crate::mem::{IoBufMut, Pool, RegBuf, SgeList};
 use crate::op::kind::Kind;
 use crate::op::slot::{Slots, Ticket};
 use crate::op::{Completion, Ops, Refused, Request};
 use crate::provider::{Pd, Stack};
+use place::For;
+pub(crate) use place::Place;
 
 /// How a send request ended; of an atomic with the value that was there before.
 pub(crate) type Ended = Result<(Completion, u64)>;
@@ -48,9 +55,9 @@ pub(crate) struct QpInner {
 pub(super) struct Queues {
     pub sends: Slots<Ended>,
     /// Who waits for room in the send queue.
-    room: Vec<Waker>,
+    room: Waiters,
     /// Who waits until nothing is under way.
-    idle: Vec<Waker>,
+    idle: Waiters,
     /// The buffers that are posted, by the number in their wr_id.
     posted: Vec<Option<RegBuf>>,
     /// Numbers that are free.
@@ -58,7 +65,7 @@ pub(super) struct Queues {
     /// Messages nobody has taken.
     ready: VecDeque<Message>,
     /// Who waits for one.
-    receivers: Vec<Waker>,
+    receivers: Waiters,
     /// The connection is no more.
     ended: bool,
     failure: Option<Error>,
@@ -91,12 +98,12 @@ impl QpInner {
         let carrier = Carrier::create(pd, config, &bell)?;
         let queues = Queues {
             sends: Slots::new(send_depth),
-            room: Vec::new(),
-            idle: Vec::new(),
+            room: Waiters::default(),
+            idle: Waiters::default(),
             posted: (0..recv_depth).map(|_| None).collect(),
             places: (0..recv_depth).rev().collect(),
             ready: VecDeque::new(),
-            receivers: Vec::new(),
+            receivers: Waiters::default(),
             ended: false,
             failure: None,
             failure_told: false,
@@ -196,11 +203,11 @@ impl QpInner {
     }
 
     /// Leaves the waker until there is room in the send queue; false where there is some.
-    pub fn wait_for_room(&self, cx: &mut Context<'_>) -> bool {
+    pub fn wait_for_room(&self, place: &mut Place, cx: &mut Context<'_>) -> bool {
         let waker = cx.waker().clone();
         let mut queues = self.lock();
         let full = queues.sends.room() == 0 && !queues.destroyed;
-        let unused = if full { leave(&mut queues.room, waker) } else { Some(waker) };
+        let unused = if full { place.leave(self, &mut queues, For::Room, waker) } else { Some(waker) };
         drop(queues);
         drop(unused);
         full
@@ -217,7 +224,7 @@ impl QpInner {
             let (polled, left) = unsafe { queues.sends.poll(ticket, waker) };
             afterwards.add(left);
             if polled.is_ready() {
-                afterwards.wakers.append(&mut queues.room);
+                afterwards.wake(&mut queues.room);
             }
             polled
         };
@@ -232,7 +239,7 @@ impl QpInner {
             let mut queues = self.lock();
             afterwards.add(queues.sends.abandon(ticket));
             if queues.sends.room() > 0 {
-                afterwards.wakers.append(&mut queues.room);
+                afterwards.wake(&mut queues.room);
             }
         }
         afterwards.run();
@@ -240,11 +247,12 @@ impl QpInner {
 
     /// Waits until no send is under way.
     pub async fn idle(&self) {
+        let mut place = Place::default();
         std::future::poll_fn(|cx| {
             let waker = cx.waker().clone();
             let mut queues = self.lock();
             let busy = queues.sends.any_flying();
-            let unused = if busy { leave(&mut queues.idle, waker) } else { Some(waker) };
+            let unused = if busy { place.leave(self, &mut queues, For::Idle, waker) } else { Some(waker) };
             drop(queues);
             drop(unused);
             if busy { Poll::Pending } else { Poll::Ready(()) }
@@ -285,9 +293,9 @@ impl QpInner {
         posted
     }
 
-    /// The next message; where there is none the waker is left.
-    pub fn poll_recv(&self, cx: Option<&mut Context<'_>>) -> Poll<Result<Option<Message>>> {
-        let waker = cx.map(|cx| cx.waker().clone());
+    /// The next message; where there is none the waker is left at the place, where one is given.
+    pub fn poll_recv(&self, waits: Option<(&mut Place, &mut Context<'_>)>) -> Poll<Result<Option<Message>>> {
+        let waits = waits.map(|(place, cx)| (place, cx.waker().clone()));
         let mut queues = self.lock();
         if let Some(message) = queues.ready.pop_front() {
             return Poll::Ready(Ok(Some(message)));
@@ -300,7 +308,7 @@ impl QpInner {
         if queues.ended || queues.failure_told {
             return Poll::Ready(Ok(None));
         }
-        let unused = waker.and_then(|waker| leave(&mut queues.receivers, waker));
+        let unused = waits.and_then(|(place, waker)| place.leave(self, &mut queues, For::Message, waker));
         drop(queues);
         drop(unused);
         Poll::Pending
@@ -317,7 +325,7 @@ impl QpInner {
             if error.kind() != ErrorKind::Disconnected && queues.failure.is_none() {
                 queues.failure = Some(error);
             }
-            afterwards.wakers.append(&mut queues.receivers);
+            afterwards.wake(&mut queues.receivers);
         }
         afterwards.run();
     }
@@ -336,7 +344,7 @@ impl QpInner {
                 }
             }
             if !queues.idle.is_empty() && !queues.sends.any_flying() {
-                afterwards.wakers.append(&mut queues.idle);
+                afterwards.wake(&mut queues.idle);
             }
         }
         if afterwards.failed
@@ -364,7 +372,7 @@ impl QpInner {
             queues.sends.complete_all(flushed).into_iter().for_each(|left| afterwards.add(left));
             afterwards.buffers.extend(queues.posted.iter_mut().filter_map(Option::take));
             let Queues { room, idle, receivers, .. } = &mut *queues;
-            [room, idle, receivers].into_iter().for_each(|wakers| afterwards.wakers.append(wakers));
+            [room, idle, receivers].into_iter().for_each(|waiters| afterwards.wake(waiters));
         }
         afterwards.run();
         self.stack().later().run();
@@ -381,7 +389,7 @@ impl Queues {
             && self.failure.is_none()
         {
             self.failure = Some(error.clone());
-            afterwards.wakers.append(&mut self.receivers);
+            afterwards.wake(&mut self.receivers);
         }
         if completion.wr_id & RECEIVE == 0 {
             let word = match completion.opcode {
@@ -391,7 +399,7 @@ impl Queues {
             let result = error.map_or_else(|| Ok((seen(completion), word)), Err);
             afterwards.add(self.sends.complete(completion.wr_id, result));
             if self.sends.room() > 0 {
-                afterwards.wakers.append(&mut self.room);
+                afterwards.wake(&mut self.room);
             }
             return;
         }
@@ -405,7 +413,7 @@ impl Queues {
         let what = What::of(completion);
         buffer.filled(if what.written.is_some() { 0 } else { completion.byte_len as usize });
         self.ready.push_back(Message::new(qp.me.clone(), buffer, what));
-        afterwards.wakers.append(&mut self.receivers);
+        afterwards.wake(&mut self.receivers);
     }
 }
 

@@ -161,7 +161,8 @@ impl<T: Transport> QueuePair<T> {
     ///
     /// What moved the queue pair to the error state, once.
     pub fn recv(&self) -> impl Future<Output = Result<Option<Message>>> + Send + '_ {
-        std::future::poll_fn(|cx| self.inner.poll_recv(Some(cx)))
+        let mut place = inner::Place::default();
+        std::future::poll_fn(move |cx| self.inner.poll_recv(Some((&mut place, cx))))
     }
     /// The same, blocking.
     ///

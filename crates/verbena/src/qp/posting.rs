@@ -5,7 +5,7 @@ use locks::MutexGuard;
 use transport::op::{Data, SendWr};
 
 use super::carrier::Sender;
-use super::inner::{QpInner, Queues};
+use super::inner::{Place, QpInner, Queues};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op::Request;
 use crate::op::slot::Ticket;
@@ -16,13 +16,15 @@ pub struct Posting<'a> {
     qp: &'a QpInner,
     queues: MutexGuard<'a, Queues>,
     sender: Sender<'a>,
+    /// Dropped when nothing is locked.
+    pub(crate) unlocked: Vec<Place>,
 }
 
 impl<'a> Posting<'a> {
     pub(crate) fn begin(qp: &'a QpInner) -> Posting<'a> {
         let queues = qp.lock();
         let sender = qp.carrier().sender(qp.pd());
-        Posting { qp, queues, sender }
+        Posting { qp, queues, sender, unlocked: Vec::new() }
     }
 
     /// `QueueFull` where there is no room for so many, `Disconnected` where the queue pair is no more.
@@ -82,9 +84,10 @@ impl<'a> Posting<'a> {
 
     /// What was posted leaves.
     pub(crate) fn finish(self) {
-        let Posting { qp, queues, sender } = self;
+        let Posting { qp, queues, sender, unlocked } = self;
         sender.finish();
         drop(queues);
+        drop(unlocked);
         qp.stack().later().run();
     }
 }

@@ -147,6 +147,14 @@ impl<T> Future for Task<T> {
     }
 }
 
+impl<T> Drop for Task<T> {
+    /// Who waited for it does so no more.
+    fn drop(&mut self) {
+        let waiter = self.result.borrow_mut().waiter.take();
+        drop(waiter);
+    }
+}
+
 impl<T> std::fmt::Debug for Task<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Task(spawned at {})", self.spawned_at)

@@ -1,0 +1,14 @@
+//! What the crate promises of its ends, shown on simulated hosts: any future may be dropped at any poll, anything may be dropped
+//! in any order, and nothing is left of it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `cut` | a future that is dropped at its n-th poll |
+//! | `cancel` | all futures of the crate, dropped at each of their polls |
+//! | `drops` | the objects of a connection, dropped in every order |
+//! | `setting` | the other side: it echoes and lends memory; what is left on a host |
+
+mod cancel;
+mod cut;
+mod drops;
+mod setting;
