@@ -1,6 +1,6 @@
 //! Waiting, with a mutex given back meanwhile, until another thread says that what it guards has changed.
 
-use crate::MutexGuard;
+use crate::{MutexGuard, raw};
 
 /// A [`std::sync::Condvar`] for a [`Mutex`](crate::Mutex) of ours. One condition variable goes with one mutex.
 ///
@@ -20,7 +20,7 @@ use crate::MutexGuard;
 /// });
 /// ```
 #[derive(Debug, Default)]
-pub struct Condvar(std::sync::Condvar);
+pub struct Condvar(raw::Condvar);
 
 impl Condvar {
     /// Gives the mutex back, waits until it is notified, and takes the mutex again. It may return without being notified: the caller

@@ -14,6 +14,9 @@
 //! | `mutex`, `rwlock` | the two kinds of lock |
 //! | `condvar` | waiting until another thread changes what a mutex guards |
 //! | `held` | what a thread holds; debug assertions only |
+//!
+//! With `--cfg loom` a mutex is loom's model of one, for tests that try every order of the threads (release builds: the models' threads
+//! are one thread of the system, which would hold the ranks of all).
 #![forbid(unsafe_code)]
 
 mod condvar;
@@ -24,6 +27,11 @@ mod rank;
 mod rwlock;
 #[cfg(test)]
 mod tests;
+
+#[cfg(loom)]
+use loom::sync as raw;
+#[cfg(not(loom))]
+use std::sync as raw;
 
 pub use condvar::Condvar;
 pub use mutex::{Mutex, MutexGuard};

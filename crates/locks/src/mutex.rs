@@ -4,9 +4,9 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, TryLockError};
 
-use crate::Rank;
 #[cfg(debug_assertions)]
 use crate::held::{self, Held};
+use crate::{Rank, raw};
 
 /// A [`std::sync::Mutex`] that has its place in the order of all locks.
 ///
@@ -30,13 +30,13 @@ use crate::held::{self, Held};
 pub struct Mutex<T> {
     #[cfg(debug_assertions)]
     rank: Rank,
-    inner: std::sync::Mutex<T>,
+    inner: raw::Mutex<T>,
 }
 
 /// A [`Mutex`] held; dropping it gives it back.
 #[must_use = "dropped at once it guards nothing"]
 pub struct MutexGuard<'a, T> {
-    inner: std::sync::MutexGuard<'a, T>,
+    inner: raw::MutexGuard<'a, T>,
     #[cfg(debug_assertions)]
     held: Held,
 }
@@ -44,12 +44,24 @@ pub struct MutexGuard<'a, T> {
 impl<T> Mutex<T> {
     /// A mutex at `rank` around `value`.
     #[inline]
+    #[cfg(not(loom))]
     pub const fn new(rank: Rank, value: T) -> Mutex<T> {
         let _ = rank;
         Mutex {
             #[cfg(debug_assertions)]
             rank,
-            inner: std::sync::Mutex::new(value),
+            inner: raw::Mutex::new(value),
+        }
+    }
+
+    /// A mutex at `rank` around `value`, as a model.
+    #[cfg(loom)]
+    pub fn new(rank: Rank, value: T) -> Mutex<T> {
+        let _ = rank;
+        Mutex {
+            #[cfg(debug_assertions)]
+            rank,
+            inner: raw::Mutex::new(value),
         }
     }
 
@@ -89,7 +101,7 @@ impl<T> Mutex<T> {
     }
 
     #[inline]
-    fn guard<'a>(&self, inner: std::sync::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    fn guard<'a>(&self, inner: raw::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         MutexGuard {
             inner,
             #[cfg(debug_assertions)]
@@ -102,7 +114,7 @@ impl<'a, T> MutexGuard<'a, T> {
     /// Waits on `condvar`; see [`Condvar::wait`](crate::Condvar::wait).
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn wait_on(self, condvar: &std::sync::Condvar) -> MutexGuard<'a, T> {
+    pub(crate) fn wait_on(self, condvar: &raw::Condvar) -> MutexGuard<'a, T> {
         let MutexGuard {
             inner,
             #[cfg(debug_assertions)]

@@ -2,14 +2,20 @@
 
 pub mod counter;
 pub mod moderation;
+#[cfg(all(test, loom))]
+mod wake_up;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64;
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use locks::{Mutex, MutexGuard, Rank};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use transport::op::{Completion, Status};
 
 use crate::cq::moderation::{Moderated, Moderation};
@@ -272,6 +278,19 @@ impl Cq {
         // A request for any completion is not narrowed by a later one for solicited ones only.
         if state.armed != Some(Arm::Next) {
             state.armed = Some(arm);
+        }
+    }
+    /// Has `drain` take what there is, until the queue is armed and empty: what comes later raises an event. For whoever an event of
+    /// `channel`, which is this queue's alone, had look.
+    pub fn attend(&self, channel: &Channel, mut drain: impl FnMut()) {
+        loop {
+            while channel.pop().is_some() {}
+            drain();
+            self.arm(Arm::Next);
+            // What came before it was armed has raised none.
+            if self.is_empty() {
+                return;
+            }
         }
     }
     /// Removes the completions of a queue pair that is being reset.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use nic::device::CqSlot;
 use nic::device::async_events::AsyncEventQueue;
-use nic::{Access, Arm, Buffer, Channel, Cq, Later, QpCap, QpInit, QpState, QpType, Signal, Work};
+use nic::{Access, Buffer, Channel, Cq, Later, QpCap, QpInit, QpState, QpType, Signal, Work};
 use transport::op::{Completion, RecvWr, SendWr, Sge};
 use wire::Qpn;
 
@@ -146,19 +146,10 @@ impl Carrier {
             Carrier::Ours(ours) => ours.cq.poll(most, take).unwrap_or(0),
         }
     }
-    /// The bell has rung: it may ring again.
-    pub fn clear(&self) {
+    /// The bell has rung: drains, and arms it, until nothing came meanwhile.
+    pub fn attend(&self, drain: impl FnMut()) {
         match self {
-            Carrier::Ours(ours) => while ours.channel.pop().is_some() {},
-        }
-    }
-    /// The next completion rings the bell. True where some may have come before: then look once more.
-    pub fn arm(&self) -> bool {
-        match self {
-            Carrier::Ours(ours) => {
-                ours.cq.arm(Arm::Next);
-                !ours.cq.is_empty()
-            }
+            Carrier::Ours(ours) => ours.cq.attend(&ours.channel, drain),
         }
     }
 

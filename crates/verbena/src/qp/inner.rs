@@ -75,13 +75,7 @@ pub(super) struct Queues {
 
 impl Work for QpInner {
     fn run(self: Arc<Self>) {
-        loop {
-            self.carrier.clear();
-            self.drain();
-            if !self.carrier.arm() {
-                return;
-            }
-        }
+        self.carrier.attend(|| self.drain());
     }
 }
 
@@ -118,7 +112,7 @@ impl QpInner {
             owner: OnceLock::new(),
         });
         bell.is_for(inner.me.clone());
-        inner.carrier.arm();
+        inner.carrier.attend(|| inner.drain());
         Ok(inner)
     }
 

@@ -1,0 +1,198 @@
+//! Whoever waits for a completion is woken, in every order of the threads that bring, drain and wait: [`Cq`], its channel, [`Later`] and
+//! [`Cq::attend`] as they ship, on loom's models of locks and atomics, under a reader that does what the queue pair of the Rust
+//! crate does. Each model fails where a thread waits for ever.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-nic --lib --target-dir target/loom cq::wake_up`
+
+use std::future::poll_fn;
+use std::sync::OnceLock;
+use std::task::{Poll, Waker};
+
+use loom::future::block_on;
+use loom::model::Builder;
+use loom::thread;
+use transport::op::Completed;
+use wire::Qpn;
+use wire::roce::SendTail;
+
+use super::*;
+use crate::later::{Later, Work};
+
+/// How a reader looks at its queue.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    AsItShips,
+    /// Wrong: what comes between the look and the arming is seen by nobody.
+    LooksThenArms,
+}
+
+/// A queue of its own, and who waits for what comes there.
+struct Reader {
+    cq: Arc<Cq>,
+    channel: Arc<Channel>,
+    later: Arc<Later>,
+    way: Way,
+    results: Mutex<Results>,
+}
+
+#[derive(Default)]
+struct Results {
+    came: usize,
+    waker: Option<Waker>,
+}
+
+/// Has the reader look when no lock is held.
+struct Bell {
+    later: Arc<Later>,
+    reader: OnceLock<Weak<Reader>>,
+}
+
+struct Rings(Arc<Bell>);
+
+impl Signal for Rings {
+    fn signal(&self) {
+        if let Some(reader) = self.0.reader.get().and_then(Weak::upgrade) {
+            self.0.later.add(reader);
+        }
+    }
+    fn take_back(&self) {}
+}
+
+struct Unheard;
+
+impl Signal for Unheard {
+    fn signal(&self) {}
+    fn take_back(&self) {}
+}
+
+impl Work for Reader {
+    fn run(self: Arc<Self>) {
+        match self.way {
+            Way::AsItShips => self.cq.attend(&self.channel, || self.drain()),
+            Way::LooksThenArms => {
+                while self.channel.pop().is_some() {}
+                self.drain();
+                self.cq.arm(Arm::Next);
+            }
+        }
+    }
+}
+
+impl Reader {
+    fn new(way: Way) -> Arc<Reader> {
+        let later = Arc::new(Later::default());
+        let bell = Arc::new(Bell { later: later.clone(), reader: OnceLock::new() });
+        let channel = Channel::new(Box::new(Rings(bell.clone())));
+        let events = AsyncEventQueue::new(Box::new(Unheard));
+        let cq = Cq::new(4, Some(channel.clone()), events).unwrap();
+        let results = Mutex::new(Rank::Operations, Results::default());
+        let reader = Arc::new(Reader { cq, channel, later, way, results });
+        _ = bell.reader.set(Arc::downgrade(&reader));
+        reader.cq.arm(Arm::Next);
+        reader
+    }
+
+    fn drain(&self) {
+        let waker = {
+            let mut results = self.results.lock();
+            let mut count = 0;
+            while self.cq.poll(2, |_| count += 1).is_ok_and(|n| n > 0) {}
+            results.came += count;
+            if count > 0 { results.waker.take() } else { None }
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// What the adapter does: a completion, its event when nothing is locked, and what waits until then.
+    fn bring(&self) {
+        let mut notes = Vec::new();
+        let completion = Completion {
+            wr_id: 1,
+            status: Status::Success,
+            opcode: Completed::Send,
+            byte_len: 0,
+            tail: SendTail::None,
+            qpn: Qpn::new(17),
+            source_qp: Qpn::new(0),
+            solicited: false,
+            header: Default::default(),
+            tm: Default::default(),
+        };
+        self.cq.push(completion, &mut notes);
+        notes.into_iter().for_each(Note::send);
+        self.later.run();
+    }
+
+    /// What a future does: it looks and leaves its waker under one lock.
+    fn wait_for(&self, count: usize) {
+        block_on(poll_fn(|cx| {
+            let waker = cx.waker().clone();
+            let mut results = self.results.lock();
+            if results.came >= count {
+                return Poll::Ready(());
+            }
+            let _before = results.waker.replace(waker);
+            Poll::Pending
+        }));
+    }
+}
+
+/// Every order of these threads, with so many switches that nothing forces.
+fn every_order(switches: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(switches);
+    builder.check(model);
+}
+
+fn two_bring(way: Way) {
+    let reader = Reader::new(way);
+    let threads: Vec<_> = (0..2)
+        .map(|_| {
+            let reader = reader.clone();
+            thread::spawn(move || reader.bring())
+        })
+        .collect();
+    reader.wait_for(2);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn one_who_waits_is_woken_by_another_thread() {
+    every_order(5, || {
+        let reader = Reader::new(Way::AsItShips);
+        let brings = reader.clone();
+        let thread = thread::spawn(move || brings.bring());
+        reader.wait_for(1);
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn two_that_bring_at_once_lose_no_wake_up() {
+    every_order(3, || two_bring(Way::AsItShips));
+}
+
+#[test]
+fn one_that_drains_beside_the_one_that_brings_loses_no_wake_up() {
+    every_order(3, || {
+        let reader = Reader::new(Way::AsItShips);
+        let (brings, drains) = (reader.clone(), reader.clone());
+        let threads = [
+            thread::spawn(move || brings.bring()),
+            // A connection that ends drains by itself; then it does what waits, as any call does.
+            thread::spawn(move || {
+                drains.drain();
+                drains.later.run();
+            }),
+        ];
+        reader.wait_for(1);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// The models see what is wrong.
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_reader_that_looks_and_then_arms_sleeps_for_ever() {
+    every_order(3, || two_bring(Way::LooksThenArms));
+}
