@@ -46,7 +46,7 @@ impl Cm {
     /// asked for patience. Harmless once the answer has come.
     pub fn give_up_at(&mut self, id: ConnId, at: Instant) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        if conn.state == CmState::ReqSent
+        if matches!(conn.state, CmState::ReqSent | CmState::SidrSent)
             && let Some(retry) = &mut conn.retry
         {
             retry.give_up_at(at);
