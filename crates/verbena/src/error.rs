@@ -266,6 +266,7 @@ impl Error {
         let kind = match error {
             nic::PostError::Full => ErrorKind::QueueFull,
             nic::PostError::State { .. } => ErrorKind::WrongState,
+            nic::PostError::Unreachable(_) => ErrorKind::Unreachable,
             _ => ErrorKind::OutOfRange,
         };
         Error::new(kind, call).with(Value::Text(error.to_string())).errno_is(error.errno())

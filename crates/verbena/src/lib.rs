@@ -66,6 +66,7 @@
 //! | connect | [`connect`], or [`resolve`] and [`Route::connect`] | `rdma_resolve_addr`, `rdma_resolve_route`, `rdma_create_qp`, `rdma_connect` |
 //! | accept | [`listen`], [`Listener::request`], [`Request::accept`], [`Request::reject`] | `rdma_bind_addr`, `rdma_listen`, `rdma_get_cm_event`, `rdma_accept`, `rdma_reject` |
 //! | send, receive | [`QueuePair::send`], [`QueuePair::recv`] | `ibv_post_send`, `ibv_post_recv`, `ibv_poll_cq` |
+//! | datagrams | [`UdSocket`]: [`bind`](UdSocket::bind), [`lookup`](UdSocket::lookup), [`join`](UdSocket::join), [`send_to`](UdSocket::send_to), [`recv_from`](UdSocket::recv_from) | `rdma_connect` in `RDMA_PS_UDP`, `rdma_join_multicast`, `ibv_create_ah`, `ibv_post_send` |
 //! | one-sided | [`QueuePair::write`], [`read`](QueuePair::read), [`fetch_add`](QueuePair::fetch_add), [`compare_swap`](QueuePair::compare_swap), [`atomic_write`](QueuePair::atomic_write), [`flush`](QueuePair::flush) | `ibv_post_send` |
 //! | several with one doorbell | [`QueuePair::post_all`] | a list of `struct ibv_send_wr` |
 //! | registration | [`Pool`], [`Memory`] | `ibv_reg_mr` |
@@ -82,7 +83,7 @@
 //!
 //! `software` (default): the stack, linked in. `sim` (default): [`sim`] and `#[verbena::test]`. `serde`: descriptors of memory travel in any format.
 //!
-//! Not here yet: rdma-core as a provider, datagrams and multicast, shared receive and completion queues, XRC, dma-bufs, byte streams,
+//! Not here yet: rdma-core as a provider, shared receive and completion queues, XRC, dma-bufs, byte streams,
 //! a connection for one polling thread.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
@@ -110,6 +111,7 @@ pub mod sim;
 mod sleepers;
 mod spawn;
 pub mod time;
+pub mod ud;
 
 pub use cm::{
     Accept, ConnParam, Connect, Connection, Listen, Listener, Request, Resolve, RnrRetry, Route, connect,
@@ -120,12 +122,13 @@ pub use exec::block_on;
 pub use mem::*;
 pub use op::{Completion, InFlight, Op, Ops};
 pub use provider::{Device, Pd, Provider};
-pub use qp::{Connected, Message, QpState, QueueConfig, QueuePair, Rc, Reliable, Transport, Uc};
+pub use qp::{Connected, Message, QpState, QueueConfig, QueuePair, Rc, Reliable, Transport, Uc, Ud};
 pub use remote::RemoteMemory;
 pub use scope::{Scope, ScopedOp};
 #[cfg(feature = "sim")]
 pub use sim::test;
 pub use spawn::spawn;
+pub use ud::{Datagram, Membership, UdAddress, UdSocket};
 pub use zerocopy;
 
 /// `use verbena::prelude::*`: the one trait that calls need.

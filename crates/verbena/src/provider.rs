@@ -65,7 +65,6 @@ impl Stack {
     ///
     /// `Unsupported`.
     #[allow(clippy::unnecessary_wraps, reason = "not all stacks are")]
-    #[cfg_attr(not(test), allow(dead_code, reason = "tests look at it"))]
     pub fn ours(&self) -> Result<&Ours> {
         match self {
             Stack::Ours(ours) => Ok(ours),
@@ -402,7 +401,6 @@ impl Pd {
     ///
     /// `Unsupported` for a domain of another stack.
     #[allow(clippy::unnecessary_wraps, reason = "not all domains are")]
-    #[cfg_attr(not(test), allow(dead_code, reason = "tests look at it"))]
     pub(crate) fn nic(&self) -> Result<&Arc<nic::Pd>> {
         match &self.0.domain {
             Domain::Ours(nic) => Ok(nic),

@@ -12,7 +12,8 @@ const RUSTC: &str = "rustc 1.95.";
 #[test]
 fn what_is_unsound_does_not_compile_and_says_why() {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let version = Command::new(rustc).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
+    let version =
+        Command::new(rustc).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
     let version = String::from_utf8_lossy(&version);
     if !version.starts_with(RUSTC) {
         eprintln!("left out: the messages are those of {RUSTC}, here is {version}");

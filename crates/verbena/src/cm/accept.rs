@@ -6,7 +6,7 @@ use super::connection::Attached;
 use super::{Boxed, ConnParam, Connection, Properties, Request, RnrRetry, limits, properties, wait};
 use crate::error::Result;
 use crate::provider::Pd;
-use crate::qp::QueueConfig;
+use crate::qp::{QueueConfig, Rc};
 
 /// The C function that this file is about, as errors name it.
 const CALL: &str = "rdma_accept";
@@ -52,7 +52,7 @@ impl IntoFuture for Accept {
                 granted.responder_resources = granted.responder_resources.min(offered);
             }
             request.identifier.below().set_options(None, ack_timeout);
-            let ends = Attached::new(request.identifier, &request.device, &pd, &queues)?;
+            let ends = Attached::new::<Rc>(request.identifier, &request.device, &pd, &queues)?;
             let begun = ends.identifier.below().accept(&granted, &data);
             ends.identifier.called(CALL, begun)?;
             let answer = ends.identifier.answer().await?;

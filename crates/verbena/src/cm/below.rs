@@ -1,12 +1,12 @@
 //! Identifiers of the stack below: the one door to them. Errors are the node's, which [`Identifier`](super::events::Identifier) turns into
 //! those of the call.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nic::{Error, Signal};
-use node::{EventChannel, EventKind};
+use node::{EventChannel, EventKind, UdParam};
 use wire::Mtu;
 use wire::mad::PortSpace;
 
@@ -16,7 +16,7 @@ use crate::qp::carrier::Carrier;
 
 /// An identifier: a handle.
 #[derive(Clone)]
-pub(super) enum Id {
+pub(crate) enum Id {
     Ours(Ours, Arc<node::Id>),
 }
 
@@ -26,7 +26,7 @@ pub(super) enum Events {
 }
 
 /// An event.
-pub(super) struct Event {
+pub(crate) struct Event {
     /// Whose; of a request the new one.
     pub id: Id,
     pub kind: EventKind,
@@ -34,6 +34,8 @@ pub(super) struct Event {
     pub status: i32,
     /// What the peer said, as it looks from here.
     pub param: node::ConnParam,
+    /// Of a datagram service or a group: whom to send to.
+    pub ud: Option<UdParam>,
     pub private_data: Vec<u8>,
 }
 
@@ -54,17 +56,18 @@ impl Events {
                     kind: event.kind,
                     status: event.status,
                     param: event.param,
+                    ud: event.ud,
                     private_data: event.private_data,
                 })
             }
         }
     }
-    /// A new identifier (port space TCP), whose events come here.
+    /// A new identifier, whose events come here.
     #[allow(clippy::unnecessary_wraps, reason = "other stacks may refuse")]
-    pub fn create_id(&self) -> Result<Id, Error> {
+    pub fn create_id(&self, space: PortSpace) -> Result<Id, Error> {
         match self {
             Events::Ours(ours, channel) => {
-                Ok(Id::Ours(ours.clone(), node!(ours, node => node.create_id(channel, PortSpace::Tcp))))
+                Ok(Id::Ours(ours.clone(), node!(ours, node => node.create_id(channel, space))))
             }
         }
     }
@@ -185,6 +188,18 @@ impl Id {
     pub fn reject(&self, data: &[u8]) -> Result<(), Error> {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.reject(id, data)),
+        }
+    }
+    /// Joins a multicast group; the event of that bears the number.
+    pub fn join(&self, group: IpAddr, send_only: bool, number: u64) -> Result<(), Error> {
+        match self {
+            Id::Ours(ours, id) => node!(ours, node => node.join_multicast(id, group, send_only, number)),
+        }
+    }
+    /// An error says that it does not belong to the group.
+    pub fn leave(&self, group: IpAddr) -> Result<(), Error> {
+        match self {
+            Id::Ours(ours, id) => node!(ours, node => node.leave_multicast(id, group)),
         }
     }
     /// An error says that there is no connection.

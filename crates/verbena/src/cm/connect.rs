@@ -148,7 +148,7 @@ impl Asking<'_> {
         let Properties { data, param, queues, pd, ack_timeout } = self.properties;
         route.identifier.below().set_options(self.tos, *ack_timeout);
         let pd = pd.as_ref().unwrap_or(route.pd()).clone();
-        let ends = Attached::new(route.identifier, &route.device, &pd, queues)?;
+        let ends = Attached::new::<Rc>(route.identifier, &route.device, &pd, queues)?;
         let begun = ends.identifier.below().connect(param, data, self.timeout);
         ends.identifier.called(CALL, begun)?;
         let answer = ends.identifier.answer().await?;

@@ -10,11 +10,11 @@ use super::{ConnParam, wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::{Device, Pd};
 use crate::qp::inner::QpInner;
-use crate::qp::{Connected, QueueConfig, QueuePair, Rc};
+use crate::qp::{Connected, QueueConfig, QueuePair, Rc, Transport};
 
 /// An identifier with its queue pair. They end in the order of the fields: an ACK held back leaves, then the peer is told, then
 /// what is under way is flushed.
-pub(super) struct Attached {
+pub(crate) struct Attached {
     pub identifier: Identifier,
     qp: OwnQp,
 }
@@ -31,14 +31,24 @@ impl Drop for OwnQp {
 
 impl Attached {
     /// Makes a queue pair for an identifier on a device, in INIT and with its receives posted.
-    pub fn new(identifier: Identifier, device: &Device, pd: &Pd, queues: &QueueConfig) -> Result<Attached> {
+    pub fn new<T: Transport>(
+        identifier: Identifier,
+        device: &Device,
+        pd: &Pd,
+        queues: &QueueConfig,
+    ) -> Result<Attached> {
         if pd.device() != device {
             return Err(Error::new(ErrorKind::WrongDomain, "rdma_create_qp"));
         }
-        let ends = Attached { identifier, qp: OwnQp(QpInner::create(pd, queues)?) };
+        let ends = Attached { identifier, qp: OwnQp(QpInner::create(pd, queues, T::KIND)?) };
         ends.identifier.set_qp(&ends.qp.0)?;
         ends.qp.0.post_receives()?;
         Ok(ends)
+    }
+
+    /// The queue pair.
+    pub fn qp(&self) -> &Arc<QpInner> {
+        &self.qp.0
     }
 }
 

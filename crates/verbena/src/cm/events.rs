@@ -1,6 +1,7 @@
 //! An identifier of the node and its events. Each has a channel of its own; what comes there is folded into [`Seen`], when no lock is
 //! held ([`nic::Later`]), and whoever waits for it is woken. The end of a connection is acted on here, whether or not anybody waits.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -8,7 +9,8 @@ use std::time::Duration;
 
 use locks::{Mutex, Rank};
 use nic::{Errno, Later, QpState, Signal, Work};
-use node::EventKind;
+use node::{EventKind, UdParam};
+use wire::mad::{PortSpace, sidr_status};
 
 use super::below::{Event, Events, Id};
 use super::waiters::{Awaited, Waiters, until};
@@ -18,18 +20,22 @@ use crate::qp::inner::QpInner;
 
 /// What the peer said when the connection came to be.
 #[derive(Clone)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     pub param: node::ConnParam,
     pub private_data: Vec<u8>,
+    /// Whom to send to, where it is a datagram service's.
+    pub ud: Option<UdParam>,
 }
 
 /// What an identifier's events have told so far.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     pub address: Option<Result<()>>,
     pub route: Option<Result<()>>,
     /// Of the peer, to a request or an acceptance; why there will be none.
     pub answer: Option<Result<Answer>>,
+    /// Joins of multicast groups, by the number that each was given, until somebody looks.
+    pub joined: BTreeMap<u64, Result<UdParam>>,
     /// The connection is no more.
     pub ended: Option<Error>,
     /// This side is ending it: its queue pair fails for that.
@@ -72,9 +78,22 @@ impl Seen {
                 return None;
             }
             EventKind::Established if self.answer.is_none() => {
-                self.answer = Some(Ok(Answer { param: event.param, private_data: event.private_data }));
+                let Event { param, private_data, ud, .. } = event;
+                self.answer = Some(Ok(Answer { param, private_data, ud }));
                 return None;
             }
+            EventKind::MulticastJoin | EventKind::MulticastError => {
+                if let Some(ud) = event.ud {
+                    let joined = match event.kind {
+                        EventKind::MulticastJoin => Ok(ud),
+                        _ => Err(Error::of_errno("rdma_join_multicast", status())),
+                    };
+                    self.joined.insert(ud.context, joined);
+                }
+                return None;
+            }
+            // A positive status is the answer of whoever was asked for a datagram service.
+            EventKind::Unreachable if event.status > 0 => Error::rejected("rdma_connect", no_service(event)),
             EventKind::Rejected if matches!(self.answer, Some(Ok(_))) => ended(),
             EventKind::Rejected => Error::rejected("rdma_connect", rejection(event)),
             EventKind::Unreachable | EventKind::ConnectError => Error::of_errno("rdma_connect", status()),
@@ -99,6 +118,17 @@ impl Seen {
 /// What waits for a peer that has disconnected is told so.
 fn ended() -> Error {
     Error::new(ErrorKind::Disconnected, "rdma_disconnect")
+}
+
+/// How a datagram service was refused, in the words of a connection's refusal.
+fn no_service(event: Event) -> Rejection {
+    let reason = match u8::try_from(event.status) {
+        Ok(sidr_status::UNSUPPORTED) => RejectReason::InvalidServiceId,
+        Ok(sidr_status::REJECTED) => RejectReason::Consumer,
+        Ok(sidr_status::NO_QP) => RejectReason::NoResources,
+        other => RejectReason::Other(other.map_or(0, u16::from)),
+    };
+    Rejection { reason, private_data: event.private_data }
 }
 
 fn rejection(event: Event) -> Rejection {
@@ -215,7 +245,7 @@ impl Work for Inbox {
 const RNR_TIMER: u8 = 12;
 
 /// An identifier. Dropped: the peer is told what its state calls for (REJ, DREQ), and events not looked at vanish.
-pub(super) struct Identifier {
+pub(crate) struct Identifier {
     stack: Stack,
     id: Id,
     inbox: Arc<Inbox>,
@@ -225,17 +255,23 @@ impl Identifier {
     /// A new one.
     pub fn new(stack: &Stack, call: &'static str) -> Result<Identifier> {
         stack.check(call)?;
-        Identifier::with(stack, Inbox::new(stack, false))
+        Identifier::with(stack, Inbox::new(stack, false), PortSpace::Tcp)
+    }
+
+    /// A new one for datagrams.
+    pub fn datagrams(stack: &Stack) -> Result<Identifier> {
+        stack.check("rdma_create_id")?;
+        Identifier::with(stack, Inbox::new(stack, false), PortSpace::Udp)
     }
 
     /// A new one that will listen.
     pub fn listener(stack: &Stack) -> Result<Identifier> {
         stack.check("rdma_listen")?;
-        Identifier::with(stack, Inbox::new(stack, true))
+        Identifier::with(stack, Inbox::new(stack, true), PortSpace::Tcp)
     }
 
-    fn with(stack: &Stack, inbox: Arc<Inbox>) -> Result<Identifier> {
-        let id = inbox.events.create_id().map_err(|e| Error::of_nic("rdma_create_id", e))?;
+    fn with(stack: &Stack, inbox: Arc<Inbox>, space: PortSpace) -> Result<Identifier> {
+        let id = inbox.events.create_id(space).map_err(|e| Error::of_nic("rdma_create_id", e))?;
         Ok(Identifier { stack: stack.clone(), id, inbox })
     }
 
@@ -272,6 +308,12 @@ impl Identifier {
     /// Waits until `look` finds something in what the events have told.
     pub async fn until<T>(&self, look: impl FnMut(&mut Seen) -> Option<T> + Unpin) -> T {
         until(&self.inbox, look).await
+    }
+
+    /// Nobody looks for this join any more.
+    pub fn forget_join(&self, number: u64) {
+        let forgotten = self.inbox.seen.lock().joined.remove(&number);
+        drop(forgotten);
     }
 
     /// Waits for the peer's answer.
@@ -391,7 +433,7 @@ mod tests {
         let id = Identifier::new(stack.stack(), "rdma_create_id").expect("an identifier");
         for &(kind, status) in events {
             let (param, private_data) = (node::ConnParam::default(), vec![7]);
-            let event = Event { id: id.id.clone(), kind, status, param, private_data };
+            let event = Event { id: id.id.clone(), kind, status, param, ud: None, private_data };
             if let Some(why) = seen.take_in(event) {
                 seen.end(&why);
             }

@@ -85,7 +85,7 @@ impl IntoFuture for Listen {
 
 /// The C functions say EADDRNOTAVAIL, as the kernel does, where a port is taken and either address is a wildcard or loopback one; and where
 /// the address is not ours.
-fn taken(provider: &Provider, on: SocketAddr, error: Error) -> Error {
+pub(crate) fn taken(provider: &Provider, on: SocketAddr, error: Error) -> Error {
     let is_ours = || on.ip().is_unspecified() || provider.device_of(on.ip()).is_ok();
     match error.errno().map(Errno) {
         Some(Errno::EADDRNOTAVAIL) if is_ours() => {

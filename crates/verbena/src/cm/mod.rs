@@ -28,10 +28,10 @@
 mod accept;
 mod below;
 mod connect;
-mod connection;
-mod events;
-mod listen;
-mod names;
+pub(crate) mod connection;
+pub(crate) mod events;
+pub(crate) mod listen;
+pub(crate) mod names;
 mod request;
 mod resolve;
 pub(crate) mod waiters;
@@ -60,6 +60,10 @@ pub mod limits {
     pub const ACCEPT: usize = node::accept::ACCEPT_DATA;
     /// Bytes of private data of a refusal (REJ).
     pub const REJECT: usize = node::accept::REJECT_DATA;
+    /// Bytes of private data of a question for a datagram service (SIDR_REQ).
+    pub const ASK: usize = node::datagram::ASK_DATA;
+    /// Bytes of private data of its answer (SIDR_REP).
+    pub const ANSWER: usize = node::datagram::ANSWER_DATA;
     /// READs and atomics at once, in either direction.
     pub const RD_ATOMIC: u8 = nic::limits::MAX_RD_ATOMIC;
     /// Retries after a timeout.
@@ -77,10 +81,10 @@ pub mod limits {
 }
 
 /// How long each step of connecting may take where the program does not say.
-const TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a builder becomes when it is awaited.
-type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 /// An address with a port: `SocketAddr`, or text such as `10.0.0.2:7471`, `[fe80::1%2]:7471` or `server:7471` (in a simulation: the hosts'
 /// names).
@@ -210,11 +214,11 @@ fn at_most(call: &'static str, name: &'static str, is: impl Into<u64>, most: imp
     if is <= most { Ok(()) } else { Err(Error::number(call, name, is, 0..=most)) }
 }
 
-fn check_private_data(call: &'static str, data: &[u8], most: usize) -> Result<()> {
+pub(crate) fn check_private_data(call: &'static str, data: &[u8], most: usize) -> Result<()> {
     at_most(call, "private_data_len", data.len() as u64, most as u64)
 }
 
-fn check_timeout(call: &'static str, timeout: Duration) -> Result<()> {
+pub(crate) fn check_timeout(call: &'static str, timeout: Duration) -> Result<()> {
     let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
     at_most(call, "timeout_ms", ms, limits::TIMEOUT_MS)
 }
@@ -298,7 +302,7 @@ macro_rules! properties {
 use properties;
 
 /// The provider that was named, else the current one.
-fn chosen(provider: Option<Provider>) -> Result<Provider> {
+pub(crate) fn chosen(provider: Option<Provider>) -> Result<Provider> {
     match provider {
         Some(provider) => Ok(provider),
         None => Provider::current(),
@@ -306,7 +310,11 @@ fn chosen(provider: Option<Provider>) -> Result<Provider> {
 }
 
 /// Blocks until a future is ready; [`ErrorKind::BlockingInSimulation`] where nothing could happen meanwhile.
-fn wait<T>(provider: &Provider, call: &'static str, future: impl Future<Output = Result<T>>) -> Result<T> {
+pub(crate) fn wait<T>(
+    provider: &Provider,
+    call: &'static str,
+    future: impl Future<Output = Result<T>>,
+) -> Result<T> {
     if !provider.stack().may_block() {
         return Err(Error::new(ErrorKind::BlockingInSimulation, call));
     }
@@ -314,7 +322,7 @@ fn wait<T>(provider: &Provider, call: &'static str, future: impl Future<Output =
 }
 
 /// The first address that works, in turn; where none does, why the last did not.
-async fn first_of<T, F: Future<Output = Result<T>>>(
+pub(crate) async fn first_of<T, F: Future<Output = Result<T>>>(
     call: &'static str,
     addresses: Vec<SocketAddr>,
     mut attempt: impl FnMut(SocketAddr) -> F,

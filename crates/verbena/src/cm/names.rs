@@ -16,7 +16,7 @@ use crate::provider::{Ours, Stack};
 const CALL: &str = "getaddrinfo";
 
 /// All addresses that a program's address stands for, at least one.
-pub(super) async fn look_up(stack: &Stack, addr: &Addr) -> Result<Vec<SocketAddr>> {
+pub(crate) async fn look_up(stack: &Stack, addr: &Addr) -> Result<Vec<SocketAddr>> {
     let text = match addr {
         Addr::Known(address) => return Ok(vec![*address]),
         Addr::Name(text) => text,

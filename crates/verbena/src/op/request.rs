@@ -7,11 +7,14 @@ use wire::roce::SendTail;
 use crate::error::{Error, Result};
 use crate::mem;
 use crate::remote::RemoteMemory;
+use crate::ud::Destination;
 
 /// What is asked.
 #[derive(Clone, Debug)]
 pub(crate) enum Asked {
     Send,
+    /// To whom, or why nobody can send there.
+    SendTo(Result<Destination>),
     Write(RemoteMemory),
     Read(RemoteMemory),
     Atomic(RemoteMemory, AtomicOp),
@@ -47,13 +50,18 @@ impl Request {
         matches!(self.asked, Asked::Atomic(_, AtomicOp::CompareSwap { .. } | AtomicOp::FetchAdd(_)))
     }
 
+    /// Whom a datagram is for.
+    pub fn to(&self) -> Option<&nic::Datagram> {
+        if let Asked::SendTo(Ok(to)) = &self.asked { Some(to.datagram()) } else { None }
+    }
+
     /// Leaves out what a READ has no bytes for.
     ///
     /// # Errors
     ///
     /// `OutOfRange` where there is too little room for it.
     pub fn cut(&self, pieces: &mut mem::SgeList<'_>) -> Result<()> {
-        let Asked::Read(from) = self.asked else { return Ok(()) };
+        let Asked::Read(from) = &self.asked else { return Ok(()) };
         if pieces.len() < from.len() {
             return Err(Error::range(POST, 0, from.len(), pieces.len()));
         }
@@ -67,8 +75,13 @@ impl Request {
     ///
     /// `OutOfRange` where source or destination is too short.
     pub fn wr(&self, pieces: SgeList) -> Result<SendWr> {
-        let op = match self.asked {
+        let op = match &self.asked {
             Asked::Send => SendOp::Send(self.tail),
+            Asked::SendTo(Err(why)) => return Err(why.clone()),
+            Asked::SendTo(Ok(to)) => {
+                to.check(self.inline.as_ref().map_or(pieces.len_bytes(), Data::len_bytes))?;
+                SendOp::Send(self.tail)
+            }
             Asked::Write(to) => {
                 let len = self.inline.as_ref().map_or(pieces.len_bytes(), Data::len_bytes);
                 if len > to.len() {
@@ -78,7 +91,7 @@ impl Request {
                 SendOp::Write { addr: to.addr(), rkey: Rkey(to.rkey()), immediate }
             }
             Asked::Read(from) => SendOp::Read { addr: from.addr(), rkey: Rkey(from.rkey()) },
-            Asked::Atomic(at, op) => {
+            &Asked::Atomic(at, op) => {
                 if at.len() < 8 || !at.addr().is_multiple_of(8) {
                     return Err(Error::range(POST, at.addr() % 8, 8, at.len()));
                 }
@@ -88,13 +101,13 @@ impl Request {
                 };
                 return Ok(self.with(SendOp::Atomic { addr: at.addr(), rkey: Rkey(at.rkey()), op }, data));
             }
-            Asked::Flush(what, how) => {
+            &Asked::Flush(what, how) => {
                 let most = u64::from(u32::MAX);
                 let length = u32::try_from(what.len())
                     .map_err(|_| Error::number(POST, "length of a FLUSH", what.len(), 0..=most))?;
                 SendOp::Flush { addr: what.addr(), rkey: Rkey(what.rkey()), length, how }
             }
-            Asked::Local(op) => SendOp::Local(op),
+            Asked::Local(op) => SendOp::Local(*op),
         };
         let data = self.inline.clone().unwrap_or(Data::Sges(pieces));
         Ok(self.with(op, data))

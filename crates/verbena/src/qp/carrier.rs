@@ -76,9 +76,11 @@ pub(crate) struct Agreed {
 
 impl Carrier {
     /// A queue pair in state Reset, whose sizes are in range; its completion queue, armed by [`Carrier::arm`], rings the bell.
-    pub fn create(pd: &Pd, config: &QueueConfig, bell: &Arc<Bell>) -> Result<Carrier> {
+    pub fn create(pd: &Pd, config: &QueueConfig, kind: QpType, bell: &Arc<Bell>) -> Result<Carrier> {
         match pd.domain() {
-            Domain::Ours(domain) => Ours::create(pd, domain, config, bell).map(Box::new).map(Carrier::Ours),
+            Domain::Ours(domain) => {
+                Ours::create(pd, domain, config, kind, bell).map(Box::new).map(Carrier::Ours)
+            }
         }
     }
     /// Its number.
@@ -171,7 +173,13 @@ impl Carrier {
 }
 
 impl Ours {
-    fn create(pd: &Pd, domain: &Arc<nic::Pd>, config: &QueueConfig, bell: &Arc<Bell>) -> Result<Ours> {
+    fn create(
+        pd: &Pd,
+        domain: &Arc<nic::Pd>,
+        config: &QueueConfig,
+        kind: QpType,
+        bell: &Arc<Bell>,
+    ) -> Result<Ours> {
         let failed = |e| Error::of_nic("ibv_create_qp", e);
         let &QueueConfig { send_depth, recv_depth, max_send_sge, max_inline, .. } = config;
         let device = pd.device().nic()?;
@@ -187,7 +195,7 @@ impl Ours {
             max_inline_data: max_inline,
         };
         let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-        let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, events };
+        let init = QpInit { kind, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, events };
         let words =
             Buffer::new(domain, send_depth as usize * 8, WORDS, Access::LOCAL_WRITE).map_err(failed)?;
         let nic = nic::Qp::create(device, domain, init).map_err(failed)?;
@@ -214,6 +222,18 @@ impl Sender<'_> {
     pub fn post(&mut self, wr: SendWr) -> Result<()> {
         match self {
             Sender::Ours(sender) => sender.post(wr).map_err(|e| Error::of_post("ibv_post_send", e)),
+        }
+    }
+    /// The same of a datagram queue pair.
+    ///
+    /// # Errors
+    ///
+    /// Likewise; `Unreachable`.
+    pub fn post_datagram(&mut self, wr: SendWr, to: &nic::Datagram) -> Result<()> {
+        match self {
+            Sender::Ours(sender) => {
+                sender.post_datagram(wr, to).map_err(|e| Error::of_post("ibv_post_send", e))
+            }
         }
     }
     /// What was posted leaves.

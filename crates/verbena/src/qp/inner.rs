@@ -13,8 +13,9 @@ use std::task::{Context, Poll};
 
 use arrayvec::ArrayVec;
 use locks::{Mutex, MutexGuard, Rank};
-use nic::Work;
+use nic::{QpType, Work};
 use transport::op::{Completed, RecvWr, SendWr, Status};
+use wire::grh::GRH_LEN;
 use wire::roce::SendTail;
 
 use super::QueueConfig;
@@ -71,6 +72,8 @@ pub(super) struct Queues {
     failure: Option<Error>,
     failure_told: bool,
     pub destroyed: bool,
+    /// Bytes in front of each message that came.
+    head: usize,
 }
 
 impl Work for QpInner {
@@ -81,15 +84,17 @@ impl Work for QpInner {
 
 impl QpInner {
     /// A queue pair in state Reset, nothing posted.
-    pub fn create(pd: &Pd, config: &QueueConfig) -> Result<Arc<QpInner>> {
+    pub fn create(pd: &Pd, config: &QueueConfig, kind: QpType) -> Result<Arc<QpInner>> {
         let failed = |e| Error::of_nic("ibv_create_qp", e);
         pd.stack().check("ibv_create_qp")?;
         let &QueueConfig { send_depth, recv_depth, recv_size, .. } = config;
         nic::in_range("send_depth", send_depth, 1_u32, nic::limits::MAX_QP_WR).map_err(failed)?;
         nic::in_range("recv_depth", recv_depth, 0_u32, nic::limits::MAX_QP_WR).map_err(failed)?;
-        let pool = Pool::new(pd, recv_size.max(1), (recv_depth + send_depth) as usize)?;
+        // Datagrams come behind a header.
+        let head = if kind == QpType::Ud { GRH_LEN } else { 0 };
+        let pool = Pool::new(pd, recv_size.max(1).saturating_add(head), (recv_depth + send_depth) as usize)?;
         let bell = Bell::new(pd.stack().later());
-        let carrier = Carrier::create(pd, config, &bell)?;
+        let carrier = Carrier::create(pd, config, kind, &bell)?;
         let queues = Queues {
             sends: Slots::new(send_depth),
             room: Waiters::default(),
@@ -102,6 +107,7 @@ impl QpInner {
             failure: None,
             failure_told: false,
             destroyed: false,
+            head,
         };
         let inner = Arc::new_cyclic(|me| QpInner {
             me: me.clone(),
@@ -406,7 +412,7 @@ impl Queues {
         }
         let what = What::of(completion);
         buffer.filled(if what.written.is_some() { 0 } else { completion.byte_len as usize });
-        self.ready.push_back(Message::new(qp.me.clone(), buffer, what));
+        self.ready.push_back(Message::new(qp.me.clone(), buffer, self.head, what));
         afterwards.wake(&mut self.receivers);
     }
 }

@@ -19,6 +19,8 @@ pub struct Message {
     qp: Weak<QpInner>,
     /// `None` when it was given away.
     buf: Option<RegBuf>,
+    /// What lies in the receive before the message: the network header of a datagram.
+    head: Option<RegBuf>,
     what: What,
 }
 
@@ -28,6 +30,8 @@ pub(super) struct What {
     imm: Option<u32>,
     invalidated: Option<u32>,
     pub written: Option<u32>,
+    /// The sender of a datagram.
+    source_qp: u32,
 }
 
 impl What {
@@ -38,13 +42,33 @@ impl What {
             SendTail::Invalidate(key) => (None, Some(key.0)),
         };
         let is_write = completion.opcode == Completed::ReceiveWriteImmediate;
-        What { imm, invalidated, written: is_write.then_some(completion.byte_len) }
+        What {
+            imm,
+            invalidated,
+            written: is_write.then_some(completion.byte_len),
+            source_qp: completion.source_qp.get(),
+        }
     }
 }
 
 impl Message {
-    pub(super) fn new(qp: Weak<QpInner>, buf: RegBuf, what: What) -> Message {
-        Message { qp, buf: Some(buf), what }
+    /// The first `head` bytes are not the message's.
+    pub(super) fn new(qp: Weak<QpInner>, mut buf: RegBuf, head: usize, what: What) -> Message {
+        let head = if head > 0 { buf.split_to(head).ok() } else { None };
+        Message { qp, buf: Some(buf), head, what }
+    }
+    /// The network header of a datagram, and its sender's queue pair.
+    pub(crate) fn source(&self) -> (&[u8], u32) {
+        (self.head.as_deref().unwrap_or_default(), self.what.source_qp)
+    }
+    /// The buffer as it was posted.
+    fn whole(&mut self) -> Option<RegBuf> {
+        let buf = self.buf.take()?;
+        match self.head.take() {
+            // They were one.
+            Some(head) => head.unsplit(buf).ok(),
+            None => Some(buf),
+        }
     }
     /// Immediate data.
     pub fn imm(&self) -> Option<u32> {
@@ -100,7 +124,7 @@ unsafe impl IoBuf for Message {
 
 impl Drop for Message {
     fn drop(&mut self) {
-        if let (Some(buf), Some(qp)) = (self.buf.take(), self.qp.upgrade()) {
+        if let (Some(buf), Some(qp)) = (self.whole(), self.qp.upgrade()) {
             // A queue pair that takes none any more needs none; the buffer goes back to its pool.
             _ = qp.post_receive(buf);
         }

@@ -35,6 +35,11 @@ pub use message::Message;
 
 /// Transport services; each has the operations that it can do:
 /// ```compile_fail,E0599
+/// fn f(qp: &verbena::QueuePair<verbena::Ud>, buf: verbena::RegBuf, from: verbena::RemoteMemory) {
+///     let _ = qp.read(buf, from);
+/// }
+/// ```
+/// ```compile_fail,E0599
 /// fn f(qp: &verbena::QueuePair<verbena::Uc>, at: verbena::RemoteMemory) {
 ///     let _ = qp.fetch_add(at, 1);
 /// }
@@ -45,7 +50,7 @@ pub use message::Message;
 ///     let _ = conn.send(vec![1_u8, 2, 3]);
 /// }
 /// ```
-pub trait Transport: Send + Sync + 'static {}
+pub trait Transport: sealed::Service + Send + Sync + 'static {}
 /// Has one peer.
 pub trait Connected: Transport {}
 /// READ, atomics, FLUSH.
@@ -56,11 +61,32 @@ pub enum Rc {}
 /// Unreliable connection.
 #[derive(Debug)]
 pub enum Uc {}
+/// Unreliable datagram; see [`UdSocket`](crate::UdSocket).
+#[derive(Debug)]
+pub enum Ud {}
 impl Transport for Rc {}
 impl Transport for Uc {}
+impl Transport for Ud {}
 impl Connected for Rc {}
 impl Connected for Uc {}
 impl Reliable for Rc {}
+
+pub(crate) mod sealed {
+    /// No other crate has a transport service of its own.
+    pub trait Service {
+        #[doc(hidden)]
+        const KIND: nic::QpType;
+    }
+    impl Service for super::Rc {
+        const KIND: nic::QpType = nic::QpType::Rc;
+    }
+    impl Service for super::Uc {
+        const KIND: nic::QpType = nic::QpType::Uc;
+    }
+    impl Service for super::Ud {
+        const KIND: nic::QpType = nic::QpType::Ud;
+    }
+}
 
 /// Sizes of a queue pair; `Default` suits messages up to 4 KiB.
 #[derive(Clone, Debug)]

@@ -55,7 +55,11 @@ impl<'a> Posting<'a> {
         if request.brings_a_word() {
             wr.data = Data::Sges(self.qp.word(ticket.wr_id));
         }
-        let Err(error) = self.sender.post(wr) else { return Ok(ticket) };
+        let posted = match request.to() {
+            Some(to) => self.sender.post_datagram(wr, to),
+            None => self.sender.post(wr),
+        };
+        let Err(error) = posted else { return Ok(ticket) };
         // SAFETY: the ticket was given just now, by this queue; the request that would bear it was refused.
         match unsafe { self.queues.sends.take_back(&ticket) } {
             Some(value) => Err((error, value)),

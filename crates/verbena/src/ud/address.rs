@@ -1,0 +1,95 @@
+//! Whom datagrams are for: [`UdAddress`], and what it becomes when something is sent there.
+
+use std::net::{IpAddr, SocketAddr};
+
+use nic::AddressVector;
+use wire::{Qkey, Qpn};
+
+use crate::error::{Error, ErrorKind, Result, Value};
+use crate::provider::Pd;
+
+/// Hop limit of what is sent, as the kernel's rdma_cm has it.
+const HOP_LIMIT: u8 = 64;
+
+/// Whom a datagram is for, or from: an IP address, a queue pair there, and the Q_Key that it expects. Plain data, good in any process
+/// and with any socket; address handles and GIDs are the crate's business.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct UdAddress {
+    ip: IpAddr,
+    qp_num: u32,
+    qkey: u32,
+}
+
+impl UdAddress {
+    /// What a peer has told by other ways than [`lookup`](crate::UdSocket::lookup). Of `qp_num` the low 24 bits count; 0xffffff with a group's
+    /// address is everybody in it.
+    pub const fn from_raw(ip: IpAddr, qp_num: u32, qkey: u32) -> UdAddress {
+        UdAddress { ip, qp_num: qp_num & 0xff_ffff, qkey }
+    }
+    pub(super) fn of(to: &node::UdParam) -> UdAddress {
+        UdAddress { ip: to.av.dgid.ip(), qp_num: to.qpn.get(), qkey: to.qkey.0 }
+    }
+    /// The address of a host, or of a group.
+    pub const fn ip(&self) -> IpAddr {
+        self.ip
+    }
+    /// Number of the queue pair, 24 bits.
+    pub const fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+    /// Its Q_Key: 0x01234567 for all that rdma_cm tells of (RDMA_UDP_QKEY).
+    pub const fn qkey(&self) -> u32 {
+        self.qkey
+    }
+}
+
+impl std::fmt::Debug for UdAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "UdAddress({} {:#x})", self.ip, self.qp_num)
+    }
+}
+
+/// A [`UdAddress`] as a work request names it.
+#[derive(Clone, Debug)]
+pub(crate) struct Destination {
+    to: nic::Datagram,
+    /// Most bytes that a packet takes there.
+    mtu: u64,
+}
+
+impl Destination {
+    /// From an address of ours. `Unreachable` where that is not ours any more, or of another family.
+    pub(super) fn new(pd: &Pd, from: IpAddr, tos: u8, to: &UdAddress) -> Result<Destination> {
+        const CALL: &str = "ibv_create_ah";
+        let unreachable =
+            |ip| Error::new(ErrorKind::Unreachable, CALL).with(Value::Address(SocketAddr::new(ip, 0)));
+        let port = pd.device().nic()?.port();
+        let sgid_index = port.gids.index_of(from).ok_or_else(|| unreachable(from))?;
+        if from.is_ipv4() != to.ip.is_ipv4() {
+            return Err(unreachable(to.ip));
+        }
+        let av = AddressVector {
+            dgid: to.ip.into(),
+            sgid_index,
+            hop_limit: HOP_LIMIT,
+            traffic_class: tos,
+            is_global: true,
+            port: 1,
+            ..AddressVector::default()
+        };
+        let ah = nic::Ah::new(pd.nic()?, av).map_err(|e| Error::of_nic(CALL, e))?;
+        let to = nic::Datagram { ah, qpn: Qpn::new(to.qp_num), qkey: Qkey(to.qkey) };
+        Ok(Destination { to, mtu: port.mtu.bytes() as u64 })
+    }
+    /// Whether a message of so many bytes can go there: an adapter would drop a longer one without a word (IBA 1.4 C10-93.1.1).
+    pub fn check(&self, len: u64) -> Result<()> {
+        if len <= self.mtu {
+            Ok(())
+        } else {
+            Err(Error::number("ibv_post_send", "length", len, 0..=self.mtu))
+        }
+    }
+    pub fn datagram(&self) -> &nic::Datagram {
+        &self.to
+    }
+}
