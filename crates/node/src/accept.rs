@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use cm::ib::{REJ_DATA, REP_DATA};
-use cm::{Ece, Refusal, Request, SidrRequest, TransportService};
+use cm::{Ece, Refusal, Request, SidrRequest};
 use wire::Qpn;
 
 use crate::address::{everywhere, with_scope};
@@ -106,8 +106,7 @@ impl<W: World> Node<W> {
         let Some((at, listener)) = core.listener(request.service, ours) else {
             return self.refuse(core, now, key, Refusal::InvalidService);
         };
-        let for_xrc = |service| service == TransportService::Xrc;
-        let fits = for_xrc(request.transport_service) == for_xrc(listener.id.transport_service());
+        let fits = request.transport_service == listener.id.transport_service();
         let (listener, is_full) = (listener.id.clone(), listener.is_full(core.listeners.len()));
         if listener.is_datagram() || !fits {
             return self.refuse(core, now, key, Refusal::InvalidTransportService);

@@ -218,6 +218,7 @@ impl Id {
     pub(crate) fn transport_service(&self) -> cm::TransportService {
         match self.kind {
             QpType::XrcSend | QpType::XrcRecv => cm::TransportService::Xrc,
+            QpType::Uc => cm::TransportService::Uc,
             _ => cm::TransportService::Rc,
         }
     }

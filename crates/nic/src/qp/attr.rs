@@ -47,6 +47,7 @@ impl QpType {
         match self {
             QpType::XrcSend => ANSWERING,
             QpType::XrcRecv => ASKING,
+            QpType::Uc => ASKING | ANSWERING | mask::TIMEOUT,
             _ => 0,
         }
     }
