@@ -6,7 +6,7 @@ use super::connection::Attached;
 use super::{Boxed, ConnParam, Connection, Properties, Request, RnrRetry, limits, properties, wait};
 use crate::error::Result;
 use crate::provider::Pd;
-use crate::qp::{QueueConfig, Rc};
+use crate::qp::{Connected, QueueConfig, Rc};
 
 /// The C function that this file is about, as errors name it.
 const CALL: &str = "rdma_accept";
@@ -18,30 +18,30 @@ const CALL: &str = "rdma_accept";
 ///
 /// `OutOfRange`, `WrongDomain`, `Exhausted`; `Rejected`, `TimedOut` or `Disconnected` where the peer has thought better of it.
 #[must_use = "dropping it rejects the request"]
-pub struct Accept {
-    request: Request,
+pub struct Accept<T: Connected = Rc> {
+    request: Request<T>,
     properties: Properties,
 }
 
-impl Accept {
-    pub(super) fn new(request: Request) -> Accept {
+impl<T: Connected> Accept<T> {
+    pub(super) fn new(request: Request<T>) -> Accept<T> {
         Accept { request, properties: Properties::default() }
     }
 
     properties!();
 
     /// Blocks; `BlockingInSimulation` in a task of a simulated host.
-    pub fn wait(self) -> Result<Connection> {
+    pub fn wait(self) -> Result<Connection<T>> {
         let provider = self.request.provider.clone();
         wait(&provider, CALL, self.into_future())
     }
 }
 
-impl IntoFuture for Accept {
-    type Output = Result<Connection>;
-    type IntoFuture = Boxed<Connection>;
+impl<T: Connected> IntoFuture for Accept<T> {
+    type Output = Result<Connection<T>>;
+    type IntoFuture = Boxed<Connection<T>>;
 
-    fn into_future(self) -> Boxed<Connection> {
+    fn into_future(self) -> Boxed<Connection<T>> {
         Box::pin(async move {
             let Accept { request, properties } = self;
             properties.check(CALL, limits::ACCEPT)?;
@@ -52,7 +52,7 @@ impl IntoFuture for Accept {
                 granted.responder_resources = granted.responder_resources.min(offered);
             }
             request.identifier.below().set_options(None, ack_timeout);
-            let ends = Attached::new::<Rc>(request.identifier, &request.device, &pd, &queues)?;
+            let ends = Attached::new::<T>(request.identifier, &request.device, &pd, &queues)?;
             let begun = ends.identifier.below().accept(&granted, &data);
             ends.identifier.called(CALL, begun)?;
             let answer = ends.identifier.answer().await?;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nic::{Error, Signal};
+use nic::{Error, QpType, Signal};
 use node::{EventChannel, EventKind, UdParam};
 use wire::Mtu;
 use wire::mad::PortSpace;
@@ -62,12 +62,19 @@ impl Events {
             }
         }
     }
-    /// A new identifier, whose events come here.
+    /// A new identifier for queue pairs of a type, whose events come here.
     #[allow(clippy::unnecessary_wraps, reason = "other stacks may refuse")]
-    pub fn create_id(&self, space: PortSpace) -> Result<Id, Error> {
+    pub fn create_id(&self, kind: QpType) -> Result<Id, Error> {
         match self {
             Events::Ours(ours, channel) => {
-                Ok(Id::Ours(ours.clone(), node!(ours, node => node.create_id(channel, space))))
+                let space = match kind {
+                    QpType::Rc => PortSpace::Tcp,
+                    QpType::Ud => PortSpace::Udp,
+                    // The one whose identifiers have a type of their own.
+                    _ => PortSpace::Ib,
+                };
+                let id = node!(ours, node => node.create_id_for(channel, space, kind));
+                Ok(Id::Ours(ours.clone(), id))
             }
         }
     }

@@ -1,7 +1,10 @@
 //! The side that connects (rdma_connect(3)).
 
 use std::future::IntoFuture;
+use std::marker::PhantomData;
 use std::time::Duration;
+
+use nic::QpType;
 
 use super::connection::Attached;
 use super::names::look_up;
@@ -12,7 +15,7 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Result, Value};
 use crate::provider::{Pd, Provider};
-use crate::qp::{QueueConfig, Rc};
+use crate::qp::{Connected, QueueConfig, Rc, Uc};
 
 /// The C function that this file is about, as errors name it.
 const CALL: &str = "rdma_connect";
@@ -44,13 +47,14 @@ enum To {
 /// `WrongDomain`, `Exhausted`. Where a name stands for several addresses they are tried in turn, until one works or the program that listens
 /// there refuses; the error is the last one's.
 #[must_use = "nothing happens before it is awaited"]
-pub struct Connect {
+pub struct Connect<T: Connected = Rc> {
     to: To,
     properties: Properties,
     from: Option<Addr>,
     provider: Option<Provider>,
     timeout: Duration,
     tos: Option<u8>,
+    _t: PhantomData<fn() -> T>,
 }
 
 impl Connect {
@@ -62,6 +66,7 @@ impl Connect {
             provider: None,
             timeout: TIMEOUT,
             tos: None,
+            _t: PhantomData,
         }
     }
 
@@ -69,6 +74,21 @@ impl Connect {
         Connect::new(To::Route(Box::new(route)))
     }
 
+    /// Over an unreliable connection (UC): no READ, no atomics; messages may be lost, and nobody waits for receives. Who listens must say so
+    /// too ([`Listen::uc`](super::Listen::uc)): else nobody listens there.
+    /// ```compile_fail,E0599
+    /// async fn f(buf: verbena::RegBuf, at: verbena::RemoteMemory) -> verbena::Result<()> {
+    ///     let conn = verbena::connect("10.0.0.2:7471").uc().await?;
+    ///     conn.read(buf, at).await.0.map(drop)
+    /// }
+    /// ```
+    pub fn uc(self) -> Connect<Uc> {
+        let Connect { to, properties, from, provider, timeout, tos, .. } = self;
+        Connect { to, properties, from, provider, timeout, tos, _t: PhantomData }
+    }
+}
+
+impl<T: Connected> Connect<T> {
     properties!();
 
     /// From this address of ours; of several the first of the destination's family. Port 0: any. `WrongState` for a [`Route`], which has its
@@ -94,7 +114,7 @@ impl Connect {
         self
     }
     /// Blocks; `BlockingInSimulation` in a task of a simulated host.
-    pub fn wait(mut self) -> Result<Connection> {
+    pub fn wait(mut self) -> Result<Connection<T>> {
         let provider = match (&self.to, self.provider.take()) {
             (To::Route(route), None) => route.provider.clone(),
             (_, provider) => chosen(provider)?,
@@ -103,13 +123,13 @@ impl Connect {
     }
 }
 
-impl IntoFuture for Connect {
-    type Output = Result<Connection>;
-    type IntoFuture = Boxed<Connection>;
+impl<T: Connected> IntoFuture for Connect<T> {
+    type Output = Result<Connection<T>>;
+    type IntoFuture = Boxed<Connection<T>>;
 
-    fn into_future(self) -> Boxed<Connection> {
+    fn into_future(self) -> Boxed<Connection<T>> {
         Box::pin(async move {
-            let Connect { to, properties, from, provider, timeout, tos } = self;
+            let Connect { to, properties, from, provider, timeout, tos, .. } = self;
             properties.check(CALL, limits::CONNECT)?;
             check_timeout(CALL, timeout)?;
             let request = Asking { properties: &properties, timeout, tos };
@@ -120,7 +140,13 @@ impl IntoFuture for Connect {
                         let why = "a route has its source and its provider: say them where it is resolved";
                         return Err(Error::new(ErrorKind::WrongState, CALL).with(Value::Text(why.to_owned())));
                     }
-                    return request.ask(*route).await;
+                    let mut route = *route;
+                    if T::KIND != QpType::Rc {
+                        // Its identifier is for reliable ones.
+                        let (from, to) = (route.local_addr(), route.peer_addr());
+                        route = Route::find(T::KIND, &route.provider, Some(from), to, timeout).await?;
+                    }
+                    return request.ask(route).await;
                 }
                 To::Addr(to) => to,
             };
@@ -129,7 +155,7 @@ impl IntoFuture for Connect {
             let from = sources(&provider, from.as_ref()).await?;
             let (provider, from, request) = (&provider, &from, &request);
             first_of(CALL, to, |to| async move {
-                request.ask(Route::find(provider, pick(from, to)?, to, timeout).await?).await
+                request.ask(Route::find(T::KIND, provider, pick(from, to)?, to, timeout).await?).await
             })
             .await
         })
@@ -144,11 +170,11 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    async fn ask(&self, route: Route) -> Result<Connection<Rc>> {
+    async fn ask<T: Connected>(&self, route: Route) -> Result<Connection<T>> {
         let Properties { data, param, queues, pd, ack_timeout } = self.properties;
         route.identifier.below().set_options(self.tos, *ack_timeout);
         let pd = pd.as_ref().unwrap_or(route.pd()).clone();
-        let ends = Attached::new::<Rc>(route.identifier, &route.device, &pd, queues)?;
+        let ends = Attached::new::<T>(route.identifier, &route.device, &pd, queues)?;
         let begun = ends.identifier.below().connect(param, data, self.timeout);
         ends.identifier.called(CALL, begun)?;
         let answer = ends.identifier.answer().await?;

@@ -8,9 +8,9 @@ use std::task::Waker;
 use std::time::Duration;
 
 use locks::{Mutex, Rank};
-use nic::{Errno, Later, QpState, Signal, Work};
+use nic::{Errno, Later, QpState, QpType, Signal, Work};
 use node::{EventKind, UdParam};
-use wire::mad::{PortSpace, sidr_status};
+use wire::mad::sidr_status;
 
 use super::below::{Event, Events, Id};
 use super::waiters::{Awaited, Waiters, until};
@@ -252,26 +252,20 @@ pub(crate) struct Identifier {
 }
 
 impl Identifier {
-    /// A new one.
-    pub fn new(stack: &Stack, call: &'static str) -> Result<Identifier> {
-        stack.check(call)?;
-        Identifier::with(stack, Inbox::new(stack, false), PortSpace::Tcp)
-    }
-
-    /// A new one for datagrams.
-    pub fn datagrams(stack: &Stack) -> Result<Identifier> {
+    /// A new one for queue pairs of this type.
+    pub fn new(stack: &Stack, kind: QpType) -> Result<Identifier> {
         stack.check("rdma_create_id")?;
-        Identifier::with(stack, Inbox::new(stack, false), PortSpace::Udp)
+        Identifier::with(stack, Inbox::new(stack, false), kind)
     }
 
     /// A new one that will listen.
-    pub fn listener(stack: &Stack) -> Result<Identifier> {
+    pub fn listener(stack: &Stack, kind: QpType) -> Result<Identifier> {
         stack.check("rdma_listen")?;
-        Identifier::with(stack, Inbox::new(stack, true), PortSpace::Tcp)
+        Identifier::with(stack, Inbox::new(stack, true), kind)
     }
 
-    fn with(stack: &Stack, inbox: Arc<Inbox>, space: PortSpace) -> Result<Identifier> {
-        let id = inbox.events.create_id(space).map_err(|e| Error::of_nic("rdma_create_id", e))?;
+    fn with(stack: &Stack, inbox: Arc<Inbox>, kind: QpType) -> Result<Identifier> {
+        let id = inbox.events.create_id(kind).map_err(|e| Error::of_nic("rdma_create_id", e))?;
         Ok(Identifier { stack: stack.clone(), id, inbox })
     }
 
@@ -430,7 +424,7 @@ mod tests {
     fn seen(events: &[(EventKind, i32)]) -> Seen {
         let mut seen = Seen::default();
         let stack = crate::Provider::software().expect("a provider");
-        let id = Identifier::new(stack.stack(), "rdma_create_id").expect("an identifier");
+        let id = Identifier::new(stack.stack(), QpType::Rc).expect("an identifier");
         for &(kind, status) in events {
             let (param, private_data) = (node::ConnParam::default(), vec![7]);
             let event = Event { id: id.id.clone(), kind, status, param, ud: None, private_data };

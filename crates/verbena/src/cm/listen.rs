@@ -1,6 +1,7 @@
 //! The side that is asked: listeners (rdma_listen(3)).
 
 use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 
 use nic::Errno;
@@ -10,6 +11,7 @@ use super::names::look_up;
 use super::{Addr, Boxed, Connection, Request, ToAddr, chosen, first_of, limits, wait};
 use crate::error::{Error, ErrorKind, Result, Value};
 use crate::provider::Provider;
+use crate::qp::{Connected, Rc, Uc};
 
 /// The C function that this file is about, as errors name it.
 const CALL: &str = "rdma_listen";
@@ -23,7 +25,7 @@ const CALL: &str = "rdma_listen";
 /// # Ok(()) }
 /// ```
 pub fn listen(on: impl ToAddr) -> Listen {
-    Listen { on: on.to_addr(), backlog: limits::BACKLOG, reuse: false, provider: None }
+    Listen { on: on.to_addr(), backlog: limits::BACKLOG, reuse: false, provider: None, _t: PhantomData }
 }
 
 /// A listener to be: configure, then `.await` or `.wait()`. `0.0.0.0` is all devices by IPv4, `[::]` all of them by either; port 0 is a free
@@ -34,14 +36,23 @@ pub fn listen(on: impl ToAddr) -> Listen {
 /// `AddressInUse` where the port is taken, or the UDP port of the device belongs to another user; `Unreachable` where the address is not ours,
 /// both with the address; `NotFound` for a name that nobody knows, `OutOfRange`.
 #[must_use = "nothing happens before it is awaited"]
-pub struct Listen {
+pub struct Listen<T: Connected = Rc> {
     on: Addr,
     backlog: u32,
     reuse: bool,
     provider: Option<Provider>,
+    _t: PhantomData<fn() -> T>,
 }
 
 impl Listen {
+    /// For unreliable connections (UC) alone, those of [`Connect::uc`](super::Connect::uc): they have ports of their own (RDMA_PS_IB).
+    pub fn uc(self) -> Listen<Uc> {
+        let Listen { on, backlog, reuse, provider, .. } = self;
+        Listen { on, backlog, reuse, provider, _t: PhantomData }
+    }
+}
+
+impl<T: Connected> Listen<T> {
     /// Requests that may wait until they are looked at, 1 to [`limits::BACKLOG`], which is the default. Further ones wait for up to 2 s for a
     /// place, then they are refused.
     pub fn backlog(mut self, n: u32) -> Self {
@@ -59,17 +70,17 @@ impl Listen {
         self
     }
     /// Blocks; `BlockingInSimulation` in a task of a simulated host.
-    pub fn wait(mut self) -> Result<Listener> {
+    pub fn wait(mut self) -> Result<Listener<T>> {
         let provider = chosen(self.provider.take())?;
         wait(&provider, CALL, self.provider(&provider).into_future())
     }
 }
 
-impl IntoFuture for Listen {
-    type Output = Result<Listener>;
-    type IntoFuture = Boxed<Listener>;
+impl<T: Connected> IntoFuture for Listen<T> {
+    type Output = Result<Listener<T>>;
+    type IntoFuture = Boxed<Listener<T>>;
 
-    fn into_future(self) -> Boxed<Listener> {
+    fn into_future(self) -> Boxed<Listener<T>> {
         Box::pin(async move {
             if !(1..=limits::BACKLOG).contains(&self.backlog) {
                 return Err(Error::number(CALL, "backlog", self.backlog.into(), 1..=limits::BACKLOG.into()));
@@ -97,19 +108,20 @@ pub(crate) fn taken(provider: &Provider, on: SocketAddr, error: Error) -> Error 
 }
 
 /// Takes connection requests. Dropping it refuses those that wait; connections that came by it go on.
-pub struct Listener {
+pub struct Listener<T: Connected = Rc> {
     identifier: Identifier,
     provider: Provider,
+    _t: PhantomData<fn() -> T>,
 }
 
-impl Listener {
-    fn begin(provider: &Provider, on: SocketAddr, backlog: u32, reuse: bool) -> Result<Listener> {
-        let identifier = Identifier::listener(provider.stack())?;
+impl<T: Connected> Listener<T> {
+    fn begin(provider: &Provider, on: SocketAddr, backlog: u32, reuse: bool) -> Result<Listener<T>> {
+        let identifier = Identifier::listener(provider.stack(), T::KIND)?;
         let id = identifier.below();
         identifier.called("rdma_set_option", id.set_reuse(reuse))?;
         identifier.called("rdma_bind_addr", id.bind(on)).map_err(|e| taken(provider, on, e))?;
         identifier.called(CALL, id.listen(backlog)).map_err(|e| taken(provider, on, e))?;
-        Ok(Listener { identifier, provider: provider.clone() })
+        Ok(Listener { identifier, provider: provider.clone(), _t: PhantomData })
     }
 
     /// The next request. Cancelling loses none. Only `&self`: several tasks or threads may take turns.
@@ -118,7 +130,7 @@ impl Listener {
     ///
     /// `Exhausted` where there is no domain for it, which refuses it. `Unreachable` when the device is gone.
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
-    pub fn request(&self) -> impl Future<Output = Result<Request>> + Send + '_ {
+    pub fn request(&self) -> impl Future<Output = Result<Request<T>>> + Send + '_ {
         async {
             loop {
                 let (identifier, event) = self.identifier.next_request().await?;
@@ -135,7 +147,7 @@ impl Listener {
     /// # Errors
     ///
     /// Likewise; `BlockingInSimulation` in a task of a simulated host.
-    pub fn request_wait(&self) -> Result<Request> {
+    pub fn request_wait(&self) -> Result<Request<T>> {
         wait(&self.provider, "rdma_get_request", self.request())
     }
 
@@ -145,7 +157,7 @@ impl Listener {
     ///
     /// Those of [`Listener::request`] and [`Accept`](super::Accept): a peer that gives up meanwhile is none of the listener's.
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
-    pub fn accept(&self) -> impl Future<Output = Result<Connection>> + Send + '_ {
+    pub fn accept(&self) -> impl Future<Output = Result<Connection<T>>> + Send + '_ {
         async { self.request().await?.accept().await }
     }
 
@@ -155,7 +167,7 @@ impl Listener {
     }
 }
 
-impl std::fmt::Debug for Listener {
+impl<T: Connected> std::fmt::Debug for Listener<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Listener({})", self.local_addr())
     }

@@ -1,5 +1,6 @@
 //! The side that is asked: a request, before it is answered (rdma_get_request(3), rdma_reject(3)).
 
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 
 use super::below::Event;
@@ -7,6 +8,7 @@ use super::events::Identifier;
 use super::{Accept, ConnParam, check_private_data, limits};
 use crate::error::Result;
 use crate::provider::{Device, Pd, Provider};
+use crate::qp::{Connected, Rc};
 
 /// Somebody wants to connect. Nothing can be sent before it is accepted:
 /// ```compile_fail,E0599
@@ -15,7 +17,7 @@ use crate::provider::{Device, Pd, Provider};
 /// }
 /// ```
 /// Dropping it rejects, without data.
-pub struct Request {
+pub struct Request<T: Connected = Rc> {
     pub(super) identifier: Identifier,
     pub(super) provider: Provider,
     pub(super) device: Device,
@@ -23,11 +25,16 @@ pub struct Request {
     param: ConnParam,
     peer_qp_num: u32,
     private_data: Vec<u8>,
+    _t: PhantomData<fn() -> T>,
 }
 
-impl Request {
+impl<T: Connected> Request<T> {
     /// `None` where its device is gone.
-    pub(super) fn new(provider: &Provider, identifier: Identifier, event: Event) -> Result<Option<Request>> {
+    pub(super) fn new(
+        provider: &Provider,
+        identifier: Identifier,
+        event: Event,
+    ) -> Result<Option<Request<T>>> {
         let adapter = identifier.below().device();
         let Some(device) = adapter.map(|adapter| provider.device(adapter)) else { return Ok(None) };
         let pd = device.pd()?;
@@ -39,6 +46,7 @@ impl Request {
             param: ConnParam::told(&event.param),
             peer_qp_num: event.param.qp_num,
             private_data: event.private_data,
+            _t: PhantomData,
         }))
     }
 
@@ -68,7 +76,7 @@ impl Request {
         &self.pd
     }
     /// Accepts it.
-    pub fn accept(self) -> Accept {
+    pub fn accept(self) -> Accept<T> {
         Accept::new(self)
     }
 
@@ -84,7 +92,7 @@ impl Request {
     }
 }
 
-impl std::fmt::Debug for Request {
+impl<T: Connected> std::fmt::Debug for Request<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Request({} to {})", self.peer_addr(), self.local_addr())
     }

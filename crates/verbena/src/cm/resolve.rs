@@ -4,6 +4,8 @@ use std::future::IntoFuture;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use nic::QpType;
+
 use super::events::Identifier;
 use super::names::look_up;
 use super::{Addr, Boxed, Connect, TIMEOUT, ToAddr, check_timeout, chosen, first_of, wait};
@@ -74,7 +76,7 @@ impl IntoFuture for Resolve {
             let from = sources(&provider, self.from.as_ref()).await?;
             let (provider, from, timeout) = (&provider, &from, self.timeout);
             first_of("rdma_resolve_addr", to, |to| async move {
-                Route::find(provider, pick(from, to)?, to, timeout).await
+                Route::find(QpType::Rc, provider, pick(from, to)?, to, timeout).await
             })
             .await
         })
@@ -106,13 +108,15 @@ pub struct Route {
 }
 
 impl Route {
+    /// For queue pairs of this type.
     pub(super) async fn find(
+        kind: QpType,
         provider: &Provider,
         from: Option<SocketAddr>,
         to: SocketAddr,
         timeout: Duration,
     ) -> Result<Route> {
-        let identifier = Identifier::new(provider.stack(), "rdma_create_id")?;
+        let identifier = Identifier::new(provider.stack(), kind)?;
         identifier.resolve(from, to, timeout).await?;
         let adapter = identifier.below().device();
         let gone = || Error::of_errno("rdma_resolve_addr", nic::Errno::ENODEV);

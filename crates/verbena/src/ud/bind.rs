@@ -3,6 +3,8 @@
 use std::future::IntoFuture;
 use std::net::SocketAddr;
 
+use nic::QpType;
+
 use super::{UdSocket, service::Service};
 use crate::cm::connection::Attached;
 use crate::cm::events::Identifier;
@@ -97,7 +99,7 @@ impl Wants {
         }
         // The queue pair's identifier, which joins groups; one that listens could not (rdma_join_multicast(3)). The way to ourselves is
         // the device that bears the address, of a loopback address too.
-        let identifier = Identifier::datagrams(provider.stack())?;
+        let identifier = Identifier::new(provider.stack(), QpType::Ud)?;
         identifier.below().set_options(self.tos, None);
         let mut from = on;
         from.set_port(0);

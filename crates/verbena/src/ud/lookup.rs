@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
+use nic::QpType;
+
 use super::{UdAddress, UdSocket};
 use crate::cm::events::Identifier;
 use crate::cm::names::look_up;
@@ -83,7 +85,7 @@ async fn ask(
     if from.is_ipv4() != to.is_ipv4() {
         return Err(Error::new(ErrorKind::Unreachable, "rdma_resolve_addr").with(Value::Address(to)));
     }
-    let identifier = Identifier::datagrams(stack)?;
+    let identifier = Identifier::new(stack, QpType::Ud)?;
     identifier.below().set_options(socket.inner.tos, None);
     identifier.resolve(Some(from), to, timeout).await?;
     let begun = identifier.below().connect(&ConnParam::default(), data, timeout);
