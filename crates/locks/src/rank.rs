@@ -54,6 +54,22 @@ ranks! {
     ConnectionState,
     /// The Rust crate: the buffers of a pool that are free.
     FreeBuffers,
+    /// The Rust crate over the system's libraries: an event is taken from the connection manager's channel, and given to its identifier.
+    SystemEvents,
+    /// The Rust crate over the system's libraries: identifiers by the addresses of their C objects.
+    SystemIds,
+    /// The Rust crate over the system's libraries: an identifier's C object. Held while the connection manager is called with it.
+    SystemCall,
+    /// The Rust crate over the system's libraries: what an identifier has come to.
+    SystemId,
+    /// The Rust crate over the system's libraries: events of an identifier that nobody has looked at.
+    SystemInbox,
+    /// The Rust crate over the system's libraries: a queue pair's C objects. Held while they are used, so that nobody destroys them.
+    SystemQp,
+    /// The Rust crate over the system's libraries: the devices that are known.
+    SystemDevices,
+    /// The Rust crate over the system's libraries: whom descriptors are for.
+    SystemReactor,
     /// The C functions: C objects of one kind by their addresses. Held while one is looked at, so that it is not freed.
     Objects,
     /// The C functions: what such an object keeps alive.

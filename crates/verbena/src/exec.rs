@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::Stack;
+#[cfg(feature = "system")]
+use crate::qp::waited;
 
 /// How long a thread that waits polls before it sleeps: far longer than a round trip within one machine or rack.
 const POLL: Duration = Duration::from_micros(50);
@@ -80,13 +82,19 @@ fn run<T>(future: impl Future<Output = T>, poll_for: Option<Duration>, until: Op
     let mut cx = Context::from_waker(&waker);
     let stack = polled_stack();
     loop {
+        #[cfg(feature = "system")]
+        waited::begin();
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return Some(output);
         }
+        #[cfg(feature = "system")]
+        let polls = stack.is_some() || waited::any();
+        #[cfg(not(feature = "system"))]
+        let polls = stack.is_some();
         let began = Instant::now();
         let is_over = || until.is_some_and(|until| Instant::now() >= until);
         while !sleeper.woken.load(Ordering::Acquire) {
-            if poll_for.is_some_and(|time| began.elapsed() >= time) || stack.is_none() && poll_for.is_some() {
+            if poll_for.is_some_and(|time| began.elapsed() >= time) || !polls && poll_for.is_some() {
                 stack.iter().for_each(Stack::end_polling);
                 sleep(&sleeper, until);
             }
@@ -94,6 +102,8 @@ fn run<T>(future: impl Future<Output = T>, poll_for: Option<Duration>, until: Op
                 return None;
             }
             stack.iter().for_each(Stack::poll);
+            #[cfg(feature = "system")]
+            waited::poll();
         }
         sleeper.woken.store(false, Ordering::Release);
     }

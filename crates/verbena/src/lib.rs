@@ -110,6 +110,7 @@ pub mod sim;
 #[cfg(feature = "software")]
 mod sleepers;
 mod spawn;
+mod stack;
 pub mod time;
 pub mod ud;
 

@@ -1,156 +1,22 @@
 //! Where RDMA comes from: [`Provider`], [`Device`], [`Pd`]. Objects hold what they stand on; none has a lifetime, nor a type parameter
-//! for the provider: inside is a closed `enum` ([`Stack`]), a predictable branch a call. Queue pairs, queues and memory are the
-//! same objects of `nic` whatever the world below.
+//! for the provider: inside is a closed `enum` ([`Stack`]), a predictable branch a call.
 
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
+#[cfg(feature = "system")]
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use locks::{Mutex, Rank};
-use nic::Later;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::FIRST_IOVA;
 
-/// The stack below.
-#[derive(Clone)]
-pub(crate) enum Stack {
-    /// Verbena's own.
-    Ours(Ours),
-}
-
-/// Verbena's own stack, over either world.
-#[derive(Clone)]
-pub(crate) enum Ours {
-    /// This process's host, over sockets.
-    #[cfg(feature = "software")]
-    Software(Arc<host::process::Instance>),
-    /// A process of a simulated host.
-    #[cfg(feature = "sim")]
-    Sim(Arc<SimProcess>),
-}
-
-/// A process of a simulated host.
 #[cfg(feature = "sim")]
-pub(crate) struct SimProcess {
-    pub node: Arc<node::Node<sim::SimWorld>>,
-    /// Run by the executor, after each step of the simulation and each task.
-    pub later: Arc<Later>,
-}
-
-/// Calls the node of [`Ours`], whatever its world: `node!(ours, node => node.disconnect(&id))`.
-macro_rules! node {
-    ($ours:expr, $node:ident => $call:expr) => {
-        match $ours {
-            #[cfg(feature = "software")]
-            $crate::provider::Ours::Software(instance) => {
-                let $node = instance.node();
-                $call
-            }
-            #[cfg(feature = "sim")]
-            $crate::provider::Ours::Sim(process) => {
-                let $node = &process.node;
-                $call
-            }
-        }
-    };
-}
-pub(crate) use node;
-
-impl Stack {
-    /// Verbena's own, for what no other stack does in this crate.
-    ///
-    /// # Errors
-    ///
-    /// `Unsupported`.
-    #[allow(clippy::unnecessary_wraps, reason = "not all stacks are")]
-    pub fn ours(&self) -> Result<&Ours> {
-        match self {
-            Stack::Ours(ours) => Ok(ours),
-        }
-    }
-    /// The time as timers know it.
-    pub fn now(&self) -> Instant {
-        match self {
-            Stack::Ours(ours) => ours.now(),
-        }
-    }
-    /// What waits until no lock is held.
-    pub fn later(&self) -> &Arc<Later> {
-        match self {
-            Stack::Ours(ours) => ours.later(),
-        }
-    }
-    /// Takes what has arrived, in this thread. Nothing in a simulation: there the executor lets things arrive.
-    pub fn poll(&self) {
-        match self {
-            #[cfg(feature = "software")]
-            Stack::Ours(Ours::Software(instance)) => _ = instance.host.poll(),
-            #[cfg(feature = "sim")]
-            Stack::Ours(Ours::Sim(_)) => {}
-        }
-    }
-    /// This thread polls no more for now: the engine thread takes what arrives.
-    pub fn end_polling(&self) {
-        match self {
-            #[cfg(feature = "software")]
-            Stack::Ours(Ours::Software(instance)) => instance.host.end_polling(),
-            #[cfg(feature = "sim")]
-            Stack::Ours(Ours::Sim(_)) => {}
-        }
-    }
-    /// Whether this process made it: not so in a forked child.
-    pub fn is_ours(&self) -> bool {
-        match self {
-            #[cfg(feature = "software")]
-            Stack::Ours(Ours::Software(instance)) => instance.is_ours(),
-            #[cfg(feature = "sim")]
-            Stack::Ours(Ours::Sim(_)) => true,
-        }
-    }
-    /// `Forked` in a child of the process that made it.
-    pub fn check(&self, call: &'static str) -> Result<()> {
-        if self.is_ours() { Ok(()) } else { Err(Error::new(ErrorKind::Forked, call)) }
-    }
-    /// Whether a thread may block until something arrives.
-    pub fn may_block(&self) -> bool {
-        #[cfg(feature = "sim")]
-        if matches!(self, Stack::Ours(Ours::Sim(_))) {
-            return false;
-        }
-        true
-    }
-    fn same(&self, other: &Stack) -> bool {
-        match (self, other) {
-            #[cfg(feature = "software")]
-            (Stack::Ours(Ours::Software(a)), Stack::Ours(Ours::Software(b))) => Arc::ptr_eq(a, b),
-            #[cfg(feature = "sim")]
-            (Stack::Ours(Ours::Sim(a)), Stack::Ours(Ours::Sim(b))) => Arc::ptr_eq(a, b),
-            #[cfg(all(feature = "software", feature = "sim"))]
-            _ => false,
-        }
-    }
-}
-
-impl Ours {
-    fn now(&self) -> Instant {
-        match self {
-            #[cfg(feature = "software")]
-            Ours::Software(_) => Instant::now(),
-            #[cfg(feature = "sim")]
-            Ours::Sim(process) => node::World::now(&**process.node.world()),
-        }
-    }
-    fn later(&self) -> &Arc<Later> {
-        match self {
-            #[cfg(feature = "software")]
-            Ours::Software(instance) => instance.host.later(),
-            #[cfg(feature = "sim")]
-            Ours::Sim(process) => &process.later,
-        }
-    }
-}
+pub(crate) use crate::stack::SimProcess;
+#[cfg(feature = "system")]
+use crate::stack::unsupported;
+pub(crate) use crate::stack::{Ours, Stack, node};
 
 /// A provider: a handle, clones are the same one. Calls of the crate's root use [`Provider::current`].
 #[derive(Clone)]
@@ -165,6 +31,14 @@ struct ProviderInner {
 #[cfg(feature = "software")]
 static SOFTWARE: host::per_process::PerProcess<Mutex<Option<Provider>>> =
     host::per_process::PerProcess::new(|| Mutex::new(Rank::Provider, None));
+
+/// Those over the machine's libraries, by their files.
+#[cfg(feature = "system")]
+static SYSTEMS: host::per_process::PerProcess<Mutex<Vec<(system::Files, Provider)>>> =
+    host::per_process::PerProcess::new(|| Mutex::new(Rank::Provider, Vec::new()));
+/// The process that has opened libraries: its children must not.
+#[cfg(feature = "system")]
+static OPENER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
 impl Provider {
     /// The stack linked in: RoCE v2 over the sockets of this machine, with no adapter, no kernel module, no root. One a process, started
@@ -182,6 +56,61 @@ impl Provider {
         let instance = host::process::get().map_err(|e| Error::of_io("Provider::software", &e))?;
         let provider = Provider::over(Stack::Ours(Ours::Software(instance)));
         *software = Some(provider.clone());
+        Ok(provider)
+    }
+
+    /// This machine's rdma-core: libibverbs.so.1 and librdmacm.so.1 as the dynamic linker finds them, and with them its adapters, or the
+    /// kernel's rdma_rxe. Opened at the first call; one a process. Nothing else of this crate needs the libraries.
+    ///
+    /// # Errors
+    ///
+    /// `ProviderMissing` where they are not there, or where what is there is Verbena itself, as under `verbena run`: the text says
+    /// what was found where, and what to do. `NotFound`, `Unreachable` where the kernel has no rdma_cm. `Forked` in a child of a process
+    /// that has opened them: they do not survive a fork.
+    #[cfg(feature = "system")]
+    pub fn system() -> Result<Provider> {
+        Provider::system_over(system::Files::of_machine())
+    }
+
+    /// The same over libraries of these files, which may be Verbena's own: its one object, libverbena_rdma.so, is both. One a process for
+    /// each pair of names.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Provider::system`], but for Verbena itself.
+    #[cfg(feature = "system")]
+    pub fn system_from(
+        libibverbs: impl Into<std::path::PathBuf>,
+        librdmacm: impl Into<std::path::PathBuf>,
+    ) -> Result<Provider> {
+        let (ibverbs, rdmacm) = (libibverbs.into(), librdmacm.into());
+        Provider::system_over(system::Files { ibverbs, rdmacm, may_be_ours: true })
+    }
+
+    #[cfg(feature = "system")]
+    fn system_over(files: system::Files) -> Result<Provider> {
+        const CALL: &str = "Provider::system";
+        let me = std::process::id();
+        // Set once, and kept by children.
+        let opener = match OPENER.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => me,
+            Err(opener) => opener,
+        };
+        if opener != me {
+            return Err(Error::new(ErrorKind::Forked, CALL));
+        }
+        let mut opened = SYSTEMS.get().lock();
+        if let Some((_, provider)) = opened.iter().find(|(known, _)| *known == files) {
+            return Ok(provider.clone());
+        }
+        let system = system::System::open(&files).map_err(|failure| match failure {
+            system::instance::Failure::Open(why) => {
+                Error::new(ErrorKind::ProviderMissing, CALL).with(crate::Value::Text(why.to_string()))
+            }
+            system::instance::Failure::Call(why) => Error::of_nic(CALL, why),
+        })?;
+        let provider = Provider::over(Stack::System(system));
+        opened.push((files, provider.clone()));
         Ok(provider)
     }
 
@@ -225,6 +154,11 @@ impl Provider {
                 let devices = node!(ours, node => node.devices());
                 Ok(devices.into_iter().map(|nic| self.device(Adapter::Ours(nic))).collect())
             }
+            #[cfg(feature = "system")]
+            Stack::System(system) => {
+                let devices = system.devices().map_err(|e| Error::of_nic("rdma_get_devices", e))?;
+                Ok(devices.into_iter().map(|device| self.device(Adapter::System(device))).collect())
+            }
         }
     }
 
@@ -234,9 +168,21 @@ impl Provider {
     ///
     /// `NotFound`, `Forked`.
     pub fn device_of(&self, address: IpAddr) -> Result<Device> {
-        let bears = |device: &Device| device.0.adapter.bears(address);
         let not_there = || Error::new(ErrorKind::NotFound, "Provider::device_of");
-        self.devices()?.into_iter().find(bears).ok_or_else(not_there)
+        match self.stack() {
+            Stack::Ours(ours) => {
+                self.stack().check("Provider::device_of")?;
+                let bears = |nic: &Arc<nic::Device>| nic.port().gids.index_of(address).is_some();
+                let nic = node!(ours, node => node.devices()).into_iter().find(bears);
+                Ok(self.device(Adapter::Ours(nic.ok_or_else(not_there)?)))
+            }
+            #[cfg(feature = "system")]
+            Stack::System(system) => {
+                self.stack().check("Provider::device_of")?;
+                let device = system.device_with(address).map_err(|_| not_there())?;
+                Ok(self.device(Adapter::System(device)))
+            }
+        }
     }
 
     pub(crate) fn device(&self, adapter: Adapter) -> Device {
@@ -265,6 +211,8 @@ impl std::fmt::Debug for Provider {
             Stack::Ours(Ours::Software(_)) => f.write_str("Provider(software)"),
             #[cfg(feature = "sim")]
             Stack::Ours(Ours::Sim(_)) => f.write_str("Provider(sim)"),
+            #[cfg(feature = "system")]
+            Stack::System(system) => write!(f, "Provider({system:?})"),
         }
     }
 }
@@ -276,17 +224,18 @@ pub struct Device(Arc<DeviceInner>);
 /// What stands behind a device.
 pub(crate) enum Adapter {
     Ours(Arc<nic::Device>),
+    #[cfg(feature = "system")]
+    System(Arc<system::Device>),
 }
 
 impl Adapter {
-    fn bears(&self, address: IpAddr) -> bool {
-        match self {
-            Adapter::Ours(nic) => nic.port().gids.index_of(address).is_some(),
-        }
-    }
     fn same(&self, other: &Adapter) -> bool {
         match (self, other) {
             (Adapter::Ours(a), Adapter::Ours(b)) => Arc::ptr_eq(a, b),
+            #[cfg(feature = "system")]
+            (Adapter::System(a), Adapter::System(b)) => Arc::ptr_eq(a, b),
+            #[cfg(feature = "system")]
+            _ => false,
         }
     }
 }
@@ -303,6 +252,8 @@ impl Device {
     pub fn name(&self) -> &str {
         match &self.0.adapter {
             Adapter::Ours(nic) => &nic.config.name,
+            #[cfg(feature = "system")]
+            Adapter::System(device) => device.name(),
         }
     }
     /// The protection domain that connections get which are not given one. It is the same for as long as anybody holds it.
@@ -330,6 +281,11 @@ impl Device {
             Adapter::Ours(nic) => {
                 Domain::Ours(Arc::new(nic.alloc_pd().map_err(|e| Error::of_nic("ibv_alloc_pd", e))?))
             }
+            #[cfg(feature = "system")]
+            Adapter::System(device) => {
+                let pd = system::Pd::new(device).map_err(|e| Error::of_nic("ibv_alloc_pd", e))?;
+                Domain::System(Arc::new(pd))
+            }
         };
         Ok(Pd(Arc::new(PdInner { device: self.clone(), domain, next_iova: AtomicU64::new(FIRST_IOVA) })))
     }
@@ -346,12 +302,24 @@ impl Device {
     pub(crate) fn nic(&self) -> Result<&Arc<nic::Device>> {
         match &self.0.adapter {
             Adapter::Ours(nic) => Ok(nic),
+            #[cfg(feature = "system")]
+            Adapter::System(_) => Err(unsupported()),
         }
     }
     /// Largest payload of a packet on its link, in bytes.
     pub(crate) fn mtu(&self) -> u32 {
         match &self.0.adapter {
             Adapter::Ours(nic) => nic.port().mtu.bytes() as u32,
+            #[cfg(feature = "system")]
+            Adapter::System(device) => device.mtu(),
+        }
+    }
+    /// What of these rights of `enum ibv_access_flags` the device can give.
+    pub(crate) fn possible(&self, access: u32) -> u32 {
+        match &self.0.adapter {
+            Adapter::Ours(_) => access,
+            #[cfg(feature = "system")]
+            Adapter::System(device) => device.possible(access),
         }
     }
     pub(crate) fn stack(&self) -> &Stack {
@@ -378,6 +346,8 @@ pub struct Pd(Arc<PdInner>);
 /// What stands behind a domain.
 pub(crate) enum Domain {
     Ours(Arc<nic::Pd>),
+    #[cfg(feature = "system")]
+    System(Arc<system::Pd>),
 }
 
 struct PdInner {
@@ -404,6 +374,8 @@ impl Pd {
     pub(crate) fn nic(&self) -> Result<&Arc<nic::Pd>> {
         match &self.0.domain {
             Domain::Ours(nic) => Ok(nic),
+            #[cfg(feature = "system")]
+            Domain::System(_) => Err(unsupported()),
         }
     }
     pub(crate) fn next_iova(&self) -> &AtomicU64 {
@@ -424,6 +396,8 @@ impl std::fmt::Debug for Pd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0.domain {
             Domain::Ours(nic) => write!(f, "Pd({} of {})", nic.number(), self.device().name()),
+            #[cfg(feature = "system")]
+            Domain::System(pd) => write!(f, "Pd({} of {})", pd.number(), self.device().name()),
         }
     }
 }

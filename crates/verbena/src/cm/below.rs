@@ -18,17 +18,25 @@ use crate::qp::carrier::Carrier;
 #[derive(Clone)]
 pub(crate) enum Id {
     Ours(Ours, Arc<node::Id>),
+    #[cfg(feature = "system")]
+    System(Arc<system::Id>),
 }
+
+/// On the machine's libraries this crate has reliable connections only.
+#[cfg(feature = "system")]
+const NOT_THERE: Error = Error::Unsupported("other services than reliable connections, by Provider::system");
 
 /// Where the events of one come in.
 pub(super) enum Events {
     Ours(Ours, Arc<EventChannel>),
+    #[cfg(feature = "system")]
+    System(Arc<system::System>, Arc<system::Inbox>),
 }
 
 /// An event.
 pub(crate) struct Event {
-    /// Whose; of a request the new one.
-    pub id: Id,
+    /// The new identifier of a request.
+    pub request: Option<Id>,
     pub kind: EventKind,
     /// A negative errno; of a rejection its reason.
     pub status: i32,
@@ -44,6 +52,8 @@ impl Events {
     pub fn new(stack: &Stack, signal: Box<dyn Signal>) -> Events {
         match stack {
             Stack::Ours(ours) => Events::Ours(ours.clone(), EventChannel::new(signal)),
+            #[cfg(feature = "system")]
+            Stack::System(system) => Events::System(system.clone(), system::Inbox::new(signal)),
         }
     }
     /// Takes the next one.
@@ -51,14 +61,20 @@ impl Events {
         match self {
             Events::Ours(ours, channel) => {
                 let event = node!(ours, node => node.next_event(channel))?;
+                let is_request = event.kind == EventKind::ConnectRequest;
                 Some(Event {
-                    id: Id::Ours(ours.clone(), event.id),
+                    request: is_request.then_some(Id::Ours(ours.clone(), event.id)),
                     kind: event.kind,
                     status: event.status,
                     param: event.param,
                     ud: event.ud,
                     private_data: event.private_data,
                 })
+            }
+            #[cfg(feature = "system")]
+            Events::System(_, inbox) => {
+                let system::Event { request, kind, status, param, private_data } = inbox.next()?;
+                Some(Event { request: request.map(Id::System), kind, status, param, ud: None, private_data })
             }
         }
     }
@@ -76,12 +92,23 @@ impl Events {
                 let id = node!(ours, node => node.create_id_for(channel, space, kind));
                 Ok(Id::Ours(ours.clone(), id))
             }
+            #[cfg(feature = "system")]
+            Events::System(system, inbox) if kind == QpType::Rc => {
+                system::Id::new(system, inbox).map(Id::System)
+            }
+            #[cfg(feature = "system")]
+            Events::System(..) => Err(NOT_THERE),
         }
     }
     /// From now on the identifier's events come here.
     pub fn adopt(&self, id: &Id) {
         match (self, id) {
             (Events::Ours(ours, channel), Id::Ours(_, id)) => node!(ours, node => node.migrate(id, channel)),
+            #[cfg(feature = "system")]
+            (Events::System(_, inbox), Id::System(id)) => id.adopt(inbox),
+            // It came by this stack.
+            #[cfg(feature = "system")]
+            _ => {}
         }
     }
 }
@@ -91,18 +118,24 @@ impl Id {
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match self {
             Id::Ours(_, id) => id.lock().source,
+            #[cfg(feature = "system")]
+            Id::System(id) => id.local_addr(),
         }
     }
     /// The peer's address.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         match self {
             Id::Ours(_, id) => id.lock().dest,
+            #[cfg(feature = "system")]
+            Id::System(id) => id.peer_addr(),
         }
     }
     /// The device that it leads over, where there is one.
     pub fn device(&self) -> Option<Adapter> {
         match self {
             Id::Ours(_, id) => id.lock().device.clone().map(Adapter::Ours),
+            #[cfg(feature = "system")]
+            Id::System(id) => id.device().map(Adapter::System),
         }
     }
     /// Largest payload of a packet that the route takes, in bytes.
@@ -112,6 +145,8 @@ impl Id {
                 let route = id.lock().route;
                 route.and_then(|route| Mtu::for_link(route.mtu)).unwrap_or(Mtu::M256).bytes() as u32
             }
+            #[cfg(feature = "system")]
+            Id::System(id) => id.path_mtu().unwrap_or(Mtu::M4096.bytes() as u32),
         }
     }
 
@@ -123,6 +158,12 @@ impl Id {
                 id.tos = tos.or(id.tos);
                 id.ack_timeout = ack_timeout.or(id.ack_timeout);
             }
+            #[cfg(feature = "system")]
+            Id::System(id) => {
+                // A kernel that can not has its own: the type of service is a wish.
+                tos.into_iter().for_each(|tos| _ = id.set_tos(tos));
+                ack_timeout.into_iter().for_each(|code| id.set_ack_timeout(code));
+            }
         }
     }
     pub fn resolve_addr(
@@ -133,12 +174,17 @@ impl Id {
     ) -> Result<(), Error> {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.resolve_addr(id, from, to, timeout)),
+            #[cfg(feature = "system")]
+            Id::System(id) => id.resolve_addr(from, to, timeout),
         }
     }
     /// Likewise for so long.
-    pub fn resolve_route(&self, _timeout: Duration) -> Result<(), Error> {
+    #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours knows the route"))]
+    pub fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.resolve_route(id)),
+            #[cfg(feature = "system")]
+            Id::System(id) => id.resolve_route(timeout),
         }
     }
     /// Gives it the queue pair, which goes to INIT. Peers may do with it what their keys allow, and wait for receives by the timer of this
@@ -154,17 +200,25 @@ impl Id {
                 }
                 node!(ours, node => node.set_qp(id, qp.nic()))
             }
+            #[cfg(feature = "system")]
+            (Id::System(id), Carrier::System(qp)) => id.set_qp(qp, min_rnr_timer),
+            #[cfg(feature = "system")]
+            _ => Err(Error::Invalid("a queue pair of another stack")),
         }
     }
 
     pub fn set_reuse(&self, reuse: bool) -> Result<(), Error> {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.set_reuse(id, reuse)),
+            #[cfg(feature = "system")]
+            Id::System(id) => id.set_reuse(reuse),
         }
     }
     pub fn bind(&self, on: SocketAddr) -> Result<(), Error> {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.bind(id, on)),
+            #[cfg(feature = "system")]
+            Id::System(id) => id.bind(on),
         }
     }
     pub fn listen(&self, backlog: u32) -> Result<(), Error> {
@@ -175,6 +229,8 @@ impl Id {
                 node.serve_out_of_turn(id);
                 Ok(())
             }),
+            #[cfg(feature = "system")]
+            Id::System(id) => id.listen(backlog),
         }
     }
 
@@ -185,40 +241,58 @@ impl Id {
                 node.connect(id, &param.to_node(), data)
                     .inspect(|()| node.give_up_at(id, Stack::Ours(ours.clone()).now() + timeout))
             }),
+            // Whoever waits for the answer looks at the clock: see `Identifier::answer_in`.
+            #[cfg(feature = "system")]
+            Id::System(id) => {
+                let &ConnParam { responder_resources, initiator_depth, .. } = param;
+                id.connect(responder_resources, initiator_depth, &param.to_node(), data)
+            }
         }
     }
     pub fn accept(&self, param: &node::ConnParam, data: &[u8]) -> Result<(), Error> {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.accept(id, Some(param), data)),
+            #[cfg(feature = "system")]
+            Id::System(id) => id.accept(param, data),
         }
     }
     pub fn reject(&self, data: &[u8]) -> Result<(), Error> {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.reject(id, data)),
+            #[cfg(feature = "system")]
+            Id::System(id) => id.reject(data),
         }
     }
     /// Joins a multicast group; the event of that bears the number.
     pub fn join(&self, group: IpAddr, send_only: bool, number: u64) -> Result<(), Error> {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.join_multicast(id, group, send_only, number)),
+            #[cfg(feature = "system")]
+            Id::System(_) => Err(NOT_THERE),
         }
     }
     /// An error says that it does not belong to the group.
     pub fn leave(&self, group: IpAddr) -> Result<(), Error> {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.leave_multicast(id, group)),
+            #[cfg(feature = "system")]
+            Id::System(_) => Err(NOT_THERE),
         }
     }
     /// An error says that there is no connection.
     pub fn disconnect(&self) -> Result<(), Error> {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.disconnect(id)),
+            #[cfg(feature = "system")]
+            Id::System(id) => id.disconnect(),
         }
     }
     /// The peer is told what the state calls for; events not looked at vanish. Once.
     pub fn destroy(&self) {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.destroy(id)),
+            #[cfg(feature = "system")]
+            Id::System(id) => id.destroy(),
         }
     }
 }

@@ -177,7 +177,7 @@ impl Asking<'_> {
         let ends = Attached::new::<T>(route.identifier, &route.device, &pd, queues)?;
         let begun = ends.identifier.below().connect(param, data, self.timeout);
         ends.identifier.called(CALL, begun)?;
-        let answer = ends.identifier.answer().await?;
+        let answer = ends.identifier.answer_in(self.timeout).await?;
         Ok(Connection::new(ends, answer.param, answer.private_data, param))
     }
 }

@@ -315,6 +315,19 @@ impl Identifier {
         self.until(|seen| seen.answer.clone()).await
     }
 
+    /// The same for so long, where the stack below does not look at the clock.
+    #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours does"))]
+    pub async fn answer_in(&self, time: Duration) -> Result<Answer> {
+        match &self.stack {
+            Stack::Ours(_) => self.answer().await,
+            #[cfg(feature = "system")]
+            Stack::System(_) => match crate::time::timeout(time, self.answer()).await {
+                Ok(answer) => answer,
+                Err(_) => Err(Error::of_errno("rdma_connect", Errno::ETIMEDOUT)),
+            },
+        }
+    }
+
     /// Whether the connection has ended.
     pub fn has_ended(&self) -> bool {
         self.inbox.seen.lock().ended.is_some()
@@ -360,9 +373,9 @@ impl Identifier {
                     return Some(Err(ended.clone()));
                 }
                 while let Some(event) = inbox.events.next() {
-                    if event.kind == EventKind::ConnectRequest {
+                    if let Some(id) = event.request.clone() {
                         // Under the listener's lock: another who waits there would take what else comes for the new one.
-                        return Some(Ok((Identifier::of_request(&stack, event.id.clone()), event)));
+                        return Some(Ok((Identifier::of_request(&stack, id), event)));
                     }
                     if event.kind == EventKind::DeviceRemoval {
                         let gone = Error::of_errno("rdma_get_cm_event", Errno::ENODEV);
@@ -404,6 +417,8 @@ impl Stack {
             Stack::Ours(Ours::Software(instance)) => instance.host.drain_sent(),
             #[cfg(feature = "sim")]
             Stack::Ours(Ours::Sim(_)) => {}
+            #[cfg(feature = "system")]
+            Stack::System(_) => {}
         }
     }
     /// Takes in all that has arrived. In a simulation nothing waits.
@@ -413,6 +428,8 @@ impl Stack {
             Stack::Ours(Ours::Software(instance)) => instance.host.drain_all(),
             #[cfg(feature = "sim")]
             Stack::Ours(Ours::Sim(_)) => {}
+            #[cfg(feature = "system")]
+            Stack::System(_) => {}
         }
     }
 }
@@ -423,11 +440,9 @@ mod tests {
 
     fn seen(events: &[(EventKind, i32)]) -> Seen {
         let mut seen = Seen::default();
-        let stack = crate::Provider::software().expect("a provider");
-        let id = Identifier::new(stack.stack(), QpType::Rc).expect("an identifier");
         for &(kind, status) in events {
             let (param, private_data) = (node::ConnParam::default(), vec![7]);
-            let event = Event { id: id.id.clone(), kind, status, param, ud: None, private_data };
+            let event = Event { request: None, kind, status, param, ud: None, private_data };
             if let Some(why) = seen.take_in(event) {
                 seen.end(&why);
             }

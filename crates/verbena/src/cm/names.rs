@@ -10,7 +10,9 @@ use locks::{Mutex, Rank};
 
 use super::{Addr, limits};
 use crate::error::{Error, ErrorKind, Result, Value};
-use crate::provider::{Ours, Stack};
+#[cfg(feature = "sim")]
+use crate::provider::Ours;
+use crate::provider::Stack;
 
 /// The C function that does it, as errors name it.
 const CALL: &str = "getaddrinfo";
@@ -34,12 +36,10 @@ pub(crate) async fn look_up(stack: &Stack, addr: &Addr) -> Result<Vec<SocketAddr
             known.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
         }
         #[cfg(feature = "software")]
-        Stack::Ours(Ours::Software(_)) => {
-            asked(host.to_owned(), port).await.map_err(|e| match e.raw_os_error() {
-                Some(_) => Error::of_io(CALL, &e),
-                None => unknown(),
-            })?
-        }
+        _ => asked(host.to_owned(), port).await.map_err(|e| match e.raw_os_error() {
+            Some(_) => Error::of_io(CALL, &e),
+            None => unknown(),
+        })?,
     };
     if found.is_empty() { Err(unknown()) } else { Ok(found) }
 }

@@ -59,7 +59,7 @@ impl<R: Rights> Memory<R> {
         Memory { inner: Arc::new(Inner { registrations, chunk: Arc::new(chunk) }), _r: PhantomData }
     }
 
-    /// Its registration in a domain, with all rights of `R` (FLUSH to persistence only where a file is behind it); made at the
+    /// Its registration in a domain, with all rights of `R` that the device can give (FLUSH to persistence only where a file is behind it); made at the
     /// first call, and kept until it is revoked or the memory is gone.
     ///
     /// # Errors
@@ -118,11 +118,13 @@ impl<R: Rights> Memory<R> {
             return Ok(known.region.clone());
         }
         let is_file = self.inner.chunk.is_file();
-        let few = R::MOST.without(Access::FLUSH_PERSISTENT).registered();
+        // What the device can not give is not asked for by default.
+        let possible = |access: Access| pd.device().possible(access.registered());
+        let few = possible(R::MOST.without(Access::FLUSH_PERSISTENT));
         let region = match what_for {
             For::Us => self.register(pd, R::LOCAL),
             // Not each file has a storage: one in memory has none.
-            For::Peers if is_file => self.register(pd, R::MOST.registered()).or_else(|error| match error {
+            For::Peers if is_file => self.register(pd, possible(R::MOST)).or_else(|error| match error {
                 nic::Error::Value { .. } => self.register(pd, few),
                 other => Err(other),
             }),

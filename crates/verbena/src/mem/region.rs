@@ -34,6 +34,8 @@ pub(super) struct Region {
 /// What the stack below has of it.
 enum Registered {
     Ours(nic::Mr),
+    #[cfg(feature = "system")]
+    System(system::Mr),
 }
 
 impl Region {
@@ -51,6 +53,21 @@ impl Region {
                 // SAFETY: as the caller says; and the region keeps the chunk, so the bytes stay until `end`.
                 Registered::Ours(unsafe { nic.register(at, chunk.len() as u64, iova, access)? })
             }
+            #[cfg(feature = "system")]
+            Domain::System(domain) => {
+                if pd.device().possible(access) != access {
+                    return Err(nic::Error::Unsupported("a right that the device does not have"));
+                }
+                // SAFETY: as above.
+                Registered::System(unsafe {
+                    system::Mr::register(domain, at, chunk.len() as u64, iova, access)?
+                })
+            }
+        };
+        let iova = match &mr {
+            Registered::Ours(_) => iova,
+            #[cfg(feature = "system")]
+            Registered::System(mr) => mr.iova(),
         };
         Ok(Region { mr, iova, live: AtomicBool::new(true), pd: pd.clone(), chunk: chunk.clone() })
     }
@@ -67,12 +84,16 @@ impl Region {
     pub fn key(&self) -> Rkey {
         match &self.mr {
             Registered::Ours(mr) => mr.key,
+            #[cfg(feature = "system")]
+            Registered::System(mr) => mr.rkey(),
         }
     }
     /// Local key.
     fn lkey(&self) -> Rkey {
         match &self.mr {
             Registered::Ours(mr) => mr.key,
+            #[cfg(feature = "system")]
+            Registered::System(mr) => mr.lkey(),
         }
     }
     /// The address of the first byte, as work requests and peers name it.
@@ -95,6 +116,10 @@ impl Region {
         }
         let deregister = || match (self.pd.domain(), &self.mr) {
             (Domain::Ours(nic), Registered::Ours(mr)) => nic.deregister(*mr),
+            #[cfg(feature = "system")]
+            (_, Registered::System(mr)) => mr.deregister(),
+            #[cfg(feature = "system")]
+            (Domain::System(_), Registered::Ours(_)) => Err(nic::Error::Invalid("a region of another stack")),
         };
         let failed = |e| Error::of_nic("ibv_dereg_mr", e);
         let ended = self.pd.stack().check("ibv_dereg_mr").and_then(|()| deregister().map_err(failed));

@@ -19,6 +19,8 @@ const WORDS: u64 = 1 << 12;
 /// A queue pair of the stack below, with a completion queue of its own.
 pub(crate) enum Carrier {
     Ours(Box<Ours>),
+    #[cfg(feature = "system")]
+    System(Arc<system::Qp>),
 }
 
 /// Verbena's own.
@@ -52,8 +54,15 @@ struct Rings(Arc<Bell>);
 
 impl Signal for Rings {
     fn signal(&self) {
-        if let Some(qp) = self.0.qp.get().and_then(Weak::upgrade) {
-            self.0.later.add(qp);
+        self.0.signal();
+    }
+    fn take_back(&self) {}
+}
+
+impl Signal for Bell {
+    fn signal(&self) {
+        if let Some(qp) = self.qp.get().and_then(Weak::upgrade) {
+            self.later.add(qp);
         }
     }
     fn take_back(&self) {}
@@ -81,18 +90,39 @@ impl Carrier {
             Domain::Ours(domain) => {
                 Ours::create(pd, domain, config, kind, bell).map(Box::new).map(Carrier::Ours)
             }
+            #[cfg(feature = "system")]
+            Domain::System(domain) => {
+                if kind != QpType::Rc {
+                    return Err(crate::stack::unsupported());
+                }
+                let &QueueConfig { send_depth, recv_depth, max_send_sge, max_inline, .. } = config;
+                nic::in_range("max_send_sge", max_send_sge, 0_u32, nic::limits::MAX_SGE)
+                    .and_then(|()| nic::in_range("max_inline", max_inline, 0_u32, nic::limits::MAX_INLINE))
+                    .and_then(|()| {
+                        let (send_sge, inline) = (max_send_sge, max_inline);
+                        let sizes =
+                            system::Sizes { send_wr: send_depth, recv_wr: recv_depth, send_sge, inline };
+                        system::Qp::new(domain, sizes, bell.clone())
+                    })
+                    .map(|qp| Carrier::System(Arc::new(qp)))
+                    .map_err(|e| Error::of_nic("ibv_create_qp", e))
+            }
         }
     }
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         match self {
             Carrier::Ours(ours) => ours.nic.qpn(),
+            #[cfg(feature = "system")]
+            Carrier::System(qp) => qp.qpn(),
         }
     }
     /// Its state.
     pub fn state(&self) -> QpState {
         match self {
             Carrier::Ours(ours) => ours.nic.state(),
+            #[cfg(feature = "system")]
+            Carrier::System(qp) => qp.state(),
         }
     }
     /// Of a connection that stands.
@@ -106,6 +136,11 @@ impl Carrier {
                     retry_count: attr.retry_cnt,
                 }
             }
+            #[cfg(feature = "system")]
+            Carrier::System(qp) => {
+                let system::qp::Agreed { responder_resources, initiator_depth, retry_count } = qp.agreed();
+                Agreed { responder_resources, initiator_depth, retry_count }
+            }
         }
     }
 
@@ -113,6 +148,8 @@ impl Carrier {
     pub fn sender(&self, pd: &Pd) -> Sender<'_> {
         match self {
             Carrier::Ours(ours) => Sender::Ours(ours.nic.sender(pd.stack().now())),
+            #[cfg(feature = "system")]
+            Carrier::System(qp) => Sender::System(qp),
         }
     }
     /// Posts a receive.
@@ -125,12 +162,16 @@ impl Carrier {
             Carrier::Ours(ours) => {
                 ours.nic.post_receive(wr).map_err(|e| Error::of_errno("ibv_post_recv", e.errno()))
             }
+            #[cfg(feature = "system")]
+            Carrier::System(qp) => qp.post_receive(&wr).map_err(|e| of_refusal("ibv_post_recv", e)),
         }
     }
     /// Where the answer of the atomic in this entry of the send queue goes.
     pub fn word(&self, entry: u32) -> Sge {
         match self {
             Carrier::Ours(ours) => ours.words.sge(entry as usize * 8, 8),
+            #[cfg(feature = "system")]
+            Carrier::System(qp) => qp.words().sge(entry as usize),
         }
     }
     /// What has been brought there.
@@ -139,6 +180,8 @@ impl Carrier {
             Carrier::Ours(ours) => {
                 ours.words.read(entry as usize * 8, 8).try_into().map_or(0, u64::from_ne_bytes)
             }
+            #[cfg(feature = "system")]
+            Carrier::System(qp) => qp.words().read(entry as usize),
         }
     }
 
@@ -146,12 +189,22 @@ impl Carrier {
     pub fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
         match self {
             Carrier::Ours(ours) => ours.cq.poll(most, take).unwrap_or(0),
+            #[cfg(feature = "system")]
+            Carrier::System(qp) => qp.poll(most, take),
         }
     }
     /// The bell has rung: drains, and arms it, until nothing came meanwhile.
-    pub fn attend(&self, drain: impl FnMut()) {
+    pub fn attend(&self, #[allow(unused_mut)] mut drain: impl FnMut()) {
         match self {
             Carrier::Ours(ours) => ours.cq.attend(&ours.channel, drain),
+            #[cfg(feature = "system")]
+            Carrier::System(qp) => loop {
+                qp.clear();
+                drain();
+                if !qp.arm() {
+                    return;
+                }
+            },
         }
     }
 
@@ -159,15 +212,39 @@ impl Carrier {
     pub fn fail(&self, pd: &Pd) {
         match self {
             Carrier::Ours(ours) => ours.nic.fail(pd.stack().now()),
+            #[cfg(feature = "system")]
+            Carrier::System(qp) => qp.fail(),
         }
     }
-    /// It is no more: nothing of its memory is touched from now on, no completion comes. Once.
-    pub fn destroy(&self) {
+    /// It is no more: nothing of its memory is touched from now on, no completion comes. Once. False where the stack below refuses:
+    /// then its memory must stay for ever.
+    pub fn destroy(&self) -> bool {
         match self {
             Carrier::Ours(ours) => {
                 ours.nic.destroy();
                 ours.channel.forget(&ours.cq);
+                true
             }
+            #[cfg(feature = "system")]
+            Carrier::System(qp) => qp.destroy(),
+        }
+    }
+    /// Whether the stack below does what a request asks for.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported`.
+    #[cfg_attr(
+        not(feature = "system"),
+        allow(clippy::unused_self, clippy::unnecessary_wraps, unused_variables)
+    )]
+    pub fn check(&self, request: &SendWr) -> Result<()> {
+        match self {
+            Carrier::Ours(_) => Ok(()),
+            #[cfg(feature = "system")]
+            Carrier::System(qp) => qp
+                .check(request)
+                .map_err(|what| of_refusal("ibv_post_send", system::Refusal::Unsupported(what))),
         }
     }
 }
@@ -211,6 +288,21 @@ impl Ours {
 /// Requests on their way into the send queue of the stack below.
 pub(crate) enum Sender<'a> {
     Ours(nic::Sender<'a>),
+    #[cfg(feature = "system")]
+    System(&'a system::Qp),
+}
+
+#[cfg(feature = "system")]
+fn of_refusal(call: &'static str, refusal: system::Refusal) -> Error {
+    use system::Refusal;
+    match refusal {
+        Refusal::Post(error) => Error::of_post(call, error),
+        Refusal::Unsupported(what) => {
+            let text = crate::Value::Text(format!("{what} over the machine's libraries"));
+            Error::new(crate::ErrorKind::Unsupported, call).with(text)
+        }
+        Refusal::System(errno) => Error::of_errno(call, errno),
+    }
 }
 
 impl Sender<'_> {
@@ -222,6 +314,8 @@ impl Sender<'_> {
     pub fn post(&mut self, wr: SendWr) -> Result<()> {
         match self {
             Sender::Ours(sender) => sender.post(wr).map_err(|e| Error::of_post("ibv_post_send", e)),
+            #[cfg(feature = "system")]
+            Sender::System(qp) => qp.post_send(&wr).map_err(|e| of_refusal("ibv_post_send", e)),
         }
     }
     /// The same of a datagram queue pair.
@@ -234,12 +328,16 @@ impl Sender<'_> {
             Sender::Ours(sender) => {
                 sender.post_datagram(wr, to).map_err(|e| Error::of_post("ibv_post_send", e))
             }
+            #[cfg(feature = "system")]
+            Sender::System(_) => Err(crate::stack::unsupported()),
         }
     }
     /// What was posted leaves.
     pub fn finish(self) {
         match self {
             Sender::Ours(sender) => sender.finish(),
+            #[cfg(feature = "system")]
+            Sender::System(_) => {}
         }
     }
 }

@@ -164,7 +164,9 @@ impl QpInner {
         let mut pieces = SgeList::new(&self.pd);
         K::gather(value, &mut pieces);
         request.cut(&mut pieces)?;
-        request.wr(pieces.finish()?)
+        let wr = request.wr(pieces.finish()?)?;
+        self.carrier.check(&wr)?;
+        Ok(wr)
     }
 
     /// Where the answer of the atomic with this wr_id goes.
@@ -229,6 +231,9 @@ impl QpInner {
             polled
         };
         afterwards.run();
+        if polled.is_pending() {
+            self.is_waited_for();
+        }
         polled
     }
 
@@ -311,7 +316,16 @@ impl QpInner {
         let unused = waits.and_then(|(place, waker)| place.leave(self, &mut queues, For::Message, waker));
         drop(queues);
         drop(unused);
+        self.is_waited_for();
         Poll::Pending
+    }
+
+    /// The thread that waits for it polls it itself, where the stack below does not poll all at once.
+    fn is_waited_for(&self) {
+        #[cfg(feature = "system")]
+        if matches!(self.carrier, Carrier::System(_)) {
+            super::waited::note(&self.me);
+        }
     }
 
     /// The connection is no more; who receives learns of it behind the messages that came. An `error` other than `Disconnected` says
@@ -362,10 +376,15 @@ impl QpInner {
         }
         self.carrier.fail(&self.pd);
         self.drain();
-        self.carrier.destroy();
+        let is_gone = self.carrier.destroy();
         let mut afterwards = Afterwards::default();
         {
             let mut queues = self.lock();
+            if !is_gone {
+                // What is under way stays there, and its memory with it.
+                std::mem::forget(std::mem::replace(&mut queues.sends, Slots::new(0)));
+                std::mem::forget(std::mem::take(&mut queues.posted));
+            }
             queues.destroyed = true;
             queues.ended = true;
             let flushed = || Err(Error::new(ErrorKind::Completion(WcStatus::Flushed), "ibv_destroy_qp"));

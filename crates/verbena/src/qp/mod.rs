@@ -7,6 +7,7 @@
 //! | `carrier` | the queue pair of the stack below, and its completion queue |
 //! | `afterwards` | what waits until the queues are unlocked |
 //! | `posting` | work requests on their way into the send queue |
+//! | `waited` | which queue pairs a thread polls while it waits |
 //! | `message` | [`Message`] |
 
 mod afterwards;
@@ -14,6 +15,8 @@ pub(crate) mod carrier;
 pub(crate) mod inner;
 mod message;
 pub(crate) mod posting;
+#[cfg(feature = "system")]
+pub(crate) mod waited;
 
 use std::future::Future;
 use std::marker::PhantomData;

@@ -1,0 +1,202 @@
+//! What the connection manager tells of identifiers: one channel for all of them, read by whoever is told that there is something; each
+//! event is copied, acknowledged, and put to its identifier's [`Inbox`].
+
+use std::collections::VecDeque;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use abi::cma::{RDMA_CM_EVENT_CONNECT_RESPONSE, rdma_cm_event, rdma_conn_param};
+use locks::{Mutex, Rank};
+use nic::Signal;
+use node::{ConnParam, EventKind};
+
+use crate::id::Id;
+use crate::instance::System;
+
+/// An event.
+#[derive(Debug)]
+pub struct Event {
+    /// The new identifier of a request.
+    pub request: Option<Arc<Id>>,
+    /// What.
+    pub kind: EventKind,
+    /// A negative errno; of a rejection its reason.
+    pub status: i32,
+    /// What the peer said, as it looks from here.
+    pub param: ConnParam,
+    /// What its program said.
+    pub private_data: Vec<u8>,
+}
+
+/// Events that nobody has looked at.
+pub struct Inbox {
+    events: Mutex<VecDeque<Event>>,
+    signal: Box<dyn Signal>,
+}
+
+struct Deaf;
+
+impl Signal for Deaf {
+    fn signal(&self) {}
+    fn take_back(&self) {}
+}
+
+impl Inbox {
+    /// One that calls `signal` for each event, with locks held.
+    pub fn new(signal: Box<dyn Signal>) -> Arc<Inbox> {
+        Arc::new(Inbox { events: Mutex::new(Rank::SystemInbox, VecDeque::new()), signal })
+    }
+    /// One that tells nobody.
+    pub fn deaf() -> Arc<Inbox> {
+        Inbox::new(Box::new(Deaf))
+    }
+    /// The next one.
+    pub fn next(&self) -> Option<Event> {
+        self.events.lock().pop_front()
+    }
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.events.lock().len()
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    pub(crate) fn push(&self, event: Event) {
+        self.events.lock().push_back(event);
+        self.signal.signal();
+    }
+    pub(crate) fn take_all(&self) -> VecDeque<Event> {
+        std::mem::take(&mut *self.events.lock())
+    }
+}
+
+/// `None` for what this crate does not know.
+fn kind(code: u32) -> Option<EventKind> {
+    use EventKind::*;
+    const ALL: [EventKind; 16] = [
+        AddrResolved,
+        AddrError,
+        RouteResolved,
+        RouteError,
+        ConnectRequest,
+        ConnectResponse,
+        ConnectError,
+        Unreachable,
+        Rejected,
+        Established,
+        Disconnected,
+        DeviceRemoval,
+        MulticastJoin,
+        MulticastError,
+        AddrChange,
+        TimewaitExit,
+    ];
+    ALL.get(code as usize).copied()
+}
+
+/// # Safety
+///
+/// Where there is private data, so many bytes are there.
+unsafe fn param(c: &rdma_conn_param) -> (ConnParam, Vec<u8>) {
+    let param = ConnParam {
+        responder_resources: c.responder_resources,
+        initiator_depth: c.initiator_depth,
+        flow_control: c.flow_control != 0,
+        retry_count: c.retry_count,
+        rnr_retry_count: c.rnr_retry_count,
+        srq: c.srq != 0,
+        qp_num: c.qp_num,
+    };
+    if c.private_data.is_null() || c.private_data_len == 0 {
+        return (param, Vec::new());
+    }
+    // SAFETY: as the caller says.
+    let data = unsafe { std::slice::from_raw_parts(c.private_data.cast::<u8>(), c.private_data_len.into()) };
+    (param, data.to_vec())
+}
+
+impl System {
+    /// Reads all events that there are. Call it with no lock held.
+    pub(crate) fn read_events(self: &Arc<System>) {
+        if !self.is_ours() {
+            return;
+        }
+        let mut left = Left::default();
+        {
+            let _reading = self.reading.lock();
+            let channel = self.channel.load(Ordering::Relaxed);
+            let mut event = null_mut();
+            // SAFETY: the channel lives as long as the process, and does not block.
+            while unsafe { (self.calls.rdma_get_cm_event)(channel, &raw mut event) } == 0 {
+                // SAFETY: an event lives until it is acknowledged, and its identifier at least as long.
+                unsafe { self.take_event(event, &mut left) };
+                // SAFETY: it was got just now.
+                unsafe { (self.calls.rdma_ack_cm_event)(event) };
+            }
+            for (id, event) in std::mem::take(&mut left.failed) {
+                if !id.is_over() {
+                    id.tell(event);
+                }
+                left.ids.push(id);
+            }
+        }
+        // Rejects requests.
+        drop(left);
+    }
+
+    /// Copies an event, and puts it where it belongs.
+    ///
+    /// # Safety
+    ///
+    /// The event is not acknowledged yet.
+    unsafe fn take_event(self: &Arc<System>, event: *mut rdma_cm_event, left: &mut Left) {
+        // SAFETY: as the caller says; the parameters are those of a connection, as all identifiers are of port space TCP.
+        let (c, (param, private_data)) = unsafe { (&*event, param(&(*event).param.conn)) };
+        let Some(mut kind) = kind(c.event) else { return };
+        let mut status = c.status;
+        let known = |raw: *mut _| self.ids.lock().get(&(raw as usize)).and_then(std::sync::Weak::upgrade);
+        if kind == EventKind::ConnectRequest {
+            // SAFETY: a new identifier, which is ours to destroy.
+            let Some(request) = (unsafe { Id::of_request(self, c.id, param) }) else { return };
+            let listener = known(c.listen_id);
+            match listener.as_ref().filter(|listener| listener.has_room()) {
+                Some(listener) => {
+                    listener.tell(Event { request: Some(request), kind, status, param, private_data });
+                }
+                None => left.ids.push(request),
+            }
+            left.ids.extend(listener);
+            return;
+        }
+        let Some(id) = known(c.id) else { return };
+        let mut failed = false;
+        if c.event == RDMA_CM_EVENT_CONNECT_RESPONSE {
+            // SAFETY: it lives, as its event does.
+            match unsafe { id.respond(c.id) } {
+                Ok(()) => kind = EventKind::Established,
+                Err(e) => (kind, status, failed) = (EventKind::ConnectError, -e.errno().0, true),
+            }
+        }
+        // SAFETY: it lives, as its event does.
+        unsafe { id.look(c.id) };
+        let event = Event { request: None, kind, status, param, private_data };
+        if failed {
+            // The peer has thought better of it: it says so with the next event.
+            left.failed.push((id, event));
+            return;
+        }
+        id.tell(event);
+        left.ids.push(id);
+    }
+}
+
+/// What is left over when events have been taken.
+#[derive(Default)]
+struct Left {
+    /// Identifiers that may have no other owner: to be dropped with no lock held, when their events are acknowledged.
+    ids: Vec<Arc<Id>>,
+    /// Connections that could not be made.
+    failed: Vec<(Arc<Id>, Event)>,
+}

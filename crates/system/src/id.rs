@@ -1,0 +1,434 @@
+//! Identifiers of the connection manager (rdma_cm(7)), of port space TCP.
+
+use std::net::SocketAddr;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use abi::cma::{
+    RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, rdma_cm_id,
+    rdma_conn_param,
+};
+use libc::{c_int, c_void};
+use locks::{Mutex, Rank};
+use nic::Error;
+use node::ConnParam;
+
+use crate::device::{Device, mtu};
+use crate::events::{Event, Inbox};
+use crate::instance::System;
+use crate::qp::{Connecting, Qp};
+use crate::{minus_one, sockaddr};
+
+/// An identifier.
+pub struct Id {
+    system: Arc<System>,
+    raw: Mutex<Option<Raw>>,
+    state: Mutex<State>,
+}
+
+struct Raw(NonNull<rdma_cm_id>);
+
+// SAFETY: the connection manager may be called by any thread; the lock says that nobody destroys the identifier meanwhile.
+unsafe impl Send for Raw {}
+
+/// What it has come to.
+struct State {
+    inbox: Arc<Inbox>,
+    /// Requests that may wait.
+    backlog: usize,
+    qp: Option<Arc<Qp>>,
+    how: Connecting,
+    /// What a request offered.
+    offered: Option<ConnParam>,
+    over: bool,
+    seen: Seen,
+}
+
+/// As the C object said it when it was looked at.
+#[derive(Clone, Default)]
+struct Seen {
+    local: Option<SocketAddr>,
+    peer: Option<SocketAddr>,
+    device: Option<Arc<Device>>,
+    path_mtu: Option<u32>,
+}
+
+impl std::fmt::Debug for Id {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Id({:?} to {:?})", self.local_addr(), self.peer_addr())
+    }
+}
+
+impl Id {
+    /// A new one, whose events go to `inbox`.
+    ///
+    /// # Errors
+    ///
+    /// Errno of rdma_create_id(3).
+    pub fn new(system: &Arc<System>, inbox: &Arc<Inbox>) -> Result<Arc<Id>, Error> {
+        Ok(Id::with(system, system.create_id()?, inbox.clone(), None))
+    }
+
+    /// The one that came with a request; `None` for none.
+    ///
+    /// # Safety
+    ///
+    /// It lives, and nobody else destroys it.
+    pub(crate) unsafe fn of_request(
+        system: &Arc<System>,
+        raw: *mut rdma_cm_id,
+        offered: ConnParam,
+    ) -> Option<Arc<Id>> {
+        let id = Id::with(system, NonNull::new(raw)?, Inbox::deaf(), Some(offered));
+        // SAFETY: as the caller says.
+        unsafe { id.look(raw) };
+        Some(id)
+    }
+
+    fn with(
+        system: &Arc<System>,
+        raw: NonNull<rdma_cm_id>,
+        inbox: Arc<Inbox>,
+        offered: Option<ConnParam>,
+    ) -> Arc<Id> {
+        let (how, seen) = (Connecting::default(), Seen::default());
+        let state = State { inbox, backlog: 0, qp: None, how, offered, over: false, seen };
+        let id = Arc::new(Id {
+            system: system.clone(),
+            raw: Mutex::new(Rank::SystemCall, Some(Raw(raw))),
+            state: Mutex::new(Rank::SystemId, state),
+        });
+        system.ids.lock().insert(raw.as_ptr() as usize, Arc::downgrade(&id));
+        id
+    }
+
+    /// Calls the connection manager, which must not destroy it.
+    fn call<T>(&self, call: impl FnOnce(*mut rdma_cm_id) -> Result<T, Error>) -> Result<T, Error> {
+        let raw = self.raw.lock();
+        let Raw(id) = raw.as_ref().ok_or(Error::Missing("the identifier"))?;
+        call(id.as_ptr())
+    }
+
+    /// Notes what the C object says.
+    ///
+    /// # Safety
+    ///
+    /// It lives, and the connection manager does not write to it just now.
+    pub(crate) unsafe fn look(&self, raw: *mut rdma_cm_id) {
+        // SAFETY: as the caller says.
+        let (route, device) = unsafe { (&(*raw).route, self.system.device_of(raw)) };
+        let path_mtu = if route.num_paths > 0 && !route.path_rec.is_null() {
+            // SAFETY: so many records are there.
+            Some(mtu(u32::from(unsafe { (*route.path_rec).mtu } & 0x3f)))
+        } else {
+            None
+        };
+        let (local, peer) = (sockaddr::of_c(&route.addr.src), sockaddr::of_c(&route.addr.dst));
+        self.state.lock().seen = Seen { local, peer, device, path_mtu };
+    }
+
+    /// Our address, where there is one.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.state.lock().seen.local
+    }
+    /// The peer's address, where there is one.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.state.lock().seen.peer
+    }
+    /// The device that it leads over, where there is one.
+    pub fn device(&self) -> Option<Arc<Device>> {
+        self.state.lock().seen.device.clone()
+    }
+    /// Largest payload of a packet of its route, in bytes.
+    pub fn path_mtu(&self) -> Option<u32> {
+        self.state.lock().seen.path_mtu
+    }
+
+    // ---- events ----
+
+    /// From now on its events go there; first those that wait.
+    pub fn adopt(&self, inbox: &Arc<Inbox>) {
+        let mut state = self.state.lock();
+        let before = std::mem::replace(&mut state.inbox, inbox.clone());
+        let waiting = before.take_all();
+        waiting.into_iter().for_each(|event| inbox.push(event));
+    }
+    pub(crate) fn tell(&self, event: Event) {
+        use node::EventKind::{ConnectError, DeviceRemoval, Disconnected, Rejected, Unreachable};
+        let mut state = self.state.lock();
+        state.over |=
+            matches!(event.kind, ConnectError | DeviceRemoval | Disconnected | Rejected | Unreachable);
+        state.inbox.push(event);
+    }
+    /// Whether an event has told of its end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.lock().over
+    }
+    /// Whether a further request may wait.
+    pub(crate) fn has_room(&self) -> bool {
+        let state = self.state.lock();
+        state.inbox.len() < state.backlog
+    }
+    /// The peer has accepted: its answer is accepted, too.
+    ///
+    /// # Safety
+    ///
+    /// It lives.
+    pub(crate) unsafe fn respond(&self, raw: *mut rdma_cm_id) -> Result<(), Error> {
+        let (qp, how) = {
+            let state = self.state.lock();
+            (state.qp.clone(), state.how)
+        };
+        let qp = qp.ok_or(Error::Invalid("a connection without a queue pair"))?;
+        // SAFETY: as the caller says.
+        unsafe {
+            qp.connect(raw, &Connecting { responder_resources: None, initiator_depth: None, ..how })?;
+            minus_one((self.system.calls.rdma_establish)(raw))
+        }
+    }
+
+    // ---- calls ----
+
+    fn set_option<T>(&self, name: c_int, mut value: T) -> Result<(), Error> {
+        let set = self.system.calls.rdma_set_option;
+        self.call(|id| {
+            let value = (&raw mut value).cast::<c_void>();
+            // SAFETY: the identifier lives; so many bytes are read.
+            minus_one(unsafe { set(id, RDMA_OPTION_ID, name, value, size_of::<T>()) })
+        })
+    }
+    /// Type of service.
+    ///
+    /// # Errors
+    ///
+    /// Errno of rdma_set_option(3).
+    pub fn set_tos(&self, tos: u8) -> Result<(), Error> {
+        self.set_option(RDMA_OPTION_ID_TOS, tos)
+    }
+    /// Local ACK timeout: of our queue pair, and told to the peer where the kernel can (Linux 5.2).
+    pub fn set_ack_timeout(&self, code: u8) {
+        self.state.lock().how.ack_timeout = Some(code);
+        _ = self.set_option(RDMA_OPTION_ID_ACK_TIMEOUT, code);
+    }
+    /// Others may be bound to the port, but for listeners.
+    ///
+    /// # Errors
+    ///
+    /// Errno of rdma_set_option(3).
+    pub fn set_reuse(&self, reuse: bool) -> Result<(), Error> {
+        if reuse { self.set_option::<c_int>(RDMA_OPTION_ID_REUSEADDR, 1) } else { Ok(()) }
+    }
+
+    /// Finds the device and the neighbour; an event says how it went.
+    ///
+    /// # Errors
+    ///
+    /// Errno of rdma_resolve_addr(3).
+    pub fn resolve_addr(
+        &self,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let (mut source, mut dest) = (from.map(sockaddr::to_c), sockaddr::to_c(to));
+        let source = source.as_mut().map_or(null_mut(), |source| (&raw mut *source).cast());
+        let resolve = self.system.calls.rdma_resolve_addr;
+        self.call(|id| {
+            // SAFETY: the identifier lives; both addresses are read.
+            minus_one(unsafe { resolve(id, source, (&raw mut dest).cast(), milliseconds(timeout)) })
+        })
+    }
+    /// Finds the route; an event says how it went.
+    ///
+    /// # Errors
+    ///
+    /// Errno of rdma_resolve_route(3).
+    pub fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
+        let resolve = self.system.calls.rdma_resolve_route;
+        // SAFETY: the identifier lives.
+        self.call(|id| minus_one(unsafe { resolve(id, milliseconds(timeout)) }))
+    }
+    /// Gives it a queue pair, which goes to INIT, and to RTS when the connection is made.
+    ///
+    /// # Errors
+    ///
+    /// Errno of rdma_init_qp_attr, ibv_modify_qp(3).
+    pub fn set_qp(&self, qp: &Arc<Qp>, min_rnr_timer: u8) -> Result<(), Error> {
+        // SAFETY: the identifier lives.
+        self.call(|id| unsafe { qp.init(id) })?;
+        let mut state = self.state.lock();
+        state.how.min_rnr_timer = min_rnr_timer;
+        state.qp = Some(qp.clone());
+        Ok(())
+    }
+
+    /// Gives it an address; port 0 is a free one.
+    ///
+    /// # Errors
+    ///
+    /// Errno of rdma_bind_addr(3).
+    pub fn bind(&self, on: SocketAddr) -> Result<(), Error> {
+        let (mut addr, bind) = (sockaddr::to_c(on), self.system.calls.rdma_bind_addr);
+        self.call(|id| {
+            // SAFETY: the identifier lives; the address is read.
+            minus_one(unsafe { bind(id, (&raw mut addr).cast()) })?;
+            // SAFETY: it lives, and no event of it is on its way.
+            unsafe { self.look(id) };
+            Ok(())
+        })
+    }
+    /// Takes requests, of which so many wait at most.
+    ///
+    /// # Errors
+    ///
+    /// Errno of rdma_listen(3).
+    pub fn listen(&self, backlog: u32) -> Result<(), Error> {
+        self.state.lock().backlog = backlog as usize;
+        let listen = self.system.calls.rdma_listen;
+        self.call(|id| {
+            // SAFETY: the identifier lives.
+            minus_one(unsafe { listen(id, c_int::try_from(backlog).unwrap_or(c_int::MAX)) })?;
+            // SAFETY: it lives; of a listener no event but requests comes, which have identifiers of their own.
+            unsafe { self.look(id) };
+            Ok(())
+        })
+    }
+
+    fn ends(&self) -> Result<(Arc<Qp>, Arc<Device>), Error> {
+        let state = self.state.lock();
+        let qp = state.qp.clone().ok_or(Error::Invalid("there is no queue pair"))?;
+        Ok((qp, state.seen.device.clone().ok_or(Error::Missing("the device"))?))
+    }
+
+    /// Asks the peer. Depths that are not said are the device's.
+    ///
+    /// # Errors
+    ///
+    /// A depth that the device does not have; errno of rdma_connect(3).
+    pub fn connect(
+        &self,
+        responder_resources: Option<u8>,
+        initiator_depth: Option<u8>,
+        param: &ConnParam,
+        data: &[u8],
+    ) -> Result<(), Error> {
+        let (qp, device) = self.ends()?;
+        let responder = depth("responder_resources", responder_resources, device.max_responder)?;
+        let initiator = depth("initiator_depth", initiator_depth, device.max_initiator)?;
+        let asked = ConnParam { responder_resources: responder, initiator_depth: initiator, ..*param };
+        let mut c = conn_param(&asked, data, &qp);
+        // SAFETY: the identifier lives; parameters and data are read.
+        self.call(|id| minus_one(unsafe { (self.system.calls.rdma_connect)(id, &raw mut c) }))
+    }
+
+    /// Accepts a request: depths are cut to what it offered, and to what the device has.
+    ///
+    /// # Errors
+    ///
+    /// Errno of rdma_accept(3), rdma_init_qp_attr, ibv_modify_qp(3).
+    pub fn accept(&self, param: &ConnParam, data: &[u8]) -> Result<(), Error> {
+        let (qp, device) = self.ends()?;
+        let (how, offered) = {
+            let state = self.state.lock();
+            (state.how, state.offered)
+        };
+        let offered = offered.ok_or(Error::Invalid("it has not come with a request"))?;
+        let cut = |asked: u8, offered: u8, most: u8| asked.min(offered).min(most);
+        let granted = ConnParam {
+            responder_resources: cut(
+                param.responder_resources,
+                offered.responder_resources,
+                device.max_responder,
+            ),
+            initiator_depth: cut(param.initiator_depth, offered.initiator_depth, device.max_initiator),
+            ..*param
+        };
+        let how = Connecting {
+            responder_resources: Some(granted.responder_resources),
+            initiator_depth: Some(granted.initiator_depth),
+            ..how
+        };
+        let mut c = conn_param(&granted, data, &qp);
+        self.call(|id| {
+            // SAFETY: the identifier lives.
+            unsafe { qp.connect(id, &how)? };
+            // SAFETY: the identifier lives; parameters and data are read.
+            minus_one(unsafe { (self.system.calls.rdma_accept)(id, &raw mut c) })
+        })
+    }
+
+    /// Refuses a request.
+    ///
+    /// # Errors
+    ///
+    /// Errno of rdma_reject(3).
+    pub fn reject(&self, data: &[u8]) -> Result<(), Error> {
+        let len =
+            u8::try_from(data.len()).map_err(|_| Error::number("private_data_len", data.len() as u64))?;
+        // SAFETY: the identifier lives; so many bytes are read.
+        self.call(|id| minus_one(unsafe { (self.system.calls.rdma_reject)(id, data.as_ptr().cast(), len) }))
+    }
+
+    /// Ends the connection: the peer is told, what is under way is flushed.
+    ///
+    /// # Errors
+    ///
+    /// Errno of rdma_disconnect(3): there is no connection.
+    pub fn disconnect(&self) -> Result<(), Error> {
+        // SAFETY: the identifier lives.
+        let told = self.call(|id| minus_one(unsafe { (self.system.calls.rdma_disconnect)(id) }));
+        let qp = self.state.lock().qp.clone();
+        qp.iter().for_each(|qp| qp.fail());
+        told
+    }
+
+    /// The peer is told what the state calls for, no more events come. Once: later calls do nothing. Call it with no lock held.
+    pub fn destroy(&self) {
+        if !self.system.is_ours() {
+            return;
+        }
+        let Some(Raw(raw)) = self.raw.lock().take() else { return };
+        self.system.ids.lock().remove(&(raw.as_ptr() as usize));
+        let qp = self.state.lock().qp.take();
+        drop(qp);
+        // SAFETY: it lives, and nobody has it any more: this waits for events of it that are being read, which need no lock that is held here.
+        if unsafe { (self.system.calls.rdma_destroy_id)(raw.as_ptr()) } != 0 {
+            self.system.leak();
+        }
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
+
+fn milliseconds(time: Duration) -> c_int {
+    c_int::try_from(time.as_millis()).unwrap_or(c_int::MAX)
+}
+
+/// A depth as the device has it.
+fn depth(what: &'static str, asked: Option<u8>, most: u8) -> Result<u8, Error> {
+    match asked {
+        Some(asked) if asked > most => {
+            Err(Error::OutOfRange { what, value: asked.into(), least: 0, most: most.into() })
+        }
+        asked => Ok(asked.unwrap_or(most)),
+    }
+}
+
+fn conn_param(param: &ConnParam, data: &[u8], qp: &Qp) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: data.as_ptr().cast(),
+        private_data_len: u8::try_from(data.len()).unwrap_or(u8::MAX),
+        responder_resources: param.responder_resources,
+        initiator_depth: param.initiator_depth,
+        flow_control: param.flow_control.into(),
+        retry_count: param.retry_count,
+        rnr_retry_count: param.rnr_retry_count,
+        srq: 0,
+        qp_num: qp.qpn().get(),
+    }
+}

@@ -1,0 +1,63 @@
+//! The machine's own libibverbs.so.1 and librdmacm.so.1, opened by dlopen(3) while the program runs, as safe objects that speak the types of
+//! `transport` and `node`. Crate `verbena` runs over it (`Provider::system`) on a real adapter, on the kernel's rdma_rxe, and over
+//! Verbena's own shared object alike.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`libraries`] | which files, and whether they are Verbena itself; the table of functions |
+//! | [`instance`] | [`System`]: what one pair of libraries has in this process |
+//! | [`reactor`] | the thread that waits for completion channels and the event channel |
+//! | [`device`] | [`Device`], [`Pd`] |
+//! | [`memory`] | [`Mr`], [`Words`](memory::Words) |
+//! | [`qp`] | [`Qp`], with a completion queue and a channel of its own |
+//! | [`wr`] | work requests and completions, between Rust and C |
+//! | [`id`] | [`Id`]: an identifier of the connection manager |
+//! | [`events`] | [`Event`], [`Inbox`]: what is told of identifiers |
+//! | [`sockaddr`] | addresses between Rust and C |
+//!
+//! # Who keeps whom, and until when
+//!
+//! An object keeps what it was made from. Each C object lies behind a lock, and is taken out to be destroyed, so nobody uses one that is gone.
+//! What the libraries refuse to destroy stays, and is counted ([`System::leaked`]). In a forked child nothing is called at all.
+//!
+//! Queue pairs are made by ibv_create_qp(3), not by rdma_create_qp(3), and moved by rdma_init_qp_attr and ibv_modify_qp(3), as
+//! rdma_establish(3) describes it: so a queue pair outlives its identifier, and its attributes are the crate's to say.
+#![warn(missing_docs)]
+
+pub mod device;
+pub mod events;
+pub mod id;
+pub mod instance;
+pub mod libraries;
+pub mod memory;
+pub mod qp;
+pub mod reactor;
+mod sockaddr;
+mod wr;
+
+pub use device::{Device, Pd};
+pub use events::{Event, Inbox};
+pub use id::Id;
+pub use instance::System;
+pub use libraries::{Files, OpenError};
+pub use memory::Mr;
+pub use qp::{Qp, Refusal, Sizes};
+
+/// What the connection manager says: 0, or -1 and errno.
+fn minus_one(result: std::ffi::c_int) -> Result<(), nic::Error> {
+    if result == 0 { Ok(()) } else { Err(nic::Error::System(nic::Errno::last())) }
+}
+
+/// What verbs say: 0 or an errno; some say -1 and errno.
+fn number(result: std::ffi::c_int) -> Result<(), nic::Error> {
+    match result {
+        0 => Ok(()),
+        errno if errno > 0 => Err(nic::Error::System(nic::Errno(errno))),
+        _ => Err(nic::Error::System(nic::Errno::last())),
+    }
+}
+
+/// A C object, or why there is none.
+fn object<T>(made: *mut T) -> Result<std::ptr::NonNull<T>, nic::Error> {
+    std::ptr::NonNull::new(made).ok_or_else(|| nic::Error::System(nic::Errno::last()))
+}

@@ -1,0 +1,176 @@
+//! The stacks that this crate runs over, as a closed `enum`: a predictable branch a call. What each object has of its own stack is an `enum` likewise:
+//! [`Adapter`](crate::provider::Adapter), [`Domain`](crate::provider::Domain), a region's registration, the queue pair's
+//! [`Carrier`](crate::qp::carrier::Carrier), and the identifiers of `cm::below`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nic::Later;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The stack below.
+#[derive(Clone)]
+pub(crate) enum Stack {
+    /// Verbena's own.
+    Ours(Ours),
+    /// The machine's libraries.
+    #[cfg(feature = "system")]
+    System(Arc<system::System>),
+}
+
+/// Verbena's own stack, over either world.
+#[derive(Clone)]
+pub(crate) enum Ours {
+    /// This process's host, over sockets.
+    #[cfg(feature = "software")]
+    Software(Arc<host::process::Instance>),
+    /// A process of a simulated host.
+    #[cfg(feature = "sim")]
+    Sim(Arc<SimProcess>),
+}
+
+/// A process of a simulated host.
+#[cfg(feature = "sim")]
+pub(crate) struct SimProcess {
+    pub node: Arc<node::Node<sim::SimWorld>>,
+    /// Run by the executor, after each step of the simulation and each task.
+    pub later: Arc<Later>,
+}
+
+/// Calls the node of [`Ours`], whatever its world: `node!(ours, node => node.disconnect(&id))`.
+macro_rules! node {
+    ($ours:expr, $node:ident => $call:expr) => {
+        match $ours {
+            #[cfg(feature = "software")]
+            $crate::stack::Ours::Software(instance) => {
+                let $node = instance.node();
+                $call
+            }
+            #[cfg(feature = "sim")]
+            $crate::stack::Ours::Sim(process) => {
+                let $node = &process.node;
+                $call
+            }
+        }
+    };
+}
+pub(crate) use node;
+
+/// What is done on Verbena's own stack only.
+#[cfg(feature = "system")]
+pub(crate) fn unsupported() -> Error {
+    let text = "the machine's libraries do not do this, or this crate does not ask them".to_owned();
+    Error::new(ErrorKind::Unsupported, "Provider::system").with(crate::Value::Text(text))
+}
+
+impl Stack {
+    /// Verbena's own, for what no other stack does in this crate.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported`.
+    #[allow(clippy::unnecessary_wraps, reason = "not all stacks are")]
+    #[cfg_attr(not(test), allow(dead_code, reason = "tests look at it"))]
+    pub fn ours(&self) -> Result<&Ours> {
+        match self {
+            Stack::Ours(ours) => Ok(ours),
+            #[cfg(feature = "system")]
+            Stack::System(_) => Err(unsupported()),
+        }
+    }
+    /// The time as timers know it.
+    pub fn now(&self) -> Instant {
+        match self {
+            Stack::Ours(ours) => ours.now(),
+            #[cfg(feature = "system")]
+            Stack::System(_) => Instant::now(),
+        }
+    }
+    /// What waits until no lock is held.
+    pub fn later(&self) -> &Arc<Later> {
+        match self {
+            Stack::Ours(ours) => ours.later(),
+            #[cfg(feature = "system")]
+            Stack::System(system) => system.later(),
+        }
+    }
+    /// Takes what has arrived, in this thread. Nothing in a simulation: there the executor lets things arrive.
+    pub fn poll(&self) {
+        match self {
+            #[cfg(feature = "software")]
+            Stack::Ours(Ours::Software(instance)) => _ = instance.host.poll(),
+            #[cfg(feature = "sim")]
+            Stack::Ours(Ours::Sim(_)) => {}
+            // Who waits polls the queue pairs that it waits for: see `qp::waited`.
+            #[cfg(feature = "system")]
+            Stack::System(_) => {}
+        }
+    }
+    /// This thread polls no more for now: the engine thread takes what arrives.
+    pub fn end_polling(&self) {
+        match self {
+            #[cfg(feature = "software")]
+            Stack::Ours(Ours::Software(instance)) => instance.host.end_polling(),
+            #[cfg(feature = "sim")]
+            Stack::Ours(Ours::Sim(_)) => {}
+            // Who waits polls the queue pairs that it waits for: see `qp::waited`.
+            #[cfg(feature = "system")]
+            Stack::System(_) => {}
+        }
+    }
+    /// Whether this process made it: not so in a forked child.
+    pub fn is_ours(&self) -> bool {
+        match self {
+            #[cfg(feature = "software")]
+            Stack::Ours(Ours::Software(instance)) => instance.is_ours(),
+            #[cfg(feature = "sim")]
+            Stack::Ours(Ours::Sim(_)) => true,
+            #[cfg(feature = "system")]
+            Stack::System(system) => system.is_ours(),
+        }
+    }
+    /// `Forked` in a child of the process that made it.
+    pub fn check(&self, call: &'static str) -> Result<()> {
+        if self.is_ours() { Ok(()) } else { Err(Error::new(ErrorKind::Forked, call)) }
+    }
+    /// Whether a thread may block until something arrives.
+    pub fn may_block(&self) -> bool {
+        #[cfg(feature = "sim")]
+        if matches!(self, Stack::Ours(Ours::Sim(_))) {
+            return false;
+        }
+        true
+    }
+    pub fn same(&self, other: &Stack) -> bool {
+        match (self, other) {
+            #[cfg(feature = "software")]
+            (Stack::Ours(Ours::Software(a)), Stack::Ours(Ours::Software(b))) => Arc::ptr_eq(a, b),
+            #[cfg(feature = "sim")]
+            (Stack::Ours(Ours::Sim(a)), Stack::Ours(Ours::Sim(b))) => Arc::ptr_eq(a, b),
+            #[cfg(feature = "system")]
+            (Stack::System(a), Stack::System(b)) => Arc::ptr_eq(a, b),
+            #[allow(unreachable_patterns, reason = "where there is one stack only")]
+            _ => false,
+        }
+    }
+}
+
+impl Ours {
+    fn now(&self) -> Instant {
+        match self {
+            #[cfg(feature = "software")]
+            Ours::Software(_) => Instant::now(),
+            #[cfg(feature = "sim")]
+            Ours::Sim(process) => node::World::now(&**process.node.world()),
+        }
+    }
+    fn later(&self) -> &Arc<Later> {
+        match self {
+            #[cfg(feature = "software")]
+            Ours::Software(instance) => instance.host.later(),
+            #[cfg(feature = "sim")]
+            Ours::Sim(process) => &process.later,
+        }
+    }
+}
