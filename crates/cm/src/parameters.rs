@@ -212,6 +212,8 @@ pub enum Refusal {
     ConsumerDefined,
     /// The program refuses it because of its ECE options (rdma_reject_ece(3)).
     VendorOption,
+    /// A reason of the message, one of [`wire::mad::reason`], that no other says: a simulated system may have any.
+    Other(u16),
 }
 
 /// Attributes of the queue pair for the moves to RTR and RTS, computed as the kernel does.

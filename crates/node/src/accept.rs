@@ -41,6 +41,16 @@ pub(crate) enum Asked {
     Service(Box<SidrRequest>),
 }
 
+impl Core {
+    /// Whether the request that has just come is one that [`Node::refuse_request`] was told of.
+    fn refused_by_rule(&mut self) -> Option<Refusal> {
+        let due =
+            self.refused.iter().position(|(before, _)| *before == 0).map(|at| self.refused.remove(at).1);
+        self.refused.iter_mut().for_each(|(before, _)| *before = before.saturating_sub(1));
+        due
+    }
+}
+
 impl<W: World> Node<W> {
     /// `rdma_listen`: an identifier not bound gets a free port on all addresses first. A backlog of 0 or above
     /// [`MAX_BACKLOG`](crate::listener::MAX_BACKLOG) means that many. EADDRNOTAVAIL or EADDRINUSE where another that shares
@@ -103,6 +113,9 @@ impl<W: World> Node<W> {
     /// A request for a connection arrived, for one of our listeners or for nobody.
     pub(crate) fn on_request(&self, core: &mut Core, now: Instant, key: ConnKey, request: Box<Request>) {
         let ours = request.path.local_gid.ip();
+        if let Some(why) = core.refused_by_rule() {
+            return self.refuse(core, now, key, why);
+        }
         let Some((at, listener)) = core.listener(request.service, ours) else {
             return self.refuse(core, now, key, Refusal::InvalidService);
         };
@@ -143,6 +156,11 @@ impl<W: World> Node<W> {
             return self.refuse(core, now, key, Refusal::NoQueuePair);
         }
         core.arrived.push(Arrival { key, at, listener, asked: Asked::Service(request) });
+    }
+
+    /// The `nth` connection request from now on, 1 for the next, is refused before a listener sees it: for tests of whoever asks.
+    pub fn refuse_request(&self, nth: u64, why: Refusal) {
+        self.cm_agent.lock().refused.push((nth.saturating_sub(1), why));
     }
 
     /// Answers a request that no identifier of the program will see.

@@ -58,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) waiting_ends: BTreeMap<Qpn, Waiting>,
     /// Requests that a listener takes, to be admitted when the lock has been given back.
     pub(crate) arrived: Vec<Arrival>,
+    /// Requests that are refused whoever listens: how many come before each, and why.
+    pub(crate) refused: Vec<(u64, Refusal)>,
     pub(crate) resolving: BTreeMap<u64, (Arc<Id>, Instant)>,
     pub(crate) next_ticket: u64,
 }
@@ -71,6 +73,7 @@ impl CmAgent {
             unheard: BTreeMap::new(),
             waiting_ends: BTreeMap::new(),
             arrived: Vec::new(),
+            refused: Vec::new(),
             resolving: BTreeMap::new(),
             next_ticket: 1,
         };

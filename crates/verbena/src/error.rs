@@ -147,6 +147,22 @@ pub enum WcStatus {
     TagRendezvousIncomplete = 23,
 }
 
+#[cfg(feature = "sim")]
+impl RejectReason {
+    /// As the connection manager says it.
+    pub(crate) fn refusal(self) -> ::cm::Refusal {
+        use wire::mad::reason;
+        ::cm::Refusal::Other(match self {
+            RejectReason::Consumer => reason::CONSUMER_DEFINED,
+            RejectReason::InvalidServiceId => reason::INVALID_SERVICE_ID,
+            RejectReason::StaleConnection => reason::STALE_CONNECTION,
+            RejectReason::NoResources => reason::NO_RESOURCES,
+            RejectReason::Timeout => reason::TIMEOUT,
+            RejectReason::Other(reason) => reason,
+        })
+    }
+}
+
 impl Error {
     pub(crate) fn new(kind: ErrorKind, call: &'static str) -> Error {
         Error(Box::new(Repr { kind, call, errno: None, value: None, rejection: None }))

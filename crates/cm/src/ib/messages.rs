@@ -469,6 +469,7 @@ impl Refusal {
             Refusal::NoQueuePair => reason::NO_QP,
             Refusal::ConsumerDefined => reason::CONSUMER_DEFINED,
             Refusal::VendorOption => reason::VENDOR_OPTION_NOT_SUPPORTED,
+            Refusal::Other(reason) => reason,
         }
     }
 
@@ -477,7 +478,9 @@ impl Refusal {
         match self {
             Refusal::InvalidService | Refusal::InvalidTransportService => sidr_status::UNSUPPORTED,
             Refusal::NoResources | Refusal::NoQueuePair => sidr_status::NO_QP,
-            Refusal::InvalidMtu | Refusal::ConsumerDefined | Refusal::VendorOption => sidr_status::REJECTED,
+            Refusal::InvalidMtu | Refusal::ConsumerDefined | Refusal::VendorOption | Refusal::Other(_) => {
+                sidr_status::REJECTED
+            }
         }
     }
 }

@@ -10,6 +10,8 @@ use ::sim::{Faults, HostId};
 
 use super::task::Task;
 use super::world::{World, addresses};
+use crate::error::RejectReason;
+use crate::provider::{Ours, Provider, Stack};
 
 /// A host of a simulation, with one process that runs its tasks. Clones are the same host. It stays in the thread of its simulation:
 ///
@@ -74,6 +76,30 @@ impl Host {
     /// Whether its process lives.
     pub fn is_alive(&self) -> bool {
         self.world.living(self.place).is_some()
+    }
+
+    /// All queue pairs of its process fail, as when its adapter has an error: what is under way completes as
+    /// [`Flushed`](crate::WcStatus::Flushed), connections end, and peers are told. New ones may be made.
+    pub fn fail_queue_pairs(&self) {
+        self.with_node(|node| {
+            let now = node::World::now(&**node.world());
+            node.devices().iter().flat_map(|device| device.qps()).for_each(|qp| qp.fail(now));
+        });
+    }
+
+    /// The system of this host refuses the `nth` connection request that comes from now on (1: the next), for this reason, before its
+    /// program sees it; whoever asks gets [`ErrorKind::Rejected`](crate::ErrorKind::Rejected) without private data. Several may be
+    /// said at once, each with its number. A host's name stands for two addresses, tried in turn: by [`Host::addr`] there is one request. A request that comes twice, as its answer was lost, counts once. The rules end with the process.
+    pub fn refuse_request(&self, nth: u64, reason: RejectReason) {
+        self.with_node(|node| node.refuse_request(nth, reason.refusal()));
+    }
+
+    /// Calls the node of the process that lives, as one of its tasks would.
+    fn with_node(&self, f: impl FnOnce(&node::Node<::sim::SimWorld>)) {
+        let provider = self.world.living(self.place).and_then(|process| self.world.provider(process));
+        if let Some(Stack::Ours(Ours::Sim(process))) = provider.as_ref().map(Provider::stack) {
+            f(&process.node);
+        }
     }
 
     /// Loses what this host sends to the other, for so long from now. The other direction works.

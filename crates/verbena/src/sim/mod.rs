@@ -55,7 +55,15 @@
 //! | `clog=1%`, `clog_time=5ms` | the link stops for up to so long, beginning with this packet |
 //! | `partition=1%`, `partition_time=5ms` | the link loses all for up to so long, beginning with this packet |
 //!
-//! [`Host::cut`], [`Host::clog`], [`Host::kill`], [`Host::restart`] and [`Host::set_faults`] do the like at a moment of the test's choice.
+//! At a moment of the test's choice:
+//!
+//! | call | what happens |
+//! |---|---|
+//! | [`Host::cut`], [`Host::clog`], [`Host::heal`] | one direction of a link loses all, or stops; both end |
+//! | [`Host::kill`], [`Host::restart`] | the process ends; another begins |
+//! | [`Host::fail_queue_pairs`] | its queue pairs go to the error state, as when an adapter fails |
+//! | [`Host::refuse_request`] | its system refuses the n-th request for a connection, for a reason |
+//! | [`Host::set_faults`] | the table above, from now on |
 //!
 //! # When a test fails
 //!
