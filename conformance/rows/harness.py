@@ -351,6 +351,9 @@ class Row:
     def compiled(self, name, *libraries):
         return self.harness.compiled(name, *libraries)
 
+    def example(self, name):
+        return self.harness.example(name)
+
     def listening(self, server, port, seconds=10):
         """Wait until an rdma_cm listener of `server`'s namespace has the port: its abstract name is there."""
         self._until(server, seconds, lambda: any("/port/" in n and n.endswith(f"/{port}") for n in unix_names(server.pid)))
@@ -414,6 +417,7 @@ class Harness:
         self.verbena, self.reference, self.writes = verbena, reference, writes
         self.work = tempfile.mkdtemp(prefix="verbena-conformance.")
         self.row = None
+        self.examples = {}
         atexit.register(self.close)
         for s in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(s, lambda number, frame: sys.exit(128 + number))
@@ -435,6 +439,15 @@ class Harness:
             sh("gcc", "-O1", "-g", "-Wall", "-Wextra", "-o", binary, os.path.join(HERE, "programs", f"{name}.c"),
                *(f"-l{library}" for library in libraries), "-libverbs", "-lrdmacm", "-lpthread")
         return binary
+
+    def example(self, name):
+        """An example of the Rust crate, built beside the command where the tree is; once a run."""
+        need("cargo")
+        tree = os.path.dirname(HERE)
+        if name not in self.examples:
+            sh("cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", os.path.join(tree, "Cargo.toml"), "-p", "verbena-rdma", "--example", name)
+            self.examples[name] = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(tree, "target")), "release", "examples", name)
+        return self.examples[name]
 
     def run(self, spec):
         """('pass' | 'fail' | 'left out', reason, detail)"""
