@@ -11,8 +11,8 @@ use abi::cma::{
 };
 use libc::{c_int, c_void};
 use locks::{Mutex, Rank};
-use nic::Error;
-use node::ConnParam;
+use nic::{Errno, Error};
+use node::{ConnParam, EventKind};
 
 use crate::device::{Device, mtu};
 use crate::events::{Event, Inbox};
@@ -155,7 +155,7 @@ impl Id {
         waiting.into_iter().for_each(|event| inbox.push(event));
     }
     pub(crate) fn tell(&self, event: Event) {
-        use node::EventKind::{ConnectError, DeviceRemoval, Disconnected, Rejected, Unreachable};
+        use EventKind::{ConnectError, DeviceRemoval, Disconnected, Rejected, Unreachable};
         let mut state = self.state.lock();
         state.over |=
             matches!(event.kind, ConnectError | DeviceRemoval | Disconnected | Rejected | Unreachable);
@@ -189,6 +189,15 @@ impl Id {
     }
 
     // ---- calls ----
+
+    /// The kernel tells nothing of a request's end before it is accepted (ucma_event_handler): calls fail then, and so it is told here.
+    fn or_over<T>(&self, called: Result<T, Error>) -> Result<T, Error> {
+        if called.as_ref().is_err_and(|e| *e == GONE) && !self.is_over() {
+            let (kind, param) = (EventKind::Disconnected, ConnParam::default());
+            self.tell(Event { request: None, kind, status: 0, param, private_data: Vec::new() });
+        }
+        called
+    }
 
     fn set_option<T>(&self, name: c_int, mut value: T) -> Result<(), Error> {
         let set = self.system.calls.rdma_set_option;
@@ -256,7 +265,8 @@ impl Id {
     /// Errno of rdma_init_qp_attr, ibv_modify_qp(3).
     pub fn set_qp(&self, qp: &Arc<Qp>, min_rnr_timer: u8) -> Result<(), Error> {
         // SAFETY: the identifier lives.
-        self.call(|id| unsafe { qp.init(id) })?;
+        let begun = self.call(|id| unsafe { qp.init(id) });
+        self.or_over(begun)?;
         let mut state = self.state.lock();
         state.how.min_rnr_timer = min_rnr_timer;
         state.qp = Some(qp.clone());
@@ -350,12 +360,13 @@ impl Id {
             ..how
         };
         let mut c = conn_param(&granted, data, &qp);
-        self.call(|id| {
+        let accepted = self.call(|id| {
             // SAFETY: the identifier lives.
             unsafe { qp.connect(id, &how)? };
             // SAFETY: the identifier lives; parameters and data are read.
-            minus_one(unsafe { (self.system.calls.rdma_accept)(id, &raw mut c) })
-        })
+            minus_one(unsafe { (self.system.calls.rdma_accept)(id, &raw mut c) }).map_err(gone)
+        });
+        self.or_over(accepted)
     }
 
     /// Refuses a request.
@@ -403,6 +414,13 @@ impl Drop for Id {
     fn drop(&mut self) {
         self.destroy();
     }
+}
+
+/// What EINVAL means of a call that is right for the state that the identifier was in last.
+const GONE: Error = Error::Invalid("the connection is no more");
+
+pub(crate) fn gone(error: Error) -> Error {
+    if error == Error::System(Errno::EINVAL) { GONE } else { error }
 }
 
 fn milliseconds(time: Duration) -> c_int {

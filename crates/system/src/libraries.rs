@@ -163,7 +163,10 @@ impl Named {
     unsafe fn symbol<T>(&self, name: &str) -> Result<libloading::os::unix::Symbol<T>, OpenError> {
         // SAFETY: as the caller says.
         let found = unsafe { self.library.get(name.as_bytes()) };
-        found.map_err(|why| OpenError::Missing { library: self.name.clone(), why: why.to_string() })
+        found.map_err(|_| OpenError::Missing {
+            library: self.name.clone(),
+            why: format!("it has no {}", name.trim_end_matches('\0')),
+        })
     }
 
     /// Where the object lies that has the symbol, and its file.

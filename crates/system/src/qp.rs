@@ -246,7 +246,8 @@ impl Qp {
         let (mut attr, mut mask): (ibv_qp_attr, i32) = (unsafe { std::mem::zeroed() }, 0);
         attr.qp_state = state;
         // SAFETY: the identifier lives, as the caller says; both are written.
-        minus_one(unsafe { (calls.rdma_init_qp_attr)(id, &raw mut attr, &raw mut mask) })?;
+        let asked = minus_one(unsafe { (calls.rdma_init_qp_attr)(id, &raw mut attr, &raw mut mask) });
+        asked.map_err(crate::id::gone)?;
         let mask_has = |bit: u32| mask as u32 & bit != 0;
         if mask_has(IBV_QP_ACCESS_FLAGS) {
             // Memory says by its own rights what peers may do: the queue pair allows all of it.

@@ -5,13 +5,14 @@ mod kit;
 
 use std::future::{Future, IntoFuture};
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kit::{now, within};
 use verbena::cm::limits;
 use verbena::{Connection, ErrorKind, Listener, RejectReason, RnrRetry, Value};
 
@@ -28,26 +29,6 @@ fn connected(listener: &Listener) -> (Connection, Connection) {
         let client = client.join().expect("no panic").expect("connected");
         (client, server.expect("accepted"))
     })
-}
-
-/// Waits in this thread, for 10 s at most.
-fn within<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut future, begin) = (pin!(future), Instant::now());
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return output;
-        }
-        let left = Duration::from_secs(10).saturating_sub(begin.elapsed());
-        assert!(!left.is_zero(), "nothing has happened for 10 s");
-        thread::park_timeout(left);
-    }
 }
 
 fn padded(data: &[u8], len: usize) -> Vec<u8> {
@@ -162,14 +143,6 @@ fn a_listener_that_ends_refuses_who_waits_and_keeps_what_stands() {
     assert!(now(client.ended()).is_none() && now(server.ended()).is_none());
     server.close_wait().expect("closed");
     assert_eq!(within(client.ended()).kind(), ErrorKind::Disconnected);
-}
-
-/// What a future is ready with at once.
-fn now<T>(future: impl Future<Output = T>) -> Option<T> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => Some(output),
-        Poll::Pending => None,
-    }
 }
 
 #[test]
@@ -444,6 +417,9 @@ fn requests_that_nobody_has_begun_do_not_hold_up_the_next() {
 
 #[test]
 fn of_several_addresses_the_one_where_somebody_listens_answers() {
+    if !kit::address().is_loopback() {
+        return;
+    }
     // "localhost" is 127.0.0.1, ::1 or both, in whatever order; somebody listens on the former only.
     let listener = listener();
     let to = format!("localhost:{}", listener.local_addr().port());
@@ -471,7 +447,9 @@ fn a_cancelled_connect_withdraws_its_request() {
     drop(future);
     thread::sleep(Duration::from_millis(50));
     let error = request.accept().wait().expect_err("nobody is there");
-    assert_eq!(error.kind(), ErrorKind::Rejected, "{error}");
+    // Of a request that nobody has accepted yet, a kernel does not say how it ended.
+    let unsaid = !kit::is_software() && error.kind() == ErrorKind::Disconnected;
+    assert!(error.kind() == ErrorKind::Rejected || unsaid, "{error}");
 }
 
 #[test]

@@ -9,7 +9,13 @@
 //! `VERBENA_TEST_ADDRESS` is an IPv4 address of ours that RDMA reaches, 127.0.0.1 where it is not said.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use verbena::cm::ToAddr;
 use verbena::{Connect, Listen, Provider, Resolve};
@@ -57,4 +63,32 @@ pub fn listen(on: impl ToAddr) -> Listen {
 
 pub fn resolve(to: impl ToAddr) -> Resolve {
     verbena::resolve(to).provider(&provider())
+}
+
+/// Waits in this thread, for 10 s at most.
+pub fn within<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut future, begin) = (pin!(future), Instant::now());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        let left = Duration::from_secs(10).saturating_sub(begin.elapsed());
+        assert!(!left.is_zero(), "nothing has happened for 10 s");
+        thread::park_timeout(left);
+    }
+}
+
+/// What a future is ready with at once.
+pub fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
 }
