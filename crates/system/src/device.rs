@@ -7,10 +7,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use abi::verbs::{_compat_ibv_port_attr, IBV_ATOMIC_NONE, ibv_context, ibv_device_attr, ibv_gid, ibv_pd};
-use nic::Error;
+use nic::{Access, Error};
 
 use crate::instance::System;
-use crate::{number, object};
+use crate::{extended, number, object};
 
 /// A device, opened by the connection manager, for as long as the process lives.
 pub struct Device {
@@ -24,6 +24,8 @@ pub struct Device {
     pub(crate) has_atomics: bool,
     mtu: u32,
     gids: i32,
+    /// What it can beyond the first 32 bits.
+    pub(crate) capabilities: u64,
 }
 
 // SAFETY: a context may be used by all threads at once (ibv_open_device(3), "thread safe" in rdma-core's Documentation/libibverbs.md).
@@ -57,6 +59,8 @@ impl Device {
             has_atomics: attr.atomic_cap != IBV_ATOMIC_NONE,
             mtu: mtu(port.active_mtu),
             gids: port.gid_tbl_len,
+            // SAFETY: the context lives.
+            capabilities: unsafe { extended::capabilities(raw) },
         })
     }
 
@@ -91,9 +95,12 @@ impl Device {
     }
     /// What of these rights of `enum ibv_access_flags` the device can give at all.
     pub fn possible(&self, access: u32) -> u32 {
-        let flush = nic::Access::FLUSH_GLOBAL | nic::Access::FLUSH_PERSISTENT;
-        let atomic = if self.has_atomics { 0 } else { nic::Access::REMOTE_ATOMIC };
-        access & !(flush | atomic)
+        let without = |can: bool, right: u32| if can { 0 } else { right };
+        let can = |capability: u64| self.capabilities & capability != 0;
+        let missing = without(self.has_atomics, Access::REMOTE_ATOMIC)
+            | without(can(extended::CAN_FLUSH_GLOBAL), Access::FLUSH_GLOBAL)
+            | without(can(extended::CAN_FLUSH_PERSISTENT), Access::FLUSH_PERSISTENT);
+        access & !missing
     }
 }
 

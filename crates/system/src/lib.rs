@@ -10,10 +10,11 @@
 //! | [`device`] | [`Device`], [`Pd`] |
 //! | [`memory`] | [`Mr`], [`Words`](memory::Words) |
 //! | [`qp`] | [`Qp`], with a completion queue and a channel of its own |
-//! | [`wr`] | work requests and completions, between Rust and C |
+//! | `extended` | FLUSH and ATOMIC WRITE, where library and device have them |
+//! | `wr` | work requests and completions, between Rust and C |
 //! | [`id`] | [`Id`]: an identifier of the connection manager |
 //! | [`events`] | [`Event`], [`Inbox`]: what is told of identifiers |
-//! | [`sockaddr`] | addresses between Rust and C |
+//! | `sockaddr` | addresses between Rust and C |
 //!
 //! # Who keeps whom, and until when
 //!
@@ -26,6 +27,7 @@
 
 pub mod device;
 pub mod events;
+mod extended;
 pub mod id;
 pub mod instance;
 pub mod libraries;

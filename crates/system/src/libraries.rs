@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use abi::cma::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space};
 use abi::verbs::{
     _compat_ibv_port_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid,
-    ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
 };
 use libc::sockaddr;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -72,13 +72,15 @@ impl std::error::Error for OpenError {}
 
 macro_rules! calls {
     ($($library:ident $name:ident($($arg:ident: $t:ty),*) -> $out:ty;)*) => {
-        /// The functions that both libraries have had since rdma-core 17, and one that came later.
+        /// The functions that both libraries have had since rdma-core 17, and two that came later.
         #[allow(missing_docs, reason = "the C names")]
         pub(crate) struct Calls {
             $(pub $name: unsafe extern "C" fn($($arg: $t),*) -> $out,)*
             /// Since rdma-core 28.
             pub ibv_reg_mr_iova2:
                 Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr>,
+            /// Since rdma-core 23.
+            pub ibv_qp_to_qp_ex: Option<unsafe extern "C" fn(*mut ibv_qp) -> *mut ibv_qp_ex>,
         }
 
         impl Calls {
@@ -91,6 +93,8 @@ macro_rules! calls {
                     $($name: unsafe { *both.$library.symbol(concat!(stringify!($name), "\0"))? },)*
                     // SAFETY: likewise.
                     ibv_reg_mr_iova2: unsafe { both.ibverbs.symbol("ibv_reg_mr_iova2\0") }.ok().map(|found| *found),
+                    // SAFETY: likewise.
+                    ibv_qp_to_qp_ex: unsafe { both.ibverbs.symbol("ibv_qp_to_qp_ex\0") }.ok().map(|found| *found),
                 })
             }
         }

@@ -16,6 +16,7 @@ use transport::op::{Completion, Data, RecvWr, SendWr};
 use wire::Qpn;
 
 use crate::device::Pd;
+use crate::extended::Extended;
 use crate::memory::Words;
 use crate::reactor::{Watch, set_nonblocking};
 use crate::{minus_one, number, object, wr};
@@ -41,7 +42,7 @@ pub struct Sizes {
 pub enum Refusal {
     /// The request, or the queue.
     Post(PostError),
-    /// Not something ibv_post_send(3) does; by its name.
+    /// Not something that library and device do; by its name.
     Unsupported(&'static str),
     /// The library refused.
     System(Errno),
@@ -53,6 +54,7 @@ pub struct Qp {
     qpn: Qpn,
     sizes: Sizes,
     words: Words,
+    extended: Option<Extended>,
     raw: Mutex<Option<Raw>>,
 }
 
@@ -71,6 +73,10 @@ struct Raw {
 
 // SAFETY: the objects may be used by all threads; the lock says that nobody destroys them meanwhile.
 unsafe impl Send for Raw {}
+// SAFETY: its address is used only while `Raw` is there, under its lock.
+unsafe impl Send for Qp {}
+// SAFETY: as above.
+unsafe impl Sync for Qp {}
 
 /// What the queue pair does.
 #[derive(Clone, Copy, Debug, Default)]
@@ -142,8 +148,16 @@ impl Qp {
             qp_type: IBV_QPT_RC,
             sq_sig_all: 1,
         };
-        // SAFETY: domain and queue live; the attributes are read and written.
-        let qp = object(unsafe { (calls.ibv_create_qp)(pd.raw(), &raw mut init) }).map_err(drop_cq)?;
+        // SAFETY: context, domain and queue live.
+        let extended = unsafe { Extended::create(calls, context, pd.raw(), &init, pd.device.capabilities) };
+        let (qp, extended) = match extended {
+            Some((qp, extended)) => (qp, Some(extended)),
+            None => {
+                // SAFETY: as above; the attributes are read and written.
+                let plain = object(unsafe { (calls.ibv_create_qp)(pd.raw(), &raw mut init) });
+                (plain.map_err(drop_cq)?, None)
+            }
+        };
         let raw = Raw {
             qp,
             cq,
@@ -155,7 +169,8 @@ impl Qp {
         };
         // SAFETY: both were just made.
         let (qpn, fd) = unsafe { (Qpn::new(qp.as_ref().qp_num), channel.as_ref().fd) };
-        let made = Qp { pd: pd.clone(), qpn, sizes, words, raw: Mutex::new(Rank::SystemQp, Some(raw)) };
+        let raw = Mutex::new(Rank::SystemQp, Some(raw));
+        let made = Qp { pd: pd.clone(), qpn, sizes, words, extended, raw };
         set_nonblocking(fd)?;
         let watch = system.reactor.watch(fd, signal)?;
         if let Some(raw) = &mut *made.raw.lock() {
@@ -251,7 +266,8 @@ impl Qp {
         let mask_has = |bit: u32| mask as u32 & bit != 0;
         if mask_has(IBV_QP_ACCESS_FLAGS) {
             // Memory says by its own rights what peers may do: the queue pair allows all of it.
-            let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+            let flush = Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
+            let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC | flush;
             attr.qp_access_flags |= self.pd.device.possible(all);
         }
         if mask_has(IBV_QP_MIN_RNR_TIMER) {
@@ -294,13 +310,19 @@ impl Qp {
 
     // ---- requests ----
 
-    /// Whether ibv_post_send(3) does what a request asks for.
+    /// Whether library and device do what a request asks for.
     ///
     /// # Errors
     ///
-    /// The name of what it does not do.
+    /// The name of what they do not do.
     pub fn check(&self, request: &SendWr) -> Result<(), &'static str> {
-        wr::unsupported(request).map_or(Ok(()), Err)
+        match wr::unsupported(request) {
+            Some(what) if !self.does_more(request) => Err(what),
+            _ => Ok(()),
+        }
+    }
+    fn does_more(&self, request: &SendWr) -> bool {
+        self.extended.is_some_and(|extended| extended.does(&request.op))
     }
 
     /// Posts to the send queue.
@@ -319,11 +341,15 @@ impl Qp {
         if inline != 0 && len_bytes > u64::from(most) {
             return Err(Refusal::Post(PostError::Inline { len_bytes, most }));
         }
+        let lock = self.raw.lock();
+        let raw = lock.as_ref().ok_or(GONE)?;
+        if let Some(extended) = self.extended.as_ref().filter(|extended| extended.does(&request.op)) {
+            // SAFETY: the queue pair lives.
+            return unsafe { extended.post(request) };
+        }
         let Some(mut c) = wr::send_wr(request, &mut elements, inline) else {
             return Err(Refusal::Unsupported("this operation"));
         };
-        let lock = self.raw.lock();
-        let raw = lock.as_ref().ok_or(GONE)?;
         let mut bad = null_mut();
         // SAFETY: the queue pair lives; its context has the functions that verbs.h calls. Request and elements are read before it returns;
         // what they name stays until the completion, by `transport`'s contract.
@@ -446,7 +472,7 @@ fn elements_of(data: &Data) -> u32 {
 }
 
 /// What posting says: 0, or an errno, or -1.
-fn refused(result: i32) -> Result<(), Refusal> {
+pub(crate) fn refused(result: i32) -> Result<(), Refusal> {
     match number(result) {
         Ok(()) => Ok(()),
         Err(Error::System(Errno::ENOMEM)) => Err(Refusal::Post(PostError::Full)),

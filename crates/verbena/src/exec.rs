@@ -83,7 +83,7 @@ fn run<T>(future: impl Future<Output = T>, poll_for: Option<Duration>, until: Op
     let stack = polled_stack();
     loop {
         #[cfg(feature = "system")]
-        waited::begin();
+        let _noted = waited::Noted::begin();
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return Some(output);
         }

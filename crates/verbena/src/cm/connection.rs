@@ -121,7 +121,7 @@ impl<T: Connected> Connection<T> {
             let failure = ends.qp.0.failure();
             if !ends.identifier.has_ended() {
                 ends.identifier.disconnect(&ends.qp.0);
-                ends.identifier.until(|seen| seen.ended.clone()).await;
+                ends.identifier.until_ended().await;
             }
             match failure {
                 Some(failure) if failure.kind() != ErrorKind::Disconnected => Err(failure),

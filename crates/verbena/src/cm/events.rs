@@ -328,6 +328,17 @@ impl Identifier {
         }
     }
 
+    /// Waits until it has ended, where the peer's answer to a disconnection takes no longer than the stack below waits for one: 2 s. A
+    /// kernel waits for more than a minute.
+    pub async fn until_ended(&self) {
+        let ended = self.until(|seen| seen.ended.clone());
+        match &self.stack {
+            Stack::Ours(_) => _ = ended.await,
+            #[cfg(feature = "system")]
+            Stack::System(_) => _ = crate::time::timeout(Duration::from_secs(2), ended).await,
+        }
+    }
+
     /// Whether the connection has ended.
     pub fn has_ended(&self) -> bool {
         self.inbox.seen.lock().ended.is_some()

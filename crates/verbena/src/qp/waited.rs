@@ -13,8 +13,24 @@ thread_local! {
     static WAITED: RefCell<Vec<Weak<QpInner>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The future is polled now: what it looked at before does not count.
-pub(crate) fn begin() {
+/// While a future is polled and waited for, the queue pairs that it looked at are noted.
+pub(crate) struct Noted;
+
+impl Noted {
+    /// What was looked at before does not count.
+    pub fn begin() -> Noted {
+        forget();
+        Noted
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        forget();
+    }
+}
+
+fn forget() {
     let before = WAITED.try_with(RefCell::take);
     drop(before);
 }

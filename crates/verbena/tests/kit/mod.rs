@@ -29,6 +29,11 @@ pub fn is_software() -> bool {
     named() == "software"
 }
 
+/// Whether Verbena carries them out, linked in or as an object.
+pub fn is_ours() -> bool {
+    is_software() || named().starts_with("system:")
+}
+
 /// The provider.
 pub fn provider() -> Provider {
     let named = named();
