@@ -81,9 +81,10 @@
 //!
 //! # Features
 //!
-//! `software` (default): the stack, linked in. `sim` (default): [`sim`] and `#[verbena::test]`. `serde`: descriptors of memory travel in any format.
+//! `software` (default): the stack, linked in. `sim` (default): [`sim`] and `#[verbena::test]`. `system`: `Provider::system`, this machine's
+//! rdma-core and with it its adapters, opened while the program runs. `serde`: descriptors of memory travel in any format.
 //!
-//! Not here yet: rdma-core as a provider, shared receive and completion queues, XRC, dma-bufs, byte streams,
+//! Not here yet: shared receive and completion queues, XRC, dma-bufs, byte streams,
 //! a connection for one polling thread.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
