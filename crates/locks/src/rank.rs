@@ -48,8 +48,12 @@ ranks! {
     DefaultPd,
     /// The Rust crate: the registrations of a piece of memory, held while one is made.
     Registrations,
+    /// The Rust crate: the queue pairs whose completions come to one queue. Held while these are taken to whom they are for.
+    SharedCompletions,
     /// The Rust crate: the operations of a queue pair that are under way, and the messages that came.
     Operations,
+    /// The Rust crate: the receives of a shared queue that are posted. Held while one is.
+    SharedReceives,
     /// The Rust crate: what a connection or listener has come to.
     ConnectionState,
     /// The Rust crate: the buffers of a pool that are free.

@@ -70,6 +70,7 @@
 //! | one-sided | [`QueuePair::write`], [`read`](QueuePair::read), [`fetch_add`](QueuePair::fetch_add), [`compare_swap`](QueuePair::compare_swap), [`atomic_write`](QueuePair::atomic_write), [`flush`](QueuePair::flush) | `ibv_post_send` |
 //! | several with one doorbell | [`QueuePair::post_all`] | a list of `struct ibv_send_wr` |
 //! | registration | [`Pool`], [`Memory`] | `ibv_reg_mr` |
+//! | queues that many share | [`Srq`], [`Cq`] in [`QueueConfig`] | `ibv_create_srq`, `ibv_create_cq` |
 //! | device, domain | [`Provider`], [`Device`], [`Pd`] | `ibv_open_device`, `ibv_alloc_pd` |
 //!
 //! # How it works
@@ -84,7 +85,7 @@
 //! `software` (default): the stack, linked in. `sim` (default): [`sim`] and `#[verbena::test]`. `system`: `Provider::system`, this machine's
 //! rdma-core and with it its adapters, opened while the program runs. `serde`: descriptors of memory travel in any format.
 //!
-//! Not here yet: shared receive and completion queues, XRC, dma-bufs, byte streams,
+//! Not here yet: XRC, dma-bufs, byte streams,
 //! a connection for one polling thread.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
@@ -124,7 +125,7 @@ pub use exec::block_on;
 pub use mem::*;
 pub use op::{Completion, InFlight, Op, Ops};
 pub use provider::{Device, Pd, Provider};
-pub use qp::{Connected, Message, QpState, QueueConfig, QueuePair, Rc, Reliable, Transport, Uc, Ud};
+pub use qp::{Connected, Cq, Message, QpState, QueueConfig, QueuePair, Rc, Reliable, Srq, Transport, Uc, Ud};
 pub use remote::RemoteMemory;
 pub use scope::{Scope, ScopedOp};
 #[cfg(feature = "sim")]

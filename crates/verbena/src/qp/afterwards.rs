@@ -2,6 +2,7 @@
 
 use std::task::Waker;
 
+use super::message::Message;
 use crate::cm::waiters::Waiters;
 use crate::mem::RegBuf;
 use crate::op::slot::Left;
@@ -12,6 +13,8 @@ pub(super) struct Afterwards {
     pub wakers: Vec<Waker>,
     pub left: Vec<Left>,
     pub buffers: Vec<RegBuf>,
+    /// Receives of a shared queue that nothing came into: dropped, they are posted again.
+    pub unused: Vec<Message>,
     /// Something completed in error.
     pub failed: bool,
 }

@@ -9,14 +9,14 @@ use nic::{Access, Buffer, Channel, Cq, Later, QpCap, QpInit, QpState, QpType, Si
 use transport::op::{Completion, RecvWr, SendWr, Sge};
 use wire::Qpn;
 
-use super::QueueConfig;
+use super::{QueueConfig, Srq};
 use crate::error::{Error, Result};
 use crate::provider::{Domain, Pd};
 
 /// Where the queue pair's own words begin, as work requests name them.
 const WORDS: u64 = 1 << 12;
 
-/// A queue pair of the stack below, with a completion queue of its own.
+/// A queue pair of the stack below, with a completion queue of its own unless it shares one.
 pub(crate) enum Carrier {
     Ours(Box<Ours>),
     #[cfg(feature = "system")]
@@ -26,14 +26,46 @@ pub(crate) enum Carrier {
 /// Verbena's own.
 pub(crate) struct Ours {
     nic: Arc<nic::Qp>,
-    cq: Arc<Cq>,
-    channel: Arc<Channel>,
+    /// Of its own; none where they come to a shared queue.
+    completions: Option<Completions>,
     /// Eight bytes for each entry of the send queue: what atomics bring back.
     words: Buffer,
+}
+
+/// A completion queue of Verbena's own, which rings a bell.
+pub(super) struct Completions {
+    cq: Arc<Cq>,
+    channel: Arc<Channel>,
     _slot: CqSlot,
 }
 
-/// Has a queue pair look at its completion queue, when no lock is held.
+impl Completions {
+    /// One with so many entries; it rings from the first [`Completions::attend`] on.
+    pub fn new(device: &Arc<nic::Device>, cqe: u32, bell: &Arc<Bell>) -> Result<Completions, nic::Error> {
+        let slot = device.take_cq()?;
+        let channel = Channel::new(Box::new(Rings(bell.clone())));
+        let cq = Cq::new(cqe, Some(channel.clone()), AsyncEventQueue::new(Box::new(Unheard)))?;
+        Ok(Completions { cq, channel, _slot: slot })
+    }
+    /// At least so many entries from now on.
+    pub fn grow(&self, cqe: u32) -> Result<(), nic::Error> {
+        if cqe > self.cq.capacity() { self.cq.resize(cqe) } else { Ok(()) }
+    }
+    /// As of [`Carrier::poll`].
+    pub fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
+        self.cq.poll(most, take).unwrap_or(0)
+    }
+    /// As of [`Carrier::attend`].
+    pub fn attend(&self, drain: impl FnMut()) {
+        self.cq.attend(&self.channel, drain);
+    }
+    /// It rings no more.
+    pub fn forget(&self) {
+        self.channel.forget(&self.cq);
+    }
+}
+
+/// Has a queue pair, or the queue that many share, look for completions when no lock is held.
 pub(crate) struct Bell {
     later: Arc<Later>,
     /// Once it is made.
@@ -185,10 +217,10 @@ impl Carrier {
         }
     }
 
-    /// Takes up to `most` completions; how many there were. It can not be overrun: it has room for all that may be under way.
+    /// Takes up to `most` completions of its own queue; how many there were. It can not be overrun: it has room for all that may be under way.
     pub fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
         match self {
-            Carrier::Ours(ours) => ours.cq.poll(most, take).unwrap_or(0),
+            Carrier::Ours(ours) => ours.completions.as_ref().map_or(0, |own| own.poll(most, take)),
             #[cfg(feature = "system")]
             Carrier::System(qp) => qp.poll(most, take),
         }
@@ -196,7 +228,11 @@ impl Carrier {
     /// The bell has rung: drains, and arms it, until nothing came meanwhile.
     pub fn attend(&self, #[allow(unused_mut)] mut drain: impl FnMut()) {
         match self {
-            Carrier::Ours(ours) => ours.cq.attend(&ours.channel, drain),
+            Carrier::Ours(ours) => {
+                if let Some(own) = &ours.completions {
+                    own.attend(drain);
+                }
+            }
             #[cfg(feature = "system")]
             Carrier::System(qp) => loop {
                 qp.clear();
@@ -222,7 +258,7 @@ impl Carrier {
         match self {
             Carrier::Ours(ours) => {
                 ours.nic.destroy();
-                ours.channel.forget(&ours.cq);
+                ours.completions.iter().for_each(Completions::forget);
                 true
             }
             #[cfg(feature = "system")]
@@ -260,23 +296,30 @@ impl Ours {
         let failed = |e| Error::of_nic("ibv_create_qp", e);
         let &QueueConfig { send_depth, recv_depth, max_send_sge, max_inline, .. } = config;
         let device = pd.device().nic()?;
-        let slot = device.take_cq().map_err(failed)?;
-        let channel = Channel::new(Box::new(Rings(bell.clone())));
         let events = AsyncEventQueue::new(Box::new(Unheard));
-        let cq = Cq::new(send_depth + recv_depth, Some(channel.clone()), events.clone()).map_err(failed)?;
+        let (completions, cq) = match &config.cq {
+            Some(shared) => (None, shared.inner().completions().cq.clone()),
+            None => {
+                let receives = config.srq.as_ref().map_or(recv_depth, Srq::depth);
+                let own = Completions::new(device, send_depth + receives, bell).map_err(failed)?;
+                let cq = own.cq.clone();
+                (Some(own), cq)
+            }
+        };
+        let srq = config.srq.as_ref().map(|srq| srq.inner().below().clone());
         let cap = QpCap {
             max_send_wr: send_depth,
-            max_recv_wr: recv_depth,
+            max_recv_wr: if srq.is_some() { 0 } else { recv_depth },
             max_send_sge,
             max_recv_sge: 1,
             max_inline_data: max_inline,
         };
-        let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-        let init = QpInit { kind, send_cq, recv_cq, srq: None, cap, sq_sig_all: true, events };
+        let (send_cq, recv_cq) = (cq.clone(), cq);
+        let init = QpInit { kind, send_cq, recv_cq, srq, cap, sq_sig_all: true, events };
         let words =
             Buffer::new(domain, send_depth as usize * 8, WORDS, Access::LOCAL_WRITE).map_err(failed)?;
         let nic = nic::Qp::create(device, domain, init).map_err(failed)?;
-        Ok(Ours { nic, cq, channel, words, _slot: slot })
+        Ok(Ours { nic, completions, words })
     }
 
     /// The adapter's.

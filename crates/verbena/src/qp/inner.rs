@@ -21,8 +21,10 @@ use wire::roce::SendTail;
 use super::QueueConfig;
 use super::afterwards::Afterwards;
 use super::carrier::{Bell, Carrier};
-use super::message::{Message, What};
+use super::cq::Membership;
+use super::message::{Home, Message, What};
 use super::posting::Posting;
+use super::srq::SrqInner;
 use crate::cm::waiters::Waiters;
 use crate::error::{Error, ErrorKind, Result, WcStatus};
 use crate::mem::{IoBufMut, Pool, RegBuf, SgeList};
@@ -37,9 +39,9 @@ pub(crate) use place::Place;
 pub(crate) type Ended = Result<(Completion, u64)>;
 
 /// This bit of a wr_id says that it is a receive's.
-const RECEIVE: u64 = 1 << 63;
+pub(super) const RECEIVE: u64 = 1 << 63;
 /// Completions taken at once.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 
 /// See the module.
 pub(crate) struct QpInner {
@@ -48,6 +50,10 @@ pub(crate) struct QpInner {
     carrier: Carrier,
     pool: Pool,
     queues: Mutex<Queues>,
+    /// Where its receives come from, where others share them.
+    srq: Option<Arc<SrqInner>>,
+    /// Its room in the completion queue, where others share that.
+    cq: Option<Membership>,
     /// Who looks when it fails: its connection.
     owner: OnceLock<Weak<dyn Work>>,
 }
@@ -87,13 +93,16 @@ impl QpInner {
     pub fn create(pd: &Pd, config: &QueueConfig, kind: QpType) -> Result<Arc<QpInner>> {
         let failed = |e| Error::of_nic("ibv_create_qp", e);
         pd.stack().check("ibv_create_qp")?;
-        let &QueueConfig { send_depth, recv_depth, recv_size, .. } = config;
+        config.check_shared(pd)?;
+        let &QueueConfig { send_depth, recv_size, .. } = config;
+        let recv_depth = if config.srq.is_some() { 0 } else { config.recv_depth };
         nic::in_range("send_depth", send_depth, 1_u32, nic::limits::MAX_QP_WR).map_err(failed)?;
         nic::in_range("recv_depth", recv_depth, 0_u32, nic::limits::MAX_QP_WR).map_err(failed)?;
         // Datagrams come behind a header.
         let head = if kind == QpType::Ud { GRH_LEN } else { 0 };
         let pool = Pool::new(pd, recv_size.max(1).saturating_add(head), (recv_depth + send_depth) as usize)?;
         let bell = Bell::new(pd.stack().later());
+        let cq = config.cq.as_ref().map(|cq| cq.inner().reserve(config)).transpose()?;
         let carrier = Carrier::create(pd, config, kind, &bell)?;
         let queues = Queues {
             sends: Slots::new(send_depth),
@@ -115,9 +124,12 @@ impl QpInner {
             carrier,
             pool,
             queues: Mutex::new(Rank::Operations, queues),
+            srq: config.srq.as_ref().map(|srq| srq.inner().clone()),
+            cq,
             owner: OnceLock::new(),
         });
         bell.is_for(inner.me.clone());
+        inner.cq.iter().for_each(|cq| cq.join(&inner));
         inner.carrier.attend(|| inner.drain());
         Ok(inner)
     }
@@ -348,6 +360,9 @@ impl QpInner {
 
     /// Takes all completions that there are to whom they are for.
     pub fn drain(&self) {
+        if let Some(shared) = &self.cq {
+            return shared.cq().drain();
+        }
         let mut afterwards = Afterwards::default();
         {
             let mut queues = self.lock();
@@ -361,12 +376,32 @@ impl QpInner {
                 afterwards.wake(&mut queues.idle);
             }
         }
-        if afterwards.failed
-            && let Some(owner) = self.owner.get().and_then(Weak::upgrade)
-        {
-            self.stack().later().add(owner);
+        if afterwards.failed {
+            self.tell_owner();
         }
         afterwards.run();
+    }
+
+    /// Takes a completion of the shared queue. True: it is an error, for [`QpInner::tell_owner`] when no lock is held.
+    pub(super) fn take_one(
+        &self,
+        completion: &transport::op::Completion,
+        afterwards: &mut Afterwards,
+    ) -> bool {
+        let mut queues = self.lock();
+        afterwards.failed = false;
+        queues.take(self, completion, afterwards);
+        if !queues.idle.is_empty() && !queues.sends.any_flying() {
+            afterwards.wake(&mut queues.idle);
+        }
+        afterwards.failed
+    }
+
+    /// Something has completed in error.
+    pub(super) fn tell_owner(&self) {
+        if let Some(owner) = self.owner.get().and_then(Weak::upgrade) {
+            self.stack().later().add(owner);
+        }
     }
 
     /// The queue pair is no more: what was under way is flushed, who waits is told, memory is free. Once.
@@ -377,6 +412,7 @@ impl QpInner {
         self.carrier.fail(&self.pd);
         self.drain();
         let is_gone = self.carrier.destroy();
+        self.cq.iter().for_each(Membership::leave);
         let mut afterwards = Afterwards::default();
         {
             let mut queues = self.lock();
@@ -423,15 +459,26 @@ impl Queues {
             return;
         }
         let place = completion.wr_id as u32;
-        let Some(mut buffer) = self.posted.get_mut(place as usize).and_then(Option::take) else { return };
-        self.places.push(place);
+        let taken = match &qp.srq {
+            Some(srq) => srq.take(place).map(|buffer| (buffer, Home::Srq(srq.clone()))),
+            None => {
+                let buffer = self.posted.get_mut(place as usize).and_then(Option::take);
+                self.places.extend(buffer.is_some().then_some(place));
+                buffer.map(|buffer| (buffer, Home::Qp(qp.me.clone())))
+            }
+        };
+        let Some((mut buffer, home)) = taken else { return };
+        let what = What::of(completion);
         if error.is_some() {
-            afterwards.buffers.push(buffer);
+            match home {
+                Home::Qp(_) => afterwards.buffers.push(buffer),
+                // Others need it.
+                Home::Srq(_) => afterwards.unused.push(Message::new(home, buffer, 0, what)),
+            }
             return;
         }
-        let what = What::of(completion);
         buffer.filled(if what.written.is_some() { 0 } else { completion.byte_len as usize });
-        self.ready.push_back(Message::new(qp.me.clone(), buffer, self.head, what));
+        self.ready.push_back(Message::new(home, buffer, self.head, what));
         afterwards.wake(&mut self.receivers);
     }
 }

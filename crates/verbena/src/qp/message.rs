@@ -1,11 +1,12 @@
 //! A message that came.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use transport::op::{Completed, Completion};
 use wire::roce::SendTail;
 
 use super::inner::QpInner;
+use super::srq::SrqInner;
 use crate::mem::{IoBuf, RegBuf, SgeList};
 
 /// A message in its receive buffer. Dropping it posts the buffer again; whoever keeps messages has the peer wait (RNR).
@@ -16,12 +17,41 @@ use crate::mem::{IoBuf, RegBuf, SgeList};
 /// }
 /// ```
 pub struct Message {
-    qp: Weak<QpInner>,
+    home: Home,
     /// `None` when it was given away.
     buf: Option<RegBuf>,
     /// What lies in the receive before the message: the network header of a datagram.
     head: Option<RegBuf>,
     what: What,
+}
+
+/// Whose receive it was.
+pub(super) enum Home {
+    Qp(Weak<QpInner>),
+    Srq(Arc<SrqInner>),
+}
+
+impl Home {
+    /// A queue that takes none any more needs none; the buffer goes back to its pool.
+    fn post(&self, buf: RegBuf) {
+        match self {
+            Home::Qp(qp) => _ = qp.upgrade().map(|qp| qp.post_receive(buf)),
+            Home::Srq(srq) => _ = srq.post(buf),
+        }
+    }
+    /// In place of a buffer that somebody keeps, where the pool has one.
+    fn post_another(&self) {
+        match self {
+            Home::Qp(qp) => {
+                if let Some(qp) = qp.upgrade()
+                    && let Ok(other) = qp.pool().get()
+                {
+                    _ = qp.post_receive(other);
+                }
+            }
+            Home::Srq(srq) => _ = srq.pool().get().map(|other| srq.post(other)),
+        }
+    }
 }
 
 /// What came with it.
@@ -53,9 +83,9 @@ impl What {
 
 impl Message {
     /// The first `head` bytes are not the message's.
-    pub(super) fn new(qp: Weak<QpInner>, mut buf: RegBuf, head: usize, what: What) -> Message {
+    pub(super) fn new(home: Home, mut buf: RegBuf, head: usize, what: What) -> Message {
         let head = if head > 0 { buf.split_to(head).ok() } else { None };
-        Message { qp, buf: Some(buf), head, what }
+        Message { home, buf: Some(buf), head, what }
     }
     /// The network header of a datagram, and its sender's queue pair.
     pub(crate) fn source(&self) -> (&[u8], u32) {
@@ -85,12 +115,7 @@ impl Message {
     /// Keeps the buffer; the queue gets another from its pool, where that has one.
     pub fn into_buf(mut self) -> Option<RegBuf> {
         let buf = self.buf.take();
-        if let Some(qp) = self.qp.upgrade()
-            && let Ok(other) = qp.pool().get()
-        {
-            // A queue pair that takes none any more needs none.
-            _ = qp.post_receive(other);
-        }
+        self.home.post_another();
         buf
     }
 }
@@ -124,9 +149,8 @@ unsafe impl IoBuf for Message {
 
 impl Drop for Message {
     fn drop(&mut self) {
-        if let (Some(buf), Some(qp)) = (self.whole(), self.qp.upgrade()) {
-            // A queue pair that takes none any more needs none; the buffer goes back to its pool.
-            _ = qp.post_receive(buf);
+        if let Some(buf) = self.whole() {
+            self.home.post(buf);
         }
     }
 }

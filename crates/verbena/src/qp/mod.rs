@@ -9,12 +9,16 @@
 //! | `posting` | work requests on their way into the send queue |
 //! | `waited` | which queue pairs a thread polls while it waits |
 //! | `message` | [`Message`] |
+//! | `srq` | [`Srq`]: receives that many queue pairs share |
+//! | `cq` | [`Cq`]: a completion queue that they share |
 
 mod afterwards;
 pub(crate) mod carrier;
+mod cq;
 pub(crate) mod inner;
 mod message;
 pub(crate) mod posting;
+mod srq;
 #[cfg(feature = "system")]
 pub(crate) mod waited;
 
@@ -33,8 +37,10 @@ use crate::op::kind::Copied;
 use crate::op::{Asked, Op, Ops, Refused, kind};
 use crate::provider::Pd;
 use crate::remote::RemoteMemory;
+pub use cq::Cq;
 use inner::QpInner;
 pub use message::Message;
+pub use srq::Srq;
 
 /// Transport services; each has the operations that it can do:
 /// ```compile_fail,E0599
@@ -104,11 +110,23 @@ pub struct QueueConfig {
     pub max_send_sge: u32,
     /// Bytes that `send_inline` takes at most, at most 1024.
     pub max_inline: u32,
+    /// Receives come from here; `recv_depth` and `recv_size` mean nothing then.
+    pub srq: Option<Srq>,
+    /// Completions go here; without one, to a queue of its own.
+    pub cq: Option<Cq>,
 }
 
 impl Default for QueueConfig {
     fn default() -> QueueConfig {
-        QueueConfig { send_depth: 64, recv_depth: 64, recv_size: 4096, max_send_sge: 4, max_inline: 64 }
+        QueueConfig {
+            send_depth: 64,
+            recv_depth: 64,
+            recv_size: 4096,
+            max_send_sge: 4,
+            max_inline: 64,
+            srq: None,
+            cq: None,
+        }
     }
 }
 

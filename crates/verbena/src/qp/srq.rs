@@ -1,0 +1,179 @@
+//! Receives that many queue pairs share ([`Srq`]). Each message goes to the connection that it came by; its buffer goes back here, whether or not
+//! that connection still is.
+
+use std::sync::Arc;
+
+use locks::{Mutex, Rank};
+use nic::device::async_events::AsyncEventQueue;
+use nic::{Signal, SrqAttr};
+use transport::op::RecvWr;
+use wire::grh::GRH_LEN;
+
+use super::QueueConfig;
+use super::inner::RECEIVE;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::{IoBufMut, Pool, RegBuf, SgeList};
+use crate::provider::Pd;
+
+/// A shared receive queue: receives that the crate keeps posted for all queue pairs that have it in their [`QueueConfig`], so that memory for a
+/// thousand quiet connections is that of the few that talk. A handle, clones are the same one; it lives as long as its last queue pair or message.
+///
+/// ```no_run
+/// # async fn f(listener: verbena::Listener, pd: verbena::Pd) -> verbena::Result<()> {
+/// let queues = verbena::QueueConfig {
+///     srq: Some(verbena::Srq::new(&pd, 256, 4096)?),
+///     cq: Some(verbena::Cq::new(pd.device())?),
+///     ..verbena::QueueConfig::default()
+/// };
+/// loop {
+///     let conn = listener.request().await?.accept().queues(queues.clone()).await?;
+///     verbena::spawn(async move { conn.recv().await })?;
+/// }
+/// # }
+/// ```
+///
+/// When all receives are out, because their messages are kept, the peers of all its connections wait (RNR); datagrams are lost.
+#[derive(Clone)]
+pub struct Srq(Arc<SrqInner>);
+
+/// See [`Srq`].
+pub(crate) struct SrqInner {
+    pd: Pd,
+    nic: Arc<nic::Srq>,
+    pool: Pool,
+    depth: u32,
+    posted: Mutex<Posted>,
+}
+
+struct Posted {
+    /// The buffers that are posted, by the number in their wr_id.
+    buffers: Vec<Option<RegBuf>>,
+    /// Numbers that are free.
+    places: Vec<u32>,
+}
+
+/// The limit of a queue that posts its receives again needs no event.
+struct Unheard;
+
+impl Signal for Unheard {
+    fn signal(&self) {}
+    fn take_back(&self) {}
+}
+
+impl Srq {
+    /// `depth` receives (1 to 32768), each with a buffer of `size` bytes, all of them posted.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfRange`; `Exhausted` where there is no memory for them, or the device has no more such queues; `Forked`.
+    pub fn new(pd: &Pd, depth: u32, size: usize) -> Result<Srq> {
+        const CALL: &str = "ibv_create_srq";
+        pd.stack().check(CALL)?;
+        let failed = |e| Error::of_nic(CALL, e);
+        nic::in_range("depth", depth, 1_u32, nic::limits::MAX_SRQ_WR).map_err(failed)?;
+        if size == 0 {
+            return Err(Error::number(CALL, "size", 0, 1..=nic::limits::MAX_MESSAGE));
+        }
+        // Datagrams come behind a header.
+        let pool = Pool::new(pd, size.saturating_add(GRH_LEN), depth as usize)?;
+        let attr = SrqAttr { max_wr: depth, max_sge: 1, limit: 0 };
+        let nic =
+            nic::Srq::create(pd.nic()?, attr, AsyncEventQueue::new(Box::new(Unheard))).map_err(failed)?;
+        let buffers = (0..depth).map(|_| None).collect();
+        let posted = Mutex::new(Rank::SharedReceives, Posted { buffers, places: (0..depth).rev().collect() });
+        let srq = Srq(Arc::new(SrqInner { pd: pd.clone(), nic, pool, depth, posted }));
+        for _ in 0..depth {
+            srq.0.post(srq.0.pool.get()?)?;
+        }
+        Ok(srq)
+    }
+
+    /// Receives in all.
+    pub fn depth(&self) -> u32 {
+        self.0.depth
+    }
+    /// Receives that are posted and wait for messages: the others are in messages that somebody keeps, or about to be posted again.
+    pub fn posted(&self) -> u32 {
+        self.0.depth - self.0.posted.lock().places.len() as u32
+    }
+    /// Its protection domain: that of its buffers.
+    pub fn pd(&self) -> &Pd {
+        &self.0.pd
+    }
+    pub(super) fn inner(&self) -> &Arc<SrqInner> {
+        &self.0
+    }
+}
+
+impl SrqInner {
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+    pub(super) fn below(&self) -> &Arc<nic::Srq> {
+        &self.nic
+    }
+
+    /// Posts one receive; nothing where all are.
+    pub(super) fn post(&self, buffer: RegBuf) -> Result<()> {
+        // In a forked child the queue is the parent's.
+        self.pd.stack().check("ibv_post_srq_recv")?;
+        let mut pieces = SgeList::new(&self.pd);
+        buffer.gather_room(&mut pieces);
+        let sges = pieces.finish()?;
+        let (result, refused) = {
+            let mut posted = self.posted.lock();
+            let Some(place) = posted.places.pop() else { return Ok(()) };
+            // Before it may complete.
+            posted.buffers[place as usize] = Some(buffer);
+            match self.nic.post(RecvWr { wr_id: RECEIVE | u64::from(place), sges }) {
+                Ok(()) => (Ok(()), None),
+                Err(e) => {
+                    posted.places.push(place);
+                    let refused = posted.buffers[place as usize].take();
+                    (Err(Error::of_errno("ibv_post_srq_recv", e.errno())), refused)
+                }
+            }
+        };
+        drop(refused);
+        result
+    }
+
+    /// The buffer of a receive that is complete.
+    pub(super) fn take(&self, place: u32) -> Option<RegBuf> {
+        let mut posted = self.posted.lock();
+        let buffer = posted.buffers.get_mut(place as usize)?.take()?;
+        posted.places.push(place);
+        Some(buffer)
+    }
+}
+
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        // No queue pair has it any more. In a forked child it is the parent's.
+        if self.pd.stack().is_ours() {
+            self.nic.destroy();
+        }
+    }
+}
+
+impl QueueConfig {
+    /// Whether what is shared is of the device; `WrongDomain`.
+    pub(super) fn check_shared(&self, pd: &Pd) -> Result<()> {
+        let is_ours = |device| device == pd.device();
+        let fits = self.srq.iter().all(|srq| is_ours(srq.pd().device()))
+            && self.cq.iter().all(|cq| is_ours(cq.device()));
+        if fits { Ok(()) } else { Err(Error::new(ErrorKind::WrongDomain, "ibv_create_qp")) }
+    }
+}
+
+impl PartialEq for Srq {
+    fn eq(&self, other: &Srq) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl std::fmt::Debug for Srq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Srq({} of {} posted)", self.posted(), self.depth())
+    }
+}
