@@ -71,6 +71,7 @@
 //! | several with one doorbell | [`QueuePair::post_all`] | a list of `struct ibv_send_wr` |
 //! | registration | [`Pool`], [`Memory`] | `ibv_reg_mr` |
 //! | queues that many share | [`Srq`], [`Cq`] in [`QueueConfig`] | `ibv_create_srq`, `ibv_create_cq` |
+//! | limits, port | [`Device::attr`], [`Device::port`] | `ibv_query_device`, `ibv_query_port`, `ibv_query_gid` |
 //! | device, domain | [`Provider`], [`Device`], [`Pd`] | `ibv_open_device`, `ibv_alloc_pd` |
 //!
 //! # How it works
@@ -115,6 +116,7 @@ mod spawn;
 mod stack;
 pub mod time;
 pub mod ud;
+pub mod verbs;
 
 pub use cm::{
     Accept, ConnParam, Connect, Connection, Listen, Listener, Request, Resolve, RnrRetry, Route, connect,
