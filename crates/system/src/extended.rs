@@ -15,7 +15,7 @@ use transport::op::{AtomicOp, SendOp, SendWr};
 
 use crate::libraries::Calls;
 use crate::number;
-use crate::qp::Refusal;
+use crate::posting::{Refusal, refused};
 
 /// A function of the second table; `None` where the library's table does not reach so far, or it is not there.
 ///
@@ -181,6 +181,6 @@ impl Extended {
             }
             complete(qp)
         };
-        crate::qp::refused(posted)
+        refused(posted)
     }
 }

@@ -10,6 +10,7 @@
 //! | [`device`] | [`Device`], [`Pd`] |
 //! | [`memory`] | [`Mr`], [`Words`](memory::Words) |
 //! | [`qp`] | [`Qp`], with a completion queue and a channel of its own |
+//! | [`posting`] | requests on their way into its queues |
 //! | `extended` | FLUSH and ATOMIC WRITE, where library and device have them |
 //! | `wr` | work requests and completions, between Rust and C |
 //! | [`id`] | [`Id`]: an identifier of the connection manager |
@@ -32,6 +33,7 @@ pub mod id;
 pub mod instance;
 pub mod libraries;
 pub mod memory;
+pub mod posting;
 pub mod qp;
 pub mod reactor;
 mod sockaddr;
@@ -43,7 +45,8 @@ pub use id::Id;
 pub use instance::System;
 pub use libraries::{Files, OpenError};
 pub use memory::Mr;
-pub use qp::{Qp, Refusal, Sizes};
+pub use posting::Refusal;
+pub use qp::{Qp, Sizes};
 
 /// What the connection manager says: 0, or -1 and errno.
 fn minus_one(result: std::ffi::c_int) -> Result<(), nic::Error> {

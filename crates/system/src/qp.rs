@@ -8,11 +8,11 @@ use abi::cma::rdma_cm_id;
 use abi::verbs::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
     IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC,
-    ibv_comp_channel, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_wc,
+    ibv_comp_channel, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_wc,
 };
 use locks::{Mutex, Rank};
-use nic::{Access, Errno, Error, PostError, QpState, Signal};
-use transport::op::{Completion, Data, RecvWr, SendWr};
+use nic::{Access, Error, QpState, Signal};
+use transport::op::Completion;
 use wire::Qpn;
 
 use crate::device::Pd;
@@ -37,30 +37,19 @@ pub struct Sizes {
     pub inline: u32,
 }
 
-/// Why a request is not posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The request, or the queue.
-    Post(PostError),
-    /// Not something that library and device do; by its name.
-    Unsupported(&'static str),
-    /// The library refused.
-    System(Errno),
-}
-
 /// A queue pair with all that belongs to it.
 pub struct Qp {
     pd: Arc<Pd>,
     qpn: Qpn,
-    sizes: Sizes,
+    pub(crate) sizes: Sizes,
     words: Words,
-    extended: Option<Extended>,
-    raw: Mutex<Option<Raw>>,
+    pub(crate) extended: Option<Extended>,
+    pub(crate) raw: Mutex<Option<Raw>>,
 }
 
 /// The C objects.
-struct Raw {
-    qp: NonNull<ibv_qp>,
+pub(crate) struct Raw {
+    pub(crate) qp: NonNull<ibv_qp>,
     cq: NonNull<ibv_cq>,
     channel: NonNull<ibv_comp_channel>,
     watch: Option<Watch>,
@@ -308,86 +297,6 @@ impl Qp {
         };
     }
 
-    // ---- requests ----
-
-    /// Whether library and device do what a request asks for.
-    ///
-    /// # Errors
-    ///
-    /// The name of what they do not do.
-    pub fn check(&self, request: &SendWr) -> Result<(), &'static str> {
-        match wr::unsupported(request) {
-            Some(what) if !self.does_more(request) => Err(what),
-            _ => Ok(()),
-        }
-    }
-    fn does_more(&self, request: &SendWr) -> bool {
-        self.extended.is_some_and(|extended| extended.does(&request.op))
-    }
-
-    /// Posts to the send queue.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal`]: it was not posted.
-    pub fn post_send(&self, request: &SendWr) -> Result<(), Refusal> {
-        self.check(request).map_err(Refusal::Unsupported)?;
-        let (most, num_sge) = (self.sizes.send_sge, elements_of(&request.data));
-        if num_sge > most {
-            return Err(Refusal::Post(PostError::Elements { num_sge, most }));
-        }
-        let (mut elements, inline) = wr::data(&request.data);
-        let (len_bytes, most) = (request.data.len_bytes(), self.sizes.inline);
-        if inline != 0 && len_bytes > u64::from(most) {
-            return Err(Refusal::Post(PostError::Inline { len_bytes, most }));
-        }
-        let lock = self.raw.lock();
-        let raw = lock.as_ref().ok_or(GONE)?;
-        if let Some(extended) = self.extended.as_ref().filter(|extended| extended.does(&request.op)) {
-            // SAFETY: the queue pair lives.
-            return unsafe { extended.post(request) };
-        }
-        let Some(mut c) = wr::send_wr(request, &mut elements, inline) else {
-            return Err(Refusal::Unsupported("this operation"));
-        };
-        let mut bad = null_mut();
-        // SAFETY: the queue pair lives; its context has the functions that verbs.h calls. Request and elements are read before it returns;
-        // what they name stays until the completion, by `transport`'s contract.
-        let result = unsafe {
-            let post = (*raw.qp.as_ref().context).ops.post_send.ok_or(Refusal::System(Errno::EOPNOTSUPP))?;
-            post(raw.qp.as_ptr(), &raw mut c, &raw mut bad)
-        };
-        refused(result)
-    }
-
-    /// Posts to the receive queue.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal`]: it was not posted.
-    pub fn post_receive(&self, request: &RecvWr) -> Result<(), Refusal> {
-        let num_sge = request.sges.as_slice().len() as u32;
-        if num_sge > 1 {
-            return Err(Refusal::Post(PostError::Elements { num_sge, most: 1 }));
-        }
-        let mut elements = wr::elements(request.sges.as_slice());
-        let mut c = ibv_recv_wr {
-            wr_id: request.wr_id,
-            next: null_mut(),
-            sg_list: elements.as_mut_ptr(),
-            num_sge: elements.len() as i32,
-        };
-        let lock = self.raw.lock();
-        let raw = lock.as_ref().ok_or(GONE)?;
-        let mut bad = null_mut();
-        // SAFETY: as for a send.
-        let result = unsafe {
-            let post = (*raw.qp.as_ref().context).ops.post_recv.ok_or(Refusal::System(Errno::EOPNOTSUPP))?;
-            post(raw.qp.as_ptr(), &raw mut c, &raw mut bad)
-        };
-        refused(result)
-    }
-
     // ---- completions ----
 
     /// Takes up to `most` completions; how many there were.
@@ -462,21 +371,6 @@ impl Qp {
             }
         }
         true
-    }
-}
-
-const GONE: Refusal = Refusal::Post(PostError::Invalid("the queue pair is no more"));
-
-fn elements_of(data: &Data) -> u32 {
-    if let Data::Sges(list) = data { list.as_slice().len() as u32 } else { 0 }
-}
-
-/// What posting says: 0, or an errno, or -1.
-pub(crate) fn refused(result: i32) -> Result<(), Refusal> {
-    match number(result) {
-        Ok(()) => Ok(()),
-        Err(Error::System(Errno::ENOMEM)) => Err(Refusal::Post(PostError::Full)),
-        Err(e) => Err(Refusal::System(e.errno())),
     }
 }
 

@@ -187,3 +187,31 @@ fn wrong_values_are_errors_before_anything_is_posted() {
     assert!(remote.word(4).is_err());
     active.write_inline(&[1], remote).wait().unwrap();
 }
+
+#[test]
+fn operations_of_one_doorbell_are_executed_in_order_whatever_they_are() {
+    let memory = Memory::<RemoteWrite>::zeroed(4096).unwrap();
+    let queues = QueueConfig { send_depth: 16, ..QueueConfig::default() };
+    let (active, passive) = connected(&queues, Some(&memory));
+    let remote = RemoteMemory::from_bytes(active.private_data()).unwrap();
+    let word = remote.word(8).unwrap();
+    let can_flush = active.flush(remote, false).wait().is_ok();
+    for n in 1..20_u64 {
+        let write = active.write_inline(&n.to_ne_bytes(), word);
+        let add = active.fetch_add(word, 1);
+        let send = active.send_inline(&n.to_be_bytes());
+        if can_flush {
+            let posted = active.post_all((write, active.flush(remote, false), add, send));
+            let (write, flush, add, send) = posted.map_err(|(e, _)| e).unwrap();
+            assert_eq!(send.wait().unwrap().len, 0);
+            flush.wait().unwrap();
+            assert_eq!((write.wait().unwrap().len, add.wait().unwrap()), (0, n));
+        } else {
+            let (write, add, send) = active.post_all((write, add, send)).map_err(|(e, _)| e).unwrap();
+            assert_eq!(send.wait().unwrap().len, 0);
+            assert_eq!((write.wait().unwrap().len, add.wait().unwrap()), (0, n));
+        }
+        assert_eq!(passive.recv_wait().unwrap().unwrap()[..], n.to_be_bytes());
+        assert_eq!(memory.shared().load::<u64>(8).unwrap(), n + 1);
+    }
+}

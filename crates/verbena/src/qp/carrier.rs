@@ -176,12 +176,14 @@ impl Carrier {
         }
     }
 
-    /// Begins to post to the send queue. Requests are posted in one order: the caller holds the lock of the program's entries.
-    pub fn sender(&self, pd: &Pd) -> Sender<'_> {
+    /// Begins to post one request, or several, to the send queue. They are posted in one order: the caller holds the lock of the program's
+    /// entries.
+    #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours has one doorbell anyway"))]
+    pub fn sender(&self, pd: &Pd, several: bool) -> Sender<'_> {
         match self {
             Carrier::Ours(ours) => Sender::Ours(ours.nic.sender(pd.stack().now())),
             #[cfg(feature = "system")]
-            Carrier::System(qp) => Sender::System(qp),
+            Carrier::System(qp) => Sender::System(qp, several.then(Vec::new)),
         }
     }
     /// Posts a receive.
@@ -332,7 +334,8 @@ impl Ours {
 pub(crate) enum Sender<'a> {
     Ours(nic::Sender<'a>),
     #[cfg(feature = "system")]
-    System(&'a system::Qp),
+    /// Several are posted when all are there.
+    System(&'a system::Qp, Option<Vec<SendWr>>),
 }
 
 #[cfg(feature = "system")]
@@ -348,17 +351,27 @@ fn of_refusal(call: &'static str, refusal: system::Refusal) -> Error {
     }
 }
 
+/// Requests that were not posted after all, by their wr_id.
+pub(crate) type NotPosted = Vec<(u64, Error)>;
+
 impl Sender<'_> {
     /// Posts one; it leaves with [`Sender::finish`] at the latest.
     ///
     /// # Errors
     ///
-    /// `QueueFull`, `WrongState`, `OutOfRange`: it was not posted.
+    /// `QueueFull`, `WrongState`, `OutOfRange`, `Unsupported`: it was not posted.
     pub fn post(&mut self, wr: SendWr) -> Result<()> {
+        const CALL: &str = "ibv_post_send";
         match self {
-            Sender::Ours(sender) => sender.post(wr).map_err(|e| Error::of_post("ibv_post_send", e)),
+            Sender::Ours(sender) => sender.post(wr).map_err(|e| Error::of_post(CALL, e)),
             #[cfg(feature = "system")]
-            Sender::System(qp) => qp.post_send(&wr).map_err(|e| of_refusal("ibv_post_send", e)),
+            Sender::System(qp, None) => qp.post_send(&wr).map_err(|e| of_refusal(CALL, e)),
+            #[cfg(feature = "system")]
+            Sender::System(qp, Some(list)) => {
+                qp.check_fits(&wr).map_err(|e| of_refusal(CALL, e))?;
+                list.push(wr);
+                Ok(())
+            }
         }
     }
     /// The same of a datagram queue pair.
@@ -372,15 +385,23 @@ impl Sender<'_> {
                 sender.post_datagram(wr, to).map_err(|e| Error::of_post("ibv_post_send", e))
             }
             #[cfg(feature = "system")]
-            Sender::System(_) => Err(crate::stack::unsupported()),
+            Sender::System(..) => Err(crate::stack::unsupported()),
         }
     }
-    /// What was posted leaves.
-    pub fn finish(self) {
+    /// What was posted leaves; what does not after all.
+    pub fn finish(self) -> NotPosted {
         match self {
-            Sender::Ours(sender) => sender.finish(),
+            Sender::Ours(sender) => {
+                sender.finish();
+                Vec::new()
+            }
             #[cfg(feature = "system")]
-            Sender::System(_) => {}
+            Sender::System(qp, list) => {
+                let list = list.unwrap_or_default();
+                let Err((posted, why)) = qp.post_sends(&list) else { return Vec::new() };
+                let error = of_refusal("ibv_post_send", why);
+                list.into_iter().skip(posted).map(|wr| (wr.wr_id, error.clone())).collect()
+            }
         }
     }
 }

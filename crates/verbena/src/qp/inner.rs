@@ -195,7 +195,7 @@ impl QpInner {
             Ok(wr) => wr,
             Err(error) => return Err((error, value)),
         };
-        let mut posting = Posting::begin(self);
+        let mut posting = Posting::begin(self, false);
         let posted = posting.try_put(request, wr, value);
         posting.finish();
         posted
@@ -206,7 +206,7 @@ impl QpInner {
         if let Err(error) = ops.requests(&mut requests) {
             return Err((error, ops));
         }
-        let mut posting = Posting::begin(self);
+        let mut posting = Posting::begin(self, true);
         if let Err(error) = posting.check_room(requests.list.len()) {
             posting.finish();
             return Err((error, ops));

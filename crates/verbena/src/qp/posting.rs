@@ -21,9 +21,10 @@ pub struct Posting<'a> {
 }
 
 impl<'a> Posting<'a> {
-    pub(crate) fn begin(qp: &'a QpInner) -> Posting<'a> {
+    /// Of one request, or of several.
+    pub(crate) fn begin(qp: &'a QpInner, several: bool) -> Posting<'a> {
         let queues = qp.lock();
-        let sender = qp.carrier().sender(qp.pd());
+        let sender = qp.carrier().sender(qp.pd(), several);
         Posting { qp, queues, sender, unlocked: Vec::new() }
     }
 
@@ -88,9 +89,13 @@ impl<'a> Posting<'a> {
 
     /// What was posted leaves.
     pub(crate) fn finish(self) {
-        let Posting { qp, queues, sender, unlocked } = self;
-        sender.finish();
+        let Posting { qp, mut queues, sender, unlocked } = self;
+        let not_posted = sender.finish();
+        let complete = |(wr_id, error)| queues.sends.complete(wr_id, Err(error));
+        let left: Vec<_> = not_posted.into_iter().map(complete).collect();
         drop(queues);
+        // Nobody waits for them yet: nothing is to be woken.
+        drop(left);
         drop(unlocked);
         qp.stack().later().run();
     }
