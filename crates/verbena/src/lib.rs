@@ -86,8 +86,7 @@
 //! `software` (default): the stack, linked in. `sim` (default): [`sim`] and `#[verbena::test]`. `system`: `Provider::system`, this machine's
 //! rdma-core and with it its adapters, opened while the program runs. `serde`: descriptors of memory travel in any format.
 //!
-//! Not here yet: XRC, dma-bufs, byte streams,
-//! a connection for one polling thread.
+//! Not here yet: XRC, dma-bufs, byte streams.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -102,6 +101,7 @@ mod exec;
 #[allow(unsafe_code)]
 mod mem;
 pub mod op;
+mod polled;
 #[cfg(all(test, feature = "sim"))]
 mod proof;
 mod provider;
@@ -126,6 +126,7 @@ pub use error::{Error, ErrorKind, RejectReason, Rejection, Result, Value, WcStat
 pub use exec::block_on;
 pub use mem::*;
 pub use op::{Completion, InFlight, Op, Ops};
+pub use polled::{PolledConnection, Prepared};
 pub use provider::{Device, Pd, Provider};
 pub use qp::{Connected, Cq, Message, QpState, QueueConfig, QueuePair, Rc, Reliable, Srq, Transport, Uc, Ud};
 pub use remote::RemoteMemory;

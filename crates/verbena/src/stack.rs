@@ -107,6 +107,19 @@ impl Stack {
             Stack::System(_) => {}
         }
     }
+    /// The same for a thread that waits for a completion of this queue.
+    #[inline]
+    pub fn poll_for(&self, cq: &nic::Cq) {
+        match self {
+            #[cfg(feature = "software")]
+            Stack::Ours(Ours::Software(instance)) => instance.host.poll_until(|| !cq.is_empty()),
+            #[cfg(feature = "sim")]
+            Stack::Ours(Ours::Sim(_)) => {}
+            // Its queues are not of this kind.
+            #[cfg(feature = "system")]
+            Stack::System(_) => {}
+        }
+    }
     /// This thread polls no more for now: the engine thread takes what arrives.
     pub fn end_polling(&self) {
         match self {

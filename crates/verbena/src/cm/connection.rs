@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::events::Identifier;
 use super::{ConnParam, wait};
 use crate::error::{Error, ErrorKind, Result};
+use crate::polled::PolledConnection;
 use crate::provider::{Device, Pd};
 use crate::qp::inner::QpInner;
 use crate::qp::{Connected, QueueConfig, QueuePair, Rc, Transport};
@@ -144,6 +145,19 @@ impl<T: Connected> Connection<T> {
     /// which the peer is told; `TimedOut` and its like where the connection manager gave up; `Unreachable` when the device is gone.
     pub fn ended(&self) -> impl Future<Output = Error> + Send + '_ {
         self.identifier().until(|seen| seen.ended.clone())
+    }
+}
+
+impl Connection {
+    /// Gives it to one thread that polls, for latency: completions come when that thread asks, and tell nobody. Other handles of its queue
+    /// pair, and what waits on them, get theirs then.
+    ///
+    /// # Errors
+    ///
+    /// Itself, where there are clones of it, or its completions come to a queue that others share.
+    pub fn into_polled(self) -> Result<PolledConnection, Connection> {
+        let shared = Arc::strong_count(&self.inner) > 1 || self.qp.inner().shares_completions();
+        if shared { Err(self) } else { Ok(PolledConnection::new(self)) }
     }
 }
 

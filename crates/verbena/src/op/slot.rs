@@ -98,6 +98,13 @@ pub(crate) struct Left {
     _unused: Option<Waker>,
 }
 
+impl Left {
+    /// Nothing is left.
+    pub fn is_nothing(&self) -> bool {
+        self.waker.is_none() && self._value.is_none() && self._unused.is_none()
+    }
+}
+
 /// All entries of a queue.
 pub(crate) struct Slots<R> {
     entries: Box<[Entry<R>]>,
@@ -204,6 +211,10 @@ impl<R> Slots<R> {
     pub unsafe fn poll<B>(&mut self, ticket: &Ticket<B>, new: Option<Waker>) -> (Poll<(R, B)>, Left) {
         let unused = |waker| Left { _unused: waker, ..Left::default() };
         let Some(entry) = self.entry(ticket.wr_id) else { return (Poll::Pending, unused(new)) };
+        // Who only looks leaves the entry as it is.
+        if new.is_none() && !matches!(entry.state, State::Done { .. }) {
+            return (Poll::Pending, Left::default());
+        }
         match std::mem::replace(&mut entry.state, State::Free) {
             State::Done { keep, result } => {
                 self.release(ticket.wr_id);

@@ -22,7 +22,9 @@ pub(super) struct Afterwards {
 impl Afterwards {
     pub fn add(&mut self, mut left: Left) {
         self.wakers.extend(left.waker.take());
-        self.left.push(left);
+        if !left.is_nothing() {
+            self.left.push(left);
+        }
     }
     /// All who wait there are to be woken.
     pub fn wake(&mut self, waiters: &mut Waiters) {

@@ -227,6 +227,21 @@ impl Carrier {
             Carrier::System(qp) => qp.poll(most, take),
         }
     }
+    /// Takes what has arrived, in this thread, where there are no completions; whether there may be some.
+    #[inline]
+    pub fn look(&self, pd: &Pd) -> bool {
+        match self {
+            Carrier::Ours(ours) => {
+                let Some(own) = &ours.completions else { return true };
+                if own.cq.is_empty() {
+                    pd.stack().poll_for(&own.cq);
+                }
+                !own.cq.is_empty()
+            }
+            #[cfg(feature = "system")]
+            Carrier::System(_) => true,
+        }
+    }
     /// The bell has rung: drains, and arms it, until nothing came meanwhile.
     pub fn attend(&self, #[allow(unused_mut)] mut drain: impl FnMut()) {
         match self {

@@ -5,9 +5,11 @@
 
 #[cfg(all(test, feature = "sim"))]
 mod census;
+mod looking;
 mod place;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 
@@ -23,14 +25,13 @@ use super::afterwards::Afterwards;
 use super::carrier::{Bell, Carrier};
 use super::cq::Membership;
 use super::message::{Home, Message, What};
-use super::posting::Posting;
 use super::srq::SrqInner;
 use crate::cm::waiters::Waiters;
 use crate::error::{Error, ErrorKind, Result, WcStatus};
 use crate::mem::{IoBufMut, Pool, RegBuf, SgeList};
 use crate::op::kind::Kind;
 use crate::op::slot::{Slots, Ticket};
-use crate::op::{Completion, Ops, Refused, Request};
+use crate::op::{Completion, Request};
 use crate::provider::{Pd, Stack};
 use place::For;
 pub(crate) use place::Place;
@@ -56,6 +57,8 @@ pub(crate) struct QpInner {
     cq: Option<Membership>,
     /// Who looks when it fails: its connection.
     owner: OnceLock<Weak<dyn Work>>,
+    /// One thread polls it, and nobody is told of completions.
+    polled: AtomicBool,
 }
 
 /// Both queues, as the program sees them.
@@ -84,7 +87,10 @@ pub(super) struct Queues {
 
 impl Work for QpInner {
     fn run(self: Arc<Self>) {
-        self.carrier.attend(|| self.drain());
+        match self.polled.load(Ordering::Acquire) {
+            true => self.drain(),
+            false => self.carrier.attend(|| self.drain()),
+        }
     }
 }
 
@@ -127,6 +133,7 @@ impl QpInner {
             srq: config.srq.as_ref().map(|srq| srq.inner().clone()),
             cq,
             owner: OnceLock::new(),
+            polled: AtomicBool::new(false),
         });
         bell.is_for(inner.me.clone());
         inner.cq.iter().for_each(|cq| cq.join(&inner));
@@ -184,36 +191,6 @@ impl QpInner {
     /// Where the answer of the atomic with this wr_id goes.
     pub(super) fn word(&self, wr_id: u64) -> transport::op::SgeList {
         std::iter::once(self.carrier.word(wr_id as u32)).collect()
-    }
-
-    pub fn post_one<K: Kind<B>, B: Send + 'static>(
-        &self,
-        request: &Request,
-        value: B,
-    ) -> Result<Ticket<B>, (Error, B)> {
-        let wr = match self.wr::<K, B>(request, &value) {
-            Ok(wr) => wr,
-            Err(error) => return Err((error, value)),
-        };
-        let mut posting = Posting::begin(self, false);
-        let posted = posting.try_put(request, wr, value);
-        posting.finish();
-        posted
-    }
-
-    pub fn post_all<O: Ops>(&self, ops: O) -> Result<O::InFlight, Refused<O>> {
-        let mut requests = crate::op::Requests { qp: self, list: VecDeque::new() };
-        if let Err(error) = ops.requests(&mut requests) {
-            return Err((error, ops));
-        }
-        let mut posting = Posting::begin(self, true);
-        if let Err(error) = posting.check_room(requests.list.len()) {
-            posting.finish();
-            return Err((error, ops));
-        }
-        let in_flight = ops.post(&mut posting, &mut requests);
-        posting.finish();
-        Ok(in_flight)
     }
 
     /// Leaves the waker until there is room in the send queue; false where there is some.

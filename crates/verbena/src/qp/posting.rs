@@ -1,14 +1,60 @@
 //! Work requests on their way into the send queue: both locks are held, the program's entries and the queue pair's, so that entries and
 //! requests are in one order.
 
+use std::collections::VecDeque;
+
 use locks::MutexGuard;
 use transport::op::{Data, SendWr};
 
 use super::carrier::Sender;
 use super::inner::{Place, QpInner, Queues};
 use crate::error::{Error, ErrorKind, Result};
-use crate::op::Request;
+use crate::op::kind::Kind;
 use crate::op::slot::Ticket;
+use crate::op::{Ops, Refused, Request, Requests};
+
+impl QpInner {
+    /// Posts an operation; where it is refused its value comes back.
+    pub fn post_one<K: Kind<B>, B: Send + 'static>(
+        &self,
+        request: &Request,
+        value: B,
+    ) -> Result<Ticket<B>, (Error, B)> {
+        match self.wr::<K, B>(request, &value) {
+            Ok(wr) => self.post_wr(request, wr, value),
+            Err(error) => Err((error, value)),
+        }
+    }
+
+    /// The same with a work request that was made of both before.
+    pub fn post_wr<B: Send + 'static>(
+        &self,
+        request: &Request,
+        wr: SendWr,
+        value: B,
+    ) -> Result<Ticket<B>, (Error, B)> {
+        let mut posting = Posting::begin(self, false);
+        let posted = posting.try_put(request, wr, value);
+        posting.finish();
+        posted
+    }
+
+    /// Posts several, or none.
+    pub fn post_all<O: Ops>(&self, ops: O) -> Result<O::InFlight, Refused<O>> {
+        let mut requests = Requests { qp: self, list: VecDeque::new() };
+        if let Err(error) = ops.requests(&mut requests) {
+            return Err((error, ops));
+        }
+        let mut posting = Posting::begin(self, true);
+        if let Err(error) = posting.check_room(requests.list.len()) {
+            posting.finish();
+            return Err((error, ops));
+        }
+        let in_flight = ops.post(&mut posting, &mut requests);
+        posting.finish();
+        Ok(in_flight)
+    }
+}
 
 /// Requests being posted. What was posted leaves with [`Posting::finish`].
 #[doc(hidden)]

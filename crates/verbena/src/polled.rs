@@ -1,0 +1,325 @@
+//! One thread, one connection, nobody to wake: for latency. What may be under way lives where it does for all connections, in the queue pair's
+//! entries; but its completion queue tells nobody (it is not armed), so completions come when this thread asks and at no other time.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use transport::op::SendWr;
+
+use crate::cm::Connection;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mem::{IoBuf, IoBufMut, RegBuf, SharedSlice};
+use crate::op::kind::{self, Kind};
+use crate::op::slot::Ticket;
+use crate::op::{Asked, Completion, Op, Reading, Refused, Request, Sending, Writing};
+use crate::provider::Pd;
+use crate::qp::Message;
+use crate::qp::inner::QpInner;
+use crate::remote::RemoteMemory;
+
+/// A connection that belongs to one polling thread: [`Connection::into_polled`]. It may move to another thread, but not be shared:
+/// ```compile_fail,E0277
+/// fn f(conn: &verbena::PolledConnection) {
+///     std::thread::scope(|s| {
+///         s.spawn(|| {
+///             conn.pd();
+///         });
+///     });
+/// }
+/// ```
+/// and there is one of it:
+/// ```compile_fail,E0308
+/// fn f(conn: &verbena::PolledConnection) -> verbena::PolledConnection {
+///     conn.clone()
+/// }
+/// ```
+/// Dropping it ends the connection.
+pub struct PolledConnection {
+    conn: Connection,
+    _not_sync: PhantomData<Cell<()>>,
+}
+
+impl PolledConnection {
+    /// Of a connection without other handles. Results of what was posted before come by polling, too.
+    pub(crate) fn new(conn: Connection) -> PolledConnection {
+        conn.inner().only_polled();
+        PolledConnection { conn, _not_sync: PhantomData }
+    }
+
+    fn qp(&self) -> &Arc<QpInner> {
+        self.conn.inner()
+    }
+
+    /// Where memory for it is registered.
+    pub fn pd(&self) -> &Pd {
+        self.conn.pd()
+    }
+    /// A buffer of its queue pair's pool: [`QueuePair::buffer`](crate::QueuePair::buffer).
+    ///
+    /// # Errors
+    ///
+    /// Likewise.
+    pub fn buffer(&self) -> Result<RegBuf> {
+        self.conn.buffer()
+    }
+    /// What the peer's program said: [`Connection::private_data`].
+    pub fn private_data(&self) -> &[u8] {
+        self.conn.private_data()
+    }
+    /// The error that moved its queue pair to the error state.
+    pub fn failure(&self) -> Option<Error> {
+        self.conn.failure()
+    }
+
+    /// Posts a SEND; look for the result with [`InFlight::try_take`](crate::InFlight::try_take).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Op::post`], with the operation.
+    #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
+    pub fn send<B: IoBuf>(&mut self, buf: B) -> Result<Sending<B>, Refused<Op<'_, kind::Send, B>>> {
+        self.conn.send(buf).post()
+    }
+    /// Posts a WRITE, likewise.
+    ///
+    /// # Errors
+    ///
+    /// Likewise.
+    #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
+    pub fn write<B: IoBuf>(
+        &mut self,
+        buf: B,
+        to: RemoteMemory,
+    ) -> Result<Writing<B>, Refused<Op<'_, kind::Write, B>>> {
+        self.conn.write(buf, to).post()
+    }
+    /// Posts a READ, likewise.
+    ///
+    /// # Errors
+    ///
+    /// Likewise.
+    #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
+    pub fn read<B: IoBufMut>(
+        &mut self,
+        buf: B,
+        from: RemoteMemory,
+    ) -> Result<Reading<B>, Refused<Op<'_, kind::Read, B>>> {
+        self.conn.read(buf, from).post()
+    }
+
+    /// Writes a WRITE down, to be posted again and again.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfRange` for more bytes than `to` has, or more pieces than the queue pair takes; `WrongDomain`; `Forked`.
+    pub fn prepare_write<B: IoBuf>(&mut self, buf: B, to: RemoteMemory) -> Result<Prepared<B>> {
+        self.prepare::<kind::Write, B>(Asked::Write(to), buf)
+    }
+    /// The same for a SEND.
+    ///
+    /// # Errors
+    ///
+    /// Likewise.
+    pub fn prepare_send<B: IoBuf>(&mut self, buf: B) -> Result<Prepared<B>> {
+        self.prepare::<kind::Send, B>(Asked::Send, buf)
+    }
+
+    fn prepare<K: Kind<B>, B: IoBuf>(&mut self, asked: Asked, buf: B) -> Result<Prepared<B>> {
+        let request = Request::new(asked);
+        let wr = self.qp().wr::<K, B>(&request, &buf)?;
+        Ok(Prepared { qp: self.qp().clone(), request, wr, at: At::Here(buf) })
+    }
+
+    /// Posts it; nothing is allocated.
+    ///
+    /// # Errors
+    ///
+    /// `WrongState` while it is under way, or where it is another connection's; those of [`Op::post`].
+    pub fn post<B: IoBuf>(&mut self, op: &mut Prepared<B>) -> Result<()> {
+        self.qp().check_is(&op.qp)?;
+        let buf = match std::mem::replace(&mut op.at, At::Nowhere) {
+            At::Here(buf) => buf,
+            other => {
+                op.at = other;
+                return Err(Error::new(ErrorKind::WrongState, "ibv_post_send"));
+            }
+        };
+        match self.qp().post_wr(&op.request, op.wr.clone(), buf) {
+            Ok(ticket) => {
+                op.at = At::Queue(ticket);
+                Ok(())
+            }
+            Err((error, buf)) => {
+                op.at = At::Here(buf);
+                Err(error)
+            }
+        }
+    }
+
+    /// The result of what was posted, once; `None` while it is under way, or was not posted. Polls nothing.
+    pub fn take<B: IoBuf>(&mut self, op: &mut Prepared<B>) -> Option<Result<Completion>> {
+        let At::Queue(ticket) = &op.at else { return None };
+        let Poll::Ready((ended, buf)) = op.qp.poll_ticket(ticket, None) else { return None };
+        op.at = At::Here(buf);
+        Some(ended.map(|(completion, _)| completion))
+    }
+
+    /// Posts it and polls until it is complete.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PolledConnection::post`]; how it completed; `BlockingInSimulation`.
+    pub fn spin<B: IoBuf>(&mut self, op: &mut Prepared<B>) -> Result<Completion> {
+        self.may_block("spin")?;
+        self.post(op)?;
+        loop {
+            if let Some(result) = self.take(op) {
+                return result;
+            }
+            self.poll();
+        }
+    }
+
+    /// Polls once: takes what has arrived in this thread, then all completions.
+    #[inline]
+    pub fn poll(&mut self) {
+        self.qp().poll_now();
+    }
+
+    /// The next message, if one has come; polls nothing.
+    ///
+    /// # Errors
+    ///
+    /// What moved the queue pair to the error state, once; `Disconnected` after the connection has ended and all that came was taken.
+    pub fn try_recv(&mut self) -> Result<Option<Message>> {
+        match self.qp().poll_recv(None) {
+            Poll::Ready(Ok(None)) => Err(Error::new(ErrorKind::Disconnected, "ibv_poll_cq")),
+            Poll::Ready(message) => message,
+            Poll::Pending => Ok(None),
+        }
+    }
+
+    /// Polls until a message has come; `None` after the connection has ended and all that came was taken.
+    ///
+    /// # Errors
+    ///
+    /// What moved the queue pair to the error state, once; `BlockingInSimulation`.
+    pub fn spin_recv(&mut self) -> Result<Option<Message>> {
+        self.may_block("spin_recv")?;
+        loop {
+            if let Poll::Ready(message) = self.qp().poll_recv(None) {
+                return message;
+            }
+            self.poll();
+        }
+    }
+
+    /// Polls until eight bytes that the peer writes are as wanted, and gives them. What it wrote before them is there, too.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfRange` where they are not inside, or `at` is no multiple of eight; `Disconnected`, or what moved the queue pair to the error
+    /// state, where the connection has ended; `BlockingInSimulation`.
+    pub fn spin_until(
+        &mut self,
+        memory: SharedSlice<'_>,
+        at: usize,
+        is: impl Fn(u64) -> bool,
+    ) -> Result<u64> {
+        self.may_block("spin_until")?;
+        let word = memory.word(at)?;
+        loop {
+            let value = word.load(Ordering::Acquire);
+            if is(value) {
+                return Ok(value);
+            }
+            if self.qp().has_ended() {
+                let ended = || Error::new(ErrorKind::Disconnected, "ibv_poll_cq");
+                return Err(self.failure().unwrap_or_else(ended));
+            }
+            self.poll();
+        }
+    }
+
+    fn may_block(&self, call: &'static str) -> Result<()> {
+        if self.qp().stack().may_block() {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::BlockingInSimulation, call))
+        }
+    }
+}
+
+impl std::fmt::Debug for PolledConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Polled{:?}", self.conn)
+    }
+}
+
+/// A work request that was written down once, with its buffer: [`PolledConnection::prepare_write`]. Dropped or forgotten while it is under way,
+/// the queue pair keeps the buffer until the completion.
+#[must_use = "it is posted by `spin` or `post`"]
+pub struct Prepared<B: Send + 'static> {
+    qp: Arc<QpInner>,
+    request: Request,
+    /// Of the buffer as it is: nobody changes more of it than its bytes.
+    wr: SendWr,
+    at: At<B>,
+}
+
+/// Where the buffer is.
+enum At<B> {
+    Here(B),
+    /// In the queue pair's entry.
+    Queue(Ticket<B>),
+    Nowhere,
+}
+
+impl Prepared<RegBuf> {
+    /// The bytes, unless it is under way.
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        match &mut self.at {
+            At::Here(buf) => Some(buf),
+            _ => None,
+        }
+    }
+}
+
+impl<B: Send + 'static> Prepared<B> {
+    /// Posted, and its result not taken.
+    pub fn is_in_flight(&self) -> bool {
+        matches!(self.at, At::Queue(_))
+    }
+    /// The buffer, unless it is under way.
+    ///
+    /// # Errors
+    ///
+    /// Itself, where it is.
+    #[expect(clippy::result_large_err, reason = "it comes back as it was")]
+    pub fn into_buf(mut self) -> Result<B, Self> {
+        match std::mem::replace(&mut self.at, At::Nowhere) {
+            At::Here(buf) => Ok(buf),
+            other => {
+                self.at = other;
+                Err(self)
+            }
+        }
+    }
+}
+
+impl<B: Send + 'static> Drop for Prepared<B> {
+    fn drop(&mut self) {
+        if let At::Queue(ticket) = &self.at {
+            self.qp.abandon(ticket);
+        }
+    }
+}
+
+impl<B: Send + 'static> std::fmt::Debug for Prepared<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.is_in_flight() { "Prepared(in flight)" } else { "Prepared" })
+    }
+}
