@@ -48,6 +48,8 @@ ranks! {
     DefaultPd,
     /// The Rust crate: the registrations of a piece of memory, held while one is made.
     Registrations,
+    /// The Rust crate: what a byte stream has received, and may send.
+    Stream,
     /// The Rust crate: the queue pairs whose completions come to one queue. Held while these are taken to whom they are for.
     SharedCompletions,
     /// The Rust crate: the operations of a queue pair that are under way, and the messages that came.

@@ -85,8 +85,9 @@
 //!
 //! `software` (default): the stack, linked in. `sim` (default): [`sim`] and `#[verbena::test]`. `system`: `Provider::system`, this machine's
 //! rdma-core and with it its adapters, opened while the program runs. `serde`: descriptors of memory travel in any format.
+//! `tokio`: [`RdmaStream`] is `tokio::io::{AsyncRead, AsyncWrite}`; nothing of tokio runs.
 //!
-//! Not here yet: XRC, dma-bufs, byte streams.
+//! Not here yet: XRC, dma-bufs.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -114,6 +115,7 @@ pub mod sim;
 mod sleepers;
 mod spawn;
 mod stack;
+mod stream;
 pub mod time;
 pub mod ud;
 pub mod verbs;
@@ -134,6 +136,7 @@ pub use scope::{Scope, ScopedOp};
 #[cfg(feature = "sim")]
 pub use sim::test;
 pub use spawn::spawn;
+pub use stream::{RdmaListener, RdmaStream, ReadHalf, StreamConfig, WriteHalf};
 pub use ud::{Datagram, Membership, UdAddress, UdSocket};
 pub use zerocopy;
 

@@ -1,10 +1,21 @@
-//! Whoever looks by himself: at everything, again and again.
+//! Whoever looks by himself: at messages, with a waker for the next one; or at everything, again and again.
 
 use std::sync::atomic::Ordering;
+use std::task::Context;
 
 use super::QpInner;
+use super::place::{For, Place};
 
 impl QpInner {
+    /// Leaves a waker until a message comes or the connection ends. What was there before does not wake it: look again afterwards.
+    pub fn wake_on_message(&self, place: &mut Place, cx: &Context<'_>) {
+        let waker = cx.waker().clone();
+        let mut queues = self.lock();
+        let unused = place.leave(self, &mut queues, For::Message, waker);
+        drop(queues);
+        drop(unused);
+    }
+
     /// From now on completions are taken when somebody polls ([`QpInner::poll_now`]).
     pub fn only_polled(&self) {
         self.polled.store(true, Ordering::Release);
