@@ -17,10 +17,14 @@ const SENDS: u32 = 2;
 const RECEIVES: u32 = 4;
 
 /// How each cut is made, in turn from a place that the seed says.
-struct Plan(Cell<u64>);
+pub(super) struct Plan(Cell<u64>);
 
 impl Plan {
-    fn how(&self) -> How {
+    pub fn of(seed: u64) -> Plan {
+        Plan(Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1))
+    }
+
+    pub fn how(&self) -> How {
         let n = self.0.get();
         self.0.set(n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
         match (n >> 33) % 3 {
@@ -31,7 +35,7 @@ impl Plan {
     }
 
     /// Cuts what `make` gives at its first poll, its second, and so on until it is ready; `then` looks after each.
-    async fn each<'a, T, A: Future<Output = ()>>(
+    pub async fn each<'a, T, A: Future<Output = ()>>(
         &self,
         what: &str,
         make: impl Fn() -> Pin<Box<dyn Future<Output = T> + 'a>>,
@@ -347,7 +351,7 @@ async fn cut_everything(left: Host, right: Host) {
     if seed.is_multiple_of(4) {
         left.set_faults(crate::sim::Faults::none());
     }
-    let plan = move || Plan(Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
+    let plan = move || Plan::of(seed);
     let service = right.spawn(serve("0.0.0.0:7000"));
     let (here, there) = (left.clone(), left.clone());
     let asks = left.spawn(async move {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `cut` | a future that is dropped at its n-th poll |
 //! | `cancel` | all futures of the crate, dropped at each of their polls |
+//! | `shared` | those of datagram sockets, and of connections that share queues |
 //! | `drops` | the objects of a connection, dropped in every order |
 //! | `setting` | the other side: it echoes and lends memory; what is left on a host |
 
@@ -12,3 +13,4 @@ mod cancel;
 mod cut;
 mod drops;
 mod setting;
+mod shared;
