@@ -3,12 +3,10 @@
 //! thread that polls before it returns to the program, the engine thread before it sleeps.
 
 use std::sync::Arc;
-#[cfg(not(loom))]
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use locks::{Mutex, Rank};
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicBool, Ordering};
+
+use crate::sync::{AtomicBool, Ordering};
 
 /// Something to be done.
 pub trait Work: Send + Sync {

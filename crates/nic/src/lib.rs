@@ -67,6 +67,7 @@ pub mod qp;
 mod quota;
 pub mod srq;
 pub mod steering;
+mod sync;
 
 pub use cq::counter::CompletionCounter;
 pub use cq::moderation::{Moderated, Moderation};

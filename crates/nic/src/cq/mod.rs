@@ -1,5 +1,6 @@
 //! Completion queues and the channels that tell of them.
 
+mod attend;
 pub mod counter;
 pub mod moderation;
 #[cfg(all(test, loom))]
@@ -8,14 +9,10 @@ mod wake_up;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
-#[cfg(not(loom))]
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use locks::{Mutex, MutexGuard, Rank};
-#[cfg(loom)]
-use loom::sync::atomic::{AtomicUsize, Ordering};
 use transport::op::{Completion, Status};
 
 use crate::cq::moderation::{Moderated, Moderation};
@@ -24,6 +21,7 @@ use crate::device::event_queue::EventQueue;
 use crate::error::{Error, in_range};
 use crate::limits;
 use crate::link::{Persist, Platform, Signal};
+use crate::sync::{AtomicUsize, Ordering};
 
 /// Which completion the next event is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,19 +276,6 @@ impl Cq {
         // A request for any completion is not narrowed by a later one for solicited ones only.
         if state.armed != Some(Arm::Next) {
             state.armed = Some(arm);
-        }
-    }
-    /// Has `drain` take what there is, until the queue is armed and empty: what comes later raises an event. For whoever an event of
-    /// `channel`, which is this queue's alone, had look.
-    pub fn attend(&self, channel: &Channel, mut drain: impl FnMut()) {
-        loop {
-            while channel.pop().is_some() {}
-            drain();
-            self.arm(Arm::Next);
-            // What came before it was armed has raised none.
-            if self.is_empty() {
-                return;
-            }
         }
     }
     /// Removes the completions of a queue pair that is being reset.
