@@ -71,6 +71,7 @@
 //! | several with one doorbell | [`QueuePair::post_all`] | a list of `struct ibv_send_wr` |
 //! | registration | [`Pool`], [`Memory`] | `ibv_reg_mr` |
 //! | queues that many share | [`Srq`], [`Cq`] in [`QueueConfig`] | `ibv_create_srq`, `ibv_create_cq` |
+//! | by hand | [`verbs::Unconnected`] | `ibv_create_qp`, `ibv_modify_qp` |
 //! | limits, port | [`Device::attr`], [`Device::port`] | `ibv_query_device`, `ibv_query_port`, `ibv_query_gid` |
 //! | device, domain | [`Provider`], [`Device`], [`Pd`] | `ibv_open_device`, `ibv_alloc_pd` |
 //!

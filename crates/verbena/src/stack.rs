@@ -71,7 +71,6 @@ impl Stack {
     ///
     /// `Unsupported`.
     #[allow(clippy::unnecessary_wraps, reason = "not all stacks are")]
-    #[cfg_attr(not(test), allow(dead_code, reason = "tests look at it"))]
     pub fn ours(&self) -> Result<&Ours> {
         match self {
             Stack::Ours(ours) => Ok(ours),

@@ -141,6 +141,19 @@ impl Carrier {
             }
         }
     }
+    /// Verbena's own.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for another stack's.
+    #[allow(clippy::unnecessary_wraps, reason = "not all queue pairs are")]
+    pub fn nic(&self) -> Result<&Arc<nic::Qp>> {
+        match self {
+            Carrier::Ours(ours) => Ok(&ours.nic),
+            #[cfg(feature = "system")]
+            Carrier::System(_) => Err(crate::stack::unsupported()),
+        }
+    }
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         match self {

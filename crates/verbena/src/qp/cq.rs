@@ -13,6 +13,8 @@ use super::QueueConfig;
 use super::afterwards::Afterwards;
 use super::carrier::{Bell, Completions};
 use super::inner::{BATCH, QpInner};
+use super::message::Message;
+use super::srq::SrqInner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::Device;
 
@@ -35,7 +37,8 @@ struct Users {
     reserved: u32,
     /// Shared receive queues, by where they are, each with its users here: its receives complete once, whoever takes them.
     srqs: BTreeMap<usize, usize>,
-    by_number: BTreeMap<u32, Weak<QpInner>>,
+    /// Queue pairs, with their shared receive queues.
+    by_number: BTreeMap<u32, (Weak<QpInner>, Option<Arc<SrqInner>>)>,
 }
 
 /// Room for one queue pair, given back when it is dropped or left.
@@ -116,8 +119,14 @@ impl CqInner {
             // It can not be overrun: it has room for all that may be under way.
             while self.completions.poll(BATCH, |completion| batch.push(completion)) > 0 {
                 for completion in batch.drain(..) {
-                    let user = users.by_number.get(&completion.qpn.get());
-                    let Some(qp) = user.and_then(Weak::upgrade) else { continue };
+                    let Some((qp, srq)) = users.by_number.get(&completion.qpn.get()) else { continue };
+                    let Some(qp) = qp.upgrade() else {
+                        // Its last handle is being dropped: others need the receive.
+                        afterwards
+                            .unused
+                            .extend(srq.as_ref().and_then(|srq| Message::unseen(srq, &completion)));
+                        continue;
+                    };
                     if qp.take_one(&completion, &mut afterwards) {
                         failed.push(qp.clone());
                     }
@@ -155,17 +164,18 @@ impl Membership {
     /// From now on its completions are taken to it.
     pub fn join(&self, qp: &Arc<QpInner>) {
         let number = *self.number.get_or_init(|| qp.carrier().qpn().get());
-        self.cq.users.lock().by_number.insert(number, Arc::downgrade(qp));
+        let user = (Arc::downgrade(qp), qp.srq().cloned());
+        self.cq.users.lock().by_number.insert(number, user);
     }
     /// Its queue pair is no more. Once.
     pub fn leave(&self) {
         if !self.cq.device.stack().is_ours() || self.has_left.swap(true, Ordering::AcqRel) {
             return;
         }
+        // Dropped when the lock has been given back.
+        let _gone;
         let mut users = self.cq.users.lock();
-        if let Some(number) = self.number.get() {
-            users.by_number.remove(number);
-        }
+        _gone = self.number.get().and_then(|number| users.by_number.remove(number));
         users.reserved -= self.own;
         if let Some((at, depth)) = self.srq
             && let Some(count) = users.srqs.get_mut(&at)

@@ -150,6 +150,9 @@ impl QpInner {
     pub fn stack(&self) -> &Stack {
         self.pd.stack()
     }
+    pub(super) fn srq(&self) -> Option<&Arc<SrqInner>> {
+        self.srq.as_ref()
+    }
     pub fn pool(&self) -> &Pool {
         &self.pool
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use transport::op::{Completed, Completion};
 use wire::roce::SendTail;
 
-use super::inner::QpInner;
+use super::inner::{QpInner, RECEIVE};
 use super::srq::SrqInner;
 use crate::mem::{IoBuf, RegBuf, SgeList};
 
@@ -86,6 +86,11 @@ impl Message {
     pub(super) fn new(home: Home, mut buf: RegBuf, head: usize, what: What) -> Message {
         let head = if head > 0 { buf.split_to(head).ok() } else { None };
         Message { home, buf: Some(buf), head, what }
+    }
+    /// The receive that a completion of a shared queue is for, where it is one.
+    pub(super) fn unseen(srq: &Arc<SrqInner>, completion: &Completion) -> Option<Message> {
+        let place = (completion.wr_id & RECEIVE != 0).then_some(completion.wr_id as u32)?;
+        Some(Message::new(Home::Srq(srq.clone()), srq.take(place)?, 0, What::of(completion)))
     }
     /// The network header of a datagram, and its sender's queue pair.
     pub(crate) fn source(&self) -> (&[u8], u32) {

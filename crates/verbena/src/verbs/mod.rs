@@ -1,9 +1,13 @@
-//! What goes beyond connecting by address: what a device can, and how its port is.
+//! What goes beyond connecting by address: what a device can, how its port is, and queue pairs that are
+//! connected by hand.
 //!
 //! | file | what |
 //! |---|---|
 //! | `device` | [`DeviceAttr`], [`PortAttr`] |
+//! | `unconnected` | [`Unconnected`], [`Endpoint`] |
 
 mod device;
+mod unconnected;
 
 pub use device::{AtomicCaps, DeviceAttr, PortAttr};
+pub use unconnected::{Endpoint, Unconnected};

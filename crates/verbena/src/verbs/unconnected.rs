@@ -1,0 +1,156 @@
+//! Queue pairs that connect without rdma_cm: each side tells the other its [`Endpoint`] by ways of its own (ibv_modify_qp(3)).
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use nic::{Access, AddressVector, QpAttr, QpState};
+use node::queue_pair::{INIT_MASK, RTR_MASK, RTS_MASK};
+use wire::{Psn, Qpn};
+
+use crate::error::{Error, ErrorKind, Result, Value};
+use crate::provider::Pd;
+use crate::qp::inner::QpInner;
+use crate::qp::{Connected, QueueConfig, QueuePair, Rc};
+use crate::stack::node;
+
+/// The C function that this file is about, as errors name it.
+const CALL: &str = "ibv_modify_qp";
+/// READs and atomics at once, in either direction: what any adapter has.
+const RD_ATOMIC: u8 = 16;
+/// How long a peer waits that found no receive posted: code 12, 0.64 ms.
+const RNR_TIMER: u8 = 12;
+/// Local ACK timeout: 4.096 us * 2^14, 67 ms.
+const TIMEOUT: u8 = 14;
+/// Of a timeout, and of a peer without receives, where it means without end.
+const RETRIES: u8 = 7;
+const HOP_LIMIT: u8 = 64;
+
+/// What one side of two queue pairs that connect without rdma_cm tells the other. Plain data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Number of the queue pair, 24 bits.
+    pub qp_num: u32,
+    /// PSN of its first request, 24 bits.
+    pub psn: u32,
+    /// Its address; GIDs and their indices are the crate's business.
+    pub addr: IpAddr,
+}
+
+/// A queue pair on its way to RTS by hand: in state Init, its receives posted.
+///
+/// ```no_run
+/// # fn exchange(ours: verbena::verbs::Endpoint) -> verbena::verbs::Endpoint { ours }
+/// # fn f(pd: verbena::Pd) -> verbena::Result<()> {
+/// let ours = verbena::verbs::Unconnected::<verbena::Rc>::new(&pd, [10, 0, 0, 1].into(), &Default::default())?;
+/// let theirs = exchange(ours.endpoint());
+/// let qp = ours.connect(theirs)?;
+/// qp.send_inline(b"hello").wait()?;
+/// # Ok(()) }
+/// ```
+///
+/// Nobody is told of its end: the peer's next request to it times out. The last handle of the queue pair destroys it, and flushes what is under way.
+#[must_use = "a queue pair that is not connected does nothing"]
+pub struct Unconnected<T: Connected = Rc> {
+    qp: QueuePair<T>,
+    inner: Arc<QpInner>,
+    psn: u32,
+    from: IpAddr,
+}
+
+impl<T: Connected> Unconnected<T> {
+    /// A new one that sends from this address of the domain's device.
+    ///
+    /// # Errors
+    ///
+    /// `Unreachable` where the device does not bear the address, `OutOfRange`, `Exhausted`, `AddressInUse` where the UDP port of the device
+    /// belongs to another user; `Unsupported` over the machine's rdma-core.
+    pub fn new(pd: &Pd, from: IpAddr, queues: &QueueConfig) -> Result<Unconnected<T>> {
+        let (ours, nic) = (pd.stack().ours()?, pd.device().nic()?);
+        index_of(pd, from)?;
+        let inner = QpInner::create(pd, queues, T::KIND)?;
+        let mut random = [0; 4];
+        node!(ours, node => {
+            node.attach(nic).map_err(|e| Error::of_nic("ibv_open_device", e))?;
+            nic::Platform::fill_random(&**node.world(), &mut random);
+        });
+        let psn = Psn::new(u32::from_ne_bytes(random)).get();
+        // Memory says by its own rights what peers may do: the queue pair allows all of it.
+        let access = Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC
+            | Access::FLUSH_GLOBAL
+            | Access::FLUSH_PERSISTENT;
+        let attr = QpAttr { state: QpState::Init, port: 1, access, ..QpAttr::default() };
+        modify(&inner, &attr, INIT_MASK)?;
+        inner.post_receives()?;
+        Ok(Unconnected { qp: QueuePair::new(inner.clone()), inner, psn, from })
+    }
+
+    /// What to tell the peer.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint { qp_num: self.qp.number(), psn: self.psn, addr: self.from }
+    }
+
+    /// To RTR and RTS: the MTU of the link, which both links must have alike; a local ACK timeout of 67 ms, 7 retries, no end of waiting for
+    /// receives, 16 READs and atomics at once.
+    ///
+    /// # Errors
+    ///
+    /// `Unreachable` for an address of another family; `WrongState`.
+    pub fn connect(self, peer: Endpoint) -> Result<QueuePair<T>> {
+        let Unconnected { qp, inner, psn, from } = self;
+        if from.is_ipv4() != peer.addr.is_ipv4() {
+            return Err(unreachable(peer.addr));
+        }
+        let pd = inner.pd();
+        let attr = QpAttr {
+            port: 1,
+            av: AddressVector {
+                dgid: peer.addr.into(),
+                sgid_index: index_of(pd, from)?,
+                hop_limit: HOP_LIMIT,
+                is_global: true,
+                port: 1,
+                ..AddressVector::default()
+            },
+            path_mtu: pd.device().nic()?.port().mtu,
+            dest_qpn: Qpn::new(peer.qp_num),
+            rq_psn: Psn::new(peer.psn),
+            sq_psn: Psn::new(psn),
+            max_dest_rd_atomic: RD_ATOMIC,
+            max_rd_atomic: RD_ATOMIC,
+            min_rnr_timer: RNR_TIMER,
+            timeout: TIMEOUT,
+            retry_cnt: RETRIES,
+            rnr_retry: RETRIES,
+            ..QpAttr::default()
+        };
+        let lacks = T::KIND.lacks();
+        modify(&inner, &attr.with_state(QpState::Rtr), RTR_MASK & !lacks)?;
+        modify(&inner, &attr.with_state(QpState::Rts), RTS_MASK & !lacks)?;
+        Ok(qp)
+    }
+}
+
+fn modify(qp: &QpInner, attr: &QpAttr, bits: u32) -> Result<()> {
+    let stack = qp.stack();
+    stack.check(CALL)?;
+    let modified = qp.carrier().nic()?.modify(stack.now(), attr, bits);
+    stack.later().run();
+    modified.map_err(|e| Error::of_nic(CALL, e))
+}
+
+/// Index of the GID of an address of ours.
+fn index_of(pd: &Pd, address: IpAddr) -> Result<u8> {
+    pd.device().nic()?.port().gids.index_of(address).ok_or_else(|| unreachable(address))
+}
+
+fn unreachable(address: IpAddr) -> Error {
+    Error::new(ErrorKind::Unreachable, CALL).with(Value::Address(SocketAddr::new(address, 0)))
+}
+
+impl<T: Connected> std::fmt::Debug for Unconnected<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Unconnected({:?})", self.endpoint())
+    }
+}
