@@ -107,7 +107,11 @@ impl Provider {
             system::instance::Failure::Open(why) => {
                 Error::new(ErrorKind::ProviderMissing, CALL).with(crate::Value::Text(why.to_string()))
             }
-            system::instance::Failure::Call(why) => Error::of_nic(CALL, why),
+            system::instance::Failure::Call(why) => {
+                let text =
+                    format!("the libraries are there, but say {why}: is the kernel's rdma_ucm loaded?");
+                Error::of_nic(CALL, why).with(crate::Value::Text(text))
+            }
         })?;
         let provider = Provider::over(Stack::System(system));
         opened.push((files, provider.clone()));

@@ -53,6 +53,7 @@ impl<T: Connected> IntoFuture for Accept<T> {
             }
             request.identifier.below().set_options(None, ack_timeout);
             let ends = Attached::new::<T>(request.identifier, &request.device, &pd, &queues)?;
+            ends.identifier.accepts();
             let begun = ends.identifier.below().accept(&granted, &data);
             ends.identifier.called(CALL, begun)?;
             let answer = ends.identifier.answer().await?;

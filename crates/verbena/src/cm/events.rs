@@ -36,6 +36,8 @@ pub(crate) struct Seen {
     pub answer: Option<Result<Answer>>,
     /// Joins of multicast groups, by the number that each was given, until somebody looks.
     pub joined: BTreeMap<u64, Result<UdParam>>,
+    /// We have accepted.
+    accepted: bool,
     /// The connection is no more.
     pub ended: Option<Error>,
     /// This side is ending it: its queue pair fails for that.
@@ -97,7 +99,14 @@ impl Seen {
             EventKind::Rejected if matches!(self.answer, Some(Ok(_))) => ended(),
             EventKind::Rejected => Error::rejected("rdma_connect", rejection(event)),
             EventKind::Unreachable | EventKind::ConnectError => Error::of_errno("rdma_connect", status()),
-            EventKind::Disconnected => ended(),
+            EventKind::Disconnected => {
+                // A peer that disconnects has had our acceptance: its word that it is ready (RTU) was lost or overtaken. What it sent stands.
+                if self.accepted && self.answer.is_none() {
+                    self.answer =
+                        Some(Ok(Answer { param: event.param, ud: None, private_data: event.private_data }));
+                }
+                ended()
+            }
             EventKind::DeviceRemoval => Error::of_errno("rdma_get_cm_event", Errno::ENODEV),
             _ => return None,
         };
@@ -310,6 +319,11 @@ impl Identifier {
         drop(forgotten);
     }
 
+    /// From now on the peer may take it as accepted.
+    pub fn accepts(&self) {
+        self.inbox.seen.lock().accepted = true;
+    }
+
     /// Waits for the peer's answer.
     pub async fn answer(&self) -> Result<Answer> {
         self.until(|seen| seen.answer.clone()).await
@@ -446,38 +460,4 @@ impl Stack {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn seen(events: &[(EventKind, i32)]) -> Seen {
-        let mut seen = Seen::default();
-        for &(kind, status) in events {
-            let (param, private_data) = (node::ConnParam::default(), vec![7]);
-            let event = Event { request: None, kind, status, param, ud: None, private_data };
-            if let Some(why) = seen.take_in(event) {
-                seen.end(&why);
-            }
-        }
-        seen
-    }
-
-    #[test]
-    fn a_rejection_before_the_answer_is_the_answer_and_after_it_the_end() {
-        let rejected = seen(&[(EventKind::Rejected, 28)]);
-        let error = rejected.answer.and_then(Result::err).expect("refused");
-        assert_eq!(error.kind(), ErrorKind::Rejected);
-        let rejection = Rejection { reason: RejectReason::Consumer, private_data: vec![7] };
-        assert_eq!(error.rejection(), Some(&rejection));
-
-        let ended = seen(&[(EventKind::Established, 0), (EventKind::Rejected, 28)]);
-        assert!(matches!(ended.answer, Some(Ok(_))));
-        assert_eq!(ended.ended.map(|e| e.kind()), Some(ErrorKind::Disconnected));
-    }
-
-    #[test]
-    fn the_first_end_is_the_one_that_counts() {
-        let seen = seen(&[(EventKind::Unreachable, -110), (EventKind::Disconnected, 0)]);
-        assert_eq!(seen.ended.map(|e| e.kind()), Some(ErrorKind::TimedOut));
-        assert_eq!(seen.answer.and_then(Result::err).and_then(|e| e.errno()), Some(110));
-    }
-}
+mod tests;

@@ -1,0 +1,46 @@
+//! What events say of a connection.
+
+use super::*;
+
+fn seen(events: &[(EventKind, i32)]) -> Seen {
+    let mut seen = Seen::default();
+    for &(kind, status) in events {
+        let (param, private_data) = (node::ConnParam::default(), vec![7]);
+        let event = Event { request: None, kind, status, param, ud: None, private_data };
+        if let Some(why) = seen.take_in(event) {
+            seen.end(&why);
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_rejection_before_the_answer_is_the_answer_and_after_it_the_end() {
+    let rejected = seen(&[(EventKind::Rejected, 28)]);
+    let error = rejected.answer.and_then(Result::err).expect("refused");
+    assert_eq!(error.kind(), ErrorKind::Rejected);
+    let rejection = Rejection { reason: RejectReason::Consumer, private_data: vec![7] };
+    assert_eq!(error.rejection(), Some(&rejection));
+
+    let ended = seen(&[(EventKind::Established, 0), (EventKind::Rejected, 28)]);
+    assert!(matches!(ended.answer, Some(Ok(_))));
+    assert_eq!(ended.ended.map(|e| e.kind()), Some(ErrorKind::Disconnected));
+}
+
+#[test]
+fn a_peer_that_disconnects_has_had_our_acceptance() {
+    let mut seen = Seen { accepted: true, ..Seen::default() };
+    let (kind, param) = (EventKind::Disconnected, node::ConnParam::default());
+    let event = Event { request: None, kind, status: 0, param, ud: None, private_data: Vec::new() };
+    let why = seen.take_in(event).expect("an end");
+    seen.end(&why);
+    assert!(matches!(seen.answer, Some(Ok(_))), "what it sent before is received");
+    assert_eq!(seen.ended.map(|e| e.kind()), Some(ErrorKind::Disconnected));
+}
+
+#[test]
+fn the_first_end_is_the_one_that_counts() {
+    let seen = seen(&[(EventKind::Unreachable, -110), (EventKind::Disconnected, 0)]);
+    assert_eq!(seen.ended.map(|e| e.kind()), Some(ErrorKind::TimedOut));
+    assert_eq!(seen.answer.and_then(Result::err).and_then(|e| e.errno()), Some(110));
+}
