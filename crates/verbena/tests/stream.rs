@@ -181,6 +181,25 @@ async fn a_stream_dropped_without_an_end_is_reset_behind_what_had_come(left: Hos
         .await;
 }
 
+#[verbena::test(seeds = 50, faults = "loss=1%, delay=20us..200us")]
+async fn a_peer_that_ended_its_direction_may_leave_before_the_other_ends(left: Host, right: Host) {
+    let (mut active, mut passive) = connected(&left, &right, SMALL, SMALL).await;
+    left.spawn(async move {
+        active.shutdown().await.unwrap();
+        drop(active);
+    })
+    .await;
+    right
+        .spawn(async move {
+            sleep(MS * 20_000).await;
+            assert_eq!(passive.read(&mut [0; 8]).await.unwrap(), 0);
+            assert_eq!(passive.write_all(b"gone").await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+            passive.shutdown().await.unwrap();
+            passive.close().await.unwrap();
+        })
+        .await;
+}
+
 #[verbena::test(seeds = 100, faults = "loss=1%, delay=20us..200us")]
 async fn a_peer_that_is_killed_resets_the_stream(left: Host, right: Host) {
     let mut random = Random::of(&left, 3);

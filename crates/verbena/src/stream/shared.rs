@@ -220,6 +220,11 @@ impl Core {
                     let owed = self.look(State::end);
                     let posted = match &owed {
                         Ok(owed) => self.post_word(Word { credits: *owed, fin: true }),
+                        // It has ended its direction, and left.
+                        Err(Over::Ended(error)) if error.kind() == ErrorKind::Disconnected => {
+                            *end = End::Over(self.all_the_same(error.clone()));
+                            continue;
+                        }
                         Err(over) => return Poll::Ready(Err(over.to_io())),
                     };
                     let Err(error) = posted.map(|sending| *end = End::Sent(sending)) else { continue };
@@ -241,10 +246,12 @@ impl Core {
         }
     }
 
-    /// A peer that has ended its own direction, and leaves in order, has what it wanted: it may leave before its ACK has come.
+    /// A peer that has ended its own direction, and leaves in order, has what it wanted: it may leave before its ACK has come, or our end.
     fn all_the_same(&self, error: Error) -> Result<()> {
-        let flushed = error.status() == Some(WcStatus::Flushed) && self.conn.failure().is_none();
-        if flushed && self.look(|state| state.fin) { Ok(()) } else { Err(error) }
+        let flushed = ErrorKind::Completion(WcStatus::Flushed);
+        let left =
+            [flushed, ErrorKind::Disconnected].contains(&error.kind()) && self.conn.failure().is_none();
+        if left && self.look(|state| state.fin) { Ok(()) } else { Err(error) }
     }
 
     fn post_word(&self, word: Word) -> Result<Sending<Copied>> {
