@@ -1,8 +1,10 @@
 /*
- * rdma_bench server|client lat SIZE 1 | bw SIZE QPS | rate SIZE LIST
+ * rdma_bench server|client lat SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE 1
  *
  * An ordinary RDMA program on 127.0.0.1. The server prints "listening"; the client prints one number: microseconds of half a round
- * trip (lat), GB/s of WRITEs (bw), or SENDs a second, LIST of them posted at once (rate). What is written is verified at its target.
+ * trip (lat), GB/s of WRITEs (bw), SENDs a second, LIST of them posted at once (rate), or microseconds of the processor for
+ * a SEND and its completion (post): 64 are posted, then all sleep, so that nobody spins.
+ * What is written is verified at its target.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -25,6 +27,8 @@
 #define STREAM_BYTES (1ULL << 30)
 #define MOST_WRITES (1ULL << 18)
 #define MOST_SENDS (1ULL << 20)
+#define POST_ROUNDS 1000
+#define POSTS 64                /* a round */
 #define IN_FLIGHT (2U << 20)    /* bytes of outstanding WRITEs, two at least */
 
 #define MUST(x) do { if (!(x)) { perror(#x); exit(1); } } while (0)
@@ -220,9 +224,35 @@ static void send_rate(struct rdma_cm_id *id)
 	printf("%.0f\n", MOST_SENDS / (now() - begin));
 }
 
-static void receive_all(struct rdma_cm_id *id)
+static double processor_time(void)
 {
-	for (uint64_t i = 0; i < MOST_SENDS; i++)
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+/* Each posted by itself and signalled. */
+static void post_and_poll(struct rdma_cm_id *id)
+{
+	struct ibv_sge sge = { (uintptr_t)buffer, size, mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct timespec sleep = { 0, 1000000 };
+	double begin = processor_time();
+
+	for (int r = 0; r < POST_ROUNDS; r++) {
+		for (int i = 0; i < POSTS; i++)
+			MUST(!ibv_post_send(id->qp, &wr, &bad));
+		nanosleep(&sleep, NULL);
+		for (int done = 0; done < POSTS;)
+			done += completions(id->qp->send_cq);
+	}
+	printf("%.4f\n", (processor_time() - begin) * 1e6 / POST_ROUNDS / POSTS);
+}
+
+static void receive_all(struct rdma_cm_id *id, uint64_t sends)
+{
+	for (uint64_t i = 0; i < sends; i++)
 		take(id);
 }
 
@@ -251,7 +281,7 @@ static struct rdma_conn_param param = { .responder_resources = 1, .initiator_dep
 
 static int takes_receives(const char *what)
 {
-	return !strcmp(what, "lat") || !strcmp(what, "rate");
+	return strcmp(what, "bw") != 0;
 }
 
 static void make_ready(struct rdma_cm_id *id, const char *what)
@@ -279,6 +309,8 @@ static void client(const char *what)
 		ping_pong(ids[0], 1);
 	else if (!strcmp(what, "rate"))
 		send_rate(ids[0]);
+	else if (!strcmp(what, "post"))
+		post_and_poll(ids[0]);
 	else
 		stream(ids, remote);
 	fflush(stdout);
@@ -327,7 +359,9 @@ static void server(const char *what)
 	if (!strcmp(what, "lat"))
 		ping_pong(id, 0);
 	if (!strcmp(what, "rate"))
-		receive_all(id);
+		receive_all(id, MOST_SENDS);
+	if (!strcmp(what, "post"))
+		receive_all(id, POST_ROUNDS * POSTS);
 	for (unsigned i = 0; i < connections; i++) {
 		id = next(RDMA_CM_EVENT_DISCONNECTED, NULL);
 		if (!i && !strcmp(what, "bw"))
@@ -344,7 +378,7 @@ int main(int argc, char **argv)
 
 	many = argc == 5 ? strtoul(argv[4], NULL, 10) : 0;
 	if (argc != 5 || !many || many > MAX_QPS) {
-		fprintf(stderr, "usage: rdma_bench server|client lat SIZE 1 | bw SIZE QPS | rate SIZE LIST\n");
+		fprintf(stderr, "usage: rdma_bench server|client lat SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE 1\n");
 		return 2;
 	}
 	pin(is_client ? 0 : 1);

@@ -1,11 +1,14 @@
 //! Measures Verbena and, in the same run on the same two cores, what plain sockets give: the floor. `bench/run` calls it.
 //!
-//! `floor` holds the sockets, `rdma` runs `rdma_bench.c` (an ordinary RDMA program) on Verbena, `report` writes the table.
+//! `floor` holds the sockets, `rdma` runs `rdma_bench.c` (an ordinary RDMA program) on Verbena, `beside` compares the Rust crate with
+//! it and with TCP by the programs of `rust`, `report` writes the tables.
 
+mod beside;
 mod floor;
 mod pin;
 mod rdma;
 mod report;
+mod rust;
 
 use std::io;
 use std::path::PathBuf;
@@ -21,6 +24,9 @@ struct Args {
     /// Measure the sockets only.
     #[arg(long)]
     floors: bool,
+    /// Measure the Rust crate only.
+    #[arg(long = "crate")]
+    of_crate: bool,
     /// The `verbena` command to measure.
     #[arg(long, default_value = "target/release/verbena")]
     verbena: PathBuf,
@@ -38,7 +44,12 @@ const HELD: usize = 10_000;
 const WRITE_SIZES: [usize; 7] = [64, 1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20];
 
 fn main() -> ExitCode {
-    match measure(&Args::parse()) {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let done = match args.split_first() {
+        Some((first, rest)) if first == "crate" => rust::run(rest),
+        _ => measure(&Args::parse()),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("verbena-bench: {e}");
@@ -53,6 +64,10 @@ fn measure(args: &Args) -> io::Result<()> {
         (!args.floors).then(compiled).transpose()
     };
     let (program, connections) = (compile("rdma_bench")?, compile("rdma_connections")?);
+    if let Some(program) = program.as_ref().filter(|_| args.of_crate) {
+        print!("{}", report::crate_table(&beside::figures(program)?));
+        return Ok(());
+    }
     let ours = |what: &[&str]| program.as_ref().map(|p| p.measure(what)).transpose();
     let mut figures = Vec::new();
     // Each floor is measured right before its figure: the machine's mood is then the same for both.
@@ -114,6 +129,9 @@ fn measure(args: &Args) -> io::Result<()> {
     let mut table = report::table(&figures);
     if let Some((client, server)) = held {
         table += &report::memory(HELD, client, server);
+    }
+    if let Some(program) = &program {
+        table += &report::crate_table(&beside::figures(program)?);
     }
     print!("{table}");
     if let Some(path) = &args.write {

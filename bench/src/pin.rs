@@ -1,6 +1,7 @@
-//! Threads on cores of their own.
+//! Threads on cores of their own, and what they take of them.
 
 use std::io;
+use std::time::Duration;
 
 /// Keeps the calling thread on one core; on a machine with fewer, on the last.
 ///
@@ -17,4 +18,13 @@ pub fn to_core(core: usize) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// What all threads of this process have taken of the processor so far.
+pub fn processor_time() -> Duration {
+    // SAFETY: a timespec is two integers, for which zero is a value.
+    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: the clock writes the timespec, which is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -34,16 +34,12 @@ impl Program {
         }
     }
 
-    fn start(&self, what: &[&str]) -> io::Result<Running> {
-        let mut child = Command::new(&self.verbena)
-            .args(["run", "--"])
-            .arg(&self.binary)
-            .args(what)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let output = child.stdout.take().map(BufReader::new);
-        Ok(Running { child, output })
+    /// Starts it with these arguments.
+    ///
+    /// # Errors
+    /// When it can not be started.
+    pub fn start(&self, what: &[&str]) -> io::Result<Running> {
+        Running::start(Command::new(&self.verbena).args(["run", "--"]).arg(&self.binary).args(what))
     }
 
     /// One measurement of `rdma_bench`: the number the client prints last, after the server has verified what came.
@@ -51,11 +47,8 @@ impl Program {
     /// # Errors
     /// When one of the two processes fails.
     pub fn measure(&self, what: &[&str]) -> io::Result<f64> {
-        let mut server = self.start(&[&["server"], what].concat())?;
-        server.expect("listening")?;
-        let number = self.start(&[&["client"], what].concat())?.number()?;
-        server.end()?;
-        Ok(number)
+        let server = self.start(&[&["server"], what].concat())?;
+        measured(server, || self.start(&[&["client"], what].concat()))
     }
 
     /// Connections a second of `rdma_connections`: as many client processes as `clients`, each of which makes `each`, one after the other.
@@ -98,13 +91,34 @@ impl Drop for Program {
     }
 }
 
+/// The number that a client prints last; its server, which must end well, says when it listens.
+///
+/// # Errors
+/// When one of the two fails.
+pub fn measured(mut server: Running, client: impl FnOnce() -> io::Result<Running>) -> io::Result<f64> {
+    server.expect("listening")?;
+    let number = client()?.number()?;
+    server.end()?;
+    Ok(number)
+}
+
 /// A process that does not outlive its measurement.
-struct Running {
+pub struct Running {
     child: Child,
     output: Option<BufReader<ChildStdout>>,
 }
 
 impl Running {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When it can not be started.
+    pub fn start(command: &mut Command) -> io::Result<Running> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().map(BufReader::new);
+        Ok(Running { child, output })
+    }
+
     /// Waits for a line.
     fn expect(&mut self, wanted: &str) -> io::Result<()> {
         let mut line = String::new();

@@ -57,16 +57,32 @@ fn machine() -> String {
     format!("{model}, {cores} cores, Linux {}", release.trim())
 }
 
-/// The table as Markdown.
+/// The page's beginning and its first table as Markdown.
 pub fn table(figures: &[Figure]) -> String {
     let mut text = format!(
         "# Verbena beside its floor\n\n\
          Written by `bench/run`. Each figure stands beside plain sockets of the same run on the same machine ({}): two \
          threads or processes on the loopback interface, each pinned to a core. Latencies: both sides spin. WRITEs: the target does not poll; a \
-         window of work requests is outstanding. A ratio below 1 of a time, above 1 of a rate, is better than the floor.\n\n\
-         | figure | Verbena | floor | ratio | the floor is |\n|---|---|---|---|---|\n",
+         window of work requests is outstanding. A ratio below 1 of a time, above 1 of a rate, is better than the floor.\n\n",
         machine()
     );
+    rows(&mut text, "floor", "the floor is", figures);
+    text
+}
+
+/// The Rust crate's table.
+pub fn crate_table(figures: &[Figure]) -> String {
+    let mut text = "\n## The Rust crate\n\n\
+        Beside the C functions of the same stack, and its byte stream beside TCP, by turns in the same run: medians. Streams: both sides sleep while \
+        there is nothing to read, but for the line that says otherwise.\n\n"
+        .to_owned();
+    rows(&mut text, "beside", "which is", figures);
+    text
+}
+
+fn rows(text: &mut String, beside: &str, which: &str, figures: &[Figure]) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "| figure | Verbena | {beside} | ratio | {which} |\n|---|---|---|---|---|");
     for f in figures {
         let (ours, ratio) = f.ours.map_or_else(
             || ("not measured".to_owned(), "-".to_owned()),
@@ -77,7 +93,6 @@ pub fn table(figures: &[Figure]) -> String {
                 )
             },
         );
-        // Writing to a String cannot fail.
         let _ = writeln!(
             text,
             "| {} | {ours} | {} {} | {ratio} | {} |",
@@ -87,7 +102,6 @@ pub fn table(figures: &[Figure]) -> String {
             f.floor_is
         );
     }
-    text
 }
 
 /// What connections take that stand at once.

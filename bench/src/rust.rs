@@ -1,0 +1,294 @@
+//! Programs of the Rust crate: what `rdma_bench.c` does by C calls, and a byte stream beside TCP's. Each is a process of its own, as the C programs
+//! are: `verbena-bench crate server|client WHAT SIZE`.
+//!
+//! | WHAT | client's number |
+//! |---|---|
+//! | `post`, `polled-post` | us of the processor, a SEND with its completion, as `rdma_bench post` does it, whose server this is for |
+//! | `lat`, `polled-lat` | us, half a round trip of SENDs, both sides polling |
+//! | `tcp-echo`, `rdma-echo` | us, half a round trip of a stream, both sides in tokio's runtime of one thread |
+//! | `spin-echo` | the same by `verbena::block_on` |
+//! | `tcp-write`, `rdma-write` | GB/s of writes of SIZE bytes, likewise in tokio's runtime |
+
+use std::future::Future;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use verbena::{Connection, PolledConnection, QueueConfig, RdmaListener, RdmaStream};
+
+use crate::pin;
+
+const PORT: u16 = 7555;
+const DEPTH: usize = 128;
+/// As `rdma_bench post`: so many are posted, then all sleep.
+const POSTS: usize = 64;
+const POST_ROUNDS: usize = 1000;
+const SLEEP: Duration = Duration::from_millis(1);
+const ROUNDS: usize = 9;
+const PINGS: usize = 20_000;
+/// Of a stream: both sides sleep, which takes far longer than a message does.
+const ECHOES: usize = 2_000;
+const STREAM_BYTES: usize = 1 << 30;
+
+fn address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, PORT).into()
+}
+
+/// One process of a measurement.
+///
+/// # Errors
+/// What the crate or the sockets say; `InvalidInput` for other arguments than those of the table.
+pub fn run(args: &[String]) -> io::Result<()> {
+    let [role, what, size] = args else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let is_client = role == "client";
+    let size = size.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
+    pin::to_core(usize::from(!is_client))?;
+    let number = match (what.as_str(), is_client) {
+        ("post", true) => Some(post(&connect(size)?, size)?),
+        ("polled-post", true) => Some(polled_post(&mut polled(connect(size)?)?, size)?),
+        ("lat", true) => Some(latency(&connect(size)?, size)?),
+        ("lat", false) => answer(&accept(size)?, size)?,
+        ("polled-lat", true) => Some(polled_latency(&mut polled(connect(size)?)?, size)?),
+        ("polled-lat", false) => polled_answer(&mut polled(accept(size)?)?, size)?,
+        ("tcp-echo" | "tcp-write", _) => in_tokio(tcp(is_client, what, size))?,
+        ("rdma-echo" | "rdma-write", _) => in_tokio(rdma(is_client, what, size))?,
+        ("spin-echo", _) => verbena::block_on(rdma(is_client, what, size))?,
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    if let Some(number) = number {
+        println!("{number:.4}");
+    }
+    Ok(())
+}
+
+// ---- messages ----
+
+fn queues(size: usize) -> QueueConfig {
+    QueueConfig {
+        send_depth: DEPTH as u32,
+        recv_depth: 512,
+        recv_size: size,
+        max_send_sge: 1,
+        ..QueueConfig::default()
+    }
+}
+
+fn connect(size: usize) -> io::Result<Connection> {
+    Ok(verbena::connect(address()).queues(queues(size)).wait()?)
+}
+
+fn accept(size: usize) -> io::Result<Connection> {
+    let listener = verbena::listen(address()).wait()?;
+    println!("listening");
+    Ok(listener.request_wait()?.accept().queues(queues(size)).wait()?)
+}
+
+fn polled(conn: Connection) -> io::Result<PolledConnection> {
+    conn.into_polled().map_err(|_| io::Error::other("a connection with clones"))
+}
+
+/// Microseconds of the processor, of all threads of this process, a SEND.
+fn processor_time(mut round: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
+    let begin = pin::processor_time();
+    for _ in 0..POST_ROUNDS {
+        round()?;
+    }
+    let took = pin::processor_time().saturating_sub(begin);
+    Ok(took.as_secs_f64() * 1e6 / (POST_ROUNDS * POSTS) as f64)
+}
+
+fn post(conn: &Connection, size: usize) -> io::Result<f64> {
+    let mut buffers = (0..POSTS).map(|_| conn.buffer()?.sized(size)).collect::<verbena::Result<Vec<_>>>()?;
+    let mut sendings = Vec::with_capacity(POSTS);
+    processor_time(|| {
+        for buffer in buffers.drain(..) {
+            sendings.push(conn.send(buffer).post().map_err(|(error, _)| error)?);
+        }
+        std::thread::sleep(SLEEP);
+        for sending in sendings.drain(..) {
+            let (result, buffer) = sending.wait();
+            result?;
+            buffers.push(buffer);
+        }
+        Ok(())
+    })
+}
+
+fn polled_post(conn: &mut PolledConnection, size: usize) -> io::Result<f64> {
+    let mut sends = Vec::new();
+    for _ in 0..POSTS {
+        let buffer = conn.buffer()?.sized(size)?;
+        sends.push(conn.prepare_send(buffer)?);
+    }
+    processor_time(|| {
+        sends.iter_mut().try_for_each(|send| conn.post(send))?;
+        std::thread::sleep(SLEEP);
+        for send in &mut sends {
+            while conn.take(send).transpose()?.is_none() {
+                conn.poll();
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The median of the rounds after the first, in microseconds of half a round trip.
+fn median(mut ping: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
+    let mut rounds = Vec::new();
+    for _ in 0..=ROUNDS {
+        let begin = Instant::now();
+        (0..PINGS).try_for_each(|_| ping())?;
+        rounds.push(begin.elapsed().as_secs_f64() * 1e6 / PINGS as f64 / 2.0);
+    }
+    rounds.remove(0); // warming up
+    rounds.sort_by(f64::total_cmp);
+    Ok(rounds[ROUNDS / 2])
+}
+
+const GONE: io::ErrorKind = io::ErrorKind::ConnectionReset;
+
+fn latency(conn: &Connection, size: usize) -> io::Result<f64> {
+    let bytes = vec![0x5a; size];
+    median(|| {
+        let sending = conn.send_copy(&bytes)?.post().map_err(|(error, _)| error)?;
+        drop(conn.recv_wait()?.ok_or(GONE)?);
+        sending.wait()?;
+        Ok(())
+    })
+}
+
+fn answer(conn: &Connection, size: usize) -> io::Result<Option<f64>> {
+    let bytes = vec![0x5a; size];
+    while let Some(message) = conn.recv_wait()? {
+        drop(message);
+        // Its completion frees the buffer, whoever waits for it.
+        drop(conn.send_copy(&bytes)?.post().map_err(|(error, _)| error)?);
+    }
+    Ok(None)
+}
+
+fn polled_latency(conn: &mut PolledConnection, size: usize) -> io::Result<f64> {
+    let buffer = conn.buffer()?.sized(size)?;
+    let mut send = conn.prepare_send(buffer)?;
+    median(|| {
+        conn.post(&mut send)?;
+        drop(conn.spin_recv()?.ok_or(GONE)?);
+        while conn.take(&mut send).transpose()?.is_none() {
+            conn.poll();
+        }
+        Ok(())
+    })
+}
+
+fn polled_answer(conn: &mut PolledConnection, size: usize) -> io::Result<Option<f64>> {
+    let buffer = conn.buffer()?.sized(size)?;
+    let mut send = conn.prepare_send(buffer)?;
+    while let Some(message) = conn.spin_recv()? {
+        drop(message);
+        while send.is_in_flight() && conn.take(&mut send).transpose()?.is_none() {
+            conn.poll();
+        }
+        conn.post(&mut send)?;
+    }
+    Ok(None)
+}
+
+// ---- bytes ----
+
+fn in_tokio<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(future)
+}
+
+async fn tcp(is_client: bool, what: &str, size: usize) -> io::Result<Option<f64>> {
+    let stream = if is_client {
+        TcpStream::connect(address()).await?
+    } else {
+        let listener = TcpListener::bind(address()).await?;
+        println!("listening");
+        listener.accept().await?.0
+    };
+    stream.set_nodelay(true)?;
+    of_stream(stream, is_client, what, size).await
+}
+
+async fn rdma(is_client: bool, what: &str, size: usize) -> io::Result<Option<f64>> {
+    let stream = if is_client {
+        RdmaStream::connect(address()).await?
+    } else {
+        let mut listener = RdmaListener::bind(address()).await?;
+        println!("listening");
+        listener.accept().await?
+    };
+    of_stream(stream, is_client, what, size).await
+}
+
+async fn of_stream<S>(mut stream: S, is_client: bool, what: &str, size: usize) -> io::Result<Option<f64>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    match (what.ends_with("echo"), is_client) {
+        (true, true) => echo(&mut stream, size).await.map(Some),
+        (true, false) => {
+            let mut bytes = vec![0; size];
+            while stream.read_exact(&mut bytes).await.is_ok() {
+                stream.write_all(&bytes).await?;
+            }
+            stream.shutdown().await?;
+            Ok(None)
+        }
+        (false, true) => pour(&mut stream, size).await.map(Some),
+        (false, false) => {
+            let (mut bytes, mut total) = (vec![0; 256 << 10], 0);
+            loop {
+                match stream.read(&mut bytes).await? {
+                    0 => break,
+                    n => total += n,
+                }
+            }
+            stream.write_all(&(total as u64).to_ne_bytes()).await?;
+            stream.shutdown().await?;
+            // The other side leaves first, or what it has not read would be lost with us.
+            _ = stream.read(&mut bytes).await;
+            Ok(None)
+        }
+    }
+}
+
+async fn echo<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, size: usize) -> io::Result<f64> {
+    let mut bytes = vec![0x5a; size];
+    let mut rounds = Vec::new();
+    for _ in 0..=ROUNDS {
+        let begin = Instant::now();
+        for _ in 0..ECHOES {
+            stream.write_all(&bytes).await?;
+            stream.read_exact(&mut bytes).await?;
+        }
+        rounds.push(begin.elapsed().as_secs_f64() * 1e6 / ECHOES as f64 / 2.0);
+    }
+    stream.shutdown().await?;
+    if stream.read(&mut bytes).await? > 0 {
+        return Err(io::Error::other("bytes behind the end"));
+    }
+    rounds.remove(0); // warming up
+    rounds.sort_by(f64::total_cmp);
+    Ok(rounds[ROUNDS / 2])
+}
+
+async fn pour<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, size: usize) -> io::Result<f64> {
+    let bytes = vec![0x5a; size];
+    let begin = Instant::now();
+    for _ in 0..STREAM_BYTES / size {
+        stream.write_all(&bytes).await?;
+    }
+    stream.shutdown().await?;
+    // How much the other side has read, in eight bytes.
+    let mut total = [0; 8];
+    stream.read_exact(&mut total).await?;
+    let took = begin.elapsed();
+    match u64::from_ne_bytes(total) as usize == STREAM_BYTES / size * size {
+        true => Ok(STREAM_BYTES as f64 / took.as_secs_f64() / 1e9),
+        false => Err(io::Error::other("bytes are missing")),
+    }
+}
