@@ -100,15 +100,17 @@ impl StreamConfig {
 /// All calls may be cancelled: what a future did not return was not read, or not written.
 ///
 /// ```no_run
-/// # #[cfg(feature = "tokio")]
 /// # async fn f() -> std::io::Result<()> {
-/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
-///
 /// let mut stream = verbena::RdmaStream::connect("10.0.0.2:7471").await?;
 /// stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
 /// stream.shutdown().await?;
-/// let mut answer = Vec::new();
-/// stream.read_to_end(&mut answer).await?;
+/// let mut piece = [0; 4096];
+/// loop {
+///     match stream.read(&mut piece).await? {
+///         0 => break,
+///         n => println!("{}", String::from_utf8_lossy(&piece[..n])),
+///     }
+/// }
 /// # Ok(()) }
 /// ```
 pub struct RdmaStream {
