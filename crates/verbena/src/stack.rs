@@ -108,6 +108,10 @@ impl Stack {
     }
     /// The same for a thread that waits for a completion of this queue.
     #[inline]
+    #[cfg_attr(
+        not(feature = "software"),
+        allow(unused_variables, reason = "nothing is waited for in a simulation")
+    )]
     pub fn poll_for(&self, cq: &nic::Cq) {
         match self {
             #[cfg(feature = "software")]
