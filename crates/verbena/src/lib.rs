@@ -70,6 +70,10 @@
 //! | one-sided | [`QueuePair::write`], [`read`](QueuePair::read), [`fetch_add`](QueuePair::fetch_add), [`compare_swap`](QueuePair::compare_swap), [`atomic_write`](QueuePair::atomic_write), [`flush`](QueuePair::flush) | `ibv_post_send` |
 //! | several with one doorbell | [`QueuePair::post_all`] | a list of `struct ibv_send_wr` |
 //! | registration | [`Pool`], [`Memory`] | `ibv_reg_mr` |
+//! | a right that ends, for one peer | [`RegBuf::expose`], [`Exposed::revoke`] | `ibv_alloc_mw`, `ibv_post_send` with `IBV_WR_BIND_MW`, `ibv_dealloc_mw` |
+//! | bytes of the caller's own | [`QueuePair::scope`], [`QueuePair::send_inline`], [`QueuePair::send_copy`] | `ibv_reg_mr` for the one request, `IBV_SEND_INLINE` |
+//! | lowest latency | [`Connection::into_polled`] | a loop of `ibv_poll_cq` |
+//! | a stream of bytes | [`RdmaStream`] | rsockets, with a wire format of its own |
 //! | queues that many share | [`Srq`], [`Cq`] in [`QueueConfig`] | `ibv_create_srq`, `ibv_create_cq` |
 //! | by hand | [`verbs::Unconnected`] | `ibv_create_qp`, `ibv_modify_qp` |
 //! | limits, port | [`Device::attr`], [`Device::port`] | `ibv_query_device`, `ibv_query_port`, `ibv_query_gid` |
