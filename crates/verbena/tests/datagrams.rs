@@ -157,6 +157,7 @@ mod software {
 
     #[test]
     fn drops_in_any_order_harm_nobody() {
+        let devices = Provider::software().unwrap().devices().unwrap();
         for order in 0..6 {
             let socket = socket();
             let to = socket.address();
@@ -175,7 +176,7 @@ mod software {
             let others = UdSocket::bind("127.0.0.1:0").wait().unwrap();
             drop(others);
         }
-        assert_eq!(Provider::software().unwrap().devices().unwrap().len(), 1);
+        assert_eq!(Provider::software().unwrap().devices().unwrap(), devices);
     }
 }
 
