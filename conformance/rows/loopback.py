@@ -245,4 +245,5 @@ def verbena_devices(row):
 def verbena_demo(row):
     p = row.plain(row.harness.verbena, "demo", ns=row.namespace())
     row.check(p.wait(60) == 0, f"exit {p.rc}")
-    row.check(any("ESTABLISHED" in line.upper() for line in p.out.lines), "no connection is shown")
+    row.check(any("connected: queue pair" in line for line in p.out.lines), "no connection is shown")
+    row.check(any(line.endswith("disconnected") for line in p.out.lines), "no end is shown")
