@@ -163,7 +163,7 @@ static void ask(const char *address, const char *port)
 	must(rpma_write(e.conn, remote, 0, e.mr, 0, SIZE, RPMA_F_COMPLETION_ALWAYS, NULL), "rpma_write");
 	completed(&e, IBV_WC_RDMA_WRITE, "write");
 	must(rpma_flush(e.conn, remote, 0, SIZE, RPMA_FLUSH_TYPE_VISIBILITY, RPMA_F_COMPLETION_ALWAYS, NULL), "rpma_flush");
-	completed(&e, IBV_WC_RDMA_READ, "flush");	/* librpma reads the last byte back */
+	completed(&e, IBV_WC_RDMA_READ, "flush");	/* librpma reads eight bytes back */
 	memset(e.memory, 0, SIZE);
 	must(rpma_read(e.conn, e.mr, 0, remote, 0, SIZE, RPMA_F_COMPLETION_ALWAYS, NULL), "rpma_read");
 	completed(&e, IBV_WC_RDMA_READ, "read");

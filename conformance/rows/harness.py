@@ -335,10 +335,10 @@ class Row:
 
     # -- programs -----------------------------------------------------------------------------------------------------------
 
-    def run(self, *argv, ns=None, lines=False, keep=None, env=None):
-        """Start a program on Verbena. With `lines` its output is line buffered, so that the times of lines are real."""
+    def run(self, *argv, ns=None, lines=False, keep=None, env=None, options=()):
+        """Start a program on Verbena, with options of `verbena run`. With `lines` its output is line buffered, so that the times of lines are real."""
         need(argv[0])
-        command = [self.harness.verbena, "run", "--"] + (["stdbuf", "-oL"] if lines else []) + list(argv)
+        command = [self.harness.verbena, "run", *options, "--"] + (["stdbuf", "-oL"] if lines else []) + list(argv)
         return Program(self, command, ns, os.path.basename(argv[0]), keep, env)
 
     def plain(self, *argv, ns=None, **more):
@@ -430,7 +430,7 @@ class Harness:
 
     def compiled(self, name, *libraries):
         """A program of programs/, built against the installed headers and linked to -libverbs -lrdmacm as anyone would, other libraries first."""
-        binary = os.path.join(self.work, name)
+        binary = os.path.join(self.work, name.replace("/", "-"))
         if not os.path.exists(binary):
             need("gcc")
             for header in ("infiniband/verbs.h", "rdma/rdma_cma.h"):

@@ -1,0 +1,74 @@
+"""librpma's documented scenarios, each a program of ours compiled against Debian's librpma.h (programs/rpma/), on the libraries below: every
+server with every client. On one address, where two processes share it, and over a veth."""
+import collections, os
+
+from .harness import LeftOut, row
+from .middleware import ADDRESSES, carried, counters
+
+PORT = 7204
+
+# A library to run on: the options of `verbena run` and the environment that make it the one, and what its path must begin with.
+Library = collections.namedtuple("Library", "name options env place")
+SYSTEM = Library("Debian's", (), {}, "/usr/lib/")
+LIBRARIES = (SYSTEM,)
+
+# Name, packets that must have come to the client through Verbena at least (well under what it takes), what it shows.
+SCENARIOS = (
+    ("connection", 2, "a connection with private data"),
+    ("descriptors", 2, "the bytes of descriptors and of private data"),
+    ("read", 4, "read"),
+    ("write", 4, "write"),
+    ("flush_visibility", 50, "flush to visibility"),
+    ("flush_persistent", 4, "flush to persistence of a file mapping"),
+    ("several", 8, "several connections, one thread"),
+    ("several_shared", 8, "several connections with a shared completion channel"),
+    ("atomic_write", 500, "atomic write"),
+    ("pingpong", 100, "messages, ping-pong"),
+    ("pingpong_srq", 100, "messages, ping-pong with a shared receive queue"),
+    ("imm", 4, "send and write with immediate data"),
+    ("receive_cq", 10, "a receive completion queue of its own"),
+    ("gpspm", 20, "persistence by request and answer (GPSPM)"),
+    ("log", 2, "log with thresholds and a function of the user"),
+)
+
+
+def program(row, name):
+    if not os.path.exists("/usr/include/librpma.h"):
+        raise LeftOut("librpma-dev is not installed")
+    return row.compiled(f"rpma/{name}", "rpma")
+
+
+def loaded(row, p, library):
+    """The path of the library that the program says it runs on: the one that was meant."""
+    first = (p.out.lines or [""])[0]
+    path = os.path.realpath(first.removeprefix("library "))
+    row.check(first.startswith("library ") and path.startswith(library.place), "another library was loaded", p)
+    return path
+
+
+def judged(row, p, library):
+    """Every line a good check, on the library that was meant."""
+    row.check(p.wait(30) == 0, f"{p.name.split('-')[-1]} exit {p.rc}", *row.programs)
+    lines = p.out.lines[1:]
+    loaded(row, p, library)
+    row.check(len(lines) >= 3 and all(line.startswith("ok ") for line in lines), "a check failed", *row.programs)
+
+
+def scenario(row, where, name, least, servers, clients):
+    binary, place = program(row, name), where(row)
+    s = row.run(binary, "server", place.address, str(PORT), ns=place.server, env=servers.env, options=servers.options)
+    row.listening(s, PORT)
+    c = row.run(binary, "client", place.address, str(PORT), ns=place.client, env={**clients.env, "VERBENA_COUNTERS": counters(row)},
+                options=clients.options)
+    judged(row, c, clients)
+    judged(row, s, servers)
+    carried(row, least)
+
+
+for group, where in ADDRESSES:
+    for servers in LIBRARIES:
+        for clients in LIBRARIES:
+            for name, least, what in SCENARIOS:
+                row(group, f"librpma: {what}; {servers.name} serves {clients.name}", f"programs/rpma/{name}", limit=60)(
+                    lambda r, where=where, name=name, least=least, servers=servers, clients=clients:
+                    scenario(r, where, name, least, servers, clients))
