@@ -1,15 +1,17 @@
 """librpma's documented scenarios, each a program of ours compiled against Debian's librpma.h (programs/rpma/), on the libraries below: every
-server with every client. On one address, where two processes share it, and over a veth."""
+server with every client. On one address, where two processes share it, and over a veth. Then what its calls answer to wrong arguments
+and in wrong states, and its binary interface, held against what Debian's library was recorded to say (golden/rpma-*.txt)."""
 import collections, os
 
-from .harness import LeftOut, row
-from .middleware import ADDRESSES, carried, counters
+from .harness import GOLDEN, LeftOut, need, row, sh
+from .middleware import ADDRESSES, HERE, carried, counters, shared
 
 PORT = 7204
 
-# A library to run on: the options of `verbena run` and the environment that make it the one, and what its path must begin with.
-Library = collections.namedtuple("Library", "name options env place")
-SYSTEM = Library("Debian's", (), {}, "/usr/lib/")
+# A library to run on: the options of `verbena run` and the environment that make it the one, what its path must begin with, and what its
+# errors are held against.
+Library = collections.namedtuple("Library", "name options env place errors")
+SYSTEM = Library("Debian's", (), {}, "/usr/lib/", "rpma-errors.txt")
 LIBRARIES = (SYSTEM,)
 
 # Name, packets that must have come to the client through Verbena at least (well under what it takes), what it shows.
@@ -72,3 +74,43 @@ for group, where in ADDRESSES:
                 row(group, f"librpma: {what}; {servers.name} serves {clients.name}", f"programs/rpma/{name}", limit=60)(
                     lambda r, where=where, name=name, least=least, servers=servers, clients=clients:
                     scenario(r, where, name, least, servers, clients))
+
+
+def equal(row, name, lines):
+    """Line for line what was recorded, less its comments."""
+    with open(os.path.join(GOLDEN, name)) as f:
+        recorded = [line for line in f.read().splitlines() if line and not line.startswith("#")]
+    differ = [f"  missing: {line}" for line in recorded if line not in lines] + [f"  new: {line}" for line in lines if line not in recorded]
+    row.check(lines == recorded, f"{len(differ)} lines differ from golden/{name}", *row.programs, Lines(differ))
+
+
+class Lines:
+    """Lines for the terminal, with the face of a program."""
+
+    def __init__(self, lines):
+        self.lines = lines
+
+    def tail(self):
+        return "\n".join(self.lines)
+
+
+def errors(row, library):
+    binary, place = program(row, "errors"), shared(row)
+    p = row.run(binary, place.address, "7300", ns=place.server, env=library.env, options=library.options)
+    row.check(p.wait(100) == 0, f"exit {p.rc}", p)
+    equal(row, library.errors, p.out.lines)
+
+
+def abi(row, library):
+    need("nm")
+    p = row.run(program(row, "abi"), ns=row.namespace(), env=library.env, options=library.options)
+    row.check(p.wait() == 0, f"exit {p.rc}", p)
+    symbols = sorted(line.split()[-1] for line in sh("nm", "-D", "--defined-only", loaded(row, p, library)).splitlines() if " T " in line)
+    equal(row, "rpma-abi.txt", [f"symbol {s}" for s in symbols] + p.out.lines[1:])
+
+
+for library in LIBRARIES:
+    row(HERE, f"librpma: the errors of every function, {library.name}", "programs/rpma/errors", limit=120)(
+        lambda r, library=library: errors(r, library))
+    row(HERE, f"librpma: symbols, sizes, values and texts, {library.name}", "programs/rpma/abi, nm -D")(
+        lambda r, library=library: abi(r, library))
