@@ -76,6 +76,7 @@
 //! | a stream of bytes | [`RdmaStream`] | rsockets, with a wire format of its own |
 //! | queues that many share | [`Srq`], [`Cq`] in [`QueueConfig`] | `ibv_create_srq`, `ibv_create_cq` |
 //! | by hand | [`verbs::Unconnected`] | `ibv_create_qp`, `ibv_modify_qp` |
+//! | identifiers and events | [`cm::raw`] | `rdma_create_id`, `rdma_get_cm_event`, `rdma_init_qp_attr`, `rdma_establish`, `rdma_migrate_id` |
 //! | limits, port | [`Device::attr`], [`Device::port`] | `ibv_query_device`, `ibv_query_port`, `ibv_query_gid` |
 //! | device, domain | [`Provider`], [`Device`], [`Pd`] | `ibv_open_device`, `ibv_alloc_pd` |
 //!

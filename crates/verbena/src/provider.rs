@@ -2,9 +2,7 @@
 //! for the provider: inside is a closed `enum` ([`Stack`]), a predictable branch a call.
 
 use std::net::IpAddr;
-use std::sync::atomic::AtomicU64;
-#[cfg(feature = "system")]
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use locks::{Mutex, Rank};
@@ -26,6 +24,8 @@ struct ProviderInner {
     stack: Stack,
     /// Devices in use, so that each has one default domain.
     devices: Mutex<Vec<Weak<DeviceInner>>>,
+    /// The last number of an identifier made by hand.
+    ids: AtomicU64,
 }
 
 #[cfg(feature = "software")]
@@ -139,7 +139,13 @@ impl Provider {
     }
 
     pub(crate) fn over(stack: Stack) -> Provider {
-        Provider(Arc::new(ProviderInner { stack, devices: Mutex::new(Rank::UsedDevices, Vec::new()) }))
+        let devices = Mutex::new(Rank::UsedDevices, Vec::new());
+        Provider(Arc::new(ProviderInner { stack, devices, ids: AtomicU64::new(0) }))
+    }
+
+    /// Another one each time, from 1 on.
+    pub(crate) fn next_id_number(&self) -> u64 {
+        self.0.ids.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     pub(crate) fn stack(&self) -> &Stack {

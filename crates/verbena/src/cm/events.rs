@@ -95,9 +95,13 @@ impl Seen {
                 return None;
             }
             // A positive status is the answer of whoever was asked for a datagram service.
-            EventKind::Unreachable if event.status > 0 => Error::rejected("rdma_connect", no_service(event)),
+            EventKind::Unreachable if event.status > 0 => {
+                Error::rejected("rdma_connect", no_service(event.status, event.private_data))
+            }
             EventKind::Rejected if matches!(self.answer, Some(Ok(_))) => ended(),
-            EventKind::Rejected => Error::rejected("rdma_connect", rejection(event)),
+            EventKind::Rejected => {
+                Error::rejected("rdma_connect", rejection(event.status, event.private_data))
+            }
             EventKind::Unreachable | EventKind::ConnectError => Error::of_errno("rdma_connect", status()),
             EventKind::Disconnected => {
                 // A peer that disconnects has had our acceptance: its word that it is ready (RTU) was lost or overtaken. What it sent stands.
@@ -130,19 +134,20 @@ fn ended() -> Error {
 }
 
 /// How a datagram service was refused, in the words of a connection's refusal.
-fn no_service(event: Event) -> Rejection {
-    let reason = match u8::try_from(event.status) {
+pub(super) fn no_service(status: i32, private_data: Vec<u8>) -> Rejection {
+    let reason = match u8::try_from(status) {
         Ok(sidr_status::UNSUPPORTED) => RejectReason::InvalidServiceId,
         Ok(sidr_status::REJECTED) => RejectReason::Consumer,
         Ok(sidr_status::NO_QP) => RejectReason::NoResources,
         other => RejectReason::Other(other.map_or(0, u16::from)),
     };
-    Rejection { reason, private_data: event.private_data }
+    Rejection { reason, private_data }
 }
 
-fn rejection(event: Event) -> Rejection {
+/// How a connection was refused.
+pub(super) fn rejection(status: i32, private_data: Vec<u8>) -> Rejection {
     use wire::mad::reason;
-    let code = u16::try_from(event.status).unwrap_or(0);
+    let code = u16::try_from(status).unwrap_or(0);
     let reason = match code {
         reason::CONSUMER_DEFINED => RejectReason::Consumer,
         reason::INVALID_SERVICE_ID => RejectReason::InvalidServiceId,
@@ -151,7 +156,7 @@ fn rejection(event: Event) -> Rejection {
         reason::TIMEOUT => RejectReason::Timeout,
         other => RejectReason::Other(other),
     };
-    Rejection { reason, private_data: event.private_data }
+    Rejection { reason, private_data }
 }
 
 /// Where the events of an identifier come in.
@@ -251,7 +256,7 @@ impl Work for Inbox {
 }
 
 /// How long a peer waits that found no receive posted: code 12, 0.64 ms. librdmacm's 0 means 655 ms.
-const RNR_TIMER: u8 = 12;
+pub(super) const RNR_TIMER: u8 = 12;
 
 /// An identifier. Dropped: the peer is told what its state calls for (REJ, DREQ), and events not looked at vanish.
 pub(crate) struct Identifier {
@@ -436,7 +441,7 @@ fn nowhere() -> SocketAddr {
 
 impl Stack {
     /// For a thread whose process may end at once: what it has sent to another process of this host is handed on.
-    fn drain_sent(&self) {
+    pub(super) fn drain_sent(&self) {
         match self {
             #[cfg(feature = "software")]
             Stack::Ours(Ours::Software(instance)) => instance.host.drain_sent(),

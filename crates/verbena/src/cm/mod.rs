@@ -24,6 +24,7 @@
 //! | `resolve`, `connect` | the side that connects |
 //! | `listen`, `request`, `accept` | the side that is asked |
 //! | `connection` | what stands, and how it ends |
+//! | [`raw`] | identifiers and events as they are |
 
 mod accept;
 mod below;
@@ -32,6 +33,7 @@ pub(crate) mod connection;
 pub(crate) mod events;
 pub(crate) mod listen;
 pub(crate) mod names;
+pub mod raw;
 mod request;
 mod resolve;
 pub(crate) mod waiters;

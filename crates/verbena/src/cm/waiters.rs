@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use locks::{Mutex, MutexGuard};
 
 /// What futures wait for: it lies behind a lock, with those that wait.
-pub(super) trait Awaited {
+pub(crate) trait Awaited {
     /// Those that wait.
     fn waiters(&mut self) -> &mut Waiters;
 }
@@ -56,26 +56,74 @@ impl Waiters {
     }
 }
 
-/// Ready when `look` finds something. Dropping it leaves nothing behind.
-pub(super) struct Waiting<O, S, F>
+/// A place among those who wait for what `owner` has behind its lock, kept from poll to poll. Dropping it leaves nothing behind.
+pub(crate) struct Standing<O, S>
 where
     O: AsRef<Mutex<S>>,
     S: Awaited,
 {
     owner: Arc<O>,
-    look: F,
     key: Option<u64>,
     _state: std::marker::PhantomData<fn() -> S>,
 }
 
+impl<O, S> Standing<O, S>
+where
+    O: AsRef<Mutex<S>>,
+    S: Awaited,
+{
+    pub fn new(owner: &Arc<O>) -> Self {
+        Standing { owner: owner.clone(), key: None, _state: std::marker::PhantomData }
+    }
+
+    /// Ready when `look` finds something; else the waker is left.
+    pub fn poll<T>(&mut self, cx: &mut Context<'_>, look: impl FnOnce(&mut S) -> Option<T>) -> Poll<T> {
+        let waker = cx.waker().clone();
+        let (found, _unlocked) = {
+            let mut state: MutexGuard<'_, S> = (*self.owner).as_ref().lock();
+            match look(&mut state) {
+                Some(found) => {
+                    let old = self.key.take().and_then(|key| state.waiters().remove(key));
+                    (Poll::Ready(found), (old, Some(waker)))
+                }
+                None => (Poll::Pending, (state.waiters().leave(&mut self.key, waker), None)),
+            }
+        };
+        found
+    }
+}
+
+impl<O, S> Drop for Standing<O, S>
+where
+    O: AsRef<Mutex<S>>,
+    S: Awaited,
+{
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            let removed = (*self.owner).as_ref().lock().waiters().remove(key);
+            drop(removed);
+        }
+    }
+}
+
+/// Ready when `look` finds something. Dropping it leaves nothing behind.
+pub(crate) struct Waiting<O, S, F>
+where
+    O: AsRef<Mutex<S>>,
+    S: Awaited,
+{
+    place: Standing<O, S>,
+    look: F,
+}
+
 /// Waits until `look` finds something in what `owner` has behind its lock.
-pub(super) fn until<T, O, S, F>(owner: &Arc<O>, look: F) -> Waiting<O, S, F>
+pub(crate) fn until<T, O, S, F>(owner: &Arc<O>, look: F) -> Waiting<O, S, F>
 where
     O: AsRef<Mutex<S>>,
     S: Awaited,
     F: FnMut(&mut S) -> Option<T> + Unpin,
 {
-    Waiting { owner: owner.clone(), look, key: None, _state: std::marker::PhantomData }
+    Waiting { place: Standing::new(owner), look }
 }
 
 impl<T, O, S, F> Future for Waiting<O, S, F>
@@ -88,30 +136,6 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let this = self.get_mut();
-        let waker = cx.waker().clone();
-        let (found, _unlocked) = {
-            let mut state: MutexGuard<'_, S> = (*this.owner).as_ref().lock();
-            match (this.look)(&mut state) {
-                Some(found) => {
-                    let old = this.key.take().and_then(|key| state.waiters().remove(key));
-                    (Poll::Ready(found), (old, Some(waker)))
-                }
-                None => (Poll::Pending, (state.waiters().leave(&mut this.key, waker), None)),
-            }
-        };
-        found
-    }
-}
-
-impl<O, S, F> Drop for Waiting<O, S, F>
-where
-    O: AsRef<Mutex<S>>,
-    S: Awaited,
-{
-    fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            let removed = (*self.owner).as_ref().lock().waiters().remove(key);
-            drop(removed);
-        }
+        this.place.poll(cx, &mut this.look)
     }
 }

@@ -5,9 +5,12 @@
 //! |---|---|
 //! | `device` | [`DeviceAttr`], [`PortAttr`] |
 //! | `unconnected` | [`Unconnected`], [`Endpoint`] |
+//! | `attributes` | [`ConnectAttr`]: what rdma_cm says of a connection to be |
 
+mod attributes;
 mod device;
 mod unconnected;
 
+pub use attributes::ConnectAttr;
 pub use device::{AtomicCaps, DeviceAttr, PortAttr};
 pub use unconnected::{Endpoint, Unconnected};

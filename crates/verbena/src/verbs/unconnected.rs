@@ -7,10 +7,11 @@ use nic::{Access, AddressVector, QpAttr, QpState};
 use node::queue_pair::{INIT_MASK, RTR_MASK, RTS_MASK};
 use wire::{Psn, Qpn};
 
+use super::ConnectAttr;
 use crate::error::{Error, ErrorKind, Result, Value};
 use crate::provider::Pd;
 use crate::qp::inner::QpInner;
-use crate::qp::{Connected, QueueConfig, QueuePair, Rc};
+use crate::qp::{Connected, QueueConfig, QueuePair, Rc, Transport};
 use crate::stack::node;
 
 /// The C function that this file is about, as errors name it.
@@ -125,11 +126,42 @@ impl<T: Connected> Unconnected<T> {
             rnr_retry: RETRIES,
             ..QpAttr::default()
         };
-        let lacks = T::KIND.lacks();
-        modify(&inner, &attr.with_state(QpState::Rtr), RTR_MASK & !lacks)?;
-        modify(&inner, &attr.with_state(QpState::Rts), RTS_MASK & !lacks)?;
+        to_rts::<T>(&inner, &attr)?;
         Ok(qp)
     }
+
+    /// To RTR and RTS with what rdma_cm has negotiated for it ([`Id::attributes`](crate::cm::raw::Id::attributes)); the PSN of
+    /// [`Unconnected::endpoint`] means nothing then.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfRange`; `WrongState` where the path's addresses are gone.
+    pub fn connect_with(self, attr: &ConnectAttr) -> Result<QueuePair<T>> {
+        to_rts::<T>(&self.inner, &attr.nic()?)?;
+        Ok(self.qp)
+    }
+}
+
+impl<T: Transport> QueuePair<T> {
+    /// Moves it to the error state: what is under way is flushed, and who receives gets `None` behind the messages that came. For queue pairs
+    /// made by hand; the peer of a connection is told that it has ended.
+    ///
+    /// # Errors
+    ///
+    /// `Forked`.
+    pub fn fail(&self) -> Result<()> {
+        let inner = self.inner();
+        inner.stack().check(CALL)?;
+        inner.fail();
+        inner.ended(Error::new(ErrorKind::Disconnected, CALL));
+        Ok(())
+    }
+}
+
+fn to_rts<T: Transport>(qp: &QpInner, attr: &QpAttr) -> Result<()> {
+    let lacks = T::KIND.lacks();
+    modify(qp, &attr.with_state(QpState::Rtr), RTR_MASK & !lacks)?;
+    modify(qp, &attr.with_state(QpState::Rts), RTS_MASK & !lacks)
 }
 
 fn modify(qp: &QpInner, attr: &QpAttr, bits: u32) -> Result<()> {
