@@ -54,6 +54,8 @@ ranks! {
     SharedCompletions,
     /// The Rust crate: the operations of a queue pair that are under way, and the messages that came.
     Operations,
+    /// The Rust crate: what has come to the receive queue of an XRC domain, and who waits for it or for an event of a device.
+    Awaited,
     /// The Rust crate: the receives of a shared queue that are posted. Held while one is.
     SharedReceives,
     /// The Rust crate: what a connection or listener has come to.

@@ -90,7 +90,7 @@
 //! # Features
 //!
 //! `software` (default): the stack, linked in. `sim` (default): [`sim`] and `#[verbena::test]`. `system`: `Provider::system`, this machine's
-//! rdma-core and with it its adapters, opened while the program runs. `serde`: descriptors of memory travel in any format.
+//! rdma-core and with it its adapters, opened while the program runs. `serde`: descriptors of memory and addresses of datagrams travel in any format.
 //! `tokio`: [`RdmaStream`] is `tokio::io::{AsyncRead, AsyncWrite}`; nothing of tokio runs.
 //!
 //! Not here yet: XRC, dma-bufs.

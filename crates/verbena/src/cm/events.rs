@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use locks::{Mutex, Rank};
@@ -13,7 +13,7 @@ use node::{EventKind, UdParam};
 use wire::mad::sidr_status;
 
 use super::below::{Event, Events, Id};
-use super::waiters::{Awaited, Waiters, until};
+use super::waiters::{Awaited, Standing, Waiters, until};
 use crate::error::{Error, ErrorKind, RejectReason, Rejection, Result};
 use crate::provider::{Ours, Stack};
 use crate::qp::inner::QpInner;
@@ -160,7 +160,7 @@ pub(super) fn rejection(status: i32, private_data: Vec<u8>) -> Rejection {
 }
 
 /// Where the events of an identifier come in.
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     events: Events,
     /// A listener's stay in the channel until somebody takes them: there they count against its backlog.
     is_listener: bool,
@@ -394,31 +394,45 @@ impl Identifier {
         self.stack.later().run();
     }
 
-    /// Waits for the next request to a listener: the identifier that came with it, and what it says.
-    pub async fn next_request(&self) -> Result<(Identifier, Event)> {
-        let (stack, inbox) = (self.stack.clone(), self.inbox.clone());
-        let taken = self
-            .until(move |seen| {
-                if let Some(ended) = &seen.ended {
-                    return Some(Err(ended.clone()));
+    /// A place among those who wait for a listener's requests.
+    pub fn standing(&self) -> Standing<Inbox, Seen> {
+        Standing::new(&self.inbox)
+    }
+
+    /// The next request to a listener, the identifier that came with it and what it says; or leaves the waker at the place.
+    pub fn poll_request(
+        &self,
+        place: &mut Standing<Inbox, Seen>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(Identifier, Event)>> {
+        let taken = place.poll(cx, |seen| {
+            if let Some(ended) = &seen.ended {
+                return Some(Err(ended.clone()));
+            }
+            while let Some(event) = self.inbox.events.next() {
+                if let Some(id) = event.request.clone() {
+                    // Under the listener's lock: another who waits there would take what else comes for the new one.
+                    return Some(Ok((Identifier::of_request(&self.stack, id), event)));
                 }
-                while let Some(event) = inbox.events.next() {
-                    if let Some(id) = event.request.clone() {
-                        // Under the listener's lock: another who waits there would take what else comes for the new one.
-                        return Some(Ok((Identifier::of_request(&stack, id), event)));
-                    }
-                    if event.kind == EventKind::DeviceRemoval {
-                        let gone = Error::of_errno("rdma_get_cm_event", Errno::ENODEV);
-                        seen.ended = Some(gone.clone());
-                        return Some(Err(gone));
-                    }
+                if event.kind == EventKind::DeviceRemoval {
+                    let gone = Error::of_errno("rdma_get_cm_event", Errno::ENODEV);
+                    seen.ended = Some(gone.clone());
+                    return Some(Err(gone));
                 }
-                None
-            })
-            .await;
-        // The next request may have come, for another who waits.
-        self.stack.later().run();
+            }
+            None
+        });
+        if taken.is_ready() {
+            // The next request may have come, for another who waits.
+            self.stack.later().run();
+        }
         taken
+    }
+
+    /// Waits for it.
+    pub async fn next_request(&self) -> Result<(Identifier, Event)> {
+        let mut place = self.standing();
+        std::future::poll_fn(|cx| self.poll_request(&mut place, cx)).await
     }
 }
 

@@ -161,6 +161,12 @@ impl<T: Connected> Listener<T> {
         async { self.request().await?.accept().await }
     }
 
+    pub(super) fn identifier(&self) -> &Identifier {
+        &self.identifier
+    }
+    pub(super) fn provider(&self) -> &Provider {
+        &self.provider
+    }
     /// The address, with the port that was chosen.
     pub fn local_addr(&self) -> SocketAddr {
         self.identifier.local_addr()

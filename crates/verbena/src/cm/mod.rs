@@ -22,7 +22,7 @@
 //! | `events` | an identifier, and what its events have told so far |
 //! | `waiters` | who waits for an event |
 //! | `resolve`, `connect` | the side that connects |
-//! | `listen`, `request`, `accept` | the side that is asked |
+//! | `listen`, `request`, `requests`, `accept` | the side that is asked |
 //! | `connection` | what stands, and how it ends |
 //! | [`raw`] | identifiers and events as they are |
 
@@ -35,6 +35,7 @@ pub(crate) mod listen;
 pub(crate) mod names;
 pub mod raw;
 mod request;
+mod requests;
 mod resolve;
 pub(crate) mod waiters;
 
@@ -48,6 +49,7 @@ pub use connect::{Connect, connect};
 pub use connection::Connection;
 pub use listen::{Listen, Listener, listen};
 pub use request::Request;
+pub use requests::Requests;
 pub use resolve::{Resolve, Route, resolve};
 
 use crate::error::{Error, ErrorKind, Result};

@@ -76,6 +76,11 @@ where
         Standing { owner: owner.clone(), key: None, _state: std::marker::PhantomData }
     }
 
+    /// Whose it is.
+    pub fn owner(&self) -> &Arc<O> {
+        &self.owner
+    }
+
     /// Ready when `look` finds something; else the waker is left.
     pub fn poll<T>(&mut self, cx: &mut Context<'_>, look: impl FnOnce(&mut S) -> Option<T>) -> Poll<T> {
         let waker = cx.waker().clone();

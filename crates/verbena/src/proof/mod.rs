@@ -6,9 +6,11 @@
 //! | `cut` | a future that is dropped at its n-th poll |
 //! | `cancel` | all futures of the crate, dropped at each of their polls |
 //! | `shared` | those of datagram sockets, and of connections that share queues |
+//! | `by_hand` | those of identifiers, of events and of streams of requests |
 //! | `drops` | the objects of a connection, dropped in every order |
 //! | `setting` | the other side: it echoes and lends memory; what is left on a host |
 
+mod by_hand;
 mod cancel;
 mod cut;
 mod drops;

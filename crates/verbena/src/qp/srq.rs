@@ -1,11 +1,12 @@
 //! Receives that many queue pairs share ([`Srq`]). Each message goes to the connection that it came by; its buffer goes back here, whether or not
 //! that connection still is.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use locks::{Mutex, Rank};
+use nic::SrqAttr;
 use nic::device::async_events::AsyncEventQueue;
-use nic::{Signal, SrqAttr};
 use transport::op::RecvWr;
 use wire::grh::GRH_LEN;
 
@@ -14,6 +15,7 @@ use super::inner::RECEIVE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::{IoBufMut, Pool, RegBuf, SgeList};
 use crate::provider::Pd;
+use crate::verbs::AsyncEvents;
 
 /// A shared receive queue: receives that the crate keeps posted for all queue pairs that have it in their [`QueueConfig`], so that memory for a
 /// thousand quiet connections is that of the few that talk. A handle, clones are the same one; it lives as long as its last queue pair or message.
@@ -43,6 +45,8 @@ pub(crate) struct SrqInner {
     pool: Pool,
     depth: u32,
     posted: Mutex<Posted>,
+    /// Those of its limit.
+    events: Arc<AsyncEvents>,
 }
 
 struct Posted {
@@ -52,14 +56,6 @@ struct Posted {
     places: Vec<u32>,
 }
 
-/// The limit of a queue that posts its receives again needs no event.
-struct Unheard;
-
-impl Signal for Unheard {
-    fn signal(&self) {}
-    fn take_back(&self) {}
-}
-
 impl Srq {
     /// `depth` receives (1 to 32768), each with a buffer of `size` bytes, all of them posted.
     ///
@@ -67,6 +63,16 @@ impl Srq {
     ///
     /// `OutOfRange`; `Exhausted` where there is no memory for them, or the device has no more such queues; `Forked`.
     pub fn new(pd: &Pd, depth: u32, size: usize) -> Result<Srq> {
+        Srq::make(pd, depth, size, nic::Srq::create)
+    }
+
+    /// The same as `create` makes it.
+    pub(super) fn make(
+        pd: &Pd,
+        depth: u32,
+        size: usize,
+        create: impl FnOnce(&Arc<nic::Pd>, SrqAttr, Arc<AsyncEventQueue>) -> Result<Arc<nic::Srq>, nic::Error>,
+    ) -> Result<Srq> {
         const CALL: &str = "ibv_create_srq";
         pd.stack().check(CALL)?;
         let failed = |e| Error::of_nic(CALL, e);
@@ -77,11 +83,11 @@ impl Srq {
         // Datagrams come behind a header.
         let pool = Pool::new(pd, size.saturating_add(GRH_LEN), depth as usize)?;
         let attr = SrqAttr { max_wr: depth, max_sge: 1, limit: 0 };
-        let nic =
-            nic::Srq::create(pd.nic()?, attr, AsyncEventQueue::new(Box::new(Unheard))).map_err(failed)?;
+        let events = AsyncEvents::new(pd.stack().later());
+        let nic = create(pd.nic()?, attr, events.queue().clone()).map_err(failed)?;
         let buffers = (0..depth).map(|_| None).collect();
         let posted = Mutex::new(Rank::SharedReceives, Posted { buffers, places: (0..depth).rev().collect() });
-        let srq = Srq(Arc::new(SrqInner { pd: pd.clone(), nic, pool, depth, posted }));
+        let srq = Srq(Arc::new(SrqInner { pd: pd.clone(), nic, pool, depth, posted, events }));
         for _ in 0..depth {
             srq.0.post(srq.0.pool.get()?)?;
         }
@@ -95,6 +101,29 @@ impl Srq {
     /// Receives that are posted and wait for messages: the others are in messages that somebody keeps, or about to be posted again.
     pub fn posted(&self) -> u32 {
         self.0.depth - self.0.posted.lock().places.len() as u32
+    }
+    /// Waits until fewer than `limit` receives are posted (1 to [`Srq::depth`]): soon peers will have to wait. It looks from the first poll on; of several
+    /// who wait at once the last one's limit counts for all. Dropping it leaves the limit, which tells nobody then.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfRange`, `Forked`.
+    #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
+    pub fn runs_low(&self, limit: u32) -> impl Future<Output = Result<()>> + Send + '_ {
+        async move {
+            const CALL: &str = "ibv_modify_srq";
+            let stack = self.0.pd.stack();
+            stack.check(CALL)?;
+            if !(1..=self.0.depth).contains(&limit) {
+                let (is, most) = (limit.into(), self.0.depth.into());
+                return Err(Error::number(CALL, "srq_limit", is, 1..=most));
+            }
+            let before = self.0.events.count();
+            self.0.nic.modify(None, Some(limit)).map_err(|e| Error::of_nic(CALL, e))?;
+            stack.later().run();
+            self.0.events.more_than(before).await;
+            Ok(())
+        }
     }
     /// Its protection domain: that of its buffers.
     pub fn pd(&self) -> &Pd {

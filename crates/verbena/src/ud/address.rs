@@ -49,6 +49,25 @@ impl std::fmt::Debug for UdAddress {
     }
 }
 
+#[cfg(feature = "serde")]
+impl serde::Serialize for UdAddress {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        // As IPv6 throughout, so that formats without names of variants can tell.
+        let ip = match self.ip {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        (ip.octets(), self.qp_num, self.qkey).serialize(s)
+    }
+}
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for UdAddress {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let (ip, qp_num, qkey): ([u8; 16], u32, u32) = serde::Deserialize::deserialize(d)?;
+        Ok(UdAddress::from_raw(std::net::Ipv6Addr::from(ip).to_canonical(), qp_num, qkey))
+    }
+}
+
 /// A [`UdAddress`] as a work request names it.
 #[derive(Clone, Debug)]
 pub(crate) struct Destination {
@@ -91,5 +110,20 @@ impl Destination {
     }
     pub fn datagram(&self) -> &nic::Datagram {
         &self.to
+    }
+}
+
+#[cfg(all(test, feature = "serde"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_travel_in_any_format() {
+        for ip in ["10.0.0.1", "fe80::1", "239.1.2.3", "ff15::1"] {
+            let address = UdAddress::from_raw(ip.parse().expect("an address"), 0x12_3456, 0x8001_0000);
+            let text = serde_json::to_string(&address).expect("written");
+            assert_eq!(serde_json::from_str::<UdAddress>(&text).expect("read"), address, "{text}");
+        }
+        assert!(serde_json::from_str::<UdAddress>("[[1], 2, 3]").is_err());
     }
 }

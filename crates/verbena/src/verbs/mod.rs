@@ -4,13 +4,17 @@
 //! | file | what |
 //! |---|---|
 //! | `device` | [`DeviceAttr`], [`PortAttr`] |
+//! | `events` | [`DeviceEvents`], and where asynchronous events come in |
 //! | `unconnected` | [`Unconnected`], [`Endpoint`] |
 //! | `attributes` | [`ConnectAttr`]: what rdma_cm says of a connection to be |
 
 mod attributes;
 mod device;
+mod events;
 mod unconnected;
 
 pub use attributes::ConnectAttr;
 pub use device::{AtomicCaps, DeviceAttr, PortAttr};
+pub(crate) use events::AsyncEvents;
+pub use events::{AsyncEvent, DeviceEvents};
 pub use unconnected::{Endpoint, Unconnected};
