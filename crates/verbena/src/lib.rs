@@ -76,6 +76,7 @@
 //! | a stream of bytes | [`RdmaStream`] | rsockets, with a wire format of its own |
 //! | queues that many share | [`Srq`], [`Cq`] in [`QueueConfig`] | `ibv_create_srq`, `ibv_create_cq` |
 //! | by hand | [`verbs::Unconnected`] | `ibv_create_qp`, `ibv_modify_qp` |
+//! | XRC | [`verbs::XrcDomain`], [`XrcSend`], [`XrcSrq`] | `ibv_open_xrcd`, `ibv_create_srq_ex`, `ibv_wr_set_xrc_srqn` |
 //! | identifiers and events | [`cm::raw`] | `rdma_create_id`, `rdma_get_cm_event`, `rdma_init_qp_attr`, `rdma_establish`, `rdma_migrate_id` |
 //! | limits, port | [`Device::attr`], [`Device::port`] | `ibv_query_device`, `ibv_query_port`, `ibv_query_gid` |
 //! | device, domain | [`Provider`], [`Device`], [`Pd`] | `ibv_open_device`, `ibv_alloc_pd` |
@@ -93,7 +94,7 @@
 //! rdma-core and with it its adapters, opened while the program runs. `serde`: descriptors of memory and addresses of datagrams travel in any format.
 //! `tokio`: [`RdmaStream`] is `tokio::io::{AsyncRead, AsyncWrite}`; nothing of tokio runs.
 //!
-//! Not here yet: XRC, dma-bufs.
+//! Not here yet: dma-bufs, device memory.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -136,7 +137,10 @@ pub use mem::*;
 pub use op::{Completion, InFlight, Op, Ops};
 pub use polled::{PolledConnection, Prepared};
 pub use provider::{Device, Pd, Provider};
-pub use qp::{Connected, Cq, Message, QpState, QueueConfig, QueuePair, Rc, Reliable, Srq, Transport, Uc, Ud};
+pub use qp::{
+    Connected, Cq, HasPeer, Message, QpState, QueueConfig, QueuePair, Rc, Reliable, Srq, ToSrq, Transport,
+    Uc, Ud, XrcSend, XrcSrq,
+};
 pub use remote::RemoteMemory;
 pub use scope::{Scope, ScopedOp};
 #[cfg(feature = "sim")]

@@ -29,6 +29,8 @@ pub(crate) struct Request {
     tail: SendTail,
     pub solicited: bool,
     pub fence: bool,
+    /// Number of the shared receive queue that the request is for, of an XRC initiator.
+    pub srq: u32,
     /// Bytes that go with the work request, in place of registered ones.
     pub inline: Option<Data>,
 }
@@ -37,7 +39,7 @@ const POST: &str = "ibv_post_send";
 
 impl Request {
     pub fn new(asked: Asked) -> Request {
-        Request { asked, tail: SendTail::None, solicited: false, fence: false, inline: None }
+        Request { asked, tail: SendTail::None, solicited: false, fence: false, srq: 0, inline: None }
     }
     pub fn set_imm(&mut self, imm: u32) {
         self.tail = SendTail::Immediate(imm.to_be_bytes());

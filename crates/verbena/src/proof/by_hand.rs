@@ -10,8 +10,8 @@ use super::cut::{cut, surely};
 use super::setting::{STOP, left_over, serve};
 use crate::cm::raw::{EventChannel, Id, PortSpace, What};
 use crate::sim::Host;
-use crate::verbs::AsyncEvent;
-use crate::{Device, Provider, QueueConfig, Srq};
+use crate::verbs::{AsyncEvent, Unconnected, XrcDomain};
+use crate::{Device, Provider, QueueConfig, Srq, XrcSend};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -104,6 +104,37 @@ async fn limits(plan: &Plan, here: IpAddr) {
     }
 }
 
+/// Messages to the receive queue of an XRC domain.
+async fn xrc(plan: &Plan, here: IpAddr) {
+    let device = Provider::current().and_then(|p| p.device_of(here)).expect("a device");
+    let pd = device.pd().expect("a domain");
+    let domain = XrcDomain::open(&device, None).expect("an XRC domain");
+    let srq = &domain.srq(&pd, 4, 64).expect("a queue");
+    let target = domain.target(here).expect("a target");
+    let ours = Unconnected::<XrcSend>::new(&pd, here, &QueueConfig::default()).expect("an initiator");
+    let (us, them) = (ours.endpoint(), target.endpoint());
+    let _target = target.connect(us).expect("connected");
+    let qp = ours.connect(them).expect("connected");
+    for polls in 0.. {
+        let (asking, number) = (qp.clone(), srq.number());
+        let sent = crate::spawn(async move {
+            asking.to_srq(number).send_inline(&[polls as u8]).await.expect("sent");
+        });
+        sent.expect("a task");
+        let first = cut("recv", srq.recv(), polls, plan.how()).await;
+        let is_over = first.is_some();
+        let message = match first {
+            Some(message) => message,
+            None => surely("recv", srq.recv()).await,
+        };
+        assert_eq!(message.expect("a message")[..], [polls as u8]);
+        assert_eq!((srq.posted(), srq.try_recv().is_none()), (4, true));
+        if is_over {
+            return;
+        }
+    }
+}
+
 /// A stream of requests, of which each may be given up.
 async fn requests(plan: &Plan, left: &Host) {
     let listener = &crate::listen("0.0.0.0:7001").await.expect("the port");
@@ -137,6 +168,7 @@ async fn futures_of_what_is_done_by_hand_may_be_dropped_at_any_poll(left: Host, 
     left.spawn(async move {
         identifiers(&plan(), to).await;
         limits(&plan(), here).await;
+        xrc(&plan(), here).await;
     })
     .await;
     answers.await;

@@ -59,6 +59,9 @@ impl Completions {
     pub fn attend(&self, drain: impl FnMut()) {
         self.cq.attend(&self.channel, drain);
     }
+    pub fn cq(&self) -> &Arc<Cq> {
+        &self.cq
+    }
     /// It rings no more.
     pub fn forget(&self) {
         self.channel.forget(&self.cq);
@@ -383,15 +386,16 @@ fn of_refusal(call: &'static str, refusal: system::Refusal) -> Error {
 pub(crate) type NotPosted = Vec<(u64, Error)>;
 
 impl Sender<'_> {
-    /// Posts one; it leaves with [`Sender::finish`] at the latest.
+    /// Posts one; it leaves with [`Sender::finish`] at the latest. Of an XRC initiator it is for the shared receive queue of this number.
     ///
     /// # Errors
     ///
     /// `QueueFull`, `WrongState`, `OutOfRange`, `Unsupported`: it was not posted.
-    pub fn post(&mut self, wr: SendWr) -> Result<()> {
+    #[cfg_attr(feature = "system", allow(unused_variables, reason = "there is no XRC over it"))]
+    pub fn post(&mut self, wr: SendWr, srq: u32) -> Result<()> {
         const CALL: &str = "ibv_post_send";
         match self {
-            Sender::Ours(sender) => sender.post(wr).map_err(|e| Error::of_post(CALL, e)),
+            Sender::Ours(sender) => sender.post_to_srq(wr, srq).map_err(|e| Error::of_post(CALL, e)),
             #[cfg(feature = "system")]
             Sender::System(qp, None) => qp.post_send(&wr).map_err(|e| of_refusal(CALL, e)),
             #[cfg(feature = "system")]

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Weak};
 
-use transport::op::{Completed, Completion};
+use transport::op::{Completed, Completion, Status};
 use wire::roce::SendTail;
 
 use super::inner::{QpInner, RECEIVE};
 use super::srq::SrqInner;
-use crate::mem::{IoBuf, RegBuf, SgeList};
+use crate::mem::{IoBuf, IoBufMut, RegBuf, SgeList};
 
 /// A message in its receive buffer. Dropping it posts the buffer again; whoever keeps messages has the peer wait (RNR).
 /// ```compile_fail,E0382
@@ -91,6 +91,15 @@ impl Message {
     pub(super) fn unseen(srq: &Arc<SrqInner>, completion: &Completion) -> Option<Message> {
         let place = (completion.wr_id & RECEIVE != 0).then_some(completion.wr_id as u32)?;
         Some(Message::new(Home::Srq(srq.clone()), srq.take(place)?, 0, What::of(completion)))
+    }
+    /// The message that has come to a shared receive queue of its own completions.
+    pub(super) fn of_srq(srq: &Arc<SrqInner>, completion: &Completion) -> Option<Message> {
+        let what = What::of(completion);
+        let mut buffer = srq.take(completion.wr_id as u32)?;
+        if completion.status == Status::Success {
+            buffer.filled(if what.written.is_some() { 0 } else { completion.byte_len as usize });
+        }
+        Some(Message::new(Home::Srq(srq.clone()), buffer, 0, what))
     }
     /// The network header of a datagram, and its sender's queue pair.
     pub(crate) fn source(&self) -> (&[u8], u32) {

@@ -10,6 +10,7 @@
 //! | `waited` | which queue pairs a thread polls while it waits |
 //! | `message` | [`Message`] |
 //! | `srq` | [`Srq`]: receives that many queue pairs share |
+//! | `xrc` | [`XrcSend`], [`XrcSrq`]: extended reliable connections |
 //! | `cq` | [`Cq`]: a completion queue that they share |
 
 mod afterwards;
@@ -21,6 +22,7 @@ pub(crate) mod posting;
 mod srq;
 #[cfg(feature = "system")]
 pub(crate) mod waited;
+mod xrc;
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -41,6 +43,7 @@ pub use cq::Cq;
 use inner::QpInner;
 pub use message::Message;
 pub use srq::Srq;
+pub use xrc::{ToSrq, XrcSend, XrcSrq};
 
 /// Transport services; each has the operations that it can do:
 /// ```compile_fail,E0599
@@ -60,8 +63,10 @@ pub use srq::Srq;
 /// }
 /// ```
 pub trait Transport: sealed::Service + Send + Sync + 'static {}
+/// Has one peer, or is one half of that: XRC.
+pub trait HasPeer: Transport {}
 /// Has one peer.
-pub trait Connected: Transport {}
+pub trait Connected: HasPeer {}
 /// READ, atomics, FLUSH.
 pub trait Reliable: Connected {}
 /// Reliable connection.
@@ -76,6 +81,8 @@ pub enum Ud {}
 impl Transport for Rc {}
 impl Transport for Uc {}
 impl Transport for Ud {}
+impl HasPeer for Rc {}
+impl HasPeer for Uc {}
 impl Connected for Rc {}
 impl Connected for Uc {}
 impl Reliable for Rc {}

@@ -104,7 +104,7 @@ impl<'a> Posting<'a> {
         }
         let posted = match request.to() {
             Some(to) => self.sender.post_datagram(wr, to),
-            None => self.sender.post(wr),
+            None => self.sender.post(wr, request.srq),
         };
         let Err(error) = posted else { return Ok(ticket) };
         // SAFETY: the ticket was given just now, by this queue; the request that would bear it was refused.

@@ -3,15 +3,15 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use nic::{Access, AddressVector, QpAttr, QpState};
+use nic::{Access, AddressVector, QpAttr, QpState, QpType};
 use node::queue_pair::{INIT_MASK, RTR_MASK, RTS_MASK};
 use wire::{Psn, Qpn};
 
 use super::ConnectAttr;
 use crate::error::{Error, ErrorKind, Result, Value};
-use crate::provider::Pd;
+use crate::provider::{Device, Pd, Stack};
 use crate::qp::inner::QpInner;
-use crate::qp::{Connected, QueueConfig, QueuePair, Rc, Transport};
+use crate::qp::{HasPeer, QueueConfig, QueuePair, Rc, Transport};
 use crate::stack::node;
 
 /// The C function that this file is about, as errors name it.
@@ -51,38 +51,30 @@ pub struct Endpoint {
 ///
 /// Nobody is told of its end: the peer's next request to it times out. The last handle of the queue pair destroys it, and flushes what is under way.
 #[must_use = "a queue pair that is not connected does nothing"]
-pub struct Unconnected<T: Connected = Rc> {
+pub struct Unconnected<T: HasPeer = Rc> {
     qp: QueuePair<T>,
     inner: Arc<QpInner>,
     psn: u32,
     from: IpAddr,
 }
 
-impl<T: Connected> Unconnected<T> {
-    /// A new one that sends from this address of the domain's device.
+impl<T: HasPeer> Unconnected<T> {
+    /// A new one that sends from this address of the domain's device. One that receives nothing has no receives, whatever `queues` say.
     ///
     /// # Errors
     ///
     /// `Unreachable` where the device does not bear the address, `OutOfRange`, `Exhausted`, `AddressInUse` where the UDP port of the device
     /// belongs to another user; `Unsupported` over the machine's rdma-core.
     pub fn new(pd: &Pd, from: IpAddr, queues: &QueueConfig) -> Result<Unconnected<T>> {
-        let (ours, nic) = (pd.stack().ours()?, pd.device().nic()?);
-        index_of(pd, from)?;
-        let inner = QpInner::create(pd, queues, T::KIND)?;
-        let mut random = [0; 4];
-        node!(ours, node => {
-            node.attach(nic).map_err(|e| Error::of_nic("ibv_open_device", e))?;
-            nic::Platform::fill_random(&**node.world(), &mut random);
-        });
-        let psn = Psn::new(u32::from_ne_bytes(random)).get();
-        // Memory says by its own rights what peers may do: the queue pair allows all of it.
-        let access = Access::REMOTE_WRITE
-            | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC
-            | Access::FLUSH_GLOBAL
-            | Access::FLUSH_PERSISTENT;
-        let attr = QpAttr { state: QpState::Init, port: 1, access, ..QpAttr::default() };
-        modify(&inner, &attr, INIT_MASK)?;
+        let psn = random_psn(pd.device(), from)?;
+        let inner = match T::KIND {
+            QpType::XrcSend => {
+                let queues = QueueConfig { recv_depth: 0, srq: None, ..queues.clone() };
+                QpInner::create(pd, &queues, T::KIND)?
+            }
+            kind => QpInner::create(pd, queues, kind)?,
+        };
+        to_init(inner.stack(), inner.carrier().nic()?)?;
         inner.post_receives()?;
         Ok(Unconnected { qp: QueuePair::new(inner.clone()), inner, psn, from })
     }
@@ -100,33 +92,8 @@ impl<T: Connected> Unconnected<T> {
     /// `Unreachable` for an address of another family; `WrongState`.
     pub fn connect(self, peer: Endpoint) -> Result<QueuePair<T>> {
         let Unconnected { qp, inner, psn, from } = self;
-        if from.is_ipv4() != peer.addr.is_ipv4() {
-            return Err(unreachable(peer.addr));
-        }
-        let pd = inner.pd();
-        let attr = QpAttr {
-            port: 1,
-            av: AddressVector {
-                dgid: peer.addr.into(),
-                sgid_index: index_of(pd, from)?,
-                hop_limit: HOP_LIMIT,
-                is_global: true,
-                port: 1,
-                ..AddressVector::default()
-            },
-            path_mtu: pd.device().nic()?.port().mtu,
-            dest_qpn: Qpn::new(peer.qp_num),
-            rq_psn: Psn::new(peer.psn),
-            sq_psn: Psn::new(psn),
-            max_dest_rd_atomic: RD_ATOMIC,
-            max_rd_atomic: RD_ATOMIC,
-            min_rnr_timer: RNR_TIMER,
-            timeout: TIMEOUT,
-            retry_cnt: RETRIES,
-            rnr_retry: RETRIES,
-            ..QpAttr::default()
-        };
-        to_rts::<T>(&inner, &attr)?;
+        let attr = toward(inner.pd().device(), from, psn, peer)?;
+        to_rts(inner.stack(), inner.carrier().nic()?, T::KIND, &attr)?;
         Ok(qp)
     }
 
@@ -137,8 +104,9 @@ impl<T: Connected> Unconnected<T> {
     ///
     /// `OutOfRange`; `WrongState` where the path's addresses are gone.
     pub fn connect_with(self, attr: &ConnectAttr) -> Result<QueuePair<T>> {
-        to_rts::<T>(&self.inner, &attr.nic()?)?;
-        Ok(self.qp)
+        let Unconnected { qp, inner, .. } = self;
+        to_rts(inner.stack(), inner.carrier().nic()?, T::KIND, &attr.nic()?)?;
+        Ok(qp)
     }
 }
 
@@ -158,30 +126,83 @@ impl<T: Transport> QueuePair<T> {
     }
 }
 
-fn to_rts<T: Transport>(qp: &QpInner, attr: &QpAttr) -> Result<()> {
-    let lacks = T::KIND.lacks();
-    modify(qp, &attr.with_state(QpState::Rtr), RTR_MASK & !lacks)?;
-    modify(qp, &attr.with_state(QpState::Rts), RTS_MASK & !lacks)
+/// The first PSN of a queue pair that will send from this address, whose device can send from now on.
+pub(super) fn random_psn(device: &Device, from: IpAddr) -> Result<u32> {
+    let (ours, nic) = (device.stack().ours()?, device.nic()?);
+    index_of(device, from)?;
+    let mut random = [0; 4];
+    node!(ours, node => {
+        node.attach(nic).map_err(|e| Error::of_nic("ibv_open_device", e))?;
+        nic::Platform::fill_random(&**node.world(), &mut random);
+    });
+    Ok(Psn::new(u32::from_ne_bytes(random)).get())
 }
 
-fn modify(qp: &QpInner, attr: &QpAttr, bits: u32) -> Result<()> {
-    let stack = qp.stack();
+/// To state Init.
+pub(super) fn to_init(stack: &Stack, qp: &nic::Qp) -> Result<()> {
+    // Memory says by its own rights what peers may do: the queue pair allows all of it.
+    let access = Access::REMOTE_WRITE
+        | Access::REMOTE_READ
+        | Access::REMOTE_ATOMIC
+        | Access::FLUSH_GLOBAL
+        | Access::FLUSH_PERSISTENT;
+    let attr = QpAttr { state: QpState::Init, port: 1, access, ..QpAttr::default() };
+    modify(stack, qp, &attr, INIT_MASK)
+}
+
+/// The attributes of a queue pair whose first PSN and address are these, and whose peer this is.
+pub(super) fn toward(device: &Device, from: IpAddr, psn: u32, peer: Endpoint) -> Result<QpAttr> {
+    if from.is_ipv4() != peer.addr.is_ipv4() {
+        return Err(unreachable(peer.addr));
+    }
+    Ok(QpAttr {
+        port: 1,
+        av: AddressVector {
+            dgid: peer.addr.into(),
+            sgid_index: index_of(device, from)?,
+            hop_limit: HOP_LIMIT,
+            is_global: true,
+            port: 1,
+            ..AddressVector::default()
+        },
+        path_mtu: device.nic()?.port().mtu,
+        dest_qpn: Qpn::new(peer.qp_num),
+        rq_psn: Psn::new(peer.psn),
+        sq_psn: Psn::new(psn),
+        max_dest_rd_atomic: RD_ATOMIC,
+        max_rd_atomic: RD_ATOMIC,
+        min_rnr_timer: RNR_TIMER,
+        timeout: TIMEOUT,
+        retry_cnt: RETRIES,
+        rnr_retry: RETRIES,
+        ..QpAttr::default()
+    })
+}
+
+/// To RTR and RTS.
+pub(super) fn to_rts(stack: &Stack, qp: &nic::Qp, kind: QpType, attr: &QpAttr) -> Result<()> {
+    let lacks = kind.lacks();
+    modify(stack, qp, &attr.with_state(QpState::Rtr), RTR_MASK & !lacks)?;
+    modify(stack, qp, &attr.with_state(QpState::Rts), RTS_MASK & !lacks)
+}
+
+fn modify(stack: &Stack, qp: &nic::Qp, attr: &QpAttr, bits: u32) -> Result<()> {
     stack.check(CALL)?;
-    let modified = qp.carrier().nic()?.modify(stack.now(), attr, bits);
+    let modified = qp.modify(stack.now(), attr, bits);
     stack.later().run();
     modified.map_err(|e| Error::of_nic(CALL, e))
 }
 
 /// Index of the GID of an address of ours.
-fn index_of(pd: &Pd, address: IpAddr) -> Result<u8> {
-    pd.device().nic()?.port().gids.index_of(address).ok_or_else(|| unreachable(address))
+fn index_of(device: &Device, address: IpAddr) -> Result<u8> {
+    device.nic()?.port().gids.index_of(address).ok_or_else(|| unreachable(address))
 }
 
 fn unreachable(address: IpAddr) -> Error {
     Error::new(ErrorKind::Unreachable, CALL).with(Value::Address(SocketAddr::new(address, 0)))
 }
 
-impl<T: Connected> std::fmt::Debug for Unconnected<T> {
+impl<T: HasPeer> std::fmt::Debug for Unconnected<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Unconnected({:?})", self.endpoint())
     }

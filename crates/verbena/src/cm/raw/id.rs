@@ -34,6 +34,8 @@ pub enum Service {
     Rc,
     /// Unreliable connections.
     Uc,
+    /// Extended reliable connections: the initiator asks, the target is asked.
+    Xrc,
 }
 
 /// An identifier. Calls say at once what is wrong with them; what comes of them is an [`Event`](super::Event) of its channel. Dropped:
@@ -59,6 +61,8 @@ impl Id {
             PortSpace::Udp => (mad::PortSpace::Udp, QpType::Ud),
             PortSpace::Ib(Service::Rc) => (mad::PortSpace::Ib, QpType::Rc),
             PortSpace::Ib(Service::Uc) => (mad::PortSpace::Ib, QpType::Uc),
+            // A request makes the other half of it: see `attributes`.
+            PortSpace::Ib(Service::Xrc) => (mad::PortSpace::Ib, QpType::XrcSend),
         };
         let id = node!(&channel.ours, node => node.create_id_for(&channel.node, space, kind));
         Ok(Id::numbered(&channel.provider, channel.ours.clone(), id))
