@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 
 use super::connection::Attached;
-use super::{Boxed, ConnParam, Connection, Properties, Request, RnrRetry, limits, properties, wait};
+use super::{Boxed, ConnParam, Connection, Pending, Properties, Request, RnrRetry, limits, properties, wait};
 use crate::error::Result;
 use crate::provider::Pd;
 use crate::qp::{Connected, QueueConfig, Rc};
@@ -35,6 +35,42 @@ impl<T: Connected> Accept<T> {
         let provider = self.request.provider.clone();
         wait(&provider, CALL, self.into_future())
     }
+
+    fn start(self) -> Result<Begun> {
+        let Accept { request, properties } = self;
+        properties.check(CALL, limits::ACCEPT)?;
+        let Properties { data, param, queues, pd, ack_timeout } = properties;
+        let private_data = request.private_data().to_vec();
+        let (pd, mut granted) = (pd.unwrap_or_else(|| request.pd().clone()), param.to_node());
+        if let Some(offered) = request.param().responder_resources {
+            granted.responder_resources = granted.responder_resources.min(offered);
+        }
+        request.identifier.below().set_options(None, ack_timeout);
+        let ends = Attached::new::<T>(request.identifier, &request.device, &pd, &queues)?;
+        ends.identifier.accepts();
+        let begun = ends.identifier.below().accept(&granted, &data);
+        ends.identifier.called(CALL, begun)?;
+        Ok(Begun { ends, private_data, param })
+    }
+}
+
+/// What is accepted, with what the peer said and what we did.
+struct Begun {
+    ends: Attached,
+    private_data: Vec<u8>,
+    param: ConnParam,
+}
+
+impl Accept {
+    /// Accepts, and waits for nothing: for programs that follow the connection step by step.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfRange`, `WrongDomain`, `Exhausted`; `Disconnected` and its like where the peer has thought better of it. Each rejects.
+    pub fn begin(self) -> Result<Pending> {
+        let Begun { ends, private_data, .. } = self.start()?;
+        Ok(Pending::new(ends, Some(private_data), None))
+    }
 }
 
 impl<T: Connected> IntoFuture for Accept<T> {
@@ -43,19 +79,7 @@ impl<T: Connected> IntoFuture for Accept<T> {
 
     fn into_future(self) -> Boxed<Connection<T>> {
         Box::pin(async move {
-            let Accept { request, properties } = self;
-            properties.check(CALL, limits::ACCEPT)?;
-            let Properties { data, param, queues, pd, ack_timeout } = properties;
-            let private_data = request.private_data().to_vec();
-            let (pd, mut granted) = (pd.unwrap_or_else(|| request.pd().clone()), param.to_node());
-            if let Some(offered) = request.param().responder_resources {
-                granted.responder_resources = granted.responder_resources.min(offered);
-            }
-            request.identifier.below().set_options(None, ack_timeout);
-            let ends = Attached::new::<T>(request.identifier, &request.device, &pd, &queues)?;
-            ends.identifier.accepts();
-            let begun = ends.identifier.below().accept(&granted, &data);
-            ends.identifier.called(CALL, begun)?;
+            let Begun { ends, private_data, param } = self.start()?;
             let answer = ends.identifier.answer().await?;
             Ok(Connection::new(ends, answer.param, private_data, &param))
         })

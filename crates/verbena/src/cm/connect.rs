@@ -10,8 +10,8 @@ use super::connection::Attached;
 use super::names::look_up;
 use super::resolve::{pick, sources};
 use super::{
-    Addr, Boxed, ConnParam, Connection, Properties, RnrRetry, Route, TIMEOUT, ToAddr, check_timeout, chosen,
-    first_of, limits, properties, wait,
+    Addr, Boxed, ConnParam, Connection, Pending, Properties, RnrRetry, Route, TIMEOUT, ToAddr, check_timeout,
+    chosen, first_of, limits, properties, wait,
 };
 use crate::error::{Error, ErrorKind, Result, Value};
 use crate::provider::{Pd, Provider};
@@ -72,6 +72,20 @@ impl Connect {
 
     pub(super) fn by(route: Route) -> Connect {
         Connect::new(To::Route(Box::new(route)))
+    }
+
+    /// Asks along a [`Route`], and waits for nothing: for programs that follow the connection step by step.
+    ///
+    /// # Errors
+    ///
+    /// `WrongState` without a route ([`Route::connect`]); `OutOfRange`, `WrongDomain`, `Exhausted`.
+    pub fn begin(self) -> Result<Pending> {
+        let Connect { to, properties, timeout, tos, .. } = self;
+        properties.check(CALL, limits::CONNECT)?;
+        check_timeout(CALL, timeout)?;
+        let To::Route(route) = to else { return Err(Error::new(ErrorKind::WrongState, CALL)) };
+        let ends = Asking { properties: &properties, timeout, tos }.begin::<Rc>(*route)?;
+        Ok(Pending::new(ends, None, Some(timeout)))
     }
 
     /// Over an unreliable connection (UC): no READ, no atomics; messages may be lost, and nobody waits for receives. Who listens must say so
@@ -171,13 +185,18 @@ struct Asking<'a> {
 
 impl Asking<'_> {
     async fn ask<T: Connected>(&self, route: Route) -> Result<Connection<T>> {
+        let ends = self.begin::<T>(route)?;
+        let answer = ends.identifier.answer_in(self.timeout).await?;
+        Ok(Connection::new(ends, answer.param, answer.private_data, &self.properties.param))
+    }
+
+    fn begin<T: Connected>(&self, route: Route) -> Result<Attached> {
         let Properties { data, param, queues, pd, ack_timeout } = self.properties;
         route.identifier.below().set_options(self.tos, *ack_timeout);
         let pd = pd.as_ref().unwrap_or(route.pd()).clone();
         let ends = Attached::new::<T>(route.identifier, &route.device, &pd, queues)?;
         let begun = ends.identifier.below().connect(param, data, self.timeout);
         ends.identifier.called(CALL, begun)?;
-        let answer = ends.identifier.answer_in(self.timeout).await?;
-        Ok(Connection::new(ends, answer.param, answer.private_data, param))
+        Ok(ends)
     }
 }

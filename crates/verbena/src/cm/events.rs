@@ -358,6 +358,11 @@ impl Identifier {
         }
     }
 
+    /// Whether the peer has answered.
+    pub fn has_answer(&self) -> bool {
+        self.inbox.seen.lock().answer.is_some()
+    }
+
     /// Whether the connection has ended.
     pub fn has_ended(&self) -> bool {
         self.inbox.seen.lock().ended.is_some()

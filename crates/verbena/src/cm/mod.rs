@@ -24,6 +24,7 @@
 //! | `resolve`, `connect` | the side that connects |
 //! | `listen`, `request`, `requests`, `accept` | the side that is asked |
 //! | `connection` | what stands, and how it ends |
+//! | `pending` | the same for programs that follow each step |
 //! | [`raw`] | identifiers and events as they are |
 
 mod accept;
@@ -33,6 +34,7 @@ pub(crate) mod connection;
 pub(crate) mod events;
 pub(crate) mod listen;
 pub(crate) mod names;
+mod pending;
 pub mod raw;
 mod request;
 mod requests;
@@ -48,6 +50,7 @@ pub use accept::Accept;
 pub use connect::{Connect, connect};
 pub use connection::Connection;
 pub use listen::{Listen, Listener, listen};
+pub use pending::Pending;
 pub use request::Request;
 pub use requests::Requests;
 pub use resolve::{Resolve, Route, resolve};
