@@ -102,6 +102,10 @@ impl Device {
             | without(can(extended::CAN_FLUSH_PERSISTENT), Access::FLUSH_PERSISTENT);
         access & !missing
     }
+    /// Whether it can be asked for ATOMIC WRITE.
+    pub fn has_atomic_write(&self) -> bool {
+        self.capabilities & extended::CAN_WRITE_ATOMICALLY != 0
+    }
 }
 
 /// `enum ibv_mtu` in bytes.

@@ -138,6 +138,16 @@ impl Provider {
         Err(Error::new(ErrorKind::ProviderMissing, "Provider::current"))
     }
 
+    /// Blocks until a future of this provider's objects is ready, polling in this thread for some 50 us and sleeping then.
+    ///
+    /// # Errors
+    ///
+    /// `BlockingInSimulation` on simulated hosts, where nothing would happen meanwhile; the future is dropped then.
+    pub fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
+        crate::exec::may_block(self.stack(), "Provider::wait")?;
+        Ok(crate::exec::block_on(future))
+    }
+
     pub(crate) fn over(stack: Stack) -> Provider {
         let devices = Mutex::new(Rank::UsedDevices, Vec::new());
         Provider(Arc::new(ProviderInner { stack, devices, ids: AtomicU64::new(0) }))
@@ -330,6 +340,19 @@ impl Device {
             Adapter::Ours(_) => access,
             #[cfg(feature = "system")]
             Adapter::System(device) => device.possible(access),
+        }
+    }
+    /// Whether its registrations can have all of these rights: not every adapter has FLUSH.
+    pub fn supports(&self, access: crate::Access) -> bool {
+        let registered = access.registered();
+        self.possible(registered) == registered
+    }
+    /// Whether its queue pairs have ATOMIC WRITE.
+    pub fn has_atomic_write(&self) -> bool {
+        match &self.0.adapter {
+            Adapter::Ours(_) => true,
+            #[cfg(feature = "system")]
+            Adapter::System(device) => device.has_atomic_write(),
         }
     }
     pub(crate) fn stack(&self) -> &Stack {

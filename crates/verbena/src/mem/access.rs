@@ -6,6 +6,8 @@
 pub struct Access(u32);
 
 impl Access {
+    /// Peers may do nothing.
+    pub const NONE: Access = Access(0);
     /// Peers may READ.
     pub const REMOTE_READ: Access = Access(nic::Access::REMOTE_READ);
     /// Peers may WRITE and ATOMIC WRITE.
@@ -40,7 +42,7 @@ impl Access {
         Access(self.0 & !other.0)
     }
     /// The bits to register with: an adapter that writes for peers writes locally (ibv_reg_mr(3)).
-    pub(super) const fn registered(self) -> u32 {
+    pub(crate) const fn registered(self) -> u32 {
         let changes = nic::Access::REMOTE_WRITE | nic::Access::REMOTE_ATOMIC;
         if self.0 & changes == 0 { self.0 } else { self.0 | nic::Access::LOCAL_WRITE }
     }
