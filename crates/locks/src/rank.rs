@@ -60,6 +60,8 @@ ranks! {
     SharedReceives,
     /// The Rust crate: what a connection or listener has come to.
     ConnectionState,
+    /// librpma in Rust: the operations whose completions a queue gives.
+    PostedCompletions,
     /// The Rust crate: the buffers of a pool that are free.
     FreeBuffers,
     /// The Rust crate over the system's libraries: an event is taken from the connection manager's channel, and given to its identifier.
