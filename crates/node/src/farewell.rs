@@ -5,12 +5,16 @@
 //! A peer may use two flows (kernels do), and a packet may be handed on by a slow process. The news that a process of this host
 //! ended comes from its name, and overtakes all packets. So an end, told by a DREQ or by such news, waits a moment where
 //! the queue pair still waits for answers.
+//!
+//! It waits, too, while the program has not fetched all that it was sent. With an adapter a message's completion is there long before the
+//! kernel has told of the end. Here one thread may bring both between two looks of a program that is slow to run: it looks for completions, finds
+//! none, then hears of the end, and destroys the queue pair with what came to it.
 
 use std::time::{Duration, Instant};
 
 use cm::ConnId;
 use cm::ib::{Origin, is_question};
-use nic::{DeviceId, Path};
+use nic::{DeviceId, Path, Qp};
 use wire::Qpn;
 use wire::mad::{Mad, Message};
 
@@ -18,11 +22,11 @@ use crate::Node;
 use crate::cm_agent::{ConnKey, Core};
 use crate::world::World;
 
-/// How long an end waits for answers under way: on a busy machine a process that hands them on waits for a processor, some tens of
-/// milliseconds. So may this one, with the answers unread in its sockets: it waits in steps, of which the next begins when it
-/// finds the last one over, and reads its sockets between two.
-const STEP: Duration = Duration::from_millis(10);
-const STEPS: u32 = 10;
+/// How long an end waits for answers under way, or for the program: on a busy machine a process that hands answers on waits for a
+/// processor, some tens of milliseconds. So may this one, with the answers unread in its sockets: it waits in steps, of which the next
+/// begins when it finds the last one over, and reads its sockets between two.
+const STEP: Duration = Duration::from_millis(2);
+const STEPS: u32 = 50;
 
 /// The end of a connection, which waits.
 pub(crate) struct Waiting {
@@ -78,9 +82,9 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// Has the end of a connection wait if answers are missing; whether it does.
+    /// Has the end of a connection wait if answers are missing or messages unread; whether it does.
     fn wait(&self, core: &mut Core, now: Instant, key: ConnKey, end: impl FnOnce() -> End) -> bool {
-        let Some(qp) = core.qp(key).filter(|qp| qp.awaits_answers()) else { return false };
+        let Some(qp) = core.qp(key).filter(|qp| must_come_later(qp)) else { return false };
         // A second word of the end changes nothing.
         if core.waiting_ends.get(&qp.qpn()).is_none_or(|waiting| waiting.key != key) {
             let waiting = Waiting { key, end: end(), until: now + STEP, left: STEPS - 1 };
@@ -93,17 +97,20 @@ impl<W: World> Node<W> {
     /// A packet came for a queue pair: an end that waited for it comes if no answer is missing any more. Whether one did.
     pub(crate) fn end_wait(&self, core: &mut Core, now: Instant, qpn: Qpn) -> bool {
         let Some(waiting) = core.waiting_ends.get(&qpn) else { return false };
-        let waits = core.qp(waiting.key).is_some_and(|qp| qp.qpn() == qpn && qp.awaits_answers());
+        let waits = core.qp(waiting.key).is_some_and(|qp| qp.qpn() == qpn && must_come_later(&qp));
         !waits && self.end_waiting(core, now, qpn)
     }
 
-    /// Steps that are over: the next begin, and what has waited for all of them comes.
+    /// Steps that are over: the next begin where they are needed, and what has waited long enough comes.
     pub(crate) fn end_waits(&self, core: &mut Core, now: Instant) {
+        let over = core.waiting_ends.iter().filter(|(_, waiting)| waiting.until <= now);
+        let over: Vec<_> = over.map(|(&qpn, waiting)| (qpn, waiting.key, waiting.left)).collect();
         let mut due = Vec::new();
-        for (&qpn, waiting) in core.waiting_ends.iter_mut().filter(|(_, waiting)| waiting.until <= now) {
-            match waiting.left.checked_sub(1) {
-                Some(left) => (waiting.until, waiting.left) = (now + STEP, left),
-                None => due.push(qpn),
+        for (qpn, key, left) in over {
+            let waits = core.qp(key).is_some_and(|qp| qp.qpn() == qpn && must_come_later(&qp));
+            match (left.checked_sub(1).filter(|_| waits), core.waiting_ends.get_mut(&qpn)) {
+                (Some(left), Some(waiting)) => (waiting.until, waiting.left) = (now + STEP, left),
+                _ => due.push(qpn),
             }
         }
         for qpn in due {
@@ -132,6 +139,11 @@ impl<W: World> Node<W> {
             }
         }
     }
+}
+
+/// Whether the end of a queue pair's connection is better heard of later.
+fn must_come_later(qp: &Qp) -> bool {
+    qp.awaits_answers() || qp.has_unread_messages()
 }
 
 /// Whether nothing of the connection follows.

@@ -152,6 +152,38 @@ fn an_answer_that_waits_for_the_processor_is_heard_before_the_end_of_the_connect
     });
 }
 
+/// When the server hears of the end of a connection whose last message it fetches after so long, or never.
+fn end_is_heard(fetches_after: Option<Duration>) -> Duration {
+    let (mut sim, client, server, ours, mut theirs) = connected_with(1, false);
+    let endpoint = ours.endpoint.as_ref().unwrap();
+    let sges = [ours.outbox.as_ref().unwrap().sge(0, MESSAGE_LEN)].into_iter().collect();
+    let wr = SendWr { data: Data::Sges(sges), ..send(1, b"") };
+    endpoint.qp.post_send(node::World::now(&**client.node.world()), wr).unwrap();
+    sim.run_for(Duration::from_millis(5));
+    client.node.disconnect(ours.id.as_ref().unwrap()).unwrap();
+    let begin = sim.elapsed();
+    for _ in 0..300 {
+        if server.next().is_some_and(|event| event.kind == EventKind::Disconnected) {
+            return sim.elapsed() - begin;
+        }
+        if fetches_after.is_some_and(|after| sim.elapsed() - begin >= after) {
+            theirs.poll();
+        }
+        sim.run_for(Duration::from_millis(1));
+    }
+    panic!("nobody heard of the end");
+}
+
+#[test]
+fn the_end_of_a_connection_waits_for_who_has_not_fetched_the_last_message_and_not_for_long() {
+    let ms = Duration::from_millis;
+    assert!(end_is_heard(Some(ms(0))) <= ms(5));
+    let heard = end_is_heard(Some(ms(30)));
+    assert!(ms(30) <= heard && heard <= ms(36), "{heard:?}");
+    let heard = end_is_heard(None);
+    assert!(ms(100) <= heard && heard <= ms(120), "{heard:?}");
+}
+
 /// Whether numbers given one after the other are as scattered as chance makes them: hardly two alike, hardly ever neighbours.
 fn scattered(numbers: &[u32]) -> bool {
     let distinct: BTreeSet<_> = numbers.iter().collect();

@@ -3,6 +3,7 @@
 mod attend;
 pub mod counter;
 pub mod moderation;
+mod of_qp;
 #[cfg(all(test, loom))]
 mod wake_up;
 
@@ -277,21 +278,6 @@ impl Cq {
         if state.armed != Some(Arm::Next) {
             state.armed = Some(arm);
         }
-    }
-    /// Removes the completions of a queue pair that is being reset.
-    pub fn forget_qp(&self, qpn: wire::Qpn) {
-        self.retain(|c| c.qpn != qpn);
-    }
-    /// Removes what a queue pair that is being destroyed had received or flushed: whoever takes up a receive posts the next, and a
-    /// flushed request says no more than the destruction does. What its send queue had done stays.
-    pub fn forget_all_but_sent(&self, qpn: wire::Qpn) {
-        let was_sent = |c: &Completion| c.status != Status::WrFlush && !c.opcode.is_receive();
-        self.retain(|c| c.qpn != qpn || was_sent(c));
-    }
-    fn retain(&self, stays: impl Fn(&Completion) -> bool) {
-        let mut state = self.lock();
-        state.queue.retain(|(c, _)| stays(c));
-        self.len.store(state.queue.len(), Ordering::Release);
     }
     /// Adds a completion; what must be told afterwards is added to `notes`.
     pub(crate) fn push(&self, completion: Completion, notes: &mut Vec<Note>) {

@@ -327,6 +327,11 @@ impl Qp {
         self.lock().engine.awaits_answers()
     }
 
+    /// Whether the program has not fetched all that it was sent: completions of messages that came.
+    pub fn has_unread_messages(&self) -> bool {
+        self.init.recv_cq.has_received(self.qpn)
+    }
+
     /// An asynchronous event of this queue pair, to be told when it is unlocked.
     pub(crate) fn note(&self, kind: EventKind) -> Option<Note> {
         let event = AsyncEvent { kind, element: Element::Qp(self.me.upgrade()?) };
