@@ -54,7 +54,7 @@ def carried(row, least):
     received = 0
     for name in glob.glob(counters(row).replace("%p", "*")):
         with open(name) as f:
-            received += sum(int(line.split()[1]) for line in f if line.startswith(("host.packets_received ", "host.forwarded_in ")))
+            received += sum(int(line.split()[1]) for line in f if line.startswith(("host.packets_received ", "host.forwarded_in ", "host.ring_packets_received ")))
         os.remove(name)
     row.check(received >= least, "the packets did not go through Verbena")
 

@@ -29,7 +29,7 @@ enum Shell {
 }
 
 /// Every variable that the command and the library read, with what it says: the page's section, and README.md's table.
-const ENVIRONMENT: [(&str, &str); 4] = [
+const ENVIRONMENT: [(&str, &str); 5] = [
     (
         "VERBENA_DEVICES",
         "the devices: name=roce:interface, comma separated. By default there is one for each interface that is up and has an \
@@ -44,6 +44,11 @@ const ENVIRONMENT: [(&str, &str); 4] = [
         "VERBENA_COUNTERS",
         "a file to which a program writes what was counted when it ends; %p in its name is the process's number. \
          `verbena run --counters` sets it",
+    ),
+    (
+        "VERBENA_SAME_HOST",
+        "off: what is for other processes of this host goes by the network, too, and not by memory that both map. `verbena run --wire` \
+         sets it",
     ),
     (
         "VERBENA_CM_TIMEOUT",

@@ -27,6 +27,9 @@ pub struct Args {
     /// process's number. The same as VERBENA_COUNTERS in the environment
     #[arg(long, value_name = "FILE")]
     counters: Option<PathBuf>,
+    /// Send by the network only, also between processes of this host. The same as VERBENA_SAME_HOST=off in the environment
+    #[arg(long)]
+    wire: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -55,6 +58,9 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     }
     if let Some(file) = &args.counters {
         command.env("VERBENA_COUNTERS", file);
+    }
+    if args.wire {
+        command.env("VERBENA_SAME_HOST", "off");
     }
     let error = command.exec();
     eprintln!("verbena: cannot run {}: {error}", program.display());

@@ -52,6 +52,20 @@ counters! {
     forward_refused,
     /// Messages from other processes that were none of ours.
     forward_errors,
+    /// Rings by which packets go to other processes of this host.
+    rings_offered,
+    /// Rings by which packets come from them.
+    rings_taken,
+    /// Packets sent by rings.
+    ring_packets_sent,
+    /// Packets that came by rings.
+    ring_packets_received,
+    /// System calls that told a reader of a ring that there is something.
+    ring_wakes,
+    /// Packets dropped because a ring was full for long.
+    ring_drops,
+    /// Rings given up because of what came by them.
+    ring_errors,
     /// ICMP errors for packets of ours.
     icmp_errors,
     /// Flows that got a socket of their own.

@@ -12,7 +12,7 @@ use nic::{Cq, Error, Later};
 use node::{Guest, Input};
 use transport::op::Completion;
 
-use crate::rx_socket::{Delivery, Drained};
+use crate::rx_socket::Drained;
 use crate::world::RealWorld;
 use crate::{progress, sys};
 
@@ -27,6 +27,8 @@ pub struct Config {
     pub send_buffer_bytes: u32,
     /// After so many packets that came by way of another process a flow gets a socket of its own; at least 1.
     pub promote_after: u32,
+    /// Send to other processes of this host by memory that both map, where they are our user's.
+    pub same_host: bool,
     /// Called on the engine's thread after it caught a panic of the guest, with nothing of the host locked.
     pub on_panic: fn(),
 }
@@ -38,6 +40,7 @@ impl Default for Config {
             receive_buffer_bytes: 16 << 20,
             send_buffer_bytes: 4 << 20,
             promote_after: 4,
+            same_host: true,
             on_panic: || {},
         }
     }
@@ -188,8 +191,13 @@ impl<G: Guest> Host<G> {
         if !self.is_ours() {
             return Drained::Empty;
         }
-        let RealWorld { clock, counters, rx_sockets, alarm, .. } = &*self.world;
-        let drained = rx_sockets.poll(&Delivery { guest: &*self.guest, clock, counters, alarm });
+        let RealWorld { clock, rx_sockets, rings, .. } = &*self.world;
+        let (to, at) = (self.world.delivery(&*self.guest), Instant::now());
+        rings.go_on(&self.world);
+        let mut drained = rings.poll(at, &to);
+        if drained == Drained::Empty && (rings.is_empty() || rings.sockets_are_due(clock.nanos(at))) {
+            drained = rx_sockets.poll(at, &to);
+        }
         // One ACK for what is there and for what was there before, as long as the sender need not wait for it.
         let found = drained != Drained::Empty;
         let row = if found { self.found.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
@@ -216,8 +224,9 @@ impl<G: Guest> Host<G> {
     /// Takes all that has arrived to the guest. Call it with no lock of the guest held.
     pub fn drain_all(&self) {
         if self.is_ours() {
-            let RealWorld { clock, counters, rx_sockets, alarm, .. } = &*self.world;
-            rx_sockets.drain_all(&Delivery { guest: &*self.guest, clock, counters, alarm });
+            let to = self.world.delivery(&*self.guest);
+            self.world.rings.drain_all(&to);
+            self.world.rx_sockets.drain_all(&to);
         }
     }
 
@@ -252,6 +261,9 @@ impl<G: Guest> Host<G> {
         if self.is_ours() {
             self.guest.release(true);
             self.world.rx_sockets.end_polling(&self.world.reactor);
+            if !self.world.rings.end_polling() {
+                self.world.alarm.set(0);
+            }
         }
     }
 

@@ -14,6 +14,7 @@
 //! | `tx` | the send path |
 //! | `rx_sockets`, `rx_socket`, `lease`, `management` | the receive path: which sockets, one of them, whose turn it is to read it, the messages of connection managers that wait there |
 //! | `sockets` | how both kinds are set up |
+//! | `rings` | packets between processes of this host, by memory that they share |
 //! | `frames` over `packet` | whole frames of an interface |
 //! | `names` over [`name_messages`], `user` | names, and packets handed from process to process of one user |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
@@ -22,7 +23,7 @@
 //! | `fork` | descriptors that end with a fork |
 //! | [`mount_namespace`] | a file system view for one program |
 //! | `host_id`, `clock`, `counters` | the host's identity, its time as a number, what it counts |
-//! | `sys` | system calls. With `packet`, `fork`, `eventfd`, `per_process` and `process` the only unsafe code |
+//! | `sys` | system calls. With `packet`, `rings::memory`, `fork`, `eventfd`, `per_process` and `process` the only unsafe code |
 //!
 //! # How data flows
 //!
@@ -73,6 +74,7 @@ pub mod per_process;
 pub mod process;
 mod progress;
 mod reactor;
+mod rings;
 mod routes;
 mod rx_socket;
 mod rx_sockets;

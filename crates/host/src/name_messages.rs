@@ -20,7 +20,13 @@
 //! | 16 + 16 | source, destination address; an IPv4 address in the first four bytes |
 //! | rest | the packet, BTH to ICRC |
 //!
-//! Numbers are little-endian.
+//! Numbers are little-endian. Other messages are one byte:
+//!
+//! | byte | which way | what |
+//! |---|---|---|
+//! | 1 | to the bearer | a ring of shared memory, whose descriptor comes with the message: packets come by it from now on (`rings`) |
+//! | 2 | to the bearer | there is something in the ring |
+//! | 3 | from the bearer | it takes no ring, or can not read what came by it: no further one is offered on this connection |
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -29,8 +35,15 @@ use node::world::{Datagram, Hold};
 use wire::mad::PortSpace;
 
 const PREFIX: &str = "verbena/1/";
+/// A ring is offered.
+pub const RING: u8 = 1;
+/// There is something in it.
+pub const LOOK: u8 = 2;
+/// No ring, please.
+pub const NO_RING: u8 = 3;
+
 /// Bytes in front of a packet.
-const HEADER: usize = 52;
+pub const HEADER: usize = 52;
 
 /// The name as an abstract address, without the leading zero.
 pub fn text(name: Name) -> String {

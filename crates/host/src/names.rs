@@ -45,6 +45,8 @@ pub(crate) struct Bearer {
     token: u64,
     /// Somebody wants to know when it ends.
     watched: AtomicBool,
+    /// Packets go to it by a ring that it was offered here.
+    has_ring: AtomicBool,
 }
 
 /// A name of ours, where other processes connect.
@@ -64,6 +66,16 @@ struct Connections {
 pub(crate) struct Connection {
     fd: Fd,
     token: u64,
+}
+
+/// What another process says.
+pub(crate) enum Message<'a> {
+    /// A packet that landed there.
+    Packet(Datagram<'a>),
+    /// It will send by a ring in this memory.
+    Ring(Fd),
+    /// There is something in its ring.
+    Look,
 }
 
 /// A name held.
@@ -220,19 +232,19 @@ impl Names {
     }
 
     /// ECONNREFUSED where nobody bears the name.
-    fn bearer(&self, name: Name, reactor: &Reactor) -> io::Result<Arc<Bearer>> {
+    pub(crate) fn bearer(&self, name: Name, reactor: &Reactor) -> io::Result<Arc<Bearer>> {
         let mut bearers = self.lock();
         if let Some(bearer) = bearers.get(&name) {
             return Ok(bearer.clone());
         }
         if bearers.len() >= MAX_BEARERS {
-            let idle = bearers.iter().find(|(_, bearer)| !bearer.watched.load(Ordering::Acquire));
+            let idle = bearers.iter().find(|(_, bearer)| !bearer.is_needed());
             if let Some(idle) = idle.map(|(name, _)| *name).and_then(|name| bearers.remove(&name)) {
                 reactor.remove(idle.token, &idle.fd);
             }
         }
         let bearer = Arc::new(self.connect(name, reactor.token())?);
-        reactor.add(bearer.token, &bearer.fd, HANG_UP, Source::Bearer(bearer.clone()))?;
+        reactor.add(bearer.token, &bearer.fd, IN | HANG_UP, Source::Bearer(bearer.clone()))?;
         bearers.insert(name, bearer.clone());
         Ok(bearer)
     }
@@ -247,7 +259,7 @@ impl Names {
             return Err(error);
         }
         user::check(&fd)?;
-        Ok(Bearer { name, fd, token, watched: AtomicBool::new(false) })
+        Ok(Bearer { name, fd, token, watched: AtomicBool::new(false), has_ring: AtomicBool::new(false) })
     }
 
     /// The engine still tells of its end, which is why it stays with the engine.
@@ -260,6 +272,42 @@ impl Names {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Name, Arc<Bearer>>> {
         self.bearers.lock()
+    }
+}
+
+impl Bearer {
+    pub(crate) fn name(&self) -> Name {
+        self.name
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Whether the connection is used for more than handing on packets.
+    fn is_needed(&self) -> bool {
+        self.watched.load(Ordering::Acquire) || self.has_ring.load(Ordering::Acquire)
+    }
+
+    /// Hands it the memory of a ring by which packets will come.
+    pub(crate) fn offer_ring(&self, memory: &Fd) -> io::Result<()> {
+        sys::send_descriptor(&self.fd, name_messages::RING, memory)?;
+        self.has_ring.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Tells it that there is something in the ring. Where its queue is full, what is in that wakes it.
+    pub(crate) fn wake_reader(&self) {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let _ = SockRef::from(&self.fd).send_with_flags(&[name_messages::LOOK], flags);
+    }
+
+    /// Reads what it says; true where it wants no ring.
+    pub(crate) fn declines_ring(&self) -> bool {
+        let mut byte = [0];
+        let mut control = ControlBuffer::new();
+        let read = sys::receive(&self.fd, &mut byte, &mut control, 0);
+        read.is_ok_and(|received| received.len > 0 && byte[0] == name_messages::NO_RING)
     }
 }
 
@@ -315,26 +363,39 @@ impl Connection {
         limit: usize,
         bytes: &mut [u8],
         counters: &Counters,
-        mut each: impl FnMut(Datagram<'_>),
+        mut each: impl FnMut(Message<'_>),
     ) -> bool {
         for _ in 0..limit {
             let mut control = ControlBuffer::new();
-            let len = match sys::receive(&self.fd, bytes, &mut control, 0) {
+            let received = match sys::receive(&self.fd, bytes, &mut control, libc::MSG_CMSG_CLOEXEC) {
                 Ok(received) if received.len == 0 => return false,
-                Ok(received) => received.len,
+                Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return false,
             };
-            match name_messages::read(&bytes[..len]) {
-                Some(datagram) => {
-                    add(&counters.forwarded_in, 1);
-                    each(datagram);
-                }
+            let descriptor = sys::take_descriptors(received.control).into_iter().next();
+            let message = match (&bytes[..received.len], descriptor) {
+                ([name_messages::RING], Some(memory)) => Some(Message::Ring(memory)),
+                ([name_messages::LOOK], _) => Some(Message::Look),
+                (packet, _) => name_messages::read(packet).map(Message::Packet),
+            };
+            match message {
+                Some(message) => each(message),
                 None => add(&counters.forward_errors, 1),
             }
         }
         true
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Says that no packets are taken by the ring that was offered here.
+    pub(crate) fn decline_ring(&self) {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let _ = SockRef::from(&self.fd).send_with_flags(&[name_messages::NO_RING], flags);
     }
 
     /// Takes it out of the epoll instance, which closes it.

@@ -10,9 +10,10 @@ use nic::Later;
 use node::{Guest, Input};
 
 use crate::counters::add;
-use crate::names::Listener;
+use crate::management::Management;
+use crate::names::{Listener, Message};
 use crate::reactor::Source;
-use crate::rx_socket::{Delivery, Drained, RxSocket};
+use crate::rx_socket::{Drained, RxSocket};
 use crate::sys;
 use crate::world::RealWorld;
 
@@ -28,6 +29,11 @@ const BUSY_PAUSE: Duration = Duration::from_micros(100);
 /// How long a guest is left alone that panicked, so that a panic in a timer does not take a whole processor.
 const AFTER_PANIC: Duration = Duration::from_millis(10);
 
+/// When the engine tries again to send what a full ring did not take.
+const ROOM_PAUSE: Duration = Duration::from_micros(20);
+/// The other end of a connection is gone (epoll(7)).
+const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+
 /// The engine's own state.
 struct Engine<G> {
     world: Arc<RealWorld>,
@@ -40,6 +46,8 @@ struct Engine<G> {
     bytes: Box<[u8]>,
     /// When the guest is called again.
     guest_at: Option<Instant>,
+    /// Threads that poll read the rings.
+    rings_leased: bool,
     /// Bulk came lately: until then, on the world's clock, the engine does not sleep.
     awake_until: u64,
 }
@@ -54,14 +62,23 @@ pub(crate) fn run<G: Guest>(
 ) {
     sys::tighten_timers();
     let bytes = vec![0; 1 << 16].into_boxed_slice();
-    let mut engine =
-        Engine { world, guest, leased: Vec::new(), asked: Vec::new(), bytes, guest_at: None, awake_until: 0 };
+    let mut engine = Engine {
+        world,
+        guest,
+        leased: Vec::new(),
+        asked: Vec::new(),
+        bytes,
+        guest_at: None,
+        rings_leased: false,
+        awake_until: 0,
+    };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
     at_work.wait();
     drop(at_work);
     while !stop.load(Ordering::Acquire) {
         let timeout = engine.timers();
         let timeout = engine.backlogs().or(timeout);
+        let timeout = sooner(timeout, engine.rings());
         engine.guarded(|_| later.run());
         let world = engine.world.clone();
         match world.reactor.wait(&mut events, timeout) {
@@ -73,6 +90,11 @@ pub(crate) fn run<G: Guest>(
             Err(_) => std::thread::sleep(AFTER_PANIC),
         }
     }
+}
+
+/// The sooner of two; `None` is never.
+fn sooner(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
+    a.into_iter().chain(b).min()
 }
 
 impl<G: Guest> Engine<G> {
@@ -142,9 +164,7 @@ impl<G: Guest> Engine<G> {
         world.rx_sockets.each_with_backlog(|socket| {
             let mut drained = Drained::Empty;
             self.guarded(|guest| {
-                let to =
-                    Delivery { guest, clock: &world.clock, counters: &world.counters, alarm: &world.alarm };
-                drained = socket.drain(READS_PER_EVENT, None, &to);
+                drained = socket.drain(READS_PER_EVENT, None, &world.delivery(guest));
             });
             if drained == Drained::Busy {
                 again = again.or(Some(BUSY_PAUSE));
@@ -153,6 +173,42 @@ impl<G: Guest> Engine<G> {
             }
         });
         again
+    }
+
+    /// Reads the rings, unless a thread that polls does; when to come back at the latest.
+    fn rings(&mut self) -> Option<Duration> {
+        let world = self.world.clone();
+        let waits = world.rings.go_on(&world).then_some(ROOM_PAUSE);
+        if world.rings.is_empty() {
+            return waits;
+        }
+        let now = world.clock.now();
+        if !world.rings.lease.is_shared()
+            && let Some(end) = world.rings.lease.ends_at(now)
+        {
+            self.rings_leased = true;
+            return sooner(waits, Some(Duration::from_nanos(end - now)));
+        }
+        if std::mem::take(&mut self.rings_leased) {
+            world.rings.lease.taken_back(now);
+        }
+        let polled_at = world.rings.polled_at();
+        let mut drained = Drained::Empty;
+        self.guarded(|guest| drained = world.rings.drain(&world.delivery(guest)));
+        if let Drained::Some { bulk } = drained {
+            let now = world.clock.now();
+            world.rings.lease.engine_found(now, polled_at);
+            if bulk {
+                self.awake_until = now + BULK_PAUSE.as_nanos() as u64;
+            }
+        }
+        for token in world.rings.take_broken() {
+            if let Some(Source::Connection(connection)) = world.reactor.get(token) {
+                connection.decline_ring();
+            }
+        }
+        let sleeps = drained == Drained::Empty && world.rings.sleep(true);
+        if sleeps { waits } else { Some(Duration::ZERO) }
     }
 
     /// Accepts some of the connections to a name, and notes where there are more.
@@ -172,8 +228,8 @@ impl<G: Guest> Engine<G> {
                 world.alarm.bell.silence();
                 if world.sweep_asked.load(Ordering::Acquire) {
                     self.guarded(|guest| {
-                        let RealWorld { clock, counters, alarm, .. } = &*world;
-                        let to = Delivery { guest, clock, counters, alarm };
+                        let to = world.delivery(guest);
+                        world.rings.drain_all(&to);
                         world.rx_sockets.drain_all(&to);
                     });
                     world.sweep_asked.store(false, Ordering::Release);
@@ -193,17 +249,52 @@ impl<G: Guest> Engine<G> {
                 let mut bytes = std::mem::take(&mut self.bytes);
                 let mut open = true;
                 self.guarded(|guest| {
-                    open = connection.read(READS_PER_EVENT, &mut bytes, &world.counters, |datagram| {
-                        world.rx_sockets.note_forwarded(datagram.source, datagram.dest, &world.opener());
-                        guest.input(Instant::now(), Input::Datagram(datagram));
-                    });
+                    let to = world.delivery(guest);
+                    open =
+                        connection.read(
+                            READS_PER_EVENT,
+                            &mut bytes,
+                            &world.counters,
+                            |message| match message {
+                                Message::Packet(datagram) => {
+                                    add(&world.counters.forwarded_in, 1);
+                                    world.rx_sockets.note_forwarded(
+                                        datagram.source,
+                                        datagram.dest,
+                                        &world.opener(),
+                                    );
+                                    if Management::takes(datagram.bytes) {
+                                        world.rings.drain_all(&to);
+                                    }
+                                    guest.input(Instant::now(), Input::Datagram(datagram));
+                                }
+                                Message::Ring(memory) => {
+                                    if world.rings.add(&memory, connection.token(), &world).is_err() {
+                                        connection.decline_ring();
+                                    }
+                                }
+                                // The rings are read before the engine sleeps again.
+                                Message::Look => {}
+                            },
+                        );
+                    if !open {
+                        world.rings.remove(connection.token(), &to);
+                    }
                 });
                 self.bytes = bytes;
                 if !open {
                     connection.close(&world.reactor);
                 }
             }
+            Source::Bearer(bearer) if events & ENDED == 0 => {
+                if bearer.declines_ring() {
+                    world.rings.declined(&bearer);
+                }
+            }
             Source::Bearer(bearer) => {
+                world.rings.ended(&bearer);
+                // What it sent before it ended.
+                self.guarded(|guest| world.rings.drain_all(&world.delivery(guest)));
                 if let Some(name) = world.names.ended(&bearer, &world.reactor) {
                     self.guarded(|guest| guest.input(Instant::now(), Input::Gone(name)));
                 }
@@ -222,7 +313,7 @@ impl<G: Guest> Engine<G> {
         let polled_at = world.rx_sockets.polled_at();
         let mut drained = Drained::Empty;
         self.guarded(|guest| {
-            let to = Delivery { guest, clock: &world.clock, counters: &world.counters, alarm: &world.alarm };
+            let to = world.delivery(guest);
             drained = match shared {
                 true => socket.drain_in_turn(READS_PER_EVENT, &to),
                 false => socket.drain(READS_PER_EVENT, None, &to),

@@ -23,6 +23,7 @@ use crate::fork::Fd;
 use crate::lease::Lease;
 use crate::management::Management;
 use crate::reactor::{IN, Reactor};
+use crate::rings::Rings;
 use crate::sys::{self, ControlBuffer};
 
 /// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders wait for them.
@@ -83,6 +84,7 @@ pub(crate) struct Delivery<'a, G> {
     pub(crate) guest: &'a G,
     pub(crate) clock: &'a Clock,
     pub(crate) counters: &'a Counters,
+    pub(crate) rings: &'a Rings,
     /// Wakes the engine.
     pub(crate) alarm: &'a Alarm,
 }
@@ -247,6 +249,10 @@ impl RxSocket {
 
     /// Hands at most `most` messages of connection managers to the guest; how many there were.
     fn serve<G: Guest>(&self, receiver: &mut Receiver, most: usize, to: &Delivery<'_, G>) -> usize {
+        if most > 0 && !receiver.management.is_empty() {
+            // What was sent by a ring before such a message was sent: an ACK before a DREQ.
+            to.rings.drain_all(to);
+        }
         let messages = std::iter::from_fn(|| receiver.management.pop()).take(most);
         messages
             .map(|message| {

@@ -266,15 +266,14 @@ impl RxSockets {
         true
     }
 
-    /// Tries the socket whose turn it is, for a thread that polls a completion queue. One that another thread reads counts as empty.
+    /// Tries the socket whose turn it is, for a thread that polls a completion queue, at this time. One that another thread reads counts as empty.
     #[inline]
-    pub(crate) fn poll<G: Guest>(&self, to: &Delivery<'_, G>) -> Drained {
+    pub(crate) fn poll<G: Guest>(&self, instant: Instant, to: &Delivery<'_, G>) -> Drained {
         let lineup = self.lineup.load();
         let Lineup { sockets, hot } = &**lineup;
         if sockets.is_empty() {
             return Drained::Empty;
         }
-        let instant = Instant::now();
         let now = to.clock.nanos(instant);
         self.polled_at.store(now, Ordering::Relaxed);
         let turn = self.turn.load(Ordering::Relaxed);

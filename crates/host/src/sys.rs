@@ -268,6 +268,27 @@ pub(crate) fn segment_control(size: u16) -> [u8; CMSG_HEADER + CMSG_ALIGN] {
     bytes
 }
 
+/// sendmsg(2) of one byte and a descriptor (SCM_RIGHTS, unix(7)) to a connected Unix socket.
+pub(crate) fn send_descriptor(to: &Fd, byte: u8, descriptor: &Fd) -> io::Result<()> {
+    let mut control = [0; CMSG_HEADER + CMSG_ALIGN];
+    control[..size_of::<usize>()].copy_from_slice(&(CMSG_HEADER + size_of::<c_int>()).to_ne_bytes());
+    control[CMSG_HEADER - 8..CMSG_HEADER - 4].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
+    control[CMSG_HEADER - 4..CMSG_HEADER].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
+    control[CMSG_HEADER..CMSG_HEADER + 4].copy_from_slice(&descriptor.as_raw_fd().to_ne_bytes());
+    let bytes = [byte];
+    let buffers = [io::IoSlice::new(&bytes)];
+    let message = socket2::MsgHdr::new().with_buffers(&buffers).with_control(&control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    socket2::SockRef::from(to).sendmsg(&message, flags).map(drop)
+}
+
+/// The descriptors that came with a message (SCM_RIGHTS); those that nobody takes are closed.
+pub(crate) fn take_descriptors(control: Control<'_>) -> Vec<Fd> {
+    let sent = control.filter(|(level, kind, _)| (*level, *kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS));
+    let numbers = sent.flat_map(|(_, _, data)| data.chunks_exact(size_of::<c_int>()).filter_map(first_int));
+    numbers.filter_map(|raw| Fd::open_raw(|| raw).ok()).collect()
+}
+
 /// Two control messages of an int each.
 pub(crate) type HopControl = [u8; 2 * (CMSG_HEADER + CMSG_ALIGN)];
 

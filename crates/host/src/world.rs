@@ -22,6 +22,8 @@ use crate::names::{self, Names};
 use crate::neighbours::Neighbours;
 use crate::netlink::Netlink;
 use crate::reactor::{IN, Reactor, Source};
+use crate::rings::Rings;
+use crate::rx_socket::Delivery;
 use crate::rx_sockets::{Opener, RxSockets};
 use crate::sys::{self, Bell};
 use crate::tx::{Sender, Tx};
@@ -44,6 +46,7 @@ pub struct RealWorld {
     pub(crate) neighbours: Neighbours,
     pub(crate) rx_sockets: RxSockets,
     pub(crate) tx: Tx,
+    pub(crate) rings: Rings,
     pub(crate) frames: Frames,
     pub(crate) names: Names,
     /// The process ends: the engine empties its sockets, then clears this.
@@ -61,6 +64,7 @@ impl RealWorld {
         Ok(RealWorld {
             generation: fork::generation(),
             host_id: host_id::host_id(),
+            rings: Rings::new(config.same_host),
             config,
             clock: Clock::start(),
             counters: Counters::default(),
@@ -103,6 +107,13 @@ impl RealWorld {
         self.generation == fork::generation()
     }
 
+    /// Where packets go.
+    #[inline]
+    pub(crate) fn delivery<'a, G>(&'a self, guest: &'a G) -> Delivery<'a, G> {
+        let RealWorld { clock, counters, rings, alarm, .. } = self;
+        Delivery { guest, clock, counters, rings, alarm }
+    }
+
     pub(crate) fn opener(&self) -> Opener<'_> {
         let RealWorld { config, clock, reactor, counters, .. } = self;
         Opener { config, clock, reactor, counters }
@@ -112,6 +123,7 @@ impl RealWorld {
     pub(crate) fn close(&self) {
         self.rx_sockets.close(&self.reactor);
         self.frames.close_all(&self.reactor);
+        self.rings.close();
         self.names.close(&self.reactor);
         self.tx.retain(|_| false, &self.reactor);
     }
@@ -123,7 +135,7 @@ impl RealWorld {
 
 impl Link for RealWorld {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
-        if self.is_ours() {
+        if self.is_ours() && !self.rings.send(path, batch, self) {
             let RealWorld { config, clock, reactor, counters, .. } = self;
             self.tx.send(path, batch, &Sender { config, clock, reactor, counters });
         }

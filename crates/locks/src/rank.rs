@@ -106,6 +106,8 @@ ranks! {
     ReceiveToken,
     /// Receiving: the buffer of a socket that takes in whole frames, likewise.
     FrameReceiver,
+    /// Receiving: a ring's receive token. Held, too, while what was read is dispatched; a socket's may be held when it is taken.
+    RingToken,
 
     /// Connections: the connection manager of all devices: its connections, listeners, resolutions.
     ConnectionManager,
@@ -183,6 +185,12 @@ ranks! {
     Armed,
     /// The system: the sockets that send.
     TxSockets,
+    /// The system: the rings by which packets go to other processes. Held while one is offered.
+    TxRings,
+    /// The system: such a ring.
+    TxRing,
+    /// The system: the list of rings by which packets come.
+    RxRings,
     /// The system: the sockets for whole frames.
     FrameSockets,
     /// The system: the processes that bear names we use.

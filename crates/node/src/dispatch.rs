@@ -1,11 +1,13 @@
 //! What the world tells the node: packets go to their queue pairs, those for QP1 to [`gsi`](crate::gsi), the rest to whom it
 //! concerns.
 
+use std::iter::Peekable;
+use std::slice::Chunks;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use wire::bth::Bth;
-use wire::icrc::{self, Flow};
+use wire::icrc::{self, Flow, ICRC_LEN};
 use wire::roce::Packet;
 use wire::{Malformed, Qpn};
 
@@ -70,6 +72,7 @@ impl<W: World> Guest for Node<W> {
         match input {
             Input::Datagram(d) => self.datagrams(now, &d, d.bytes.len().max(1)),
             Input::Datagrams { run, size } => self.datagrams(now, &run, size),
+            Input::Unsealed { run, size } => self.unsealed(now, &run, size),
             Input::Frame { interface, outgoing, bytes } => match self.device_of_arrival(interface) {
                 Some(device) => device.input_frame(now, outgoing, bytes),
                 None => count(&self.counters.unknown_device),
@@ -111,6 +114,22 @@ impl<W: World> Guest for Node<W> {
     }
 }
 
+/// The next packet that can be opened, where the next ones go to this queue pair.
+#[inline]
+fn next_to<'a>(
+    dest_qp: Qpn,
+    datagrams: &mut Peekable<Chunks<'a, u8>>,
+    open: impl Fn(&'a [u8]) -> Option<Packet<'a>>,
+) -> Option<Packet<'a>> {
+    loop {
+        let to_it = |bytes: &&[u8]| Bth::peek_dest_qp(bytes) == Some(dest_qp);
+        let opened = open(datagrams.next_if(to_it)?);
+        if opened.is_some() {
+            return opened;
+        }
+    }
+}
+
 impl<W: World> Node<W> {
     /// Packets of one sender. Those that follow each other to one queue pair go there together: it is looked up and locked once
     /// for all of them, and sends once what they call for.
@@ -128,19 +147,43 @@ impl<W: World> Node<W> {
             } else if !self.blocks.owns(owner) {
                 self.pass_on(now, owner, &Datagram { bytes, ..*run });
             } else if let Some(device) = self.device_of_arrival(run.interface) {
-                let more = || {
-                    loop {
-                        let to_it = |bytes: &&[u8]| Bth::peek_dest_qp(bytes) == Some(dest_qp);
-                        let opened = self.open(&flow, datagrams.next_if(to_it)?);
-                        if opened.is_some() {
-                            return opened;
-                        }
-                    }
-                };
+                let more = || next_to(dest_qp, &mut datagrams, |bytes| self.open(&flow, bytes));
                 device.input(now, run.source.ip(), run.dest.ip(), run.hold, &packet, more);
                 self.data_came(now, dest_qp);
             } else {
                 count(&self.counters.unknown_device);
+            }
+        }
+    }
+
+    /// Packets of a process of this host, for this one: no other way leads here.
+    fn unsealed(&self, now: Instant, run: &Datagram<'_>, size: usize) {
+        let mut datagrams = run.bytes.chunks(size).peekable();
+        while let Some(bytes) = datagrams.next() {
+            let Some(packet) = self.open_unsealed(bytes) else { continue };
+            let dest_qp = packet.header.bth.dest_qp;
+            if dest_qp == Qpn::GSI {
+                // The end of a connection takes the way of its data. Nobody else can be meant.
+                self.management(now, &Datagram { bytes, forwarded: true, ..*run }, &packet);
+            } else if !self.blocks.owns(qpn_owner(dest_qp)) {
+                count(&self.counters.unknown_owner);
+            } else if let Some(device) = self.device_of_arrival(run.interface) {
+                let more = || next_to(dest_qp, &mut datagrams, |bytes| self.open_unsealed(bytes));
+                device.input(now, run.source.ip(), run.dest.ip(), run.hold, &packet, more);
+                self.data_came(now, dest_qp);
+            } else {
+                count(&self.counters.unknown_device);
+            }
+        }
+    }
+
+    #[inline]
+    fn open_unsealed<'a>(&self, bytes: &'a [u8]) -> Option<Packet<'a>> {
+        match bytes.split_last_chunk::<ICRC_LEN>() {
+            Some((bytes, _)) => self.parse(bytes),
+            None => {
+                count(&self.counters.icrc);
+                None
             }
         }
     }
@@ -152,6 +195,11 @@ impl<W: World> Node<W> {
             count(&self.counters.icrc);
             return None;
         };
+        self.parse(bytes)
+    }
+
+    #[inline]
+    fn parse<'a>(&self, bytes: &'a [u8]) -> Option<Packet<'a>> {
         match Packet::parse(bytes) {
             Ok(packet) => return Some(packet),
             Err(Malformed::Opcode(_)) => count(&self.counters.unknown_opcode),

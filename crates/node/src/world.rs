@@ -140,6 +140,13 @@ pub enum Input<'a> {
         /// Bytes of each but the last.
         size: usize,
     },
+    /// The same from a process of this host, by no network: the last four bytes of each packet are room for an ICRC that nobody filled in.
+    Unsealed {
+        /// All of them.
+        run: Datagram<'a>,
+        /// Bytes of each but the last.
+        size: usize,
+    },
     /// A whole Ethernet frame, while the node watches those of an interface ([`Frames::watch_frames`]).
     Frame {
         /// The interface.

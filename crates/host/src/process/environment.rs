@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `VERBENA_DEVICES` | the devices, as `name=roce:interface`, comma separated; all that are up where it is not set | no devices |
 //! | `VERBENA_CM_TIMEOUT` | for how long connection requests are repeated, in seconds, 0.1 to 3600 | the default |
+//! | `VERBENA_SAME_HOST` | `off`: what is for other processes of this host goes by the network, too | on |
 //! | `VERBENA_COUNTERS` | a file for the counters, written at exit; `%p` stands for the process's number | a message at exit |
 
 use std::path::PathBuf;
@@ -47,6 +48,18 @@ fn cm_timeout() -> Option<Duration> {
         );
     }
     total
+}
+
+/// Whether packets for other processes of this host may go by memory that both map: `VERBENA_SAME_HOST`.
+pub(super) fn same_host() -> bool {
+    match std::env::var_os("VERBENA_SAME_HOST") {
+        Some(text) if text == "off" => false,
+        Some(text) if text != "on" => {
+            eprintln!("verbena: VERBENA_SAME_HOST: '{}' is neither on nor off", text.to_string_lossy());
+            true
+        }
+        _ => true,
+    }
 }
 
 /// The file that `VERBENA_COUNTERS` names, made absolute: a daemon changes its directory.

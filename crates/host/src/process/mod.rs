@@ -167,7 +167,10 @@ fn start() -> io::Result<Instance> {
         }
         Node::new(world, &config, &interfaces)
     };
-    let host = Host::start(make, Config { on_panic: fail, ..Config::default() })?;
+    let host = Host::start(
+        make,
+        Config { on_panic: fail, same_host: environment::same_host(), ..Config::default() },
+    )?;
     // A forked child inherits the function. No `Once`, which a child could inherit as taken; one thread at a time is here.
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
     if !AT_EXIT.load(Ordering::Relaxed) {

@@ -99,7 +99,7 @@ impl Guest for Recorder {
             panic!("as the test wants it");
         }
         let told = match input {
-            Input::Datagrams { run, size } => {
+            Input::Datagrams { run, size } | Input::Unsealed { run, size } => {
                 for bytes in run.bytes.chunks(size) {
                     self.input(Instant::now(), Input::Datagram(node::world::Datagram { bytes, ..run }));
                 }
@@ -213,7 +213,7 @@ impl Packet {
 pub type Recording = Arc<Host<Recorder>>;
 
 pub fn start() -> Recording {
-    start_with(Config::default())
+    start_with(Config { same_host: false, ..Config::default() })
 }
 
 pub fn start_with(config: Config) -> Recording {

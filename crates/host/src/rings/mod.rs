@@ -1,0 +1,384 @@
+//! Packets between processes of this host, by memory that they share: no system call, no checksum, no copy by the kernel.
+//!
+//! A process that sends to a queue pair of another one of its user, at one of this host's addresses, makes a ring and hands its memory
+//! over the connection to the name of the other one's block ([`crate::names`]). From then on all packets for that process go by the ring, the first
+//! one too: so they keep their order. There is one ring for each direction, and one for what a process sends to itself. Messages of
+//! connection managers and packets to multicast groups go by the network, as nobody knows which process they are for; but for the last one of a
+//! connection, which takes the way of its data. Before a message that came by the network is dispatched the rings are read, so that it does not
+//! overtake what was sent before it.
+//!
+//! Who reads: a thread that polls looks at each ring, which costs it a load or two; while it does (`lease`) nobody wakes anybody. Else
+//! the engine thread says in each ring that it sleeps, and who writes then sends it a message over the connection to the name.
+//!
+//! Where there is no ring (another user's process, no memory, a process that takes none) packets go by the network.
+//!
+//! | file | what |
+//! |---|---|
+//! | this one | which rings there are |
+//! | `tx_ring`, `rx_ring` | the two ends |
+//! | `memory` | shared memory; unsafe |
+
+mod memory;
+mod rx_ring;
+mod tx_ring;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use locks::{Mutex, Rank, RwLock};
+use nic::Path;
+use node::world::{Datagram, Hold};
+use node::{Guest, Name};
+use transport::TxBatch;
+use wire::Qpn;
+
+use crate::counters::add;
+use crate::fork::Fd;
+use crate::lease::Lease;
+use crate::name_messages;
+use crate::names::Bearer;
+use crate::rx_socket::{Delivery, Drained};
+use crate::sockets::{ROCE_PORT, endpoint};
+use crate::world::RealWorld;
+use rx_ring::RxRing;
+use tx_ring::{Pushed, TxRing};
+
+/// Bytes of a ring.
+const RING_BYTES: usize = 1 << 20;
+/// In front of a message as between names: bytes of each packet but the last.
+const SIZE_BYTES: usize = 4;
+/// Bytes of the longest record: its packets leave in one segmented send elsewhere.
+const LONGEST_RECORD: usize = transport::batch::MAX_RUN + name_messages::HEADER + SIZE_BYTES;
+/// Most rings that are read: so much memory others can make us map.
+const MOST_READ: usize = 512;
+/// Where there was no ring to be had, nobody asks again for so long.
+const ASK_AGAIN_NANOS: u64 = 200_000_000;
+/// How many records one poll takes out of a ring that brings bulk.
+const RECORDS_PER_POLL: usize = 8;
+/// A poll looks at so many rings.
+const RINGS_PER_POLL: usize = 16;
+/// How many records the engine takes out of a ring before the others get their turn.
+const RECORDS_PER_TURN: usize = 64;
+/// Rounds of as many records in which a ring is emptied.
+const SWEEP_ROUNDS: u32 = 256;
+/// While rings bring packets, a thread that polls looks at the sockets so often.
+const SOCKETS_NANOS: u64 = 10_000;
+/// A ring that brought nothing for so long does not keep anybody from the sockets.
+const QUIET_NANOS: u64 = 100_000;
+
+/// Whether packets for a process go by a ring.
+enum Way {
+    Ring(Arc<TxRing>),
+    /// The process at the end of this connection declined.
+    Declined {
+        bearer: u64,
+    },
+    /// There was none to be had. Not until then, by the world's clock.
+    Network {
+        until: u64,
+    },
+}
+
+/// All rings of this process.
+pub(crate) struct Rings {
+    enabled: bool,
+    tx: RwLock<BTreeMap<u16, Way>>,
+    /// Something waits because a ring is full.
+    waiting: AtomicBool,
+    rx: ArcSwap<Vec<Arc<RxRing>>>,
+    /// Held while `rx` changes.
+    changing: Mutex<()>,
+    /// Whose turn it is, where there are many.
+    turn: AtomicU32,
+    /// Whether polling threads read the rings, the engine, or both.
+    pub(crate) lease: Lease,
+    polled_at: AtomicU64,
+    /// When they last brought something to a poll.
+    delivered_at: AtomicU64,
+    /// When a thread that polls last looked at the sockets.
+    sockets_at: AtomicU64,
+}
+
+impl Rings {
+    pub(crate) fn new(enabled: bool) -> Rings {
+        Rings {
+            enabled,
+            tx: RwLock::new(Rank::TxRings, BTreeMap::new()),
+            waiting: AtomicBool::new(false),
+            rx: ArcSwap::default(),
+            changing: Mutex::new(Rank::RxRings, ()),
+            turn: AtomicU32::new(0),
+            lease: Lease::default(),
+            polled_at: AtomicU64::new(0),
+            delivered_at: AtomicU64::new(0),
+            sockets_at: AtomicU64::new(0),
+        }
+    }
+
+    /// Sends a batch to a process of this host; false where it has to go by the network.
+    #[inline]
+    pub(crate) fn send(&self, path: &Path, batch: &mut TxBatch, world: &RealWorld) -> bool {
+        if !self.enabled || path.dest_qpn == Qpn::GSI || path.dest.is_multicast() {
+            return false;
+        }
+        let known = world.interfaces.current();
+        let Some(interface) = known.bearing(path.dest, path.interface).map(|interface| interface.index)
+        else {
+            return false;
+        };
+        let Some(ring) = self.to(Name::Block((path.dest_qpn.get() >> 12) as u16), world) else {
+            return false;
+        };
+        let (bytes, runs) = batch.parts_mut();
+        let datagram = Datagram {
+            source: endpoint(path.source, ROCE_PORT, path.interface),
+            dest: endpoint(path.dest, ROCE_PORT, interface),
+            interface,
+            forwarded: false,
+            hold: Hold::No,
+            bytes: &[],
+        };
+        let header = name_messages::emit(&datagram);
+        let (mut rest, mut packets) = (&*bytes, 0);
+        for run in runs {
+            let (run_bytes, after) = rest.split_at(run.len);
+            rest = after;
+            let size = (run.size as u32).to_le_bytes();
+            match ring.push(&[&size, &header, run_bytes], run.count, &world.counters) {
+                Pushed::Sent => {}
+                Pushed::Waits => {
+                    if !self.waiting.swap(true, Ordering::AcqRel) {
+                        world.alarm.set(0);
+                    }
+                }
+                // What was sent before may be lost; protocols above repeat it.
+                Pushed::Over => return false,
+            }
+            packets += run.count;
+        }
+        ring.wake(&world.counters);
+        add(&world.counters.ring_packets_sent, packets);
+        true
+    }
+
+    /// The ring to the process that bears a block.
+    #[inline]
+    fn to(&self, name: Name, world: &RealWorld) -> Option<Arc<TxRing>> {
+        let Name::Block(block) = name else { return None };
+        match self.tx.read().get(&block) {
+            Some(Way::Ring(ring)) => return Some(ring.clone()),
+            Some(Way::Declined { .. }) => return None,
+            Some(Way::Network { until }) if *until > world.clock.roughly() => return None,
+            _ => {}
+        }
+        self.make(name, block, world)
+    }
+
+    #[cold]
+    fn make(&self, name: Name, block: u16, world: &RealWorld) -> Option<Arc<TxRing>> {
+        let mut tx = self.tx.write();
+        match tx.get(&block) {
+            Some(Way::Ring(ring)) => return Some(ring.clone()),
+            Some(Way::Declined { .. }) => return None,
+            _ => {}
+        }
+        let bearer = world.names.bearer(name, &world.reactor);
+        match bearer.and_then(TxRing::offer) {
+            Ok(ring) => {
+                let ring = Arc::new(ring);
+                add(&world.counters.rings_offered, 1);
+                tx.insert(block, Way::Ring(ring.clone()));
+                Some(ring)
+            }
+            Err(_) => {
+                tx.insert(block, Way::Network { until: world.clock.roughly() + ASK_AGAIN_NANOS });
+                None
+            }
+        }
+    }
+
+    /// The process at the end of this connection reads no ring: packets go by the network for as long as it lives.
+    pub(crate) fn declined(&self, bearer: &Bearer) {
+        self.replace(bearer, Some(Way::Declined { bearer: bearer.token() }));
+    }
+
+    /// It is gone; another one that bears its block is asked anew.
+    pub(crate) fn ended(&self, bearer: &Bearer) {
+        self.replace(bearer, None);
+    }
+
+    fn replace(&self, bearer: &Bearer, by: Option<Way>) {
+        let Name::Block(block) = bearer.name() else { return };
+        let mut tx = self.tx.write();
+        match tx.get(&block) {
+            Some(Way::Ring(ring)) if ring.bearer().token() == bearer.token() => ring.end(),
+            Some(Way::Declined { bearer: token }) if *token == bearer.token() => {}
+            _ => return,
+        }
+        match by {
+            Some(way) => tx.insert(block, way),
+            None => tx.remove(&block),
+        };
+    }
+
+    /// Sends what waited for room in a ring; whether some of it still does.
+    #[inline]
+    pub(crate) fn go_on(&self, world: &RealWorld) -> bool {
+        if !self.waiting.load(Ordering::Acquire) {
+            return false;
+        }
+        // Noted anew by whoever finds a ring full meanwhile.
+        self.waiting.store(false, Ordering::Release);
+        let rings: Vec<_> = {
+            let tx = self.tx.read();
+            tx.values()
+                .filter_map(|way| if let Way::Ring(ring) = way { Some(ring.clone()) } else { None })
+                .collect()
+        };
+        let waits = rings.iter().filter(|ring| ring.go_on(&world.counters)).count() > 0;
+        if waits {
+            self.waiting.store(true, Ordering::Release);
+        }
+        waits
+    }
+
+    /// A process offers a ring by which it will send.
+    ///
+    /// # Errors
+    ///
+    /// Where it can not be read, or there are too many.
+    pub(crate) fn add(&self, fd: &Fd, token: u64, world: &RealWorld) -> std::io::Result<()> {
+        let _changing = self.changing.lock();
+        let rings = self.rx.load();
+        if !self.enabled || rings.len() >= MOST_READ || rings.iter().any(|ring| ring.token == token) {
+            return Err(nic::Errno::ENOMEM.into());
+        }
+        let ring = Arc::new(RxRing::open(fd, token)?);
+        self.rx.store(Arc::new(rings.iter().cloned().chain([ring]).collect()));
+        add(&world.counters.rings_taken, 1);
+        Ok(())
+    }
+
+    /// What came by the ring of this connection is dispatched, then the ring is forgotten.
+    pub(crate) fn remove<G: Guest>(&self, token: u64, to: &Delivery<'_, G>) {
+        let rings = self.rx.load();
+        let Some(ring) = rings.iter().find(|ring| ring.token == token) else { return };
+        sweep(ring, to);
+        let _changing = self.changing.lock();
+        let left = self.rx.load().iter().filter(|ring| ring.token != token).cloned().collect();
+        self.rx.store(Arc::new(left));
+    }
+
+    /// Whether nobody sends by a ring.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rx.load().is_empty()
+    }
+
+    /// For a thread that polls a completion queue: takes what came by some of the rings to the guest.
+    #[inline]
+    pub(crate) fn poll<G: Guest>(&self, at: Instant, to: &Delivery<'_, G>) -> Drained {
+        let rings = self.rx.load();
+        if rings.is_empty() {
+            return Drained::Empty;
+        }
+        let now = to.clock.nanos(at);
+        self.lease.renew(now);
+        self.polled_at.store(now, Ordering::Relaxed);
+        let first = match rings.len() > RINGS_PER_POLL {
+            true => self.turn.fetch_add(RINGS_PER_POLL as u32, Ordering::Relaxed) as usize % rings.len(),
+            false => 0,
+        };
+        let mut drained = Drained::Empty;
+        for ring in rings.iter().cycle().skip(first).take(rings.len().min(RINGS_PER_POLL)) {
+            if let Drained::Some { bulk } = ring.drain(RECORDS_PER_POLL, Some(at), to) {
+                let bulk = bulk || drained == Drained::Some { bulk: true };
+                drained = Drained::Some { bulk };
+            }
+        }
+        if drained != Drained::Empty {
+            self.delivered_at.store(now, Ordering::Relaxed);
+            self.lease.poll_found();
+        }
+        drained
+    }
+
+    /// Whether a thread that polls and found nothing in a ring shall look at the sockets: a system call that costs more than many
+    /// looks at a ring.
+    #[inline]
+    pub(crate) fn sockets_are_due(&self, now: u64) -> bool {
+        let busy = now.saturating_sub(self.delivered_at.load(Ordering::Relaxed)) < QUIET_NANOS;
+        if busy && now.saturating_sub(self.sockets_at.load(Ordering::Relaxed)) < SOCKETS_NANOS {
+            return false;
+        }
+        self.sockets_at.store(now, Ordering::Relaxed);
+        true
+    }
+
+    /// Takes all that came by rings to the guest, waiting for other threads that do so. Before what was sent by other ways is
+    /// dispatched that must not overtake it.
+    pub(crate) fn drain_all<G: Guest>(&self, to: &Delivery<'_, G>) {
+        self.rx.load().iter().for_each(|ring| sweep(ring, to));
+    }
+
+    /// The engine's turn: takes what came to the guest. Whether packets came, and bulk among them.
+    pub(crate) fn drain<G: Guest>(&self, to: &Delivery<'_, G>) -> Drained {
+        let mut drained = Drained::Empty;
+        for ring in self.rx.load().iter() {
+            if let Drained::Some { bulk } = ring.drain(RECORDS_PER_TURN, None, to) {
+                let bulk = bulk || drained == Drained::Some { bulk: true };
+                drained = Drained::Some { bulk };
+            }
+        }
+        drained
+    }
+
+    /// Has whoever writes wake the engine; false where something is there to read. `wait`: for threads that read; else that is false,
+    /// too.
+    pub(crate) fn sleep(&self, wait: bool) -> bool {
+        self.rx.load().iter().filter(|ring| !ring.sleep(wait)).count() == 0
+    }
+
+    /// For a thread that polled and is about to wait: the engine reads the rings from now on; false where there is something to read
+    /// already.
+    pub(crate) fn end_polling(&self) -> bool {
+        self.lease.end();
+        self.sleep(false)
+    }
+
+    /// When a thread last polled, in nanoseconds of the clock.
+    pub(crate) fn polled_at(&self) -> u64 {
+        self.polled_at.load(Ordering::Relaxed)
+    }
+
+    /// The connections whose rings are of no use: whoever writes shall know.
+    pub(crate) fn take_broken(&self) -> Vec<u64> {
+        let is_broken = |ring: &&Arc<RxRing>| ring.is_broken();
+        if !self.rx.load().iter().any(|ring| ring.is_broken()) {
+            return Vec::new();
+        }
+        let _changing = self.changing.lock();
+        let rings = self.rx.load();
+        let (broken, fine): (Vec<_>, Vec<_>) = rings.iter().partition(is_broken);
+        self.rx.store(Arc::new(fine.into_iter().cloned().collect()));
+        broken.iter().map(|ring| ring.token).collect()
+    }
+
+    /// Forgets all of them.
+    pub(crate) fn close(&self) {
+        self.tx.write().clear();
+        let _changing = self.changing.lock();
+        self.rx.store(Arc::default());
+    }
+}
+
+fn sweep<G: Guest>(ring: &RxRing, to: &Delivery<'_, G>) {
+    for _ in 0..SWEEP_ROUNDS {
+        if ring.drain_in_turn(RECORDS_PER_TURN, to) == Drained::Empty {
+            break;
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Packets between processes of one host by memory that they share.
+
+mod kit;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use host::Config;
+use kit::{LO, Recording, Told, V4, V6, alone, batch, counter, path, start, start_with};
+use nic::Link;
+use node::world::Claim;
+use node::{Name, World};
+use transport::TxBatch;
+
+/// The block of the queue pair that `kit::path` leads to.
+const BLOCK: Name = Name::Block(0x123);
+
+/// A process that sends by rings, and one that bears the block.
+fn pair() -> (Recording, Recording, Box<dyn Claim>) {
+    let (sender, reader) = (start_with(Config::default()), start_with(Config::default()));
+    let claim = reader.world().claim(BLOCK).unwrap();
+    (sender, reader, claim)
+}
+
+/// The number of a packet that came by a ring: what the first byte behind its BTH says.
+fn number(packet: &kit::Packet) -> u8 {
+    packet.bytes[12]
+}
+
+#[test]
+fn packets_for_another_process_come_by_a_ring_from_the_first_one_on() {
+    for address in [V4, V6] {
+        let _alone = alone();
+        let (sender, reader, _claim) = pair();
+        for n in 0..10 {
+            sender.world().send(&path(address), &mut batch(n * 4, &[512, 512, 100, 4]));
+        }
+        for n in 0..40 {
+            let packet = reader.guest().packet().unwrap();
+            assert_eq!((number(&packet), packet.forwarded, packet.interface), (n, false, LO));
+            assert_eq!((packet.source.ip(), packet.dest.ip()), (address, address));
+        }
+        assert_eq!((counter(&sender, "ring_packets_sent"), counter(&sender, "packets_sent")), (40, 0));
+        assert_eq!(counter(&reader, "ring_packets_received"), 40);
+        assert_eq!((counter(&sender, "rings_offered"), counter(&reader, "rings_taken")), (1, 1));
+    }
+}
+
+#[test]
+fn a_process_sends_to_itself_by_a_ring() {
+    let _alone = alone();
+    let (_, reader, _claim) = pair();
+    reader.world().send(&path(V4), &mut batch(7, &[64]));
+    assert_eq!(number(&reader.guest().packet().unwrap()), 7);
+    assert_eq!(counter(&reader, "ring_packets_sent"), 1);
+}
+
+#[test]
+fn what_is_not_for_one_process_of_this_host_goes_by_the_network() {
+    let _alone = alone();
+    let (sender, reader, _claim) = pair();
+    reader.world().attach(LO).unwrap();
+    // Nobody bears the block of this queue pair.
+    let nobody = nic::Path { dest_qpn: wire::Qpn::new(0x456_000), ..path(V4) };
+    let messages = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
+    for path in [nobody, messages] {
+        sender.world().send(&path, &mut batch(1, &[64]));
+        assert_eq!(reader.guest().packet().unwrap().psn(), 1);
+    }
+    assert_eq!((counter(&sender, "packets_sent"), counter(&sender, "ring_packets_sent")), (2, 0));
+}
+
+#[test]
+fn where_rings_are_off_at_either_end_packets_go_by_the_network() {
+    let _alone = alone();
+    let off = || Config { same_host: false, ..Config::default() };
+    for (ours, theirs) in [(off(), Config::default()), (Config::default(), off())] {
+        let (sender, reader) = (start_with(ours), start_with(theirs));
+        let _claim = reader.world().claim(BLOCK).unwrap();
+        reader.world().attach(LO).unwrap();
+        // The first ones may be lost where the other end declines the ring: protocols repeat them.
+        let end = Instant::now() + kit::PATIENCE;
+        while reader.guest().find_within(Duration::from_millis(20), kit::packet).is_none() {
+            assert!(Instant::now() < end, "nothing arrives");
+            sender.world().send(&path(V4), &mut batch(1, &[64]));
+        }
+        assert!(counter(&sender, "packets_sent") > 0);
+        // It is not offered again and again: each time a few packets would be lost.
+        for psn in 0..30 {
+            std::thread::sleep(Duration::from_millis(10));
+            sender.world().send(&path(V4), &mut batch(psn, &[64]));
+            assert_eq!(reader.guest().packet().unwrap().psn(), psn);
+        }
+        assert!(counter(&sender, "rings_offered") <= 1);
+    }
+}
+
+/// A packet to QP1.
+fn message() -> TxBatch {
+    let mut batch = TxBatch::new();
+    let bth = wire::bth::Bth { dest_qp: wire::Qpn::GSI, ..wire::bth::Bth::default() };
+    let op = wire::roce::Op::Send(wire::roce::SendAt::Middle);
+    let header = wire::roce::Header { bth, service: wire::roce::Service::Rc, op };
+    batch.push(&header, 64, |_| Ok(())).unwrap();
+    batch
+}
+
+/// Sends until so many packets are under way, more than a ring holds.
+fn overfill(sender: &Recording, batches: u32) {
+    let mut full = TxBatch::new();
+    for n in 0..batches {
+        full.clear();
+        full = batch(n * 15, &[4096; 15]);
+        sender.world().send(&path(V4), &mut full);
+    }
+}
+
+#[test]
+fn what_a_full_ring_does_not_take_waits_and_comes_in_order() {
+    let _alone = alone();
+    let (sender, reader, _claim) = pair();
+    reader.world().attach(LO).unwrap();
+    // 6 MB, while the reader's engine is busy with a message of a connection manager.
+    *reader.guest().thinks.lock().unwrap() = Duration::from_millis(300);
+    let messages = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
+    sender.world().send(&messages, &mut message());
+    while counter(&reader, "packets_received") == 0 {
+        std::thread::yield_now();
+    }
+    overfill(&sender, 100);
+    // The message is dispatched first.
+    assert_ne!(reader.guest().packet().unwrap().bytes.len(), 4112);
+    for n in 0..1500u32 {
+        let packet = reader.guest().packet().unwrap();
+        assert_eq!(number(&packet), n as u8);
+    }
+    assert_eq!(counter(&sender, "ring_drops"), 0);
+}
+
+#[test]
+fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_when_it_stops() {
+    let _alone = alone();
+    let (sender, reader, _claim) = pair();
+    let thread = |packet: &kit::Packet| packet.thread.clone();
+    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    assert_eq!(thread(&reader.guest().packet().unwrap()), "verbena");
+    let polled = {
+        let end = Instant::now() + kit::PATIENCE;
+        let mut polled = 0;
+        while polled < 10 {
+            assert!(Instant::now() < end, "the engine takes everything");
+            sender.world().send(&path(V4), &mut batch(1, &[64]));
+            let sent = Instant::now();
+            let packet = loop {
+                reader.poll();
+                if let Some(packet) = reader.guest().find_within(Duration::ZERO, kit::packet) {
+                    break packet;
+                }
+                assert!(sent.elapsed() < kit::PATIENCE);
+            };
+            polled += u32::from(thread(&packet) != "verbena");
+        }
+        polled
+    };
+    assert_eq!(polled, 10);
+    // It stops without a word: the engine comes when the lease ends.
+    sender.world().send(&path(V4), &mut batch(2, &[64]));
+    assert_eq!(thread(&reader.guest().packet().unwrap()), "verbena");
+    // It says that it waits: at once.
+    reader.poll();
+    reader.end_polling();
+    sender.world().send(&path(V4), &mut batch(3, &[64]));
+    assert_eq!(thread(&reader.guest().packet().unwrap()), "verbena");
+}
+
+#[test]
+fn many_senders_and_pollers_lose_nothing_and_keep_the_order() {
+    let _alone = alone();
+    let (_, reader, _claim) = pair();
+    let senders: Vec<_> = (0..4).map(|_| start_with(Config::default())).collect();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let poller = {
+        let (reader, stop) = (reader.clone(), stop.clone());
+        std::thread::spawn(move || {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                for _ in 0..50 {
+                    reader.poll();
+                }
+                reader.end_polling();
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        })
+    };
+    const EACH: u32 = 500;
+    std::thread::scope(|scope| {
+        for (at, sender) in senders.iter().enumerate() {
+            // Which sender it is, by the length of the payload.
+            let len = 64 + 4 * at;
+            scope
+                .spawn(move || (0..EACH).for_each(|n| sender.world().send(&path(V4), &mut batch(n, &[len]))));
+        }
+    });
+    let mut next = [0u32; 4];
+    for _ in 0..4 * EACH {
+        let packet = reader.guest().packet().unwrap();
+        let sender = (packet.bytes.len() - 12 - 64 - 4) / 4;
+        assert_eq!(number(&packet), next[sender] as u8, "of sender {sender}");
+        next[sender] += 1;
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    poller.join().unwrap();
+}
+
+#[test]
+fn what_a_process_sent_before_it_ended_comes_before_the_news_of_its_end() {
+    let _alone = alone();
+    let (sender, reader, _claim) = pair();
+    let theirs = sender.world().claim(Name::Block(0x77)).unwrap();
+    assert!(reader.world().watch(Name::Block(0x77)));
+    sender.world().send(&path(V4), &mut batch(0, &[4096; 15]));
+    sender.stop();
+    drop((theirs, sender));
+    for n in 0..15 {
+        let news = |told: &Told| (!matches!(told, Told::Interfaces(_))).then(|| told.clone());
+        match reader.guest().find(news).unwrap() {
+            Told::Datagram { bytes, .. } => assert_eq!(bytes[12], n),
+            other => panic!("{other:?} before packet {n}"),
+        }
+    }
+    assert!(reader.guest().find(|told| (*told == Told::Gone(Name::Block(0x77))).then_some(())).is_some());
+}
+
+#[test]
+fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
+    let _alone = alone();
+    let (sender, reader, claim) = pair();
+    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    assert!(reader.guest().packet().is_some());
+    reader.stop();
+    drop((claim, reader));
+    let next = start_with(Config::default());
+    let _claim = next.world().claim(BLOCK).unwrap();
+    let end = Instant::now() + kit::PATIENCE;
+    while next.guest().find_within(Duration::from_millis(20), kit::packet).is_none() {
+        assert!(Instant::now() < end, "nothing arrives");
+        sender.world().send(&path(V4), &mut batch(1, &[64]));
+    }
+    assert_eq!(counter(&next, "rings_taken"), 1);
+}
+
+#[test]
+fn a_process_of_the_kit_has_no_rings() {
+    let _alone = alone();
+    let host = start();
+    let _claim = host.world().claim(BLOCK).unwrap();
+    host.world().attach(LO).unwrap();
+    host.world().send(&path(V4), &mut batch(0, &[64]));
+    assert_eq!(host.guest().packet().unwrap().psn(), 0);
+}

@@ -1,0 +1,100 @@
+//! A ring of records in memory that two processes share: one writes, one reads, and neither trusts the other.
+//!
+//! The memory is words of eight bytes, in lines of 64 bytes:
+//!
+//! | line | word | what | who writes it |
+//! |---|---|---|---|
+//! | 0 | 0 | how many lines the reader is done with, counted from the beginning | reader |
+//! | 0 | 1 | 1 where the reader sleeps: who writes a record wakes it | reader; the writer takes it back |
+//! | 1 | | nothing: what the reader writes and the first record do not share a line that a processor fetches with its neighbour | |
+//! | 2 and on | | records | writer |
+//!
+//! A record begins with a line and lies in one piece: a word that says its length in bytes (upper half), the number of its first line (31
+//! bits of it) and 1 (one bit), then the bytes, then whatever was there up to the next line. Length [`SKIP`] is no record: the rest of the ring is
+//! left out, because the next one would not lie in one piece.
+//!
+//! The reader watches the first word of the next record, so a message costs the two processors as few lines as it fills. The writer
+//! makes that word 0 before it publishes the record in front of it: what lay there before, bytes of an older record, is never
+//! taken for a record.
+//!
+//! What the other process writes is input, as a packet is: a reader copies a record out and looks at its length once; a number that
+//! can not be is [`Broken`]. Words are read and written as atomics, so that nothing the other does is undefined here.
+//!
+//! | file | what |
+//! |---|---|
+//! | `writer`, `reader` | the two ends |
+//! | `words` | bytes as words |
+#![forbid(unsafe_code)]
+
+mod reader;
+#[cfg(all(test, not(loom)))]
+mod tests;
+#[cfg(all(test, loom))]
+mod wake_up;
+mod words;
+mod writer;
+
+#[cfg(loom)]
+use loom::sync::atomic;
+#[cfg(not(loom))]
+use std::sync::atomic;
+
+pub use reader::Reader;
+pub use writer::{PushError, Writer};
+
+/// One word of the shared memory.
+pub type Word = atomic::AtomicU64;
+
+/// Words of a line.
+const LINE: usize = 8;
+/// Bytes of a line.
+const LINE_BYTES: usize = 64;
+/// Lines in front of the records.
+const HEAD: usize = 2;
+/// Where the reader's progress is, and whether it sleeps.
+const DONE: usize = 0;
+const ASLEEP: usize = 1;
+/// Bytes of a record that are not the message's.
+const RECORD_HEADER: usize = 8;
+/// The length that says that the rest of the ring is left out.
+const SKIP: u32 = u32::MAX;
+/// Fewest lines of records that make a ring.
+const FEWEST: usize = 4;
+
+/// The other process wrote what can not be. The ring is of no use any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Broken;
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the other end of a ring wrote what can not be")
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// Bytes of memory that a ring takes whose records have `bytes` of room, their headers included; whole pages of 4,096 bytes.
+pub const fn memory_len(bytes: usize) -> usize {
+    (bytes + HEAD * LINE_BYTES).next_multiple_of(4096)
+}
+
+/// Lines for records in memory of so many words; `None` where that is no ring.
+fn capacity(words: usize) -> Option<usize> {
+    let lines = (words / LINE).checked_sub(HEAD)?;
+    (lines >= FEWEST).then_some(lines)
+}
+
+/// Lines of a record of `len` bytes.
+fn lines(len: usize) -> usize {
+    (RECORD_HEADER + len).div_ceil(LINE_BYTES)
+}
+
+/// The first word of a record; never 0.
+fn header(len: u32, position: u64) -> u64 {
+    u64::from(len) << 32 | u64::from(mark(position))
+}
+
+/// The lower half of that word.
+fn mark(position: u64) -> u32 {
+    (position as u32) << 1 | 1
+}

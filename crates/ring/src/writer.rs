@@ -1,0 +1,121 @@
+//! The end that writes.
+
+use std::ops::Deref;
+
+use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::atomic::fence;
+use crate::words::Filler;
+use crate::{ASLEEP, Broken, DONE, HEAD, LINE, SKIP, Word, capacity, header, lines};
+
+/// Writes records. There is one to a ring, and it starts with the memory all zero.
+#[derive(Debug)]
+pub struct Writer<M> {
+    memory: M,
+    capacity: usize,
+    /// Lines written since the beginning.
+    position: u64,
+    /// How many of them the reader was done with when last looked at.
+    done: u64,
+}
+
+/// Why a record was not written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PushError {
+    /// There is no room for it now.
+    Full,
+    /// It is longer than half of the ring, so that there may never be room for it.
+    TooLong,
+    /// The reader says that it has read what was not written.
+    Broken,
+}
+
+impl<M: Deref<Target = [Word]>> Writer<M> {
+    /// The writing end of a ring in this memory; `None` where it is too small for one.
+    pub fn new(memory: M) -> Option<Writer<M>> {
+        let capacity = capacity(memory.len())?;
+        Some(Writer { memory, capacity, position: 0, done: 0 })
+    }
+
+    /// Bytes of the longest record that is taken: half of the ring.
+    pub fn longest(&self) -> usize {
+        self.capacity / 2 * crate::LINE_BYTES - crate::RECORD_HEADER
+    }
+
+    /// Writes one record, these parts one behind the other, and publishes it. Nothing is written where it fails.
+    ///
+    /// # Errors
+    ///
+    /// See [`PushError`].
+    #[inline]
+    pub fn push(&mut self, parts: &[&[u8]]) -> Result<(), PushError> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if len > self.longest() {
+            return Err(PushError::TooLong);
+        }
+        let lines = lines(len);
+        let at = self.index(self.position);
+        let skipped = if at + lines > self.capacity { self.capacity - at } else { 0 };
+        // One line more: the word that is watched next.
+        self.make_sure_of(skipped + lines + 1)?;
+        if skipped > 0 {
+            self.line(0)[0].store(0, Relaxed);
+            self.line(at)[0].store(header(SKIP, self.position), Release);
+            self.position += skipped as u64;
+        }
+        let at = self.index(self.position);
+        let next = self.position + lines as u64;
+        self.line(self.index(next))[0].store(0, Relaxed);
+        let record = self.line(at);
+        let mut filler = Filler::new(&record[1..lines * LINE]);
+        parts.iter().for_each(|part| filler.add(part));
+        filler.finish();
+        record[0].store(header(len as u32, self.position), Release);
+        self.position = next;
+        Ok(())
+    }
+
+    /// Whether the reader sleeps and is to be woken now, for what was written before. True once for each time that it goes to
+    /// sleep.
+    #[inline]
+    pub fn must_wake(&self) -> bool {
+        // The reader says that it sleeps, then looks for records; here a record is written, then looked whether it sleeps.
+        fence(SeqCst);
+        let asleep = &self.memory[ASLEEP];
+        asleep.load(Relaxed) != 0 && asleep.swap(0, AcqRel) != 0
+    }
+
+    /// Whether the reader is done with everything.
+    pub fn is_read(&self) -> bool {
+        self.memory[DONE].load(Acquire) == self.position
+    }
+
+    /// Looks at the reader's progress where what is known of it is not enough for so many lines.
+    #[inline]
+    fn make_sure_of(&mut self, lines: usize) -> Result<(), PushError> {
+        let room = |done: u64| self.capacity - (self.position - done) as usize;
+        if room(self.done) >= lines {
+            return Ok(());
+        }
+        let done = self.memory[DONE].load(Acquire);
+        if done < self.done || done > self.position {
+            return Err(PushError::Broken);
+        }
+        self.done = done;
+        if room(done) >= lines { Ok(()) } else { Err(PushError::Full) }
+    }
+
+    fn index(&self, position: u64) -> usize {
+        (position % self.capacity as u64) as usize
+    }
+
+    /// The words from the beginning of a line of records.
+    fn line(&self, at: usize) -> &[Word] {
+        &self.memory[(HEAD + at) * LINE..]
+    }
+}
+
+impl From<Broken> for PushError {
+    fn from(Broken: Broken) -> PushError {
+        PushError::Broken
+    }
+}
