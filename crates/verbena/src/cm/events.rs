@@ -13,7 +13,7 @@ use node::{EventKind, UdParam};
 use wire::mad::sidr_status;
 
 use super::below::{Event, Events, Id};
-use super::waiters::{Awaited, Standing, Waiters, until};
+use super::waiters::{Awaited, Owner, Standing, Waiters, until};
 use crate::error::{Error, ErrorKind, RejectReason, Rejection, Result};
 use crate::provider::{Ours, Stack};
 use crate::qp::inner::QpInner;
@@ -161,10 +161,17 @@ pub(super) fn rejection(status: i32, private_data: Vec<u8>) -> Rejection {
 
 /// Where the events of an identifier come in.
 pub(crate) struct Inbox {
+    stack: Stack,
     events: Events,
     /// A listener's stay in the channel until somebody takes them: there they count against its backlog.
     is_listener: bool,
     seen: Mutex<Seen>,
+}
+
+impl Owner<Seen> for Inbox {
+    fn is_ours(&self) -> bool {
+        self.stack.is_ours()
+    }
 }
 
 impl AsRef<Mutex<Seen>> for Inbox {
@@ -193,6 +200,7 @@ impl Inbox {
         Arc::new_cyclic(|inbox| {
             let bell = Bell { later: stack.later().clone(), inbox: inbox.clone() };
             Inbox {
+                stack: stack.clone(),
                 events: Events::new(stack, Box::new(bell)),
                 is_listener,
                 seen: Mutex::new(Rank::ConnectionState, Seen::default()),

@@ -56,10 +56,16 @@ impl Waiters {
     }
 }
 
+/// Whose lock that is.
+pub(crate) trait Owner<S: Awaited>: AsRef<Mutex<S>> {
+    /// Whether this process made it. In a forked child the lock may be held by a thread that is not there.
+    fn is_ours(&self) -> bool;
+}
+
 /// A place among those who wait for what `owner` has behind its lock, kept from poll to poll. Dropping it leaves nothing behind.
 pub(crate) struct Standing<O, S>
 where
-    O: AsRef<Mutex<S>>,
+    O: Owner<S>,
     S: Awaited,
 {
     owner: Arc<O>,
@@ -69,7 +75,7 @@ where
 
 impl<O, S> Standing<O, S>
 where
-    O: AsRef<Mutex<S>>,
+    O: Owner<S>,
     S: Awaited,
 {
     pub fn new(owner: &Arc<O>) -> Self {
@@ -100,11 +106,11 @@ where
 
 impl<O, S> Drop for Standing<O, S>
 where
-    O: AsRef<Mutex<S>>,
+    O: Owner<S>,
     S: Awaited,
 {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
+        if let Some(key) = self.key.take().filter(|_| self.owner.is_ours()) {
             let removed = (*self.owner).as_ref().lock().waiters().remove(key);
             drop(removed);
         }
@@ -114,7 +120,7 @@ where
 /// Ready when `look` finds something. Dropping it leaves nothing behind.
 pub(crate) struct Waiting<O, S, F>
 where
-    O: AsRef<Mutex<S>>,
+    O: Owner<S>,
     S: Awaited,
 {
     place: Standing<O, S>,
@@ -124,7 +130,7 @@ where
 /// Waits until `look` finds something in what `owner` has behind its lock.
 pub(crate) fn until<T, O, S, F>(owner: &Arc<O>, look: F) -> Waiting<O, S, F>
 where
-    O: AsRef<Mutex<S>>,
+    O: Owner<S>,
     S: Awaited,
     F: FnMut(&mut S) -> Option<T> + Unpin,
 {
@@ -133,7 +139,7 @@ where
 
 impl<T, O, S, F> Future for Waiting<O, S, F>
 where
-    O: AsRef<Mutex<S>>,
+    O: Owner<S>,
     S: Awaited,
     F: FnMut(&mut S) -> Option<T> + Unpin,
 {

@@ -83,7 +83,7 @@ impl Srq {
         // Datagrams come behind a header.
         let pool = Pool::new(pd, size.saturating_add(GRH_LEN), depth as usize)?;
         let attr = SrqAttr { max_wr: depth, max_sge: 1, limit: 0 };
-        let events = AsyncEvents::new(pd.stack().later());
+        let events = AsyncEvents::new(pd.stack());
         let nic = create(pd.nic()?, attr, events.queue().clone()).map_err(failed)?;
         let buffers = (0..depth).map(|_| None).collect();
         let posted = Mutex::new(Rank::SharedReceives, Posted { buffers, places: (0..depth).rev().collect() });
@@ -118,6 +118,7 @@ impl Srq {
                 let (is, most) = (limit.into(), self.0.depth.into());
                 return Err(Error::number(CALL, "srq_limit", is, 1..=most));
             }
+            // What an earlier limit has told counts as before.
             let before = self.0.events.count();
             self.0.nic.modify(None, Some(limit)).map_err(|e| Error::of_nic(CALL, e))?;
             stack.later().run();

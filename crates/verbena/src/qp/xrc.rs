@@ -18,7 +18,7 @@ use super::message::Message;
 use super::srq::Srq;
 use super::{HasPeer, QueuePair, Transport, sealed};
 use crate::cm::wait;
-use crate::cm::waiters::{Awaited, Waiters, until};
+use crate::cm::waiters::{Awaited, Owner, Waiters, until};
 use crate::error::{Error, Result};
 use crate::mem::{IoBuf, IoBufMut};
 use crate::op::kind::Copied;
@@ -120,6 +120,12 @@ struct State {
 impl Awaited for State {
     fn waiters(&mut self) -> &mut Waiters {
         &mut self.waiters
+    }
+}
+
+impl Owner<State> for Inner {
+    fn is_ours(&self) -> bool {
+        self.srq.pd().stack().is_ours()
     }
 }
 

@@ -10,9 +10,9 @@ use nic::device::async_events::{self, AsyncEventQueue, EventKind};
 use nic::{Later, Signal, Work};
 
 use crate::cm::wait;
-use crate::cm::waiters::{Awaited, Standing, Waiters, until};
+use crate::cm::waiters::{Awaited, Owner, Standing, Waiters, until};
 use crate::error::Result;
-use crate::provider::{Device, Provider};
+use crate::provider::{Device, Provider, Stack};
 
 /// What happens to a device or its port. What happens to queue pairs ends their operations, and is not told of here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Device {
     pub fn events(&self) -> Result<DeviceEvents> {
         self.stack().check(CALL)?;
         let nic = self.nic()?;
-        let events = AsyncEvents::new(self.stack().later());
+        let events = AsyncEvents::new(self.stack());
         nic.tell(&events.queue);
         Ok(DeviceEvents { provider: self.provider().clone(), place: Standing::new(&events) })
     }
@@ -107,6 +107,7 @@ impl std::fmt::Debug for DeviceEvents {
 
 /// Asynchronous events of whatever is made with its queue, and who waits for them.
 pub(crate) struct AsyncEvents {
+    stack: Stack,
     queue: Arc<AsyncEventQueue>,
     state: Mutex<State>,
 }
@@ -143,6 +144,12 @@ impl State {
 impl Awaited for State {
     fn waiters(&mut self) -> &mut Waiters {
         &mut self.waiters
+    }
+}
+
+impl Owner<State> for AsyncEvents {
+    fn is_ours(&self) -> bool {
+        self.stack.is_ours()
     }
 }
 
@@ -186,10 +193,11 @@ impl Work for AsyncEvents {
 
 impl AsyncEvents {
     /// Nothing has come yet.
-    pub fn new(later: &Arc<Later>) -> Arc<AsyncEvents> {
+    pub fn new(stack: &Stack) -> Arc<AsyncEvents> {
         Arc::new_cyclic(|events| {
-            let bell = Bell { later: later.clone(), events: events.clone() };
+            let bell = Bell { later: stack.later().clone(), events: events.clone() };
             AsyncEvents {
+                stack: stack.clone(),
                 queue: AsyncEventQueue::new(Box::new(bell)),
                 state: Mutex::new(Rank::Awaited, State::default()),
             }
@@ -199,8 +207,9 @@ impl AsyncEvents {
     pub fn queue(&self) -> &Arc<AsyncEventQueue> {
         &self.queue
     }
-    /// Times that the limit was reached so far.
-    pub fn count(&self) -> u64 {
+    /// Times that the limit was reached so far, as of all events that are there by now.
+    pub fn count(self: &Arc<Self>) -> u64 {
+        self.clone().run();
         self.state.lock().limits
     }
     /// Waits until it was reached more often.

@@ -41,7 +41,7 @@ use locks::{Mutex, Rank};
 use nic::{Later, Signal, Work};
 
 use super::wait;
-use super::waiters::{Awaited, Waiters, until};
+use super::waiters::{Awaited, Owner, Waiters, until};
 use crate::error::Result;
 use crate::provider::{Ours, Provider, node};
 pub use event::{Event, Parameters, What};
@@ -68,6 +68,12 @@ pub(super) struct State {
 impl Awaited for State {
     fn waiters(&mut self) -> &mut Waiters {
         &mut self.waiters
+    }
+}
+
+impl Owner<State> for Channel {
+    fn is_ours(&self) -> bool {
+        self.provider.stack().is_ours()
     }
 }
 
