@@ -22,7 +22,7 @@ use crate::posting::{Refusal, refused};
 /// # Safety
 ///
 /// The context lives, and the type is that of the member at this offset.
-unsafe fn member<F>(context: *mut ibv_context, offset: usize) -> Option<F> {
+pub(crate) unsafe fn member<F>(context: *mut ibv_context, offset: usize) -> Option<F> {
     // SAFETY: the context lives.
     if unsafe { (*context).abi_compat } != VERBS_ABI_IS_EXTENDED {
         return None;

@@ -8,6 +8,7 @@
 //! | [`instance`] | [`System`]: what one pair of libraries has in this process |
 //! | [`reactor`] | the thread that waits for completion channels and the event channel |
 //! | [`device`] | [`Device`], [`Pd`] |
+//! | [`device_memory`] | [`DeviceMemory`]; registrations of that and of dma-bufs |
 //! | [`memory`] | [`Mr`], [`Words`](memory::Words) |
 //! | [`qp`] | [`Qp`], with a completion queue and a channel of its own |
 //! | [`posting`] | requests on their way into its queues |
@@ -27,6 +28,7 @@
 #![warn(missing_docs)]
 
 pub mod device;
+pub mod device_memory;
 pub mod events;
 mod extended;
 pub mod id;
@@ -40,6 +42,7 @@ mod sockaddr;
 mod wr;
 
 pub use device::{Device, Pd};
+pub use device_memory::DeviceMemory;
 pub use events::{Event, Inbox};
 pub use id::Id;
 pub use instance::System;

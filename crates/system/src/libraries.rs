@@ -72,13 +72,16 @@ impl std::error::Error for OpenError {}
 
 macro_rules! calls {
     ($($library:ident $name:ident($($arg:ident: $t:ty),*) -> $out:ty;)*) => {
-        /// The functions that both libraries have had since rdma-core 17, and two that came later.
+        /// The functions that both libraries have had since rdma-core 17, and some that came later.
         #[allow(missing_docs, reason = "the C names")]
         pub(crate) struct Calls {
             $(pub $name: unsafe extern "C" fn($($arg: $t),*) -> $out,)*
             /// Since rdma-core 28.
             pub ibv_reg_mr_iova2:
                 Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr>,
+            /// Since rdma-core 34.
+            pub ibv_reg_dmabuf_mr:
+                Option<unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr>,
             /// Since rdma-core 23.
             pub ibv_qp_to_qp_ex: Option<unsafe extern "C" fn(*mut ibv_qp) -> *mut ibv_qp_ex>,
         }
@@ -93,6 +96,8 @@ macro_rules! calls {
                     $($name: unsafe { *both.$library.symbol(concat!(stringify!($name), "\0"))? },)*
                     // SAFETY: likewise.
                     ibv_reg_mr_iova2: unsafe { both.ibverbs.symbol("ibv_reg_mr_iova2\0") }.ok().map(|found| *found),
+                    // SAFETY: likewise.
+                    ibv_reg_dmabuf_mr: unsafe { both.ibverbs.symbol("ibv_reg_dmabuf_mr\0") }.ok().map(|found| *found),
                     // SAFETY: likewise.
                     ibv_qp_to_qp_ex: unsafe { both.ibverbs.symbol("ibv_qp_to_qp_ex\0") }.ok().map(|found| *found),
                 })

@@ -12,6 +12,7 @@ use transport::op::Sge;
 use wire::Rkey;
 
 use crate::device::Pd;
+use crate::device_memory::DeviceMemory;
 use crate::{number, object};
 
 /// A registration.
@@ -22,6 +23,8 @@ pub struct Mr {
     lkey: Rkey,
     rkey: Rkey,
     iova: u64,
+    /// Where it is a device's memory.
+    _on: Option<Arc<DeviceMemory>>,
 }
 
 impl Mr {
@@ -38,7 +41,8 @@ impl Mr {
     pub unsafe fn register(pd: &Arc<Pd>, at: u64, len: u64, iova: u64, access: u32) -> Result<Mr, Error> {
         if len == 0 {
             let none = Rkey::default();
-            return Ok(Mr { pd: pd.clone(), raw: AtomicPtr::new(null_mut()), lkey: none, rkey: none, iova });
+            let raw = AtomicPtr::new(null_mut());
+            return Ok(Mr { pd: pd.clone(), raw, lkey: none, rkey: none, iova, _on: None });
         }
         let (calls, addr) = (&pd.system().calls, std::ptr::with_exposed_provenance_mut(at as usize));
         let (made, iova) = match calls.ibv_reg_mr_iova2 {
@@ -47,11 +51,25 @@ impl Mr {
             // SAFETY: as above.
             None => (unsafe { (calls.ibv_reg_mr)(pd.raw(), addr, len as usize, access as c_int) }, at),
         };
-        let raw = object(made)?;
         // SAFETY: just made.
+        Ok(unsafe { Mr::of(pd, object(made)?, iova, None) })
+    }
+
+    /// Keeps one that was just made.
+    ///
+    /// # Safety
+    ///
+    /// It lives, and nobody else ends it.
+    pub(crate) unsafe fn of(
+        pd: &Arc<Pd>,
+        raw: NonNull<ibv_mr>,
+        iova: u64,
+        on: Option<Arc<DeviceMemory>>,
+    ) -> Mr {
+        // SAFETY: as the caller says.
         let mr = unsafe { raw.as_ref() };
         let (lkey, rkey) = (Rkey(mr.lkey), Rkey(mr.rkey));
-        Ok(Mr { pd: pd.clone(), raw: AtomicPtr::new(raw.as_ptr()), lkey, rkey, iova })
+        Mr { pd: pd.clone(), raw: AtomicPtr::new(raw.as_ptr()), lkey, rkey, iova, _on: on }
     }
 
     /// The key by which our own work requests name it.

@@ -70,6 +70,7 @@
 //! | one-sided | [`QueuePair::write`], [`read`](QueuePair::read), [`fetch_add`](QueuePair::fetch_add), [`compare_swap`](QueuePair::compare_swap), [`atomic_write`](QueuePair::atomic_write), [`flush`](QueuePair::flush) | `ibv_post_send` |
 //! | several with one doorbell | [`QueuePair::post_all`] | a list of `struct ibv_send_wr` |
 //! | registration | [`Pool`], [`Memory`] | `ibv_reg_mr` |
+//! | memory of a device, dma-bufs | [`Device::alloc_memory`], [`Memory::dmabuf`] | `ibv_alloc_dm`, `ibv_memcpy_to_dm`, `ibv_reg_dm_mr`, `ibv_reg_dmabuf_mr` |
 //! | a right that ends, for one peer | [`RegBuf::expose`], [`Exposed::revoke`] | `ibv_alloc_mw`, `ibv_post_send` with `IBV_WR_BIND_MW`, `ibv_dealloc_mw` |
 //! | bytes of the caller's own | [`QueuePair::scope`], [`QueuePair::send_inline`], [`QueuePair::send_copy`] | `ibv_reg_mr` for the one request, `IBV_SEND_INLINE` |
 //! | lowest latency | [`Connection::into_polled`] | a loop of `ibv_poll_cq` |
@@ -93,8 +94,6 @@
 //! `software` (default): the stack, linked in. `sim` (default): [`sim`] and `#[verbena::test]`. `system`: `Provider::system`, this machine's
 //! rdma-core and with it its adapters, opened while the program runs. `serde`: descriptors of memory and addresses of datagrams travel in any format.
 //! `tokio`: [`RdmaStream`] is `tokio::io::{AsyncRead, AsyncWrite}`; nothing of tokio runs.
-//!
-//! Not here yet: dma-bufs, device memory.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 

@@ -313,6 +313,9 @@ impl Device {
     pub fn provider(&self) -> &Provider {
         &self.0.provider
     }
+    pub(crate) fn adapter(&self) -> &Adapter {
+        &self.0.adapter
+    }
     /// Verbena's own.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ impl Access {
     /// Peers may FLUSH to persistence: only memory of [`Memory::map_file`](crate::Memory::map_file).
     pub const FLUSH_PERSISTENT: Access = Access(nic::Access::FLUSH_PERSISTENT);
 
-    const ALL: Access = Access(
+    pub(super) const ALL: Access = Access(
         nic::Access::REMOTE_READ
             | nic::Access::REMOTE_WRITE
             | nic::Access::REMOTE_ATOMIC
@@ -37,6 +37,9 @@ impl Access {
     }
     pub(super) const fn bits(self) -> u32 {
         self.0
+    }
+    pub(super) const fn and(self, other: Access) -> Access {
+        Access(self.0 & other.0)
     }
     pub(super) const fn without(self, other: Access) -> Access {
         Access(self.0 & !other.0)
@@ -76,8 +79,13 @@ pub enum RemoteRead {}
 #[derive(Debug)]
 pub enum RemoteWrite {}
 
+/// Not the processor's: memory of a device, a dma-buf.
+#[derive(Debug)]
+pub enum Opaque {}
+
 impl sealed::Sealed for RemoteRead {}
 impl sealed::Sealed for RemoteWrite {}
+impl sealed::Sealed for Opaque {}
 
 impl Rights for RemoteRead {
     const MOST: Access = Access::REMOTE_READ;
@@ -85,6 +93,11 @@ impl Rights for RemoteRead {
 }
 
 impl Rights for RemoteWrite {
+    const MOST: Access = Access::ALL;
+    const LOCAL: u32 = nic::Access::LOCAL_WRITE;
+}
+
+impl Rights for Opaque {
     const MOST: Access = Access::ALL;
     const LOCAL: u32 = nic::Access::LOCAL_WRITE;
 }

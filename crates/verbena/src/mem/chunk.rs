@@ -1,4 +1,4 @@
-//! Where bytes are: an allocation, a mapped file, or memory of the program's own. It knows nothing of registrations and makes no
+//! Where bytes are: an allocation, a mapped file, memory of the program's own, or not the processor's at all. It knows nothing of registrations and makes no
 //! reference to its bytes; whoever does says why it may.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -6,6 +6,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
+use super::access::Access;
+use super::opaque::Outside;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Alignment and granularity of what is allocated here.
@@ -26,9 +28,11 @@ enum Owner {
     File(usize),
     /// The program's, which is told of the end.
     Program(Option<Box<dyn FnOnce() + Send>>),
+    /// Not the processor's; it has no place.
+    Outside(Outside),
 }
 
-// SAFETY: an address, a length, and a closure that is `Send` and is touched in `drop` only. Who may touch which byte when is
+// SAFETY: an address, a length, and a closure that is `Send` and is touched in `drop` only; or what stands for other memory. Who may touch which byte when is
 // decided by the handles over the chunk (see the module).
 unsafe impl Send for Chunk {}
 // SAFETY: as above; nothing is done through `&Chunk` but reading the address and the length.
@@ -81,7 +85,24 @@ impl Chunk {
         Chunk { at, len, owner: Owner::Program(None) }
     }
 
-    /// The first byte.
+    /// Memory that is not the processor's.
+    pub fn outside(outside: Outside, len: usize) -> Chunk {
+        Chunk { at: NonNull::dangling(), len, owner: Owner::Outside(outside) }
+    }
+
+    /// What it is, where it is not the processor's.
+    pub fn as_outside(&self) -> Option<&Outside> {
+        match &self.owner {
+            Owner::Outside(outside) => Some(outside),
+            _ => None,
+        }
+    }
+    /// The rights that registrations of it may have at most.
+    pub fn most(&self) -> Access {
+        self.as_outside().map_or(Access::ALL, Outside::most)
+    }
+
+    /// The first byte, where it is the processor's.
     pub fn ptr(&self) -> *mut u8 {
         self.at.as_ptr()
     }
@@ -106,6 +127,8 @@ impl Drop for Chunk {
                     done();
                 }
             }
+            // It ends itself.
+            Owner::Outside(_) => {}
         }
     }
 }

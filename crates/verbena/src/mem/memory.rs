@@ -9,12 +9,13 @@ use std::sync::atomic::AtomicU64;
 
 use locks::{Mutex, Rank};
 
-use super::access::{Access, RemoteRead, RemoteWrite, Rights};
+use super::access::{Access, Opaque, RemoteRead, RemoteWrite, Rights};
 use super::chunk::Chunk;
 use super::io_buf::{IoBuf, IoBufMut, SgeList};
+use super::opaque::Outside;
 use super::region::Region;
 use super::shared::SharedSlice;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::provider::Pd;
 use crate::remote::RemoteMemory;
 
@@ -54,7 +55,7 @@ impl<R: Rights> Clone for Memory<R> {
 }
 
 impl<R: Rights> Memory<R> {
-    fn over(chunk: Chunk) -> Self {
+    pub(super) fn over(chunk: Chunk) -> Self {
         let registrations = Mutex::new(Rank::Registrations, Vec::new());
         Memory { inner: Arc::new(Inner { registrations, chunk: Arc::new(chunk) }), _r: PhantomData }
     }
@@ -76,11 +77,13 @@ impl<R: Rights> Memory<R> {
     /// `OutOfRange` for rights that `R` does not have: nobody may write to what is seen as `&[u8]`. `WrongState` for FLUSH to
     /// persistence where no file is behind it. Those of [`Memory::mr`].
     pub fn mr_with(&self, pd: &Pd, access: Access) -> Result<Mr<R>> {
-        if !R::MOST.contains(access) {
-            let (is, most) = (access.bits().into(), R::MOST.bits().into());
+        let most = R::MOST.and(self.inner.chunk.most());
+        if !most.contains(access) {
+            let (is, most) = (access.bits().into(), most.bits().into());
             return Err(Error::number("ibv_reg_mr", "access", is, 0..=most));
         }
         pd.stack().check("ibv_reg_mr")?;
+        self.check_domain(pd)?;
         let region = self.register(pd, access.registered()).map_err(|e| Error::of_nic("ibv_reg_mr", e))?;
         Ok(Mr { region: Arc::new(region), memory: self.clone() })
     }
@@ -112,6 +115,7 @@ impl<R: Rights> Memory<R> {
     fn region(&self, pd: &Pd, what_for: For) -> Result<Arc<Region>> {
         const CALL: &str = "ibv_reg_mr";
         pd.stack().check(CALL)?;
+        self.check_domain(pd)?;
         let mut registrations = self.inner.registrations.lock();
         let mut all = registrations.iter();
         if let Some(known) = all.find(|known| known.what_for == what_for && known.region.pd() == pd) {
@@ -120,7 +124,7 @@ impl<R: Rights> Memory<R> {
         let is_file = self.inner.chunk.is_file();
         // What the device can not give is not asked for by default.
         let possible = |access: Access| pd.device().possible(access.registered());
-        let few = possible(R::MOST.without(Access::FLUSH_PERSISTENT));
+        let few = possible(R::MOST.and(self.inner.chunk.most()).without(Access::FLUSH_PERSISTENT));
         let region = match what_for {
             For::Us => self.register(pd, R::LOCAL),
             // Not each file has a storage: one in memory has none.
@@ -133,6 +137,18 @@ impl<R: Rights> Memory<R> {
         let region = Arc::new(region.map_err(|e| Error::of_nic(CALL, e))?);
         registrations.push(Registration { what_for, region: region.clone() });
         Ok(region)
+    }
+
+    /// A device's memory is for its own domains; `WrongDomain`.
+    fn check_domain(&self, pd: &Pd) -> Result<()> {
+        let whose = self.inner.chunk.as_outside().and_then(Outside::device);
+        if whose.is_none_or(|device| device == pd.device()) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::WrongDomain, "ibv_reg_mr"))
+    }
+    pub(super) fn chunk(&self) -> &Chunk {
+        &self.inner.chunk
     }
 
     /// `access` is no more than `R` has.
@@ -331,15 +347,20 @@ unsafe impl<R: Rights> IoBuf for Part<R> {
     }
 }
 
-// SAFETY: as above; and of memory that peers write nobody ever has a reference but to atomics.
-unsafe impl IoBufMut for Part<RemoteWrite> {
-    fn gather_room(&self, list: &mut SgeList) {
-        self.pieces(list);
-    }
-    fn room(&self) -> usize {
-        self.range.len()
-    }
-    fn filled(&mut self, len: usize) {
-        self.range.end = self.range.end.min(self.range.start.saturating_add(len));
-    }
+macro_rules! changing {
+    ($($rights:ty),*) => {$(
+        // SAFETY: as above; and of memory that peers write, or that is not the processor's, nobody ever has a reference but to atomics.
+        unsafe impl IoBufMut for Part<$rights> {
+            fn gather_room(&self, list: &mut SgeList) {
+                self.pieces(list);
+            }
+            fn room(&self) -> usize {
+                self.range.len()
+            }
+            fn filled(&mut self, len: usize) {
+                self.range.end = self.range.end.min(self.range.start.saturating_add(len));
+            }
+        }
+    )*};
 }
+changing!(RemoteWrite, Opaque);

@@ -8,6 +8,7 @@
 //! | [`Exposed`] | what the window grants, the peer of one connection | [`SharedSlice`] | none |
 //! | [`Memory<RemoteRead>`] | READ | `&[u8]`, frozen | send, write |
 //! | [`Memory<RemoteWrite>`] | READ, WRITE, atomics, FLUSH | [`SharedSlice`]: copies, atomics | all |
+//! | [`Memory<Opaque>`] | the same, not FLUSH to persistence | nothing; copies of a device's | all |
 //!
 //! All memory is initialised before it is seen: zeros, a copy, or a file.
 //!
@@ -32,6 +33,8 @@
 //!   filled, before anybody else had it, nobody has a pointer to write by. `&[u8]` and reading adapters go together.
 //! - **Shared.** Of a `Memory<RemoteWrite>` there is never a reference but to atomics of eight bytes, and no access of this
 //!   process of another size: see `shared`. Anybody may write at any time.
+//! - **Opaque.** Memory of a device, and dma-bufs, have no place that anybody here knows, but over Verbena's own stack, where they
+//!   are the process's: then as shared, and copied by words.
 //! - **Borrowed.** A [`scope`](crate::QueuePair::scope) registers what it borrows for one operation, without a right to write where
 //!   the borrow is shared, and does not end before the operation is complete.
 //! - **Freed.** A registration keeps its chunk and ends first: its key is taken back, copies under way are waited for, then the
@@ -44,6 +47,7 @@
 //! | `chunk`, `region` | where bytes are; their registration in a domain, under an address of our choice |
 //! | `pool`, `buf`, `reg_box` | memory that is ours alone |
 //! | `memory`, `shared`, `access` | memory that peers reach; looking at it; rights |
+//! | `opaque` | memory that is not the processor's |
 //! | `io_buf` | what operations take |
 //! | `window` | a buffer that one peer reaches for a while |
 //! | `borrowed` | bytes that a scope has borrowed |
@@ -54,6 +58,7 @@ mod buf;
 mod chunk;
 mod io_buf;
 mod memory;
+mod opaque;
 mod pool;
 mod reg_box;
 mod region;
@@ -62,7 +67,7 @@ mod shared;
 mod tests;
 mod window;
 
-pub use access::{Access, Plain, RemoteRead, RemoteWrite, Rights};
+pub use access::{Access, Opaque, Plain, RemoteRead, RemoteWrite, Rights};
 pub(crate) use borrowed::Borrowed;
 pub use buf::{RegBuf, RegBytes};
 pub use io_buf::{IoBuf, IoBufMut, SgeList};

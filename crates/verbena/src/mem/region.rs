@@ -12,6 +12,8 @@ use transport::Sge;
 use wire::Rkey;
 
 use super::chunk::{Chunk, PAGE};
+#[cfg(feature = "system")]
+use super::opaque::Outside;
 use crate::error::{Error, Result};
 use crate::provider::{Domain, Pd};
 
@@ -46,28 +48,42 @@ impl Region {
     /// From now until the region has ended, whoever names the key reads the bytes and, as `access` says, writes them: no
     /// reference to bytes that may change so is made meanwhile.
     pub unsafe fn new(pd: &Pd, chunk: &Arc<Chunk>, access: u32) -> Result<Region, nic::Error> {
-        let at = chunk.ptr().expose_provenance() as u64;
-        let iova = next_iova(pd.next_iova(), at, chunk.len() as u64);
-        let mr = match pd.domain() {
+        let iova = |at: u64| next_iova(pd.next_iova(), at, chunk.len() as u64);
+        let here = || chunk.ptr().expose_provenance() as u64;
+        let (mr, iova) = match pd.domain() {
             Domain::Ours(nic) => {
+                let (at, beside) = match chunk.as_outside() {
+                    Some(outside) => outside.address()?,
+                    None => (here(), 0),
+                };
+                let iova = iova(at);
                 // SAFETY: as the caller says; and the region keeps the chunk, so the bytes stay until `end`.
-                Registered::Ours(unsafe { nic.register(at, chunk.len() as u64, iova, access)? })
+                let mr = unsafe { nic.register(at, chunk.len() as u64, iova, access | beside)? };
+                (Registered::Ours(mr), iova)
             }
             #[cfg(feature = "system")]
             Domain::System(domain) => {
                 if pd.device().possible(access) != access {
                     return Err(nic::Error::Unsupported("a right that the device does not have"));
                 }
-                // SAFETY: as above.
-                Registered::System(unsafe {
-                    system::Mr::register(domain, at, chunk.len() as u64, iova, access)?
-                })
+                let len = chunk.len();
+                let mr = match chunk.as_outside() {
+                    // SAFETY: as above.
+                    None => unsafe {
+                        system::Mr::register(domain, here(), len as u64, iova(here()), access)?
+                    },
+                    Some(Outside::System(_, memory)) => system::Mr::on_device(domain, memory, len, access)?,
+                    Some(Outside::DmaBuf(buf)) => {
+                        let (fd, offset) = buf.place();
+                        system::Mr::of_dmabuf(domain, (fd, offset), len, iova(offset), access)?
+                    }
+                    Some(Outside::Ours(..)) => {
+                        return Err(nic::Error::Invalid("memory of another stack's device"));
+                    }
+                };
+                let iova = mr.iova();
+                (Registered::System(mr), iova)
             }
-        };
-        let iova = match &mr {
-            Registered::Ours(_) => iova,
-            #[cfg(feature = "system")]
-            Registered::System(mr) => mr.iova(),
         };
         Ok(Region { mr, iova, live: AtomicBool::new(true), pd: pd.clone(), chunk: chunk.clone() })
     }
