@@ -74,8 +74,18 @@ ranks! {
     SystemId,
     /// The Rust crate over the system's libraries: events of an identifier that nobody has looked at.
     SystemInbox,
-    /// The Rust crate over the system's libraries: a queue pair's C objects. Held while they are used, so that nobody destroys them.
+    /// The Rust crate over the system's libraries: a completion queue's C objects. Held while they are used, so that nobody destroys them.
+    SystemCq,
+    /// The Rust crate over the system's libraries: a queue pair's C object. Held while it is used, so that nobody destroys it.
     SystemQp,
+    /// The Rust crate over the system's libraries: a shared receive queue's C object, likewise; also while a queue pair is made with it.
+    SystemSrq,
+    /// The Rust crate over the system's libraries: windows, and registrations that they may be bound to, by their numbers. Held while one is bound.
+    SystemNames,
+    /// The Rust crate over the system's libraries: a memory window's C object.
+    SystemWindow,
+    /// The Rust crate over the system's libraries: the address handles that a queue pair knows.
+    SystemHandles,
     /// The Rust crate over the system's libraries: the devices that are known.
     SystemDevices,
     /// The Rust crate over the system's libraries: whom descriptors are for.

@@ -6,7 +6,10 @@ use std::net::IpAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use abi::verbs::{_compat_ibv_port_attr, IBV_ATOMIC_NONE, ibv_context, ibv_device_attr, ibv_gid, ibv_pd};
+use abi::verbs::{
+    _compat_ibv_port_attr, IBV_ATOMIC_NONE, IBV_GID_TYPE_ROCE_V2, ibv_context, ibv_device_attr, ibv_gid,
+    ibv_gid_entry, ibv_pd,
+};
 use nic::{Access, Error};
 
 use crate::instance::System;
@@ -74,18 +77,31 @@ impl Device {
     }
     /// Whether port 1 has the GID of an address (RoCE: each address of the interface has one).
     pub fn bears(&self, address: IpAddr) -> bool {
-        let wanted = match address {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
-        (0..self.gids).any(|index| {
+        self.gid_index(address).is_some()
+    }
+    /// The index of that GID; where there are several, of RoCE v2's.
+    pub(crate) fn gid_index(&self, address: IpAddr) -> Option<u8> {
+        let wanted = crate::handle::gid(address);
+        let calls = &self.system.calls;
+        let has = |index: &i32| {
             let mut gid = ibv_gid { raw: [0; 16] };
             // SAFETY: the context lives; there is room for a GID.
-            let known =
-                unsafe { (self.system.calls.ibv_query_gid)(self.context(), 1, index, &raw mut gid) } == 0;
+            let known = unsafe { (calls.ibv_query_gid)(self.context(), 1, *index, &raw mut gid) } == 0;
             // SAFETY: any sixteen bytes are a GID.
-            known && unsafe { gid.raw } == wanted.octets()
-        })
+            known && unsafe { gid.raw == wanted.raw }
+        };
+        let is_v2 = |index: &i32| {
+            let Some(query) = calls._ibv_query_gid_ex else { return true };
+            let mut entry = MaybeUninit::<ibv_gid_entry>::zeroed();
+            let (index, size) = (index.cast_unsigned(), size_of::<ibv_gid_entry>());
+            // SAFETY: the context lives; there is room for so many bytes.
+            let known = unsafe { query(self.context(), 1, index, entry.as_mut_ptr(), 0, size) } == 0;
+            // SAFETY: numbers, written or zero.
+            known && unsafe { entry.assume_init() }.gid_type == IBV_GID_TYPE_ROCE_V2
+        };
+        let borne = || (0..self.gids).filter(has);
+        let index = borne().find(is_v2).or_else(|| borne().next())?;
+        u8::try_from(index).ok()
     }
     pub(crate) fn context(&self) -> *mut ibv_context {
         self.context.as_ptr()

@@ -2,14 +2,16 @@
 //! event is copied, acknowledged, and put to its identifier's [`Inbox`].
 
 use std::collections::VecDeque;
+use std::net::Ipv6Addr;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::cma::{RDMA_CM_EVENT_CONNECT_RESPONSE, rdma_cm_event, rdma_conn_param};
+use abi::cma::{RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_PS_UDP, rdma_cm_event, rdma_conn_param};
 use locks::{Mutex, Rank};
-use nic::Signal;
-use node::{ConnParam, EventKind};
+use nic::{AddressVector, QpType, Signal};
+use node::{ConnParam, EventKind, UdParam};
+use wire::{Qkey, Qpn};
 
 use crate::id::Id;
 use crate::instance::System;
@@ -25,6 +27,8 @@ pub struct Event {
     pub status: i32,
     /// What the peer said, as it looks from here.
     pub param: ConnParam,
+    /// Of a datagram service or a group: whom to send to; of a group with the number of its join.
+    pub ud: Option<UdParam>,
     /// What its program said.
     pub private_data: Vec<u8>,
 }
@@ -117,6 +121,34 @@ unsafe fn param(c: &rdma_conn_param) -> (ConnParam, Vec<u8>) {
     (param, data.to_vec())
 }
 
+/// What an event says: parameters of a connection or of datagrams, and private data.
+///
+/// # Safety
+///
+/// The event is not acknowledged yet.
+unsafe fn told(c: &rdma_cm_event, kind: EventKind) -> (ConnParam, Vec<u8>, Option<UdParam>) {
+    // SAFETY: as the caller says.
+    unsafe {
+        if c.id.is_null() || (*c.id).ps != RDMA_PS_UDP {
+            let (param, private_data) = param(&c.param.conn);
+            return (param, private_data, None);
+        }
+        let (ud, none) = (&c.param.ud, ConnParam::default());
+        let is_group = matches!(kind, EventKind::MulticastJoin | EventKind::MulticastError);
+        // Of a group it is the number that its join was given.
+        let context = if is_group { ud.private_data.addr() as u64 } else { 0 };
+        let len = if is_group || ud.private_data.is_null() { 0 } else { usize::from(ud.private_data_len) };
+        let private_data = match len {
+            0 => Vec::new(),
+            len => std::slice::from_raw_parts(ud.private_data.cast::<u8>(), len).to_vec(),
+        };
+        let peer = Ipv6Addr::from(ud.ah_attr.grh.dgid.raw).to_canonical();
+        let av = AddressVector { dgid: peer.into(), is_global: true, port: 1, ..AddressVector::default() };
+        let (qpn, qkey) = (Qpn::new(ud.qp_num), Qkey(ud.qkey));
+        (none, private_data, Some(UdParam { av, qpn, qkey, context }))
+    }
+}
+
 impl System {
     /// Reads all events that there are. Call it with no lock held.
     pub(crate) fn read_events(self: &Arc<System>) {
@@ -152,18 +184,21 @@ impl System {
     ///
     /// The event is not acknowledged yet.
     unsafe fn take_event(self: &Arc<System>, event: *mut rdma_cm_event, left: &mut Left) {
-        // SAFETY: as the caller says; the parameters are those of a connection, as all identifiers are of port space TCP.
-        let (c, (param, private_data)) = unsafe { (&*event, param(&(*event).param.conn)) };
+        // SAFETY: as the caller says.
+        let c = unsafe { &*event };
         let Some(mut kind) = kind(c.event) else { return };
+        // SAFETY: as the caller says: the identifier lives, and its port space says which parameters there are.
+        let (param, private_data, ud) = unsafe { told(c, kind) };
         let mut status = c.status;
         let known = |raw: *mut _| self.ids.lock().get(&(raw as usize)).and_then(std::sync::Weak::upgrade);
         if kind == EventKind::ConnectRequest {
-            // SAFETY: a new identifier, which is ours to destroy.
-            let Some(request) = (unsafe { Id::of_request(self, c.id, param) }) else { return };
             let listener = known(c.listen_id);
+            let whose = listener.as_ref().map_or(QpType::Rc, |listener| listener.kind());
+            // SAFETY: a new identifier, which is ours to destroy.
+            let Some(request) = (unsafe { Id::of_request(self, whose, c.id, param) }) else { return };
             match listener.as_ref().filter(|listener| listener.has_room()) {
                 Some(listener) => {
-                    listener.tell(Event { request: Some(request), kind, status, param, private_data });
+                    listener.tell(Event { request: Some(request), kind, status, param, ud, private_data });
                 }
                 None => left.ids.push(request),
             }
@@ -171,6 +206,12 @@ impl System {
             return;
         }
         let Some(id) = known(c.id) else { return };
+        if let Some(group) = ud.filter(|_| kind == EventKind::MulticastJoin) {
+            // SAFETY: of such an identifier, as above.
+            if let Err(e) = id.joined(group.context, unsafe { &c.param.ud.ah_attr }) {
+                (kind, status) = (EventKind::MulticastError, -e.errno().0);
+            }
+        }
         let mut failed = false;
         if c.event == RDMA_CM_EVENT_CONNECT_RESPONSE {
             // SAFETY: it lives, as its event does.
@@ -181,7 +222,7 @@ impl System {
         }
         // SAFETY: it lives, as its event does.
         unsafe { id.look(c.id) };
-        let event = Event { request: None, kind, status, param, private_data };
+        let event = Event { request: None, kind, status, param, ud, private_data };
         if failed {
             // The peer has thought better of it: it says so with the next event.
             left.failed.push((id, event));

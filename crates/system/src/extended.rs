@@ -104,10 +104,10 @@ impl Extended {
         // SAFETY: numbers and addresses: all zeros are attributes.
         let mut attr: ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
         (attr.send_cq, attr.recv_cq, attr.cap) = (init.send_cq, init.recv_cq, init.cap);
-        (attr.qp_type, attr.sq_sig_all) = (init.qp_type, init.sq_sig_all);
+        (attr.qp_type, attr.sq_sig_all, attr.srq) = (init.qp_type, init.sq_sig_all, init.srq);
         (attr.comp_mask, attr.pd) = (IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, pd);
         let all_but_late = u64::from(IBV_QP_EX_WITH_FLUSH) - 1;
-        // Without windows and segmentation.
+        // Without segmentation. Windows go by ibv_post_send(3).
         attr.send_ops_flags = all_but_late
             & !u64::from(abi::verbs::IBV_QP_EX_WITH_BIND_MW)
             & !u64::from(abi::verbs::IBV_QP_EX_WITH_LOCAL_INV)

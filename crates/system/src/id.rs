@@ -1,28 +1,32 @@
-//! Identifiers of the connection manager (rdma_cm(7)), of port space TCP.
+//! Identifiers of the connection manager (rdma_cm(7)): of RDMA_PS_TCP for reliable connections, of RDMA_PS_IB for unreliable ones, of RDMA_PS_UDP for
+//! datagram services.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abi::cma::{
-    RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, rdma_cm_id,
-    rdma_conn_param,
-};
-use libc::{c_int, c_void};
+use abi::cma::{RDMA_PS_TCP, RDMA_PS_UDP, rdma_cm_id, rdma_conn_param};
+use libc::c_int;
 use locks::{Mutex, Rank};
-use nic::{Errno, Error};
+use nic::{Errno, Error, QpType};
 use node::{ConnParam, EventKind};
 
 use crate::device::{Device, mtu};
 use crate::events::{Event, Inbox};
 use crate::instance::System;
+use crate::multicast::Join;
 use crate::qp::{Connecting, Qp};
 use crate::{minus_one, sockaddr};
+
+/// Requests that may wait where nobody says how many.
+const BACKLOG: usize = 1024;
 
 /// An identifier.
 pub struct Id {
     system: Arc<System>,
+    kind: QpType,
+    /// One for unreliable connections is made when it gets an address.
     raw: Mutex<Option<Raw>>,
     state: Mutex<State>,
 }
@@ -42,6 +46,7 @@ struct State {
     /// What a request offered.
     offered: Option<ConnParam>,
     over: bool,
+    joins: Vec<Join>,
     seen: Seen,
 }
 
@@ -61,13 +66,31 @@ impl std::fmt::Debug for Id {
 }
 
 impl Id {
-    /// A new one, whose events go to `inbox`.
+    /// A new one for queue pairs of a type (RC, UC, UD), whose events go to `inbox`.
     ///
     /// # Errors
     ///
-    /// Errno of rdma_create_id(3).
-    pub fn new(system: &Arc<System>, inbox: &Arc<Inbox>) -> Result<Arc<Id>, Error> {
-        Ok(Id::with(system, system.create_id()?, inbox.clone(), None))
+    /// `Unsupported` for another type; errno of rdma_create_id(3).
+    pub fn new(system: &Arc<System>, inbox: &Arc<Inbox>, kind: QpType) -> Result<Arc<Id>, Error> {
+        let raw = match kind {
+            QpType::Rc => Some(system.create_id(RDMA_PS_TCP)?),
+            QpType::Ud => Some(system.create_id(RDMA_PS_UDP)?),
+            QpType::Uc => None,
+            _ => return Err(Error::Unsupported("this service over the machine's libraries")),
+        };
+        Ok(Id::with(system, kind, raw, inbox.clone(), None))
+    }
+
+    /// One for unreliable connections exists from now on, at this address; others do already.
+    fn make(self: &Arc<Id>, on: SocketAddr) -> Result<(), Error> {
+        let mut raw = self.raw.lock();
+        if raw.is_none() && self.kind == QpType::Uc {
+            let made = self.system.create_uc_id(on)?;
+            *raw = Some(Raw(made));
+            drop(raw);
+            self.system.ids.lock().insert(made.as_ptr() as usize, Arc::downgrade(self));
+        }
+        Ok(())
     }
 
     /// The one that came with a request; `None` for none.
@@ -77,10 +100,11 @@ impl Id {
     /// It lives, and nobody else destroys it.
     pub(crate) unsafe fn of_request(
         system: &Arc<System>,
+        kind: QpType,
         raw: *mut rdma_cm_id,
         offered: ConnParam,
     ) -> Option<Arc<Id>> {
-        let id = Id::with(system, NonNull::new(raw)?, Inbox::deaf(), Some(offered));
+        let id = Id::with(system, kind, Some(NonNull::new(raw)?), Inbox::deaf(), Some(offered));
         // SAFETY: as the caller says.
         unsafe { id.look(raw) };
         Some(id)
@@ -88,23 +112,28 @@ impl Id {
 
     fn with(
         system: &Arc<System>,
-        raw: NonNull<rdma_cm_id>,
+        kind: QpType,
+        raw: Option<NonNull<rdma_cm_id>>,
         inbox: Arc<Inbox>,
         offered: Option<ConnParam>,
     ) -> Arc<Id> {
         let (how, seen) = (Connecting::default(), Seen::default());
-        let state = State { inbox, backlog: 0, qp: None, how, offered, over: false, seen };
+        let joins = Vec::new();
+        let state = State { inbox, backlog: 0, qp: None, how, offered, over: false, joins, seen };
         let id = Arc::new(Id {
             system: system.clone(),
-            raw: Mutex::new(Rank::SystemCall, Some(Raw(raw))),
+            kind,
+            raw: Mutex::new(Rank::SystemCall, raw.map(Raw)),
             state: Mutex::new(Rank::SystemId, state),
         });
-        system.ids.lock().insert(raw.as_ptr() as usize, Arc::downgrade(&id));
+        if let Some(raw) = raw {
+            system.ids.lock().insert(raw.as_ptr() as usize, Arc::downgrade(&id));
+        }
         id
     }
 
     /// Calls the connection manager, which must not destroy it.
-    fn call<T>(&self, call: impl FnOnce(*mut rdma_cm_id) -> Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn call<T>(&self, call: impl FnOnce(*mut rdma_cm_id) -> Result<T, Error>) -> Result<T, Error> {
         let raw = self.raw.lock();
         let Raw(id) = raw.as_ref().ok_or(Error::Missing("the identifier"))?;
         call(id.as_ptr())
@@ -128,6 +157,24 @@ impl Id {
         self.state.lock().seen = Seen { local, peer, device, path_mtu };
     }
 
+    pub(crate) fn system(&self) -> &Arc<System> {
+        &self.system
+    }
+    /// The queue pair is to have this timeout.
+    pub(crate) fn note_ack_timeout(&self, code: u8) {
+        self.state.lock().how.ack_timeout = Some(code);
+    }
+    pub(crate) fn qp(&self) -> Option<Arc<Qp>> {
+        self.state.lock().qp.clone()
+    }
+    /// The groups that were asked for.
+    pub(crate) fn joins(&self, change: impl FnOnce(&mut Vec<Join>)) {
+        change(&mut self.state.lock().joins);
+    }
+    /// What its queue pairs are.
+    pub(crate) fn kind(&self) -> QpType {
+        self.kind
+    }
     /// Our address, where there is one.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.state.lock().seen.local
@@ -194,39 +241,9 @@ impl Id {
     fn or_over<T>(&self, called: Result<T, Error>) -> Result<T, Error> {
         if called.as_ref().is_err_and(|e| *e == GONE) && !self.is_over() {
             let (kind, param) = (EventKind::Disconnected, ConnParam::default());
-            self.tell(Event { request: None, kind, status: 0, param, private_data: Vec::new() });
+            self.tell(Event { request: None, kind, status: 0, param, ud: None, private_data: Vec::new() });
         }
         called
-    }
-
-    fn set_option<T>(&self, name: c_int, mut value: T) -> Result<(), Error> {
-        let set = self.system.calls.rdma_set_option;
-        self.call(|id| {
-            let value = (&raw mut value).cast::<c_void>();
-            // SAFETY: the identifier lives; so many bytes are read.
-            minus_one(unsafe { set(id, RDMA_OPTION_ID, name, value, size_of::<T>()) })
-        })
-    }
-    /// Type of service.
-    ///
-    /// # Errors
-    ///
-    /// Errno of rdma_set_option(3).
-    pub fn set_tos(&self, tos: u8) -> Result<(), Error> {
-        self.set_option(RDMA_OPTION_ID_TOS, tos)
-    }
-    /// Local ACK timeout: of our queue pair, and told to the peer where the kernel can (Linux 5.2).
-    pub fn set_ack_timeout(&self, code: u8) {
-        self.state.lock().how.ack_timeout = Some(code);
-        _ = self.set_option(RDMA_OPTION_ID_ACK_TIMEOUT, code);
-    }
-    /// Others may be bound to the port, but for listeners.
-    ///
-    /// # Errors
-    ///
-    /// Errno of rdma_set_option(3).
-    pub fn set_reuse(&self, reuse: bool) -> Result<(), Error> {
-        if reuse { self.set_option::<c_int>(RDMA_OPTION_ID_REUSEADDR, 1) } else { Ok(()) }
     }
 
     /// Finds the device and the neighbour; an event says how it went.
@@ -235,11 +252,16 @@ impl Id {
     ///
     /// Errno of rdma_resolve_addr(3).
     pub fn resolve_addr(
-        &self,
+        self: &Arc<Self>,
         from: Option<SocketAddr>,
         to: SocketAddr,
         timeout: Duration,
     ) -> Result<(), Error> {
+        let any: IpAddr =
+            if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        self.make(from.unwrap_or((any, 0).into()))?;
+        // One that was made there is bound.
+        let from = from.filter(|_| self.kind != QpType::Uc);
         let (mut source, mut dest) = (from.map(sockaddr::to_c), sockaddr::to_c(to));
         let source = source.as_mut().map_or(null_mut(), |source| (&raw mut *source).cast());
         let resolve = self.system.calls.rdma_resolve_addr;
@@ -278,7 +300,15 @@ impl Id {
     /// # Errors
     ///
     /// Errno of rdma_bind_addr(3).
-    pub fn bind(&self, on: SocketAddr) -> Result<(), Error> {
+    pub fn bind(self: &Arc<Self>, on: SocketAddr) -> Result<(), Error> {
+        if self.kind == QpType::Uc {
+            self.make(on)?;
+            // SAFETY: it lives, and no event of it is on its way.
+            return self.call(|id| unsafe {
+                self.look(id);
+                Ok(())
+            });
+        }
         let (mut addr, bind) = (sockaddr::to_c(on), self.system.calls.rdma_bind_addr);
         self.call(|id| {
             // SAFETY: the identifier lives; the address is read.
@@ -288,13 +318,13 @@ impl Id {
             Ok(())
         })
     }
-    /// Takes requests, of which so many wait at most.
+    /// Takes requests, of which so many wait at most; 0 is what the system has.
     ///
     /// # Errors
     ///
     /// Errno of rdma_listen(3).
     pub fn listen(&self, backlog: u32) -> Result<(), Error> {
-        self.state.lock().backlog = backlog as usize;
+        self.state.lock().backlog = if backlog == 0 { BACKLOG } else { backlog as usize };
         let listen = self.system.calls.rdma_listen;
         self.call(|id| {
             // SAFETY: the identifier lives.
@@ -323,11 +353,18 @@ impl Id {
         param: &ConnParam,
         data: &[u8],
     ) -> Result<(), Error> {
+        if self.kind == QpType::Ud {
+            // A question: there is no queue pair to be connected.
+            let mut c = conn_param(&ConnParam::default(), data);
+            // SAFETY: the identifier lives; parameters and data are read.
+            return self.call(|id| minus_one(unsafe { (self.system.calls.rdma_connect)(id, &raw mut c) }));
+        }
         let (qp, device) = self.ends()?;
         let responder = depth("responder_resources", responder_resources, device.max_responder)?;
         let initiator = depth("initiator_depth", initiator_depth, device.max_initiator)?;
-        let asked = ConnParam { responder_resources: responder, initiator_depth: initiator, ..*param };
-        let mut c = conn_param(&asked, data, &qp);
+        let (responder_resources, initiator_depth, qp_num) = (responder, initiator, qp.qpn().get());
+        let asked = ConnParam { responder_resources, initiator_depth, qp_num, ..*param };
+        let mut c = conn_param(&asked, data);
         // SAFETY: the identifier lives; parameters and data are read.
         self.call(|id| minus_one(unsafe { (self.system.calls.rdma_connect)(id, &raw mut c) }))
     }
@@ -338,6 +375,12 @@ impl Id {
     ///
     /// Errno of rdma_accept(3), rdma_init_qp_attr, ibv_modify_qp(3).
     pub fn accept(&self, param: &ConnParam, data: &[u8]) -> Result<(), Error> {
+        if self.kind == QpType::Ud {
+            // The answer: which queue pair serves.
+            let mut c = conn_param(param, data);
+            // SAFETY: the identifier lives; parameters and data are read.
+            return self.call(|id| minus_one(unsafe { (self.system.calls.rdma_accept)(id, &raw mut c) }));
+        }
         let (qp, device) = self.ends()?;
         let (how, offered) = {
             let state = self.state.lock();
@@ -352,6 +395,7 @@ impl Id {
                 device.max_responder,
             ),
             initiator_depth: cut(param.initiator_depth, offered.initiator_depth, device.max_initiator),
+            qp_num: qp.qpn().get(),
             ..*param
         };
         let how = Connecting {
@@ -359,7 +403,7 @@ impl Id {
             initiator_depth: Some(granted.initiator_depth),
             ..how
         };
-        let mut c = conn_param(&granted, data, &qp);
+        let mut c = conn_param(&granted, data);
         let accepted = self.call(|id| {
             // SAFETY: the identifier lives.
             unsafe { qp.connect(id, &how)? };
@@ -437,7 +481,7 @@ fn depth(what: &'static str, asked: Option<u8>, most: u8) -> Result<u8, Error> {
     }
 }
 
-fn conn_param(param: &ConnParam, data: &[u8], qp: &Qp) -> rdma_conn_param {
+fn conn_param(param: &ConnParam, data: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: data.as_ptr().cast(),
         private_data_len: u8::try_from(data.len()).unwrap_or(u8::MAX),
@@ -447,6 +491,6 @@ fn conn_param(param: &ConnParam, data: &[u8], qp: &Qp) -> rdma_conn_param {
         retry_count: param.retry_count,
         rnr_retry_count: param.rnr_retry_count,
         srq: 0,
-        qp_num: qp.qpn().get(),
+        qp_num: param.qp_num,
     }
 }

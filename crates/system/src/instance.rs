@@ -1,22 +1,25 @@
 //! What one pair of libraries has in this process: [`System`].
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use abi::cma::{rdma_cm_id, rdma_event_channel};
-use abi::verbs::ibv_context;
+use abi::cma::{RAI_PASSIVE, RDMA_PS_IB, rdma_addrinfo, rdma_cm_id, rdma_event_channel, rdma_port_space};
+use abi::verbs::{IBV_QPT_UC, ibv_context};
 use host::per_process::PerProcess;
+use libc::{AF_INET, AF_INET6, sockaddr_in, sockaddr_in6};
 use locks::{Mutex, Rank};
-use nic::{Error, Later, Signal, Work};
+use nic::{Error, Later, QpType, Signal, Work};
 
 use crate::device::Device;
 use crate::events::Inbox;
 use crate::id::Id;
 use crate::libraries::{Calls, Files, OpenError};
 use crate::reactor::Reactor;
+use crate::window::Names;
 use crate::{minus_one, object};
 
 /// Both libraries, opened, with the one event channel and the one thread that all objects over them share.
@@ -29,6 +32,8 @@ pub struct System {
     pub(crate) reading: Mutex<()>,
     pub(crate) ids: Mutex<HashMap<usize, Weak<Id>>>,
     devices: Mutex<Vec<Arc<Device>>>,
+    /// What requests to bind windows name.
+    pub(crate) names: Mutex<Names>,
     leaked: AtomicU64,
     /// That of the process that made it.
     process: &'static Process,
@@ -91,6 +96,7 @@ impl System {
             reading: Mutex::new(Rank::SystemEvents, ()),
             ids: Mutex::new(Rank::SystemIds, HashMap::new()),
             devices: Mutex::new(Rank::SystemDevices, Vec::new()),
+            names: Mutex::new(Rank::SystemNames, Names::default()),
             leaked: AtomicU64::new(0),
             process: PROCESS.get(),
         });
@@ -173,20 +179,52 @@ impl System {
             return Ok(device);
         }
         // Where GIDs are not addresses: the connection manager knows.
-        let id = Id::new(self, &Inbox::deaf())?;
+        let id = Id::new(self, &Inbox::deaf(), QpType::Rc)?;
         id.bind((address, 0).into())?;
         id.device().ok_or(Error::Missing("a device with this address"))
     }
 
-    /// A C identifier on the event channel.
-    pub(crate) fn create_id(&self) -> Result<NonNull<rdma_cm_id>, Error> {
+    /// A C identifier on the event channel, of this port space.
+    pub(crate) fn create_id(&self, space: rdma_port_space) -> Result<NonNull<rdma_cm_id>, Error> {
         let mut id = std::ptr::null_mut();
         let channel = self.channel.load(Ordering::Relaxed);
         // SAFETY: the channel lives as long as the process; `id` is written on success.
-        minus_one(unsafe {
-            (self.calls.rdma_create_id)(channel, &raw mut id, std::ptr::null_mut(), abi::cma::RDMA_PS_TCP)
-        })?;
+        minus_one(unsafe { (self.calls.rdma_create_id)(channel, &raw mut id, std::ptr::null_mut(), space) })?;
         object(id)
+    }
+
+    /// The same for unreliable connections, bound to an address: rdma_create_id(3) takes no type, rdma_create_ep(3) does, and makes one
+    /// with a channel of its own.
+    pub(crate) fn create_uc_id(&self, on: SocketAddr) -> Result<NonNull<rdma_cm_id>, Error> {
+        let mut source = crate::sockaddr::to_c(on);
+        // SAFETY: numbers and addresses: all zeros are one that says nothing.
+        let mut info: rdma_addrinfo = unsafe { std::mem::zeroed() };
+        (info.ai_flags, info.ai_family) = (RAI_PASSIVE, if on.is_ipv4() { AF_INET } else { AF_INET6 });
+        (info.ai_qp_type, info.ai_port_space) = (IBV_QPT_UC as c_int, RDMA_PS_IB as c_int);
+        info.ai_src_len =
+            if on.is_ipv4() { size_of::<sockaddr_in>() } else { size_of::<sockaddr_in6>() } as u32;
+        info.ai_src_addr = (&raw mut source).cast();
+        let mut id = std::ptr::null_mut();
+        // SAFETY: the address is read, `id` is written on success; there are no queue pair and no domain.
+        minus_one(unsafe {
+            (self.calls.rdma_create_ep)(
+                &raw mut id,
+                &raw mut info,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        })?;
+        let id = object(id)?;
+        let channel = self.channel.load(Ordering::Relaxed);
+        // SAFETY: both live; nothing has happened to the identifier yet.
+        let moved = minus_one(unsafe { (self.calls.rdma_migrate_id)(id.as_ptr(), channel) });
+        moved.inspect_err(|_| {
+            // SAFETY: it lives, and nobody has it.
+            if unsafe { (self.calls.rdma_destroy_id)(id.as_ptr()) } != 0 {
+                self.leak();
+            }
+        })?;
+        Ok(id)
     }
 }
 

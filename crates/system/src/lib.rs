@@ -10,12 +10,16 @@
 //! | [`device`] | [`Device`], [`Pd`] |
 //! | [`device_memory`] | [`DeviceMemory`]; registrations of that and of dma-bufs |
 //! | [`memory`] | [`Mr`], [`Words`](memory::Words) |
-//! | [`qp`] | [`Qp`], with a completion queue and a channel of its own |
+//! | [`cq`], [`srq`] | [`Cq`], with a completion channel of its own; [`Srq`] |
+//! | [`qp`] | [`Qp`] |
+//! | [`handle`] | [`Datagram`](handle::Datagram): whom datagrams are for |
+//! | [`window`] | [`Mw`]: memory windows |
 //! | [`posting`] | requests on their way into its queues |
 //! | `extended` | FLUSH and ATOMIC WRITE, where library and device have them |
 //! | `wr` | work requests and completions, between Rust and C |
 //! | [`id`] | [`Id`]: an identifier of the connection manager |
 //! | [`events`] | [`Event`], [`Inbox`]: what is told of identifiers |
+//! | `multicast`, `options` | groups and options of an identifier |
 //! | `sockaddr` | addresses between Rust and C |
 //!
 //! # Who keeps whom, and until when
@@ -27,20 +31,27 @@
 //! rdma_establish(3) describes it: so a queue pair outlives its identifier, and its attributes are the crate's to say.
 #![warn(missing_docs)]
 
+pub mod cq;
 pub mod device;
 pub mod device_memory;
 pub mod events;
 mod extended;
+pub mod handle;
 pub mod id;
 pub mod instance;
 pub mod libraries;
 pub mod memory;
+mod multicast;
+mod options;
 pub mod posting;
 pub mod qp;
 pub mod reactor;
 mod sockaddr;
+pub mod srq;
+pub mod window;
 mod wr;
 
+pub use cq::Cq;
 pub use device::{Device, Pd};
 pub use device_memory::DeviceMemory;
 pub use events::{Event, Inbox};
@@ -50,6 +61,8 @@ pub use libraries::{Files, OpenError};
 pub use memory::Mr;
 pub use posting::Refusal;
 pub use qp::{Qp, Sizes};
+pub use srq::Srq;
+pub use window::Mw;
 
 /// What the connection manager says: 0, or -1 and errno.
 fn minus_one(result: std::ffi::c_int) -> Result<(), nic::Error> {

@@ -5,10 +5,14 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
-use abi::cma::{rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space};
+use abi::cma::{
+    rdma_addrinfo, rdma_cm_event, rdma_cm_id, rdma_cm_join_mc_attr_ex, rdma_conn_param, rdma_event_channel,
+    rdma_port_space,
+};
 use abi::verbs::{
-    _compat_ibv_port_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid,
-    ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
+    _compat_ibv_port_attr, ibv_ah, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
+    ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_srq, ibv_srq_init_attr,
 };
 use libc::sockaddr;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -79,6 +83,10 @@ macro_rules! calls {
             /// Since rdma-core 28.
             pub ibv_reg_mr_iova2:
                 Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr>,
+            /// Since rdma-core 33.
+            pub _ibv_query_gid_ex: Option<
+                unsafe extern "C" fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32, usize) -> c_int,
+            >,
             /// Since rdma-core 34.
             pub ibv_reg_dmabuf_mr:
                 Option<unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr>,
@@ -96,6 +104,8 @@ macro_rules! calls {
                     $($name: unsafe { *both.$library.symbol(concat!(stringify!($name), "\0"))? },)*
                     // SAFETY: likewise.
                     ibv_reg_mr_iova2: unsafe { both.ibverbs.symbol("ibv_reg_mr_iova2\0") }.ok().map(|found| *found),
+                    // SAFETY: likewise.
+                    _ibv_query_gid_ex: unsafe { both.ibverbs.symbol("_ibv_query_gid_ex\0") }.ok().map(|found| *found),
                     // SAFETY: likewise.
                     ibv_reg_dmabuf_mr: unsafe { both.ibverbs.symbol("ibv_reg_dmabuf_mr\0") }.ok().map(|found| *found),
                     // SAFETY: likewise.
@@ -122,6 +132,13 @@ calls! {
     ibverbs ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
     ibverbs ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int;
     ibverbs ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint) -> ();
+    ibverbs ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int;
+    ibverbs ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    ibverbs ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;
+    ibverbs ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
+    ibverbs ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
+    ibverbs ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+    ibverbs ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
     ibverbs ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp;
     ibverbs ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int;
     ibverbs ibv_query_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int, init: *mut ibv_qp_init_attr) -> c_int;
@@ -130,6 +147,10 @@ calls! {
     rdmacm rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int;
     rdmacm rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
     rdmacm rdma_create_id(channel: *mut rdma_event_channel, id: *mut *mut rdma_cm_id, context: *mut c_void, ps: rdma_port_space) -> c_int;
+    rdmacm rdma_create_ep(id: *mut *mut rdma_cm_id, info: *mut rdma_addrinfo, pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> c_int;
+    rdmacm rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int;
+    rdmacm rdma_join_multicast_ex(id: *mut rdma_cm_id, attr: *mut rdma_cm_join_mc_attr_ex, context: *mut c_void) -> c_int;
+    rdmacm rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
     rdmacm rdma_destroy_id(id: *mut rdma_cm_id) -> c_int;
     rdmacm rdma_set_option(id: *mut rdma_cm_id, level: c_int, name: c_int, value: *mut c_void, len: usize) -> c_int;
     rdmacm rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;

@@ -52,7 +52,13 @@ impl Mr {
             None => (unsafe { (calls.ibv_reg_mr)(pd.raw(), addr, len as usize, access as c_int) }, at),
         };
         // SAFETY: just made.
-        Ok(unsafe { Mr::of(pd, object(made)?, iova, None) })
+        let mr = unsafe { Mr::of(pd, object(made)?, iova, None) };
+        if access & Access::MW_BIND != 0
+            && let Some(raw) = NonNull::new(mr.raw.load(Ordering::Relaxed))
+        {
+            pd.system().names.lock().add_region(mr.lkey, raw);
+        }
+        Ok(mr)
     }
 
     /// Keeps one that was just made.
@@ -96,6 +102,7 @@ impl Mr {
             return Ok(());
         }
         let system = self.pd.system();
+        system.names.lock().remove_region(self.lkey, raw);
         // SAFETY: it lives, and is not used again.
         let ended = number(unsafe { (system.calls.ibv_dereg_mr)(raw) });
         if ended.is_err() {

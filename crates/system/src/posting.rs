@@ -1,11 +1,17 @@
 //! Posting requests to a queue pair.
 
 use std::ptr::null_mut;
+use std::sync::Arc;
 
-use abi::verbs::{ibv_recv_wr, ibv_send_wr};
-use nic::{Errno, Error, PostError};
-use transport::op::{Data, RecvWr, SendWr};
+use abi::verbs::{
+    IBV_SEND_SIGNALED, IBV_WR_BIND_MW, ibv_mw_bind_info, ibv_recv_wr, ibv_send_wr, ibv_send_wr_bind_mw,
+    ibv_send_wr_op, ibv_send_wr_ud, ibv_send_wr_wr,
+};
+use nic::{Errno, Error, PostError, QpState, QpType};
+use transport::op::{Bind, Data, LocalOp, RecvWr, SendOp, SendWr};
+use wire::roce::SendTail;
 
+use crate::handle::Datagram;
 use crate::number;
 use crate::qp::{Qp, Raw};
 use crate::wr::{self, Elements};
@@ -22,7 +28,7 @@ pub enum Refusal {
 }
 
 const GONE: Refusal = Refusal::Post(PostError::Invalid("the queue pair is no more"));
-const NO_FUNCTION: Refusal = Refusal::System(Errno::EOPNOTSUPP);
+pub(crate) const NO_FUNCTION: Refusal = Refusal::System(Errno::EOPNOTSUPP);
 
 impl Qp {
     /// Whether library and device do what a request asks for.
@@ -44,6 +50,11 @@ impl Qp {
     /// [`Refusal`].
     pub fn check_fits(&self, request: &SendWr) -> Result<(), Refusal> {
         self.check(request).map_err(Refusal::Unsupported)?;
+        if self.kind != QpType::Rc && matches!(request.op, SendOp::Send(SendTail::Invalidate(_))) {
+            return Err(Refusal::Post(PostError::Invalid(
+                "a key can be invalidated over a reliable connection only",
+            )));
+        }
         if let Data::Sges(list) = &request.data {
             let (most, num_sge) = (self.sizes.send_sge, list.as_slice().len() as u32);
             let fits = num_sge <= most;
@@ -66,15 +77,46 @@ impl Qp {
     /// [`Refusal`]: it was not posted.
     pub fn post_send(&self, request: &SendWr) -> Result<(), Refusal> {
         self.check_fits(request)?;
-        let lock = self.raw.lock();
-        let raw = lock.as_ref().ok_or(GONE)?;
-        if self.does_more(request) {
-            return self.post_more(raw, request);
+        let mut lock = self.raw.lock();
+        let raw = lock.as_mut().ok_or(GONE)?;
+        raw.check_sends()?;
+        if self.goes_alone(request) {
+            return self.post_alone(raw, request);
         }
         let (mut elements, inline) = wr::data(&request.data);
         let mut c = wr::send_wr(request, &mut elements, inline).ok_or(GONE)?;
         // SAFETY: the element list is there.
         unsafe { post(raw, &mut c) }.map_err(|(refusal, _)| refusal)
+    }
+
+    /// Posts a SEND to the send queue of a queue pair for datagrams.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`]: it was not posted.
+    pub fn post_datagram(&self, request: &SendWr, to: &Datagram) -> Result<(), Refusal> {
+        self.check_fits(request)?;
+        let (mut elements, inline) = wr::data(&request.data);
+        let mut c = wr::send_wr(request, &mut elements, inline).ok_or(GONE)?;
+        let ud = ibv_send_wr_ud { ah: to.ah.raw(), remote_qpn: to.qpn.get(), remote_qkey: to.qkey };
+        c.wr = ibv_send_wr_wr { ud };
+        let mut old = None;
+        let posted = {
+            let mut lock = self.raw.lock();
+            let raw = lock.as_mut().ok_or(GONE)?;
+            raw.check_sends()?;
+            // SAFETY: the element list is there; the handle is kept until as many requests have followed as the queue has.
+            let posted = unsafe { post(raw, &mut c) }.map_err(|(refusal, _)| refusal);
+            if posted.is_ok() {
+                raw.handles.push_back(to.ah.clone());
+                if raw.handles.len() > self.sizes.send_wr as usize {
+                    old = raw.handles.pop_front();
+                }
+            }
+            posted
+        };
+        drop(old);
+        posted
     }
 
     /// Posts several to the send queue, with one doorbell where library and device can. Each has been found to fit.
@@ -83,13 +125,14 @@ impl Qp {
     ///
     /// How many were posted, and why the next was not.
     pub fn post_sends(&self, requests: &[SendWr]) -> Result<(), (usize, Refusal)> {
-        let lock = self.raw.lock();
-        let raw = lock.as_ref().ok_or((0, GONE))?;
+        let mut lock = self.raw.lock();
+        let raw = lock.as_mut().ok_or((0, GONE))?;
+        raw.check_sends().map_err(|refusal| (0, refusal))?;
         let mut done = 0;
         // What goes another way ends a row.
-        for row in requests.chunk_by(|a, b| !self.does_more(a) && !self.does_more(b)) {
+        for row in requests.chunk_by(|a, b| !self.goes_alone(a) && !self.goes_alone(b)) {
             let posted = match row {
-                [one] if self.does_more(one) => self.post_more(raw, one).map_err(|refusal| (0, refusal)),
+                [one] if self.goes_alone(one) => self.post_alone(raw, one).map_err(|refusal| (0, refusal)),
                 row => post_row(raw, row),
             };
             posted.map_err(|(at, refusal)| (done + at, refusal))?;
@@ -98,10 +141,49 @@ impl Qp {
         Ok(())
     }
 
-    fn post_more(&self, _locked: &Raw, request: &SendWr) -> Result<(), Refusal> {
+    fn goes_alone(&self, request: &SendWr) -> bool {
+        matches!(request.op, SendOp::Local(LocalOp::Bind(_))) || self.does_more(request)
+    }
+
+    fn post_alone(&self, raw: &mut Raw, request: &SendWr) -> Result<(), Refusal> {
+        if let SendOp::Local(LocalOp::Bind(bind)) = request.op {
+            return self.bind(raw, request, &bind);
+        }
         let extended = self.extended.as_ref().ok_or(GONE)?;
         // SAFETY: the queue pair lives: its C object is locked.
         unsafe { extended.post(request) }
+    }
+
+    /// Has a window bound. Window and registration live: their names are kept meanwhile.
+    fn bind(&self, raw: &mut Raw, request: &SendWr, bind: &Bind) -> Result<(), Refusal> {
+        const NONE: Refusal =
+            Refusal::Post(PostError::Invalid("a window, or a registration for windows, of another stack"));
+        let names = &self.system().names;
+        // Dropped when the names are unlocked.
+        let window = names.lock().window(bind.window).ok_or(NONE)?;
+        let names = names.lock();
+        let region = names.region(bind.region).ok_or(NONE)?;
+        let posted = window.with(|mw| {
+            // SAFETY: numbers, addresses, and unions of them: all zeros are a request.
+            let mut c: ibv_send_wr = unsafe { std::mem::zeroed() };
+            (c.wr_id, c.opcode) = (request.wr_id, IBV_WR_BIND_MW);
+            c.send_flags = if request.signaled { IBV_SEND_SIGNALED } else { 0 };
+            let bind_info = ibv_mw_bind_info {
+                mr: region.as_ptr(),
+                addr: bind.addr,
+                length: bind.length,
+                mw_access_flags: bind.access,
+            };
+            let bind_mw = ibv_send_wr_bind_mw { mw, rkey: bind.key.0, bind_info };
+            c.op = ibv_send_wr_op { bind_mw };
+            // SAFETY: there are no elements; window and registration live, as both are locked.
+            unsafe { post(raw, &mut c) }.map_err(|(refusal, _)| refusal)
+        });
+        posted.ok_or(NONE)??;
+        drop(names);
+        raw.windows.retain(|known| known.strong_count() > 0);
+        raw.windows.push(Arc::downgrade(&window));
+        Ok(())
     }
 
     /// Posts to the receive queue.
@@ -130,6 +212,19 @@ impl Qp {
             post(raw.qp.as_ptr(), &raw mut c, &raw mut bad)
         };
         refused(result)
+    }
+}
+
+impl Raw {
+    /// Whether it is in a state that takes requests, if only to flush them. rdma_rxe's library puts a request into the queue before the kernel
+    /// refuses it: it would be executed later, when its memory is others'.
+    fn check_sends(&self) -> Result<(), Refusal> {
+        match self.state {
+            QpState::Reset | QpState::Init | QpState::Rtr => {
+                Err(Refusal::Post(PostError::State(self.state.name())))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

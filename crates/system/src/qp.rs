@@ -1,28 +1,34 @@
-//! Queue pairs (RC), each with a completion queue and a completion channel of its own.
+//! Queue pairs: RC, UC, UD.
 
+use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::ptr::{NonNull, null_mut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use abi::cma::rdma_cm_id;
 use abi::verbs::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
-    IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_RC,
-    ibv_comp_channel, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_wc,
+    IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_cq, ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_srq,
 };
 use locks::{Mutex, Rank};
-use nic::{Access, Error, QpState, Signal};
-use transport::op::Completion;
+use nic::{Access, Error, QpState, QpType};
 use wire::Qpn;
 
+use crate::cq::Cq;
 use crate::device::Pd;
 use crate::extended::Extended;
+use crate::handle::Ah;
+use crate::instance::System;
 use crate::memory::Words;
-use crate::reactor::{Watch, set_nonblocking};
-use crate::{minus_one, number, object, wr};
+use crate::srq::Srq;
+use crate::window::Mw;
+use crate::{minus_one, number, object};
 
-/// Completions taken at once.
-const BATCH: usize = 32;
+/// Address handles that are kept for the next datagram.
+const HANDLES: usize = 256;
 
 /// Sizes of a queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -40,24 +46,37 @@ pub struct Sizes {
 /// A queue pair with all that belongs to it.
 pub struct Qp {
     pd: Arc<Pd>,
+    pub(crate) kind: QpType,
     qpn: Qpn,
     pub(crate) sizes: Sizes,
     words: Words,
     pub(crate) extended: Option<Extended>,
     pub(crate) raw: Mutex<Option<Raw>>,
+    /// Address handles, by whom they are from and to, and their traffic class.
+    known: Mutex<HashMap<(IpAddr, IpAddr, u8), Arc<Ah>>>,
+    /// Kept until the queue pair is no more.
+    _srq: Option<Arc<Srq>>,
+    _cq: Arc<Cq>,
 }
 
-/// The C objects.
+/// The C object, and what goes with it.
 pub(crate) struct Raw {
     pub(crate) qp: NonNull<ibv_qp>,
-    cq: NonNull<ibv_cq>,
-    channel: NonNull<ibv_comp_channel>,
-    watch: Option<Watch>,
-    /// The channel will tell of the next completion.
-    armed: bool,
     /// What it was moved to last.
-    state: QpState,
+    pub(crate) state: QpState,
     attr: Agreed,
+    /// Windows that were bound by it: some devices destroy no queue pair that has one.
+    pub(crate) windows: Vec<Weak<Mw>>,
+    /// Multicast groups that it is attached to, likewise.
+    groups: Vec<Group>,
+    /// Those of the last requests, as many as the send queue has.
+    pub(crate) handles: VecDeque<Arc<Ah>>,
+}
+
+/// A multicast group, as ibv_attach_mcast(3) names it.
+struct Group {
+    gid: ibv_gid,
+    lid: u16,
 }
 
 // SAFETY: the objects may be used by all threads; the lock says that nobody destroys them meanwhile.
@@ -92,82 +111,67 @@ pub struct Connecting {
 }
 
 impl Qp {
-    /// One in state Reset; `signal` is called, with no lock held, when a completion has come after [`Qp::arm`].
+    /// One in state Reset, whose completions come to this queue, and whose receives from the shared one where there is one.
     ///
     /// # Errors
     ///
-    /// Errno of ibv_create_comp_channel(3), ibv_create_cq(3), ibv_create_qp(3): EINVAL for sizes that the device does not have.
-    pub fn new(pd: &Arc<Pd>, sizes: Sizes, signal: Arc<dyn Signal + Send + Sync>) -> Result<Qp, Error> {
-        let (system, context) = (pd.system(), pd.device.context());
-        let calls = &system.calls;
+    /// Errno of ibv_create_qp(3): EINVAL for sizes that the device does not have. `Unsupported` for other services than RC, UC, UD.
+    pub fn new(
+        pd: &Arc<Pd>,
+        kind: QpType,
+        sizes: Sizes,
+        cq: &Arc<Cq>,
+        srq: Option<&Arc<Srq>>,
+    ) -> Result<Qp, Error> {
+        let qp_type = match kind {
+            QpType::Rc => IBV_QPT_RC,
+            QpType::Uc => IBV_QPT_UC,
+            QpType::Ud => IBV_QPT_UD,
+            _ => return Err(Error::Unsupported("this service over the machine's libraries")),
+        };
         let words = Words::new(pd, sizes.send_wr as usize)?;
-        // SAFETY: the context lives.
-        let channel = object(unsafe { (calls.ibv_create_comp_channel)(context) })?;
-        // What is made is destroyed again where the next is refused.
-        // SAFETY: of `channel`, `cq`: they live, and nobody has them afterwards.
-        let drop_channel = |e| unsafe {
-            if (calls.ibv_destroy_comp_channel)(channel.as_ptr()) != 0 {
-                system.leak();
-            }
-            e
+        let make = |cq: *mut ibv_cq, srq: *mut ibv_srq| {
+            let init = ibv_qp_init_attr {
+                qp_context: null_mut(),
+                send_cq: cq,
+                recv_cq: cq,
+                srq,
+                cap: ibv_qp_cap {
+                    max_send_wr: sizes.send_wr,
+                    max_recv_wr: sizes.recv_wr,
+                    max_send_sge: sizes.send_sge,
+                    max_recv_sge: 1,
+                    max_inline_data: sizes.inline,
+                },
+                qp_type,
+                sq_sig_all: 1,
+            };
+            // SAFETY: domain and queues live.
+            unsafe { create(pd, init) }
         };
-        let entries = i32::try_from(sizes.send_wr + sizes.recv_wr).unwrap_or(i32::MAX);
-        // SAFETY: context and channel live; the queue has no context of its own.
-        let cq = unsafe { (calls.ibv_create_cq)(context, entries, null_mut(), channel.as_ptr(), 0) };
-        let cq = object(cq).map_err(drop_channel)?;
-        // SAFETY: as above.
-        let drop_cq = |e| unsafe {
-            if (calls.ibv_destroy_cq)(cq.as_ptr()) != 0 {
-                system.leak();
-            }
-            drop_channel(e)
-        };
-        let mut init = ibv_qp_init_attr {
-            qp_context: null_mut(),
-            send_cq: cq.as_ptr(),
-            recv_cq: cq.as_ptr(),
-            srq: null_mut(),
-            cap: ibv_qp_cap {
-                max_send_wr: sizes.send_wr,
-                max_recv_wr: sizes.recv_wr,
-                max_send_sge: sizes.send_sge,
-                max_recv_sge: 1,
-                max_inline_data: sizes.inline,
-            },
-            qp_type: IBV_QPT_RC,
-            sq_sig_all: 1,
-        };
-        // SAFETY: context, domain and queue live.
-        let extended = unsafe { Extended::create(calls, context, pd.raw(), &init, pd.device.capabilities) };
-        let (qp, extended) = match extended {
-            Some((qp, extended)) => (qp, Some(extended)),
-            None => {
-                // SAFETY: as above; the attributes are read and written.
-                let plain = object(unsafe { (calls.ibv_create_qp)(pd.raw(), &raw mut init) });
-                (plain.map_err(drop_cq)?, None)
-            }
-        };
+        let (qp, extended) = cq.with(|cq| match srq {
+            Some(srq) => srq.with(|srq| make(cq, srq)),
+            None => make(cq, null_mut()),
+        })?;
+        // SAFETY: just made.
+        let qpn = Qpn::new(unsafe { qp.as_ref() }.qp_num);
         let raw = Raw {
             qp,
-            cq,
-            channel,
-            watch: None,
-            armed: false,
             state: QpState::Reset,
             attr: Agreed::default(),
+            windows: Vec::new(),
+            groups: Vec::new(),
+            handles: VecDeque::new(),
         };
-        // SAFETY: both were just made.
-        let (qpn, fd) = unsafe { (Qpn::new(qp.as_ref().qp_num), channel.as_ref().fd) };
         let raw = Mutex::new(Rank::SystemQp, Some(raw));
-        let made = Qp { pd: pd.clone(), qpn, sizes, words, extended, raw };
-        set_nonblocking(fd)?;
-        let watch = system.reactor.watch(fd, signal)?;
-        if let Some(raw) = &mut *made.raw.lock() {
-            raw.watch = Some(watch);
-        }
-        Ok(made)
+        let known = Mutex::new(Rank::SystemHandles, HashMap::new());
+        let (pd, cq, srq) = (pd.clone(), cq.clone(), srq.cloned());
+        Ok(Qp { pd, kind, qpn, sizes, words, extended, raw, known, _srq: srq, _cq: cq })
     }
 
+    pub(crate) fn system(&self) -> &Arc<System> {
+        self.pd.system()
+    }
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.qpn
@@ -207,7 +211,7 @@ impl Qp {
 
     // ---- states ----
 
-    /// To INIT, for the identifier.
+    /// To INIT, for the identifier; one for datagrams goes on to RTS.
     ///
     /// # Safety
     ///
@@ -216,7 +220,29 @@ impl Qp {
         let mut lock = self.raw.lock();
         let raw = lock.as_mut().ok_or(Error::Missing("the queue pair"))?;
         // SAFETY: as the caller says.
-        unsafe { self.step(raw, id, IBV_QPS_INIT, &Connecting::default()) }
+        unsafe { self.step(raw, id, IBV_QPS_INIT, &Connecting::default())? };
+        if self.kind != QpType::Ud {
+            return Ok(());
+        }
+        // Nobody is there to agree with: see the table in ibv_modify_qp(3).
+        for (state, mask) in [(IBV_QPS_RTR, IBV_QP_STATE), (IBV_QPS_RTS, IBV_QP_STATE | IBV_QP_SQ_PSN)] {
+            // SAFETY: numbers: all zeros are attributes.
+            let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
+            attr.qp_state = state;
+            self.modify(raw, &mut attr, mask as i32)?;
+        }
+        Ok(())
+    }
+
+    fn modify(&self, raw: &mut Raw, attr: &mut ibv_qp_attr, mask: i32) -> Result<(), Error> {
+        // SAFETY: the queue pair lives; the attributes are read.
+        number(unsafe { (self.pd.system().calls.ibv_modify_qp)(raw.qp.as_ptr(), attr, mask) })?;
+        raw.state = match attr.qp_state {
+            IBV_QPS_INIT => QpState::Init,
+            IBV_QPS_RTR => QpState::Rtr,
+            _ => QpState::Rts,
+        };
+        Ok(())
     }
 
     /// From INIT to RTR and RTS, for the identifier.
@@ -273,14 +299,7 @@ impl Qp {
         if mask_has(IBV_QP_TIMEOUT) {
             attr.timeout = how.ack_timeout.unwrap_or(attr.timeout);
         }
-        // SAFETY: the queue pair lives; the attributes are read.
-        number(unsafe { (calls.ibv_modify_qp)(raw.qp.as_ptr(), &raw mut attr, mask) })?;
-        raw.state = match state {
-            IBV_QPS_INIT => QpState::Init,
-            IBV_QPS_RTR => QpState::Rtr,
-            _ => QpState::Rts,
-        };
-        Ok(())
+        self.modify(raw, &mut attr, mask)
     }
 
     /// To the error state: what is under way is flushed.
@@ -297,81 +316,111 @@ impl Qp {
         };
     }
 
-    // ---- completions ----
+    // ---- datagrams ----
 
-    /// Takes up to `most` completions; how many there were.
-    pub fn poll(&self, most: usize, mut take: impl FnMut(Completion)) -> usize {
-        let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
-        let count = {
-            let lock = self.raw.lock();
-            let Some(raw) = &*lock else { return 0 };
-            // SAFETY: the queue lives; its context has the functions that verbs.h calls; there is room for so many.
-            let count = unsafe {
-                let Some(poll) = (*raw.cq.as_ref().context).ops.poll_cq else { return 0 };
-                poll(raw.cq.as_ptr(), most.min(BATCH) as i32, batch.as_mut_ptr().cast())
-            };
-            usize::try_from(count).unwrap_or(0)
-        };
-        for wc in batch.iter().take(count) {
-            // SAFETY: written, as the count says.
-            take(wr::completion(unsafe { wc.assume_init_ref() }));
+    /// The handle for datagrams from an address of ours to another.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Ah::new`].
+    pub fn handle(&self, from: IpAddr, to: IpAddr, traffic_class: u8) -> Result<Arc<Ah>, Error> {
+        let key = (from, to, traffic_class);
+        if let Some(known) = self.known.lock().get(&key) {
+            return Ok(known.clone());
         }
-        count
+        let made = Ah::new(&self.pd, from, to, traffic_class)?;
+        let mut known = self.known.lock();
+        let many = if known.len() >= HANDLES { std::mem::take(&mut *known) } else { HashMap::new() };
+        known.insert(key, made.clone());
+        drop(known);
+        drop(many);
+        Ok(made)
     }
 
-    /// Takes what the channel tells: it may tell again when it is armed.
-    pub fn clear(&self) {
+    /// Gets what is sent to a group.
+    pub(crate) fn attach(&self, gid: ibv_gid, lid: u16) -> Result<(), Error> {
+        let mut lock = self.raw.lock();
+        let raw = lock.as_mut().ok_or(Error::Missing("the queue pair"))?;
+        let group = Group { gid, lid };
+        if raw.groups.iter().any(|known| group.is(known)) {
+            return Ok(());
+        }
+        // SAFETY: the queue pair lives; the GID is read.
+        number(unsafe {
+            (self.pd.system().calls.ibv_attach_mcast)(raw.qp.as_ptr(), &raw const group.gid, lid)
+        })?;
+        raw.groups.push(group);
+        Ok(())
+    }
+
+    /// Does not any more; nothing where it did not.
+    pub(crate) fn detach(&self, gid: ibv_gid) {
         let mut lock = self.raw.lock();
         let Some(raw) = lock.as_mut() else { return };
-        let calls = &self.pd.system().calls;
-        let (mut cq, mut context) = (null_mut(), null_mut());
-        // SAFETY: the channel lives, and does not block; its one queue lives, whose events are acknowledged at once, so that destroying it
-        // waits for nobody.
-        unsafe {
-            while (calls.ibv_get_cq_event)(raw.channel.as_ptr(), &raw mut cq, &raw mut context) == 0 {
-                (calls.ibv_ack_cq_events)(cq, 1);
-                raw.armed = false;
-            }
-        }
+        let wanted = Group { gid, lid: 0 };
+        let Some(at) = raw.groups.iter().position(|known| wanted.is(known)) else { return };
+        let group = raw.groups.swap_remove(at);
+        self.leave(raw.qp, &group);
     }
 
-    /// The channel tells of the next completion. True where some may have come before: then clear and look once more.
-    pub fn arm(&self) -> bool {
-        let mut lock = self.raw.lock();
-        let Some(raw) = lock.as_mut().filter(|raw| !raw.armed) else { return false };
-        // SAFETY: the queue lives; its context has the functions that verbs.h calls.
-        raw.armed = unsafe {
-            let notify = (*raw.cq.as_ref().context).ops.req_notify_cq;
-            notify.is_some_and(|notify| notify(raw.cq.as_ptr(), 0) == 0)
+    fn leave(&self, qp: NonNull<ibv_qp>, group: &Group) {
+        // SAFETY: the queue pair lives; the GID is read. A refusal shows when the queue pair is destroyed.
+        _ = unsafe {
+            (self.pd.system().calls.ibv_detach_mcast)(qp.as_ptr(), &raw const group.gid, group.lid)
         };
-        raw.armed
     }
 
-    /// It is no more: nothing of its memory is touched from now on, no completion comes. False where the library refuses: then its memory
-    /// must stay for ever.
+    // ---- the end ----
+
+    /// It is no more: nothing of its memory is touched from now on, no completion comes, but for those that are in the queue. False where the library
+    /// refuses: then its memory must stay for ever.
     pub fn destroy(&self) -> bool {
         let system = self.pd.system();
         if !system.is_ours() {
             return false;
         }
-        let Some(mut raw) = self.raw.lock().take() else { return true };
-        if let Some(watch) = raw.watch.take() {
-            system.reactor.forget(watch);
+        let Some(raw) = self.raw.lock().take() else { return true };
+        for window in raw.windows.iter().filter_map(Weak::upgrade) {
+            // A refusal shows when it is dropped.
+            _ = window.free();
         }
-        // SAFETY: all three live, and nobody else has them any more.
-        unsafe {
-            if (system.calls.ibv_destroy_qp)(raw.qp.as_ptr()) != 0 {
-                system.leak();
-                return false;
-            }
-            if (system.calls.ibv_destroy_cq)(raw.cq.as_ptr()) != 0
-                || (system.calls.ibv_destroy_comp_channel)(raw.channel.as_ptr()) != 0
-            {
-                system.leak();
-            }
+        raw.groups.iter().for_each(|group| self.leave(raw.qp, group));
+        // SAFETY: it lives, and nobody else has it any more.
+        let gone = unsafe { (system.calls.ibv_destroy_qp)(raw.qp.as_ptr()) } == 0;
+        if !gone {
+            system.leak();
+            // What is under way names them.
+            std::mem::forget(raw.handles);
         }
-        true
+        gone
     }
+}
+
+impl Group {
+    fn is(&self, other: &Group) -> bool {
+        // SAFETY: any sixteen bytes are a GID.
+        unsafe { self.gid.raw == other.gid.raw }
+    }
+}
+
+/// Makes the C object: an extended one, where the device can do more by that and the library knows of it.
+///
+/// # Safety
+///
+/// What the attributes name lives.
+unsafe fn create(pd: &Pd, mut init: ibv_qp_init_attr) -> Result<(NonNull<ibv_qp>, Option<Extended>), Error> {
+    let calls = &pd.system().calls;
+    if init.qp_type == IBV_QPT_RC {
+        // SAFETY: context and domain live, and the rest as the caller says.
+        let made =
+            unsafe { Extended::create(calls, pd.device.context(), pd.raw(), &init, pd.device.capabilities) };
+        if let Some((qp, extended)) = made {
+            return Ok((qp, Some(extended)));
+        }
+    }
+    // SAFETY: as above; the attributes are read and written.
+    let plain = object(unsafe { (calls.ibv_create_qp)(pd.raw(), &raw mut init) })?;
+    Ok((plain, None))
 }
 
 impl Drop for Qp {

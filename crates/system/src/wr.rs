@@ -2,12 +2,12 @@
 
 use abi::verbs::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_WITH_IMM, IBV_WC_WITH_INV,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_send_wr,
-    ibv_send_wr_atomic, ibv_send_wr_imm, ibv_send_wr_rdma, ibv_send_wr_wr, ibv_sge, ibv_wc,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+    ibv_send_wr, ibv_send_wr_atomic, ibv_send_wr_imm, ibv_send_wr_rdma, ibv_send_wr_wr, ibv_sge, ibv_wc,
 };
 use arrayvec::ArrayVec;
-use transport::op::{AtomicOp, Completed, Completion, Data, MAX_SGE, SendOp, SendWr, Sge, Status};
+use transport::op::{AtomicOp, Completed, Completion, Data, LocalOp, MAX_SGE, SendOp, SendWr, Sge, Status};
 use wire::roce::SendTail;
 use wire::{Qpn, Rkey};
 
@@ -42,12 +42,11 @@ pub(crate) fn unsupported(wr: &SendWr) -> Option<&'static str> {
     match wr.op {
         SendOp::Flush { .. } => Some("FLUSH"),
         SendOp::Atomic { op: AtomicOp::Write(_), .. } => Some("ATOMIC WRITE"),
-        SendOp::Local(_) => Some("memory windows"),
         _ => None,
     }
 }
 
-/// A request as C has it, with these elements; `None` for one that is [`unsupported`].
+/// A request as C has it, with these elements; `None` for one that is [`unsupported`], or binds a window.
 pub(crate) fn send_wr(wr: &SendWr, elements: &mut Elements, inline: u32) -> Option<ibv_send_wr> {
     // SAFETY: numbers, addresses, and unions of them: all zeros are a request.
     let mut c: ibv_send_wr = unsafe { std::mem::zeroed() };
@@ -94,7 +93,12 @@ pub(crate) fn send_wr(wr: &SendWr, elements: &mut Elements, inline: u32) -> Opti
             let atomic = ibv_send_wr_atomic { remote_addr: addr, compare_add, swap, rkey: rkey.0 };
             c.wr = ibv_send_wr_wr { atomic };
         }
-        SendOp::Flush { .. } | SendOp::Local(_) => return None,
+        SendOp::Local(LocalOp::Invalidate(key)) => {
+            c.opcode = IBV_WR_LOCAL_INV;
+            c.imm = ibv_send_wr_imm { invalidate_rkey: key.0 };
+        }
+        // It names C objects: see `posting`.
+        SendOp::Flush { .. } | SendOp::Local(LocalOp::Bind(_)) => return None,
     }
     Some(c)
 }
@@ -110,6 +114,7 @@ pub(crate) fn completion(wc: &ibv_wc) -> Completion {
     // A send's length is not defined; a READ's is.
     let has_length = opcode.is_receive() || opcode == Completed::Read;
     completion.byte_len = if has_length { wc.byte_len } else { 0 };
+    completion.source_qp = Qpn::new(wc.src_qp);
     if wc.wc_flags & IBV_WC_WITH_IMM != 0 {
         // SAFETY: both members are 32 bits.
         completion.tail = SendTail::Immediate(unsafe { wc.imm.imm_data }.to_ne_bytes());

@@ -1,5 +1,8 @@
 //! Receive queues and completion queues that many connections share.
 
+#[cfg(feature = "software")]
+mod kit;
+
 use verbena::prelude::*;
 use verbena::{Connection, Cq, ErrorKind, Pd, QueueConfig, Result, Srq, UdSocket};
 
@@ -14,25 +17,24 @@ mod software {
     use std::thread;
     use std::time::Duration;
 
-    use verbena::{Listener, Provider, Value, block_on};
+    use verbena::{Listener, Value, block_on};
 
     use super::*;
 
     const LONG: Duration = Duration::from_secs(10);
 
     fn pd() -> Pd {
-        let provider = Provider::software().unwrap();
-        provider.device_of("127.0.0.1".parse().unwrap()).unwrap().pd().unwrap()
+        kit::provider().device_of(kit::address()).unwrap().pd().unwrap()
     }
 
     fn listener() -> Listener {
-        verbena::listen("127.0.0.1:0").wait().unwrap()
+        kit::listen(kit::any_port()).wait().unwrap()
     }
 
     /// The end that connected, and the one that accepted with these queues.
     fn connected(listener: &Listener, queues: &QueueConfig) -> (Connection, Connection) {
         thread::scope(|s| {
-            let active = s.spawn(|| verbena::connect(listener.local_addr()).wait());
+            let active = s.spawn(|| kit::connect(listener.local_addr()).wait());
             let request = listener.request_wait().unwrap();
             let passive = request.accept().queues(queues.clone()).wait().unwrap();
             (active.join().unwrap().unwrap(), passive)
@@ -155,7 +157,10 @@ mod software {
     fn datagram_sockets_share_queues_too() {
         let pd = pd();
         let queues = queues(&pd, 8).unwrap();
-        let bind = || UdSocket::bind("127.0.0.1:0").queues(queues.clone()).wait().unwrap();
+        let bind = || {
+            let socket = UdSocket::bind(kit::any_port()).provider(&kit::provider());
+            socket.queues(queues.clone()).wait().unwrap()
+        };
         let (a, b) = (bind(), bind());
         for n in 0..20_u8 {
             a.send_inline_to(&[n], &b.address()).wait().unwrap();

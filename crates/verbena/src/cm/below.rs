@@ -22,12 +22,8 @@ pub(crate) enum Id {
     System(Arc<system::Id>),
 }
 
-/// On the machine's libraries this crate has reliable connections only.
-#[cfg(feature = "system")]
-const NOT_THERE: Error = Error::Unsupported("other services than reliable connections, by Provider::system");
-
 /// Where the events of one come in.
-pub(super) enum Events {
+pub(crate) enum Events {
     Ours(Ours, Arc<EventChannel>),
     #[cfg(feature = "system")]
     System(Arc<system::System>, Arc<system::Inbox>),
@@ -73,8 +69,8 @@ impl Events {
             }
             #[cfg(feature = "system")]
             Events::System(_, inbox) => {
-                let system::Event { request, kind, status, param, private_data } = inbox.next()?;
-                Some(Event { request: request.map(Id::System), kind, status, param, ud: None, private_data })
+                let system::Event { request, kind, status, param, ud, private_data } = inbox.next()?;
+                Some(Event { request: request.map(Id::System), kind, status, param, ud, private_data })
             }
         }
     }
@@ -93,11 +89,7 @@ impl Events {
                 Ok(Id::Ours(ours.clone(), id))
             }
             #[cfg(feature = "system")]
-            Events::System(system, inbox) if kind == QpType::Rc => {
-                system::Id::new(system, inbox).map(Id::System)
-            }
-            #[cfg(feature = "system")]
-            Events::System(..) => Err(NOT_THERE),
+            Events::System(system, inbox) => system::Id::new(system, inbox, kind).map(Id::System),
         }
     }
     /// From now on the identifier's events come here.
@@ -201,7 +193,7 @@ impl Id {
                 node!(ours, node => node.set_qp(id, qp.nic()))
             }
             #[cfg(feature = "system")]
-            (Id::System(id), Carrier::System(qp)) => id.set_qp(qp, min_rnr_timer),
+            (Id::System(id), Carrier::System(theirs)) => id.set_qp(theirs.qp(), min_rnr_timer),
             #[cfg(feature = "system")]
             _ => Err(Error::Invalid("a queue pair of another stack")),
         }
@@ -268,7 +260,7 @@ impl Id {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.join_multicast(id, group, send_only, number)),
             #[cfg(feature = "system")]
-            Id::System(_) => Err(NOT_THERE),
+            Id::System(id) => id.join(group, send_only, number),
         }
     }
     /// An error says that it does not belong to the group.
@@ -276,7 +268,7 @@ impl Id {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.leave_multicast(id, group)),
             #[cfg(feature = "system")]
-            Id::System(_) => Err(NOT_THERE),
+            Id::System(id) => id.leave(group),
         }
     }
     /// An error says that there is no connection.

@@ -28,7 +28,7 @@
 //! | [`raw`] | identifiers and events as they are |
 
 mod accept;
-mod below;
+pub(crate) mod below;
 mod connect;
 pub(crate) mod connection;
 pub(crate) mod events;

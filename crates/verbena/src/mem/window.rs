@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use nic::{Mw, WindowType};
@@ -15,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::exec;
 use crate::op::kind::{self, Kind};
 use crate::op::{Asked, Op};
-use crate::provider::Pd;
+use crate::provider::{Domain, Pd};
 use crate::qp::{Connected, QueuePair};
 use crate::remote::RemoteMemory;
 
@@ -27,22 +28,55 @@ const MOST: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Acces
 /// A memory window of type 2. While it is bound there is a right to the bytes behind it.
 struct Window {
     pd: Pd,
-    mw: Mw,
+    below: Below,
     key: Rkey,
+}
+
+/// That of the stack below.
+enum Below {
+    Ours(Arc<nic::Pd>, Mw),
+    #[cfg(feature = "system")]
+    System(Arc<system::Mw>),
 }
 
 impl Window {
     fn new(pd: &Pd) -> Result<Window> {
-        let nic = pd.nic()?;
-        let mw = nic.alloc_window(WindowType::Two).map_err(|e| Error::of_nic("ibv_alloc_mw", e))?;
-        Ok(Window { pd: pd.clone(), mw, key: nic.window_key(mw) })
+        let failed = |e| Error::of_nic("ibv_alloc_mw", e);
+        pd.stack().check("ibv_alloc_mw")?;
+        let (below, key) = match pd.domain() {
+            Domain::Ours(nic) => {
+                let mw = nic.alloc_window(WindowType::Two).map_err(failed)?;
+                (Below::Ours(nic.clone(), mw), nic.window_key(mw))
+            }
+            #[cfg(feature = "system")]
+            Domain::System(domain) => {
+                let mw = system::Mw::new(domain).map_err(failed)?;
+                let key = mw.key();
+                (Below::System(mw), key)
+            }
+        };
+        Ok(Window { pd: pd.clone(), below, key })
+    }
+
+    /// By which a request names it.
+    fn name(&self) -> u64 {
+        match &self.below {
+            Below::Ours(_, mw) => mw.name(),
+            #[cfg(feature = "system")]
+            Below::System(mw) => mw.name(),
+        }
     }
 
     /// Takes the right back, waits for copies under way (microseconds), and gives the window back.
     fn free(&self) -> Result<()> {
         const CALL: &str = "ibv_dealloc_mw";
         self.pd.stack().check(CALL)?;
-        self.pd.nic()?.free_window(self.mw).map_err(|e| Error::of_nic(CALL, e))
+        let freed = match &self.below {
+            Below::Ours(nic, mw) => nic.free_window(*mw),
+            #[cfg(feature = "system")]
+            Below::System(mw) => mw.free(),
+        };
+        freed.map_err(|e| Error::of_nic(CALL, e))
     }
 }
 
@@ -110,7 +144,7 @@ impl RegBuf {
     ///
     /// With each the buffer comes back. `OutOfRange` for an empty buffer, for rights other than READ, WRITE and atomics, and where its
     /// bytes do not begin at a multiple of eight, or its capacity has no room up to the next one behind them; `WrongDomain`; `Exhausted`
-    /// where the device has no more windows; `Unsupported` on another stack than Verbena's own; `Completion` where the queue pair has failed; `Forked`.
+    /// where the device has no more windows; `Unsupported` where it has none at all; `Completion` where the queue pair has failed; `Forked`.
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
     pub fn expose<'a, T: Connected>(
         self,
@@ -167,7 +201,7 @@ impl RegBuf {
         }
         let window = Window::new(self.pd())?;
         let bind = Bind {
-            window: window.mw.name(),
+            window: window.name(),
             key: window.key,
             region: region.key(),
             addr,

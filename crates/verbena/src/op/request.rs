@@ -7,7 +7,7 @@ use wire::roce::SendTail;
 use crate::error::{Error, Result};
 use crate::mem;
 use crate::remote::RemoteMemory;
-use crate::ud::Destination;
+use crate::ud::{Destination, To};
 
 /// What is asked.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Request {
     }
 
     /// Whom a datagram is for.
-    pub fn to(&self) -> Option<&nic::Datagram> {
+    pub fn to(&self) -> Option<&To> {
         if let Asked::SendTo(Ok(to)) = &self.asked { Some(to.datagram()) } else { None }
     }
 

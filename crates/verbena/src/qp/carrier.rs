@@ -1,17 +1,18 @@
 //! What carries a queue pair's requests: the one door to the stack below, behind which work requests and completions are those of
 //! `transport`, whatever the stack.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
-use nic::device::CqSlot;
 use nic::device::async_events::AsyncEventQueue;
-use nic::{Access, Buffer, Channel, Cq, Later, QpCap, QpInit, QpState, QpType, Signal, Work};
+use nic::{Access, Buffer, QpCap, QpInit, QpState, QpType, Signal};
 use transport::op::{Completion, RecvWr, SendWr, Sge};
 use wire::Qpn;
 
+use super::completions::{Bell, Completions};
 use super::{QueueConfig, Srq};
 use crate::error::{Error, Result};
 use crate::provider::{Domain, Pd};
+use crate::ud::To;
 
 /// Where the queue pair's own words begin, as work requests name them.
 const WORDS: u64 = 1 << 12;
@@ -20,7 +21,15 @@ const WORDS: u64 = 1 << 12;
 pub(crate) enum Carrier {
     Ours(Box<Ours>),
     #[cfg(feature = "system")]
-    System(Arc<system::Qp>),
+    System(Theirs),
+}
+
+/// The machine's libraries'.
+#[cfg(feature = "system")]
+pub(crate) struct Theirs {
+    qp: Arc<system::Qp>,
+    /// Of its own; none where they come to a shared queue.
+    completions: Option<Completions>,
 }
 
 /// Verbena's own.
@@ -30,77 +39,6 @@ pub(crate) struct Ours {
     completions: Option<Completions>,
     /// Eight bytes for each entry of the send queue: what atomics bring back.
     words: Buffer,
-}
-
-/// A completion queue of Verbena's own, which rings a bell.
-pub(super) struct Completions {
-    cq: Arc<Cq>,
-    channel: Arc<Channel>,
-    _slot: CqSlot,
-}
-
-impl Completions {
-    /// One with so many entries; it rings from the first [`Completions::attend`] on.
-    pub fn new(device: &Arc<nic::Device>, cqe: u32, bell: &Arc<Bell>) -> Result<Completions, nic::Error> {
-        let slot = device.take_cq()?;
-        let channel = Channel::new(Box::new(Rings(bell.clone())));
-        let cq = Cq::new(cqe, Some(channel.clone()), AsyncEventQueue::new(Box::new(Unheard)))?;
-        Ok(Completions { cq, channel, _slot: slot })
-    }
-    /// At least so many entries from now on.
-    pub fn grow(&self, cqe: u32) -> Result<(), nic::Error> {
-        if cqe > self.cq.capacity() { self.cq.resize(cqe) } else { Ok(()) }
-    }
-    /// As of [`Carrier::poll`].
-    pub fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
-        self.cq.poll(most, take).unwrap_or(0)
-    }
-    /// As of [`Carrier::attend`].
-    pub fn attend(&self, drain: impl FnMut()) {
-        self.cq.attend(&self.channel, drain);
-    }
-    pub fn cq(&self) -> &Arc<Cq> {
-        &self.cq
-    }
-    /// It rings no more.
-    pub fn forget(&self) {
-        self.channel.forget(&self.cq);
-    }
-}
-
-/// Has a queue pair, or the queue that many share, look for completions when no lock is held.
-pub(crate) struct Bell {
-    later: Arc<Later>,
-    /// Once it is made.
-    qp: OnceLock<Weak<dyn Work>>,
-}
-
-impl Bell {
-    pub fn new(later: &Arc<Later>) -> Arc<Bell> {
-        Arc::new(Bell { later: later.clone(), qp: OnceLock::new() })
-    }
-    /// Whom to wake. Once.
-    pub fn is_for(&self, qp: Weak<dyn Work>) {
-        _ = self.qp.set(qp);
-    }
-}
-
-struct Rings(Arc<Bell>);
-
-impl Signal for Rings {
-    fn signal(&self) {
-        self.0.signal();
-    }
-    fn take_back(&self) {}
-}
-
-impl Signal for Bell {
-    fn signal(&self) {
-        if let Some(qp) = self.qp.get().and_then(Weak::upgrade) {
-            self.later.add(qp);
-        }
-    }
-    fn take_back(&self) {}
 }
 
 /// Asynchronous events say nothing that completions and the connection manager do not.
@@ -126,22 +64,9 @@ impl Carrier {
                 Ours::create(pd, domain, config, kind, bell).map(Box::new).map(Carrier::Ours)
             }
             #[cfg(feature = "system")]
-            Domain::System(domain) => {
-                if kind != QpType::Rc {
-                    return Err(crate::stack::unsupported());
-                }
-                let &QueueConfig { send_depth, recv_depth, max_send_sge, max_inline, .. } = config;
-                nic::in_range("max_send_sge", max_send_sge, 0_u32, nic::limits::MAX_SGE)
-                    .and_then(|()| nic::in_range("max_inline", max_inline, 0_u32, nic::limits::MAX_INLINE))
-                    .and_then(|()| {
-                        let (send_sge, inline) = (max_send_sge, max_inline);
-                        let sizes =
-                            system::Sizes { send_wr: send_depth, recv_wr: recv_depth, send_sge, inline };
-                        system::Qp::new(domain, sizes, bell.clone())
-                    })
-                    .map(|qp| Carrier::System(Arc::new(qp)))
-                    .map_err(|e| Error::of_nic("ibv_create_qp", e))
-            }
+            Domain::System(domain) => Theirs::create(pd, domain, config, kind, bell)
+                .map(Carrier::System)
+                .map_err(|e| Error::of_nic("ibv_create_qp", e)),
         }
     }
     /// Verbena's own.
@@ -162,7 +87,7 @@ impl Carrier {
         match self {
             Carrier::Ours(ours) => ours.nic.qpn(),
             #[cfg(feature = "system")]
-            Carrier::System(qp) => qp.qpn(),
+            Carrier::System(theirs) => theirs.qp.qpn(),
         }
     }
     /// Its state.
@@ -170,7 +95,7 @@ impl Carrier {
         match self {
             Carrier::Ours(ours) => ours.nic.state(),
             #[cfg(feature = "system")]
-            Carrier::System(qp) => qp.state(),
+            Carrier::System(theirs) => theirs.qp.state(),
         }
     }
     /// Of a connection that stands.
@@ -185,8 +110,9 @@ impl Carrier {
                 }
             }
             #[cfg(feature = "system")]
-            Carrier::System(qp) => {
-                let system::qp::Agreed { responder_resources, initiator_depth, retry_count } = qp.agreed();
+            Carrier::System(theirs) => {
+                let agreed = theirs.qp.agreed();
+                let system::qp::Agreed { responder_resources, initiator_depth, retry_count } = agreed;
                 Agreed { responder_resources, initiator_depth, retry_count }
             }
         }
@@ -199,7 +125,7 @@ impl Carrier {
         match self {
             Carrier::Ours(ours) => Sender::Ours(ours.nic.sender(pd.stack().now())),
             #[cfg(feature = "system")]
-            Carrier::System(qp) => Sender::System(qp, several.then(Vec::new)),
+            Carrier::System(theirs) => Sender::System(&theirs.qp, several.then(Vec::new)),
         }
     }
     /// Posts a receive.
@@ -213,7 +139,9 @@ impl Carrier {
                 ours.nic.post_receive(wr).map_err(|e| Error::of_errno("ibv_post_recv", e.errno()))
             }
             #[cfg(feature = "system")]
-            Carrier::System(qp) => qp.post_receive(&wr).map_err(|e| of_refusal("ibv_post_recv", e)),
+            Carrier::System(theirs) => {
+                theirs.qp.post_receive(&wr).map_err(|e| of_refusal("ibv_post_recv", e))
+            }
         }
     }
     /// Where the answer of the atomic in this entry of the send queue goes.
@@ -221,7 +149,7 @@ impl Carrier {
         match self {
             Carrier::Ours(ours) => ours.words.sge(entry as usize * 8, 8),
             #[cfg(feature = "system")]
-            Carrier::System(qp) => qp.words().sge(entry as usize),
+            Carrier::System(theirs) => theirs.qp.words().sge(entry as usize),
         }
     }
     /// What has been brought there.
@@ -231,49 +159,31 @@ impl Carrier {
                 ours.words.read(entry as usize * 8, 8).try_into().map_or(0, u64::from_ne_bytes)
             }
             #[cfg(feature = "system")]
-            Carrier::System(qp) => qp.words().read(entry as usize),
+            Carrier::System(theirs) => theirs.qp.words().read(entry as usize),
         }
     }
 
     /// Takes up to `most` completions of its own queue; how many there were. It can not be overrun: it has room for all that may be under way.
     pub fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
+        self.completions().map_or(0, |own| own.poll(most, take))
+    }
+    /// Its own queue.
+    fn completions(&self) -> Option<&Completions> {
         match self {
-            Carrier::Ours(ours) => ours.completions.as_ref().map_or(0, |own| own.poll(most, take)),
+            Carrier::Ours(ours) => ours.completions.as_ref(),
             #[cfg(feature = "system")]
-            Carrier::System(qp) => qp.poll(most, take),
+            Carrier::System(theirs) => theirs.completions.as_ref(),
         }
     }
     /// Takes what has arrived, in this thread, where there are no completions; whether there may be some.
     #[inline]
     pub fn look(&self, pd: &Pd) -> bool {
-        match self {
-            Carrier::Ours(ours) => {
-                let Some(own) = &ours.completions else { return true };
-                if own.cq.is_empty() {
-                    pd.stack().poll_for(&own.cq);
-                }
-                !own.cq.is_empty()
-            }
-            #[cfg(feature = "system")]
-            Carrier::System(_) => true,
-        }
+        self.completions().is_none_or(|own| own.look(pd))
     }
     /// The bell has rung: drains, and arms it, until nothing came meanwhile.
-    pub fn attend(&self, #[allow(unused_mut)] mut drain: impl FnMut()) {
-        match self {
-            Carrier::Ours(ours) => {
-                if let Some(own) = &ours.completions {
-                    own.attend(drain);
-                }
-            }
-            #[cfg(feature = "system")]
-            Carrier::System(qp) => loop {
-                qp.clear();
-                drain();
-                if !qp.arm() {
-                    return;
-                }
-            },
+    pub fn attend(&self, drain: impl FnMut()) {
+        if let Some(own) = self.completions() {
+            own.attend(drain);
         }
     }
 
@@ -282,21 +192,28 @@ impl Carrier {
         match self {
             Carrier::Ours(ours) => ours.nic.fail(pd.stack().now()),
             #[cfg(feature = "system")]
-            Carrier::System(qp) => qp.fail(),
+            Carrier::System(theirs) => theirs.qp.fail(),
         }
     }
-    /// It is no more: nothing of its memory is touched from now on, no completion comes. Once. False where the stack below refuses:
-    /// then its memory must stay for ever.
-    pub fn destroy(&self) -> bool {
-        match self {
+    /// It is no more: nothing of its memory is touched from now on, no completion comes after those that `drain` takes. Once. False where
+    /// the stack below refuses: then its memory must stay for ever.
+    #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours leaves none"))]
+    pub fn destroy(&self, drain: impl FnOnce()) -> bool {
+        let is_gone = match self {
             Carrier::Ours(ours) => {
                 ours.nic.destroy();
-                ours.completions.iter().for_each(Completions::forget);
                 true
             }
             #[cfg(feature = "system")]
-            Carrier::System(qp) => qp.destroy(),
-        }
+            Carrier::System(theirs) => {
+                let is_gone = theirs.qp.destroy();
+                // Of a kernel's there may be some in the queue, which a shared receive queue misses.
+                drain();
+                is_gone
+            }
+        };
+        self.completions().iter().for_each(|own| own.end());
+        is_gone
     }
     /// Whether the stack below does what a request asks for.
     ///
@@ -311,10 +228,49 @@ impl Carrier {
         match self {
             Carrier::Ours(_) => Ok(()),
             #[cfg(feature = "system")]
-            Carrier::System(qp) => qp
+            Carrier::System(theirs) => theirs
+                .qp
                 .check(request)
                 .map_err(|what| of_refusal("ibv_post_send", system::Refusal::Unsupported(what))),
         }
+    }
+}
+
+#[cfg(feature = "system")]
+impl Theirs {
+    fn create(
+        pd: &Pd,
+        domain: &Arc<system::Pd>,
+        config: &QueueConfig,
+        kind: QpType,
+        bell: &Arc<Bell>,
+    ) -> Result<Theirs, nic::Error> {
+        let &QueueConfig { send_depth, recv_depth, max_send_sge, max_inline, .. } = config;
+        nic::in_range("max_send_sge", max_send_sge, 0_u32, nic::limits::MAX_SGE)?;
+        nic::in_range("max_inline", max_inline, 0_u32, nic::limits::MAX_INLINE)?;
+        let completions = match &config.cq {
+            Some(_) => None,
+            None => {
+                let receives = config.srq.as_ref().map_or(recv_depth, Srq::depth);
+                Some(Completions::new(pd.device(), send_depth + receives, bell)?)
+            }
+        };
+        let shared = config.cq.as_ref().map(|cq| cq.inner().completions());
+        let own = completions.as_ref().or(shared).ok_or(nic::Error::Missing("the completion queue"))?;
+        let srq = config.srq.as_ref().map(|srq| srq.inner().system()).transpose()?;
+        let sizes = system::Sizes {
+            send_wr: send_depth,
+            recv_wr: if srq.is_some() { 0 } else { recv_depth },
+            send_sge: max_send_sge,
+            inline: max_inline,
+        };
+        let qp = system::Qp::new(domain, kind, sizes, own.system()?, srq)?;
+        Ok(Theirs { qp: Arc::new(qp), completions })
+    }
+
+    /// The library's.
+    pub fn qp(&self) -> &Arc<system::Qp> {
+        &self.qp
     }
 }
 
@@ -331,15 +287,15 @@ impl Ours {
         let device = pd.device().nic()?;
         let events = AsyncEventQueue::new(Box::new(Unheard));
         let (completions, cq) = match &config.cq {
-            Some(shared) => (None, shared.inner().completions().cq.clone()),
+            Some(shared) => (None, shared.inner().completions().ours().map_err(failed)?.clone()),
             None => {
                 let receives = config.srq.as_ref().map_or(recv_depth, Srq::depth);
-                let own = Completions::new(device, send_depth + receives, bell).map_err(failed)?;
-                let cq = own.cq.clone();
+                let own = Completions::new(pd.device(), send_depth + receives, bell).map_err(failed)?;
+                let cq = own.ours().map_err(failed)?.clone();
                 (Some(own), cq)
             }
         };
-        let srq = config.srq.as_ref().map(|srq| srq.inner().below().clone());
+        let srq = config.srq.as_ref().map(|srq| srq.inner().below().map(Arc::clone)).transpose()?;
         let cap = QpCap {
             max_send_wr: send_depth,
             max_recv_wr: if srq.is_some() { 0 } else { recv_depth },
@@ -370,7 +326,7 @@ pub(crate) enum Sender<'a> {
 }
 
 #[cfg(feature = "system")]
-fn of_refusal(call: &'static str, refusal: system::Refusal) -> Error {
+pub(super) fn of_refusal(call: &'static str, refusal: system::Refusal) -> Error {
     use system::Refusal;
     match refusal {
         Refusal::Post(error) => Error::of_post(call, error),
@@ -411,13 +367,18 @@ impl Sender<'_> {
     /// # Errors
     ///
     /// Likewise; `Unreachable`.
-    pub fn post_datagram(&mut self, wr: SendWr, to: &nic::Datagram) -> Result<()> {
-        match self {
-            Sender::Ours(sender) => {
-                sender.post_datagram(wr, to).map_err(|e| Error::of_post("ibv_post_send", e))
+    pub fn post_datagram(&mut self, wr: SendWr, to: &To) -> Result<()> {
+        const CALL: &str = "ibv_post_send";
+        match (self, to) {
+            (Sender::Ours(sender), To::Ours(to)) => {
+                sender.post_datagram(wr, to).map_err(|e| Error::of_post(CALL, e))
             }
             #[cfg(feature = "system")]
-            Sender::System(..) => Err(crate::stack::unsupported()),
+            (Sender::System(qp, _), To::System(to)) => {
+                qp.post_datagram(&wr, to).map_err(|e| of_refusal(CALL, e))
+            }
+            #[cfg(feature = "system")]
+            _ => Err(Error::new(crate::ErrorKind::WrongDomain, CALL)),
         }
     }
     /// What was posted leaves; what does not after all.

@@ -11,7 +11,7 @@ use nic::Work;
 
 use super::QueueConfig;
 use super::afterwards::Afterwards;
-use super::carrier::{Bell, Completions};
+use super::completions::{Bell, Completions};
 use super::inner::{BATCH, QpInner};
 use super::message::Message;
 use super::srq::SrqInner;
@@ -61,7 +61,7 @@ impl Cq {
         const CALL: &str = "ibv_create_cq";
         device.stack().check(CALL)?;
         let bell = Bell::new(device.stack().later());
-        let completions = Completions::new(device.nic()?, 1, &bell).map_err(|e| Error::of_nic(CALL, e))?;
+        let completions = Completions::new(device, 1, &bell).map_err(|e| Error::of_nic(CALL, e))?;
         let users = Mutex::new(Rank::SharedCompletions, Users::default());
         let inner = Arc::new(CqInner { device: device.clone(), completions, users });
         let me: Weak<CqInner> = Arc::downgrade(&inner);
@@ -152,7 +152,7 @@ impl Drop for CqInner {
     fn drop(&mut self) {
         // In a forked child a lock may be held by a thread that is not there.
         if self.device.stack().is_ours() {
-            self.completions.forget();
+            self.completions.end();
         }
     }
 }

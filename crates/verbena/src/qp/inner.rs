@@ -22,7 +22,8 @@ use wire::roce::SendTail;
 
 use super::QueueConfig;
 use super::afterwards::Afterwards;
-use super::carrier::{Bell, Carrier};
+use super::carrier::Carrier;
+use super::completions::Bell;
 use super::cq::Membership;
 use super::message::{Home, Message, What};
 use super::srq::SrqInner;
@@ -391,7 +392,7 @@ impl QpInner {
         }
         self.carrier.fail(&self.pd);
         self.drain();
-        let is_gone = self.carrier.destroy();
+        let is_gone = self.carrier.destroy(|| self.drain());
         self.cq.iter().for_each(Membership::leave);
         let mut afterwards = Afterwards::default();
         {

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | this one | transports, sizes, [`QueuePair`] |
 //! | `inner` | what stands behind the handles: entries of both queues, and how completions reach who waits |
-//! | `carrier` | the queue pair of the stack below, and its completion queue |
+//! | `carrier` | the queue pair of the stack below |
+//! | `completions` | its completion queue |
 //! | `afterwards` | what waits until the queues are unlocked |
 //! | `posting` | work requests on their way into the send queue |
 //! | `waited` | which queue pairs a thread polls while it waits |
@@ -15,6 +16,7 @@
 
 mod afterwards;
 pub(crate) mod carrier;
+mod completions;
 mod cq;
 pub(crate) mod inner;
 mod message;

@@ -14,7 +14,7 @@ use super::QueueConfig;
 use super::inner::RECEIVE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::{IoBufMut, Pool, RegBuf, SgeList};
-use crate::provider::Pd;
+use crate::provider::{Domain, Pd};
 use crate::verbs::AsyncEvents;
 
 /// A shared receive queue: receives that the crate keeps posted for all queue pairs that have it in their [`QueueConfig`], so that memory for a
@@ -41,12 +41,19 @@ pub struct Srq(Arc<SrqInner>);
 /// See [`Srq`].
 pub(crate) struct SrqInner {
     pd: Pd,
-    nic: Arc<nic::Srq>,
+    below: Below,
     pool: Pool,
     depth: u32,
     posted: Mutex<Posted>,
     /// Those of its limit.
     events: Arc<AsyncEvents>,
+}
+
+/// That of the stack below.
+enum Below {
+    Ours(Arc<nic::Srq>),
+    #[cfg(feature = "system")]
+    System(Arc<system::Srq>),
 }
 
 struct Posted {
@@ -84,10 +91,14 @@ impl Srq {
         let pool = Pool::new(pd, size.saturating_add(GRH_LEN), depth as usize)?;
         let attr = SrqAttr { max_wr: depth, max_sge: 1, limit: 0 };
         let events = AsyncEvents::new(pd.stack());
-        let nic = create(pd.nic()?, attr, events.queue().clone()).map_err(failed)?;
+        let below = match pd.domain() {
+            Domain::Ours(nic) => Below::Ours(create(nic, attr, events.queue().clone()).map_err(failed)?),
+            #[cfg(feature = "system")]
+            Domain::System(domain) => Below::System(system::Srq::new(domain, depth).map_err(failed)?),
+        };
         let buffers = (0..depth).map(|_| None).collect();
         let posted = Mutex::new(Rank::SharedReceives, Posted { buffers, places: (0..depth).rev().collect() });
-        let srq = Srq(Arc::new(SrqInner { pd: pd.clone(), nic, pool, depth, posted, events }));
+        let srq = Srq(Arc::new(SrqInner { pd: pd.clone(), below, pool, depth, posted, events }));
         for _ in 0..depth {
             srq.0.post(srq.0.pool.get()?)?;
         }
@@ -107,7 +118,7 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// `OutOfRange`, `Forked`.
+    /// `OutOfRange`, `Forked`; `Unsupported` over the machine's rdma-core.
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
     pub fn runs_low(&self, limit: u32) -> impl Future<Output = Result<()>> + Send + '_ {
         async move {
@@ -119,8 +130,8 @@ impl Srq {
                 return Err(Error::number(CALL, "srq_limit", is, 1..=most));
             }
             // What an earlier limit has told counts as before.
-            let before = self.0.events.count();
-            self.0.nic.modify(None, Some(limit)).map_err(|e| Error::of_nic(CALL, e))?;
+            let (nic, before) = (self.0.below()?, self.0.events.count());
+            nic.modify(None, Some(limit)).map_err(|e| Error::of_nic(CALL, e))?;
             stack.later().run();
             self.0.events.more_than(before).await;
             Ok(())
@@ -139,8 +150,38 @@ impl SrqInner {
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
-    pub(super) fn below(&self) -> &Arc<nic::Srq> {
-        &self.nic
+    /// Verbena's own.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for another stack's.
+    #[allow(clippy::unnecessary_wraps, reason = "not all queues are")]
+    pub(super) fn below(&self) -> Result<&Arc<nic::Srq>> {
+        match &self.below {
+            Below::Ours(nic) => Ok(nic),
+            #[cfg(feature = "system")]
+            Below::System(_) => Err(crate::stack::unsupported()),
+        }
+    }
+    /// The machine's libraries'.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for Verbena's own.
+    #[cfg(feature = "system")]
+    pub(super) fn system(&self) -> Result<&Arc<system::Srq>, nic::Error> {
+        match &self.below {
+            Below::System(srq) => Ok(srq),
+            Below::Ours(_) => Err(nic::Error::Unsupported("a shared receive queue of another stack")),
+        }
+    }
+    /// Its number: of one of an XRC domain initiators name it so.
+    pub(super) fn number(&self) -> u32 {
+        match &self.below {
+            Below::Ours(nic) => nic.number(),
+            #[cfg(feature = "system")]
+            Below::System(_) => 0,
+        }
     }
 
     /// Posts one receive; nothing where all are.
@@ -155,12 +196,11 @@ impl SrqInner {
             let Some(place) = posted.places.pop() else { return Ok(()) };
             // Before it may complete.
             posted.buffers[place as usize] = Some(buffer);
-            match self.nic.post(RecvWr { wr_id: RECEIVE | u64::from(place), sges }) {
+            match self.below.post(RecvWr { wr_id: RECEIVE | u64::from(place), sges }) {
                 Ok(()) => (Ok(()), None),
                 Err(e) => {
                     posted.places.push(place);
-                    let refused = posted.buffers[place as usize].take();
-                    (Err(Error::of_errno("ibv_post_srq_recv", e.errno())), refused)
+                    (Err(e), posted.buffers[place as usize].take())
                 }
             }
         };
@@ -180,8 +220,29 @@ impl SrqInner {
 impl Drop for SrqInner {
     fn drop(&mut self) {
         // No queue pair has it any more. In a forked child it is the parent's.
-        if self.pd.stack().is_ours() {
-            self.nic.destroy();
+        if !self.pd.stack().is_ours() {
+            return;
+        }
+        match &self.below {
+            Below::Ours(nic) => nic.destroy(),
+            #[cfg(feature = "system")]
+            Below::System(srq) => {
+                if !srq.destroy() {
+                    // What is posted stays there, and its memory with it.
+                    std::mem::forget(std::mem::take(&mut self.posted.lock().buffers));
+                }
+            }
+        }
+    }
+}
+
+impl Below {
+    fn post(&self, wr: RecvWr) -> Result<()> {
+        const CALL: &str = "ibv_post_srq_recv";
+        match self {
+            Below::Ours(nic) => nic.post(wr).map_err(|e| Error::of_errno(CALL, e.errno())),
+            #[cfg(feature = "system")]
+            Below::System(srq) => srq.post(&wr).map_err(|e| super::carrier::of_refusal(CALL, e)),
         }
     }
 }

@@ -12,7 +12,7 @@ use nic::Work;
 use nic::qp::xrc::domain::Xrcd;
 use transport::op::{AtomicOp, Data, Flush, Status};
 
-use super::carrier::{Bell, Completions};
+use super::completions::{Bell, Completions};
 use super::inner::BATCH;
 use super::message::Message;
 use super::srq::Srq;
@@ -144,10 +144,11 @@ impl XrcSrq {
         pd.stack().check(CALL)?;
         nic::in_range("depth", depth, 1_u32, nic::limits::MAX_SRQ_WR).map_err(|e| Error::of_nic(CALL, e))?;
         let bell = Bell::new(pd.stack().later());
-        let completions =
-            Completions::new(pd.device().nic()?, depth, &bell).map_err(|e| Error::of_nic(CALL, e))?;
+        let failed = |e| Error::of_nic(CALL, e);
+        let completions = Completions::new(pd.device(), depth, &bell).map_err(failed)?;
+        let cq = completions.ours().map_err(failed)?.clone();
         let srq = Srq::make(pd, depth, size, |pd, attr, events| {
-            nic::Srq::create_xrc(pd, attr, events, xrcd.clone(), completions.cq().clone())
+            nic::Srq::create_xrc(pd, attr, events, xrcd.clone(), cq)
         })?;
         let state = Mutex::new(Rank::Awaited, State::default());
         let inner = Arc::new(Inner { srq, completions, state });
@@ -159,7 +160,7 @@ impl XrcSrq {
 
     /// By which initiators name it, 24 bits.
     pub fn number(&self) -> u32 {
-        self.0.srq.inner().below().number()
+        self.0.srq.inner().number()
     }
     /// Receives in all.
     pub fn depth(&self) -> u32 {
@@ -236,7 +237,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // In a forked child a lock may be held by a thread that is not there.
         if self.srq.pd().stack().is_ours() {
-            self.completions.forget();
+            self.completions.end();
         }
     }
 }

@@ -6,7 +6,8 @@ use nic::AddressVector;
 use wire::{Qkey, Qpn};
 
 use crate::error::{Error, ErrorKind, Result, Value};
-use crate::provider::Pd;
+use crate::qp::carrier::Carrier;
+use crate::qp::inner::QpInner;
 
 /// Hop limit of what is sent, as the kernel's rdma_cm has it.
 const HOP_LIMIT: u8 = 64;
@@ -71,34 +72,56 @@ impl<'de> serde::Deserialize<'de> for UdAddress {
 /// A [`UdAddress`] as a work request names it.
 #[derive(Clone, Debug)]
 pub(crate) struct Destination {
-    to: nic::Datagram,
+    to: To,
     /// Most bytes that a packet takes there.
     mtu: u64,
 }
 
+/// As the stack below names it.
+#[derive(Clone, Debug)]
+pub(crate) enum To {
+    Ours(nic::Datagram),
+    #[cfg(feature = "system")]
+    System(system::handle::Datagram),
+}
+
 impl Destination {
     /// From an address of ours. `Unreachable` where that is not ours any more, or of another family.
-    pub(super) fn new(pd: &Pd, from: IpAddr, tos: u8, to: &UdAddress) -> Result<Destination> {
+    pub(super) fn new(qp: &QpInner, from: IpAddr, tos: u8, to: &UdAddress) -> Result<Destination> {
         const CALL: &str = "ibv_create_ah";
         let unreachable =
             |ip| Error::new(ErrorKind::Unreachable, CALL).with(Value::Address(SocketAddr::new(ip, 0)));
-        let port = pd.device().nic()?.port();
-        let sgid_index = port.gids.index_of(from).ok_or_else(|| unreachable(from))?;
         if from.is_ipv4() != to.ip.is_ipv4() {
             return Err(unreachable(to.ip));
         }
-        let av = AddressVector {
-            dgid: to.ip.into(),
-            sgid_index,
-            hop_limit: HOP_LIMIT,
-            traffic_class: tos,
-            is_global: true,
-            port: 1,
-            ..AddressVector::default()
+        let pd = qp.pd();
+        let named = match qp.carrier() {
+            Carrier::Ours(_) => {
+                let sgid_index = pd.device().nic()?.port().gids.index_of(from);
+                let av = AddressVector {
+                    dgid: to.ip.into(),
+                    sgid_index: sgid_index.ok_or_else(|| unreachable(from))?,
+                    hop_limit: HOP_LIMIT,
+                    traffic_class: tos,
+                    is_global: true,
+                    port: 1,
+                    ..AddressVector::default()
+                };
+                let ah = nic::Ah::new(pd.nic()?, av).map_err(|e| Error::of_nic(CALL, e))?;
+                To::Ours(nic::Datagram { ah, qpn: Qpn::new(to.qp_num), qkey: Qkey(to.qkey) })
+            }
+            #[cfg(feature = "system")]
+            Carrier::System(theirs) => {
+                pd.stack().check(CALL)?;
+                let ah = theirs.qp().handle(from, to.ip, tos).map_err(|e| match e {
+                    nic::Error::Missing(_) => unreachable(from),
+                    other => Error::of_nic(CALL, other),
+                })?;
+                let qpn = Qpn::new(to.qp_num);
+                To::System(system::handle::Datagram { ah, qpn, qkey: to.qkey })
+            }
         };
-        let ah = nic::Ah::new(pd.nic()?, av).map_err(|e| Error::of_nic(CALL, e))?;
-        let to = nic::Datagram { ah, qpn: Qpn::new(to.qp_num), qkey: Qkey(to.qkey) };
-        Ok(Destination { to, mtu: port.mtu.bytes() as u64 })
+        Ok(Destination { to: named, mtu: pd.device().mtu().into() })
     }
     /// Whether a message of so many bytes can go there: an adapter would drop a longer one without a word (IBA 1.4 C10-93.1.1).
     pub fn check(&self, len: u64) -> Result<()> {
@@ -108,7 +131,7 @@ impl Destination {
             Err(Error::number("ibv_post_send", "length", len, 0..=self.mtu))
         }
     }
-    pub fn datagram(&self) -> &nic::Datagram {
+    pub fn datagram(&self) -> &To {
         &self.to
     }
 }

@@ -90,7 +90,7 @@ async fn ask(
     identifier.resolve(Some(from), to, timeout).await?;
     let begun = identifier.below().connect(&ConnParam::default(), data, timeout);
     identifier.called(CALL, begun)?;
-    let answer = identifier.answer().await?;
+    let answer = identifier.answer_in(timeout).await?;
     // The device may have lost its address just now.
     let nowhere = || Error::of_errno(CALL, nic::Errno::EADDRNOTAVAIL);
     Ok((UdAddress::of(&answer.ud.ok_or_else(nowhere)?), answer.private_data))

@@ -44,8 +44,8 @@ use locks::{Mutex, Rank};
 use transport::op::Data;
 use wire::grh::Grh;
 
-pub(crate) use address::Destination;
 pub use address::UdAddress;
+pub(crate) use address::{Destination, To};
 pub use bind::Bind;
 pub use group::{Join, Membership};
 pub use lookup::Lookup;
@@ -176,7 +176,7 @@ impl UdSocket {
     /// Where it goes as things are now; what is wrong with it is told when it is posted.
     fn asked(&self, to: &UdAddress) -> Asked {
         let from = self.local_addr().ip();
-        Asked::SendTo(Destination::new(self.qp.pd(), from, self.inner.tos.unwrap_or(0), to))
+        Asked::SendTo(Destination::new(self.inner.ends.qp(), from, self.inner.tos.unwrap_or(0), to))
     }
 
     /// The next datagram. Cancelling loses none that has come.

@@ -4,24 +4,23 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
-use nic::{Later, Signal, Work};
-use node::{ConnParam, EventChannel, EventKind};
-use wire::mad::PortSpace;
+use nic::{Later, QpType, Signal, Work};
+use node::ConnParam;
 
+use crate::cm::below::{Events, Id};
 use crate::cm::listen::taken;
 use crate::error::{Error, Result};
-use crate::provider::{Ours, Provider, Stack, node};
+use crate::provider::{Provider, Stack};
 
 /// Answers for a queue pair, until it is dropped.
 pub(super) struct Service {
     answers: Arc<Answers>,
-    id: Arc<node::Id>,
+    id: Id,
 }
 
 struct Answers {
     stack: Stack,
-    ours: Ours,
-    channel: Arc<EventChannel>,
+    events: Events,
     qp_num: u32,
     data: Vec<u8>,
 }
@@ -44,41 +43,36 @@ impl Signal for Bell {
 impl Work for Answers {
     fn run(self: Arc<Self>) {
         let answer = ConnParam { qp_num: self.qp_num, ..ConnParam::default() };
-        node!(&self.ours, node => {
-            while let Some(event) = node.next_event(&self.channel) {
-                if event.kind == EventKind::ConnectRequest {
-                    // An error says that whoever asked has given up.
-                    _ = node.accept(&event.id, Some(&answer), &self.data);
-                    // The answer is remembered for a question that comes again.
-                    node.destroy(&event.id);
-                }
+        while let Some(event) = self.events.next() {
+            if let Some(question) = event.request {
+                // An error says that whoever asked has given up.
+                _ = question.accept(&answer, &self.data);
+                // The answer is remembered for a question that comes again.
+                question.destroy();
             }
-        });
+        }
     }
 }
 
 impl Service {
     /// Answers at an address with this queue pair.
     pub fn begin(provider: &Provider, on: SocketAddr, qp_num: u32, data: &[u8]) -> Result<Service> {
-        let (stack, ours) = (provider.stack(), provider.stack().ours()?);
+        let stack = provider.stack();
         let answers = Arc::new_cyclic(|answers| {
             let bell = Bell { later: stack.later().clone(), answers: answers.clone() };
-            let channel = EventChannel::new(Box::new(bell));
-            Answers { stack: stack.clone(), ours: ours.clone(), channel, qp_num, data: data.to_vec() }
+            let events = Events::new(stack, Box::new(bell));
+            Answers { stack: stack.clone(), events, qp_num, data: data.to_vec() }
         });
-        let id = node!(ours, node => node.create_id(&answers.channel, PortSpace::Udp));
+        let id = answers.events.create_id(QpType::Ud).map_err(|e| Error::of_nic("rdma_create_id", e))?;
         let service = Service { answers, id };
-        node!(ours, node => {
-            service.called("rdma_bind_addr", node.bind(&service.id, on)).map_err(|e| taken(provider, on, e))?;
-            service.called("rdma_listen", node.listen(&service.id, 0)).map_err(|e| taken(provider, on, e))?;
-            node.serve_out_of_turn(&service.id);
-        });
+        service.called("rdma_bind_addr", service.id.bind(on)).map_err(|e| taken(provider, on, e))?;
+        service.called("rdma_listen", service.id.listen(0)).map_err(|e| taken(provider, on, e))?;
         Ok(service)
     }
 
     /// The address, with the port that was chosen.
     pub fn local_addr(&self) -> SocketAddr {
-        self.id.lock().source.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
+        self.id.local_addr().unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
     }
 
     fn called(&self, call: &'static str, result: Result<(), nic::Error>) -> Result<()> {
@@ -92,7 +86,7 @@ impl Drop for Service {
         let stack = &self.answers.stack;
         // In a forked child the parent's services are the parent's.
         if stack.is_ours() {
-            node!(&self.answers.ours, node => node.destroy(&self.id));
+            self.id.destroy();
             stack.later().run();
         }
     }

@@ -1,0 +1,161 @@
+//! A completion queue of the stack below, and the bell that it rings: for one queue pair, or for many.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use nic::device::CqSlot;
+use nic::device::async_events::AsyncEventQueue;
+use nic::{Channel, Cq, Later, Signal, Work};
+use transport::op::Completion;
+
+use crate::provider::{Adapter, Device, Pd};
+
+/// A completion queue, which rings a bell.
+pub(super) enum Completions {
+    Ours(Queue),
+    #[cfg(feature = "system")]
+    System(Arc<system::Cq>),
+}
+
+/// Verbena's own.
+pub(super) struct Queue {
+    cq: Arc<Cq>,
+    channel: Arc<Channel>,
+    _slot: CqSlot,
+}
+
+impl Completions {
+    /// One with so many entries; it rings from the first [`Completions::attend`] on.
+    pub fn new(device: &Device, cqe: u32, bell: &Arc<Bell>) -> Result<Completions, nic::Error> {
+        match device.adapter() {
+            Adapter::Ours(device) => {
+                let slot = device.take_cq()?;
+                let channel = Channel::new(Box::new(Rings(bell.clone())));
+                let cq = Cq::new(cqe, Some(channel.clone()), AsyncEventQueue::new(Box::new(Unheard)))?;
+                Ok(Completions::Ours(Queue { cq, channel, _slot: slot }))
+            }
+            #[cfg(feature = "system")]
+            Adapter::System(device) => system::Cq::new(device, cqe, bell.clone()).map(Completions::System),
+        }
+    }
+    /// At least so many entries from now on.
+    pub fn grow(&self, cqe: u32) -> Result<(), nic::Error> {
+        match self {
+            Completions::Ours(own) if cqe > own.cq.capacity() => own.cq.resize(cqe),
+            Completions::Ours(_) => Ok(()),
+            #[cfg(feature = "system")]
+            Completions::System(cq) => cq.grow(cqe),
+        }
+    }
+    /// Takes up to `most` completions; how many there were. It can not be overrun: it has room for all that may be under way.
+    pub fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
+        match self {
+            Completions::Ours(own) => own.cq.poll(most, take).unwrap_or(0),
+            #[cfg(feature = "system")]
+            Completions::System(cq) => cq.poll(most, take),
+        }
+    }
+    /// Takes what has arrived, in this thread, where there are no completions; whether there may be some.
+    #[inline]
+    pub fn look(&self, pd: &Pd) -> bool {
+        match self {
+            Completions::Ours(own) => {
+                if own.cq.is_empty() {
+                    pd.stack().poll_for(&own.cq);
+                }
+                !own.cq.is_empty()
+            }
+            #[cfg(feature = "system")]
+            Completions::System(_) => true,
+        }
+    }
+    /// The bell has rung: drains, and arms it, until nothing came meanwhile.
+    pub fn attend(&self, #[allow(unused_mut)] mut drain: impl FnMut()) {
+        match self {
+            Completions::Ours(own) => own.cq.attend(&own.channel, drain),
+            #[cfg(feature = "system")]
+            Completions::System(cq) => loop {
+                cq.clear();
+                drain();
+                if !cq.arm() {
+                    return;
+                }
+            },
+        }
+    }
+    /// Verbena's own.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for another stack's.
+    #[allow(clippy::unnecessary_wraps, reason = "not all queues are")]
+    pub fn ours(&self) -> Result<&Arc<Cq>, nic::Error> {
+        match self {
+            Completions::Ours(own) => Ok(&own.cq),
+            #[cfg(feature = "system")]
+            Completions::System(_) => Err(OTHER),
+        }
+    }
+    /// The machine's libraries'.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` for Verbena's own.
+    #[cfg(feature = "system")]
+    pub fn system(&self) -> Result<&Arc<system::Cq>, nic::Error> {
+        if let Completions::System(cq) = self { Ok(cq) } else { Err(OTHER) }
+    }
+    /// It rings no more: no queue pair has it.
+    pub fn end(&self) {
+        match self {
+            Completions::Ours(own) => own.channel.forget(&own.cq),
+            #[cfg(feature = "system")]
+            Completions::System(cq) => cq.destroy(),
+        }
+    }
+}
+
+#[cfg(feature = "system")]
+const OTHER: nic::Error = nic::Error::Unsupported("a completion queue of another stack");
+
+/// Has a queue pair, or the queue that many share, look for completions when no lock is held.
+pub(crate) struct Bell {
+    later: Arc<Later>,
+    /// Once it is made.
+    qp: OnceLock<Weak<dyn Work>>,
+}
+
+impl Bell {
+    pub fn new(later: &Arc<Later>) -> Arc<Bell> {
+        Arc::new(Bell { later: later.clone(), qp: OnceLock::new() })
+    }
+    /// Whom to wake. Once.
+    pub fn is_for(&self, qp: Weak<dyn Work>) {
+        _ = self.qp.set(qp);
+    }
+}
+
+struct Rings(Arc<Bell>);
+
+impl Signal for Rings {
+    fn signal(&self) {
+        self.0.signal();
+    }
+    fn take_back(&self) {}
+}
+
+impl Signal for Bell {
+    fn signal(&self) {
+        if let Some(qp) = self.qp.get().and_then(Weak::upgrade) {
+            self.later.add(qp);
+        }
+    }
+    fn take_back(&self) {}
+}
+
+/// Asynchronous events say nothing that completions do not.
+struct Unheard;
+
+impl Signal for Unheard {
+    fn signal(&self) {}
+    fn take_back(&self) {}
+}
