@@ -90,6 +90,22 @@ pub trait Platform: Send + Sync + 'static {
     fn fill_random(&self, bytes: &mut [u8]);
     /// A peer waits until memory lies on its storage: `work` is run in a thread that may wait. Called with no lock held.
     fn persist(&self, work: Persist);
+    /// What this world keeps of the memory of its processes by itself. The real one does not: there files do, by the system.
+    fn storage(&self) -> Option<&dyn Storage> {
+        None
+    }
+}
+
+/// Memory that outlives its process, of a world that is not the system's.
+pub trait Storage {
+    /// Whether all of these bytes outlive the process, once they are persistent.
+    fn keeps(&self, addr: u64, len: u64) -> bool;
+    /// Makes bytes persistent, as they are now.
+    ///
+    /// # Errors
+    ///
+    /// EIO where the storage fails, ENOMEM where it does not keep these bytes.
+    fn persist(&self, addr: u64, len: u64) -> Result<(), Errno>;
 }
 
 /// Work that waits for storage: memory that shall lie on it before a peer is answered (FLUSH, IBA annex A19).

@@ -337,13 +337,15 @@ impl Inbound {
     ///
     /// # Errors
     ///
-    /// `Remote`; `Illegal` in the middle of a message, or for neither visibility nor persistence.
+    /// `Remote`; `Local` where the storage has failed; `Illegal` in the middle of a message, or for neither visibility nor persistence.
     pub fn flush(&self, range: Remote, how: Flush, cx: &impl Context) -> Result<Poll<()>, Refusal> {
         if self.in_message() || !(how.global || how.persistent) {
             return Err(Refusal::Illegal);
         }
         match cx.memory().flush(range, how) {
-            Poll::Ready(done) => done.map(Poll::Ready).map_err(Refusal::Remote),
+            Poll::Ready(Ok(())) => Ok(Poll::Ready(())),
+            Poll::Ready(Err(fault @ Fault::Storage)) => Err(Refusal::Local(fault)),
+            Poll::Ready(Err(fault)) => Err(Refusal::Remote(fault)),
             Poll::Pending => Ok(Poll::Pending),
         }
     }

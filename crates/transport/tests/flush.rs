@@ -135,6 +135,40 @@ fn a_flush_that_fails_late_is_a_remote_access_error() {
 }
 
 #[test]
+fn a_storage_that_fails_is_a_remote_operational_error() {
+    let mut b = end();
+    b.hear(0, request(2, 8), &[]);
+    b.rc.take_flush().expect("begun");
+    b.rc.flushed(Err(Fault::Storage), &mut b.cx);
+    assert_eq!(answers(&mut b), [(0, nak(NakCode::RemoteOperational, 0))]);
+    assert_eq!((b.events(), b.rc.state()), (vec![], State::Error));
+    let mut a = end();
+    a.post(flush(1, sge(1, 0, 8), PERSISTENT));
+    a.sent();
+    a.hear(0, nak(NakCode::RemoteOperational, 0), &[]);
+    assert_eq!(a.completed(), [(1, Status::RemoteOperation)]);
+}
+
+/// Who asks seven times, a tenth of a second apart, would be gone before a storage that takes a second is done.
+#[test]
+fn who_asks_again_and_again_for_a_flush_that_takes_long_is_told_to_wait() {
+    let mut b = end();
+    b.hear(0, request(2, 8), &[]);
+    b.hear(0, request(2, 8), &[]);
+    b.hear(0, request(2, 8), &[]);
+    assert_eq!(answers(&mut b), []);
+    for _ in 0..20 {
+        b.hear(0, request(2, 8), &[]);
+        assert_eq!(answers(&mut b), [(0, rnr(26, 0))]);
+    }
+    b.hear(1, write_of_one(0), &[1]);
+    b.rc.take_flush().expect("begun once");
+    b.rc.flushed(Ok(()), &mut b.cx);
+    assert_eq!(answers(&mut b), [(0, word(1)), (1, nak(NakCode::PsnSequence, 1))]);
+    assert_eq!(b.cx.memory.flushed.borrow().len(), 1, "begun once");
+}
+
+#[test]
 fn a_flush_that_ends_after_its_queue_pair_failed_is_forgotten() {
     let mut b = end();
     b.hear(0, request(2, 8), &[]);

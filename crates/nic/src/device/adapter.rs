@@ -148,7 +148,7 @@ impl Adapter {
             link: world.clone(),
             frames: world.clone(),
             platform: world.clone(),
-            memory: Table::new(),
+            memory: Table::of(world.clone()),
             pace: Arc::default(),
             quotas: Quotas::default(),
             srq_numbers: SrqNumbers::default(),

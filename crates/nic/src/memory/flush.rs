@@ -1,7 +1,7 @@
-//! FLUSH (IBA annex A19): what peers have written becomes visible to all, or lies on the storage behind it.
+//! FLUSH (IBA annex A19): what peers have written becomes visible to all, or persistent.
 //!
-//! Copies into registered memory are stores of this process, so for visibility a fence is enough. Persistence is that of the file
-//! which is mapped: msync(2). Memory without a file has none, and is not registered for it.
+//! Copies into registered memory are stores of this process, so for visibility a fence is enough. Persistence is that of what lies behind the memory
+//! (`backing`): cache lines of a short range are written back at once, all else is for a thread that may wait.
 
 use std::sync::atomic::{Ordering, fence};
 use std::task::Poll;
@@ -9,14 +9,16 @@ use std::task::Poll;
 use transport::op::{Fault, Flush, Remote};
 use wire::Rkey;
 
+use super::backing::Backing;
 use super::copy::Place;
+use super::guard;
 use super::rights::Access;
-use super::slot::{InFlight, kind};
+use super::slot::{InFlight, Slot, kind};
 use super::view::View;
-use crate::error::Error;
+use crate::errno::Errno;
 
-/// Bytes of a page, or a part of one: msync takes whole pages.
-const PAGE: u64 = 4096;
+/// Bytes whose cache lines are written back without a pause, some microseconds at most: under a queue pair's lock, or while a deregistration waits.
+const AT_ONCE: u64 = 64 << 10;
 
 impl View<'_> {
     /// Its protection domain.
@@ -27,14 +29,26 @@ impl View<'_> {
     /// A peer's FLUSH: done, or `Pending` where it is for [`View::persist`].
     pub(super) fn begin_flush(&self, range: Remote, how: Flush) -> Poll<Result<(), Fault>> {
         let flushed = self.flush_range(range, how).and_then(|range| {
-            self.remote(range, rights(how), |_| {
+            self.remote(range, rights(how), |place| {
                 fence(Ordering::SeqCst);
-                Ok(())
+                Ok(!how.persistent || self.at_once(range, place)?)
             })
         });
         match flushed {
-            Ok(()) if how.persistent => Poll::Pending,
-            done => Poll::Ready(done),
+            Ok(true) => Poll::Ready(Ok(())),
+            Ok(false) => Poll::Pending,
+            Err(fault) => Poll::Ready(Err(fault)),
+        }
+    }
+
+    /// Whether a range was made persistent now, since that takes no time. It is counted in.
+    fn at_once(&self, range: Remote, place: Place) -> Result<bool, Fault> {
+        let Place::At(real) = place else { return Ok(true) };
+        match self.backing(range.rkey) {
+            Backing::Failed => Err(Fault::Storage),
+            // SAFETY: inside a region that is counted in.
+            Backing::Lines if range.length <= AT_ONCE => unsafe { guard::write_back(real, range.length) },
+            _ => Ok(range.length == 0),
         }
     }
 
@@ -42,27 +56,73 @@ impl View<'_> {
     ///
     /// # Errors
     ///
-    /// The key, the range or the rights are not good any more; the storage failed (`Unmapped`).
+    /// The key, the range or the rights are not good any more; `Unmapped`; `Storage`, from then on for all of the region: what the kernel
+    /// could not write it takes for written once it has said so.
     pub(crate) fn persist(&self, range: Remote, how: Flush) -> Result<(), Fault> {
-        self.persist_by(range, how, |start, len| {
-            // SAFETY: msync changes no content; a range that is not mapped any more is an error, not a fault.
-            unsafe { libc::msync(start as *mut libc::c_void, len as usize, libc::MS_SYNC) == 0 }
-        })
+        self.persist_by(range, how, sync)
     }
 
-    /// The same by `sync`, which gets the first byte's address and the length of the pages, and waits.
+    /// The same by `sync` where a file is behind it, which gets the first byte's address and the length, and waits.
     fn persist_by(
         &self,
         range: Remote,
         how: Flush,
-        sync: impl FnOnce(u64, u64) -> bool,
+        sync: impl FnOnce(u64, u64) -> Result<(), Errno>,
     ) -> Result<(), Fault> {
         let range = self.flush_range(range, how)?;
-        let Place::At(real) = self.remote(range, rights(how), Ok)? else { return Ok(()) };
+        let found = self.remote(range, rights(how), |place| Ok((place, self.backing(range.rkey))))?;
+        let (Place::At(real), backing) = found else { return Ok(()) };
         // Not counted in: whoever deregisters need not wait for the storage, which reads what is mapped and changes nothing.
-        let start = real & !(PAGE - 1);
-        let len = real + range.length - start;
-        if sync(start, len) { Ok(()) } else { Err(Fault::Unmapped) }
+        let done = match backing {
+            Backing::Failed => return Err(Fault::Storage),
+            Backing::Lines if self.write_back(range, how)? => return Ok(()),
+            Backing::World => match self.table.storage() {
+                Some(storage) => storage.persist(real, range.length),
+                None => Err(Errno::ENOMEM),
+            },
+            Backing::Lines | Backing::File => sync(real, range.length),
+        };
+        done.map_err(|errno| {
+            if errno == Errno::ENOMEM {
+                return Fault::Unmapped;
+            }
+            // Where the region is gone meanwhile there is none to mark.
+            _ = self.remote(range, rights(how), |_| {
+                self.region(range.rkey).backing.store(Backing::Failed.into(), Ordering::Relaxed);
+                Ok(())
+            });
+            Fault::Storage
+        })
+    }
+
+    /// Writes the cache lines of a long range back, a piece at a time, so that nobody waits long for all. `false` where only a system call can.
+    fn write_back(&self, range: Remote, how: Flush) -> Result<bool, Fault> {
+        let mut done = 0;
+        while done < range.length {
+            let length = (range.length - done).min(AT_ONCE);
+            // No overflow: the whole range was checked.
+            let piece = Remote { addr: range.addr + done, length, ..range };
+            let written = self.remote(piece, rights(how), |place| match place {
+                // SAFETY: inside a region that is counted in.
+                Place::At(real) => unsafe { guard::write_back(real, length) },
+                Place::Null => Ok(true),
+            })?;
+            if !written {
+                return Ok(false);
+            }
+            done += length;
+        }
+        Ok(true)
+    }
+
+    /// The slot of a key, counted in. Windows grant no FLUSH, so it is a region's.
+    fn region(&self, rkey: Rkey) -> &Slot {
+        self.table.slot(rkey.0 >> 16)
+    }
+
+    /// How it persists; as for [`View::region`].
+    fn backing(&self, rkey: Rkey) -> Backing {
+        self.region(rkey).backing.load(Ordering::Relaxed).into()
     }
 
     /// What is to be flushed: the range, or all that the key is for.
@@ -90,101 +150,157 @@ fn rights(how: Flush) -> u32 {
     bit(how.global, Access::FLUSH_GLOBAL) | bit(how.persistent, Access::FLUSH_PERSISTENT)
 }
 
-/// Whether all of a range is of files that are mapped shared, so that what is written there can persist. `Value` where not, with the first
-/// address that is not,
-/// as the kernel's rdma_rxe says of memory that is not persistent.
-pub(super) fn check_persistent(addr: u64, len: u64) -> Result<(), Error> {
-    let none = |at: u64| Error::hex("memory for FLUSH to persistence is not of a file mapped MAP_SHARED", at);
-    let maps = std::fs::read("/proc/self/maps").map_err(|_| none(addr))?;
-    let end = addr.checked_add(len).ok_or(none(addr))?;
-    let mut covered = addr;
-    for (from, to, of_file) in maps.split(|byte| *byte == b'\n').filter_map(mapping) {
-        if to <= covered || covered >= end {
-            continue;
-        }
-        if from > covered || !of_file {
-            return Err(none(covered));
-        }
-        covered = to;
-    }
-    if covered >= end { Ok(()) } else { Err(none(covered)) }
-}
-
-/// A line of /proc/PID/maps (proc(5)): first address, the one behind the last, whether it is a shared mapping of a file. What is
-/// shared without one has a name too: /dev/zero, /memfd:, /SYSV.
-fn mapping(line: &[u8]) -> Option<(u64, u64, bool)> {
-    let line = String::from_utf8_lossy(line);
-    let mut fields = line.split_ascii_whitespace();
-    let (from, to) = fields.next()?.split_once('-')?;
-    let shared = fields.next()?.ends_with('s');
-    let name = fields.nth(3).unwrap_or("");
-    let no_file = ["/dev/zero", "/memfd:", "/SYSV"].iter().any(|prefix| name.starts_with(prefix));
-    let of_file = shared && name.starts_with('/') && !no_file;
-    Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?, of_file))
+/// msync(2) of whole pages, waiting.
+fn sync(real: u64, len: u64) -> Result<(), Errno> {
+    // SAFETY: asks for a number.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let start = real & !(page - 1);
+    // SAFETY: msync changes no content; a range that is not mapped any more is an error, not a fault.
+    let code =
+        unsafe { libc::msync(start as *mut libc::c_void, (real + len - start) as usize, libc::MS_SYNC) };
+    if code == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
-    use crate::memory::Table;
+    use crate::error::Error;
+    use crate::memory::{Mr, Table};
 
-    #[test]
-    fn only_shared_mappings_of_files_persist() {
-        let of_file = |rest: &str| mapping(format!("1000-3000 {rest}").as_bytes());
-        assert_eq!(of_file("rw-s 00000000 08:01 77 /data/log"), Some((0x1000, 0x3000, true)));
-        for other in [
-            "rw-p 00000000 08:01 77 /data/log",
-            "rw-s 00000000 00:01 77 /dev/zero (deleted)",
-            "rw-s 00000000 00:01 77 /memfd:x (deleted)",
-            "rw-p 00000000 00:00 0 [heap]",
-            "rw-p 00000000 00:00 0",
-        ] {
-            assert_eq!(of_file(other), Some((0x1000, 0x3000, false)), "{other}");
-        }
-        assert_eq!(mapping(b""), None);
-    }
+    /// Bytes of a page.
+    const PAGE: usize = 4096;
+    const HOW: Flush = Flush { global: false, persistent: true, whole: false };
 
-    /// A mapping of a file on a file system, which is removed at once; the address of its one page.
-    fn file_page() -> u64 {
-        let path = std::env::current_exe().unwrap().with_extension(format!("page-{}", std::process::id()));
+    /// A mapping of two pages of a file on a file system, which is removed at once; the address of the first.
+    fn file_pages(test: &str) -> u64 {
+        let path = std::env::current_exe().unwrap().with_extension(format!("{test}-{}", std::process::id()));
         let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        file.set_len(PAGE).unwrap();
+        file.set_len(2 * PAGE as u64).unwrap();
+        let (rights, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
         // SAFETY: a new mapping, which this process keeps.
-        let at = unsafe {
-            let rights = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(
-                std::ptr::null_mut(),
-                PAGE as usize,
-                rights,
-                libc::MAP_SHARED,
-                std::os::fd::AsRawFd::as_raw_fd(&file),
-                0,
-            )
-        };
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), 2 * PAGE, rights, libc::MAP_SHARED, fd, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         at as u64
     }
 
+    /// The first page, registered for peers that flush it, as if `backing` were behind it.
+    fn region(table: &Table, addr: u64, backing: Backing) -> Mr {
+        let access = Access::FLUSH_PERSISTENT;
+        // SAFETY: the page is only looked at by tests that expect it to be gone.
+        let mr = unsafe { table.register(1, addr, PAGE as u64, addr, access, 7) }.unwrap();
+        table.slot(mr.key.0 >> 16).backing.store(backing.into(), Ordering::Relaxed);
+        mr
+    }
+
+    fn view(table: &Table) -> View<'_> {
+        table.view(1, Access::FLUSH_PERSISTENT)
+    }
+
     #[test]
     fn a_deregistration_does_not_wait_for_the_storage() {
-        let (table, addr) = (Table::new(), file_page());
-        let access = Access::FLUSH_PERSISTENT;
-        // SAFETY: the page stays mapped, and nothing else uses it.
-        let mr = unsafe { table.register(1, addr, PAGE, addr, access, 7) }.unwrap();
-        let view = table.view(1, access);
-        let (range, how) = (
-            Remote { addr: addr + 8, length: 8, rkey: mr.key },
-            Flush { global: false, persistent: true, whole: false },
-        );
-        let done = view.persist_by(range, how, |start, len| {
-            assert_eq!((start, len), (addr, 16));
+        let (table, addr) = (Table::new(), file_pages("deregistered"));
+        let mr = region(&table, addr, Backing::File);
+        let range = Remote { addr: addr + 8, length: 8, rkey: mr.key };
+        let done = view(&table).persist_by(range, HOW, |start, len| {
+            assert_eq!((start, len), (addr + 8, 8));
             // The storage takes its time, and the program deregisters: here it would wait for itself.
             assert_eq!(table.slot(mr.key.0 >> 16).in_flight.load(Ordering::SeqCst), 0);
             table.deregister(mr).unwrap();
-            true
+            Ok(())
         });
         assert_eq!(done, Ok(()));
-        assert_eq!(view.persist(range, how), Err(Fault::Key));
+        assert_eq!(view(&table).persist(range, HOW), Err(Fault::Key));
+    }
+
+    #[test]
+    fn a_storage_that_failed_is_not_believed_again_before_its_memory_is_registered_anew() {
+        let (table, addr) = (Table::new(), file_pages("failed"));
+        let mr = region(&table, addr, Backing::File);
+        let range = Remote { addr, length: 8, rkey: mr.key };
+        assert_eq!(view(&table).persist_by(range, HOW, |_, _| Err(Errno::EIO)), Err(Fault::Storage));
+        // The kernel would say that all is well now.
+        assert_eq!(view(&table).begin_flush(range, HOW), Poll::Ready(Err(Fault::Storage)));
+        assert_eq!(view(&table).persist(range, HOW), Err(Fault::Storage));
+        table.deregister(mr).unwrap();
+        let range = Remote { rkey: region(&table, addr, Backing::File).key, ..range };
+        assert_eq!(view(&table).begin_flush(range, HOW), Poll::Pending);
+        assert_eq!(view(&table).persist(range, HOW), Ok(()));
+    }
+
+    #[test]
+    fn memory_that_failed_and_was_deregistered_meanwhile_leaves_no_mark() {
+        let (table, addr) = (Table::new(), file_pages("unmarked"));
+        let mr = region(&table, addr, Backing::File);
+        let range = Remote { addr, length: 8, rkey: mr.key };
+        let failed = view(&table).persist_by(range, HOW, |_, _| {
+            table.deregister(mr).unwrap();
+            Err(Errno::EIO)
+        });
+        assert_eq!(failed, Err(Fault::Storage));
+        assert_eq!(Backing::from(table.slot(mr.key.0 >> 16).backing.load(Ordering::Relaxed)), Backing::File);
+    }
+
+    #[test]
+    fn short_ranges_on_dax_are_written_back_at_once_and_long_ones_are_not() {
+        if !guard::writes_back() {
+            return;
+        }
+        // That its instructions are the right ones for any memory is all that can be seen without DAX.
+        let (table, addr) = (Table::new(), file_pages("lines"));
+        let mr = region(&table, addr, Backing::Lines);
+        for (at, length) in [(0, 0), (0, 1), (63, 2), (4095, 1), (0, 4096)] {
+            let range = Remote { addr: addr + at, length, rkey: mr.key };
+            assert_eq!(view(&table).begin_flush(range, HOW), Poll::Ready(Ok(())), "{length} at {at}");
+            assert_eq!(view(&table).persist_by(range, HOW, |_, _| unreachable!()), Ok(()));
+        }
+        let mut long = vec![0_u8; 2 * AT_ONCE as usize + 1];
+        let (start, length) = (long.as_mut_ptr() as u64, long.len() as u64);
+        let slot = table.slot(mr.key.0 >> 16);
+        slot.addr.store(start, Ordering::Relaxed);
+        slot.iova.store(start, Ordering::Relaxed);
+        slot.len.store(length, Ordering::Relaxed);
+        let range = Remote { addr: start, length, rkey: mr.key };
+        assert_eq!(view(&table).begin_flush(range, HOW), Poll::Pending);
+        assert_eq!(view(&table).persist_by(range, HOW, |_, _| unreachable!()), Ok(()));
+    }
+
+    #[test]
+    fn a_mapping_that_is_gone_or_moved_is_an_error_however_it_was_to_persist() {
+        for backing in [Backing::File, Backing::Lines] {
+            let (table, addr) = (Table::new(), file_pages("gone"));
+            let mr = region(&table, addr, backing);
+            let range = Remote { addr, length: PAGE as u64, rkey: mr.key };
+            // SAFETY: pages of this test, which are moved to where the kernel finds room.
+            let moved =
+                unsafe { libc::mremap(addr as *mut libc::c_void, PAGE, 2 * PAGE, libc::MREMAP_MAYMOVE) };
+            assert_ne!(moved, libc::MAP_FAILED);
+            // SAFETY: what is left of them, wherever it is.
+            unsafe {
+                libc::munmap(moved, 2 * PAGE);
+                libc::munmap(addr as *mut libc::c_void, PAGE);
+            }
+            let begun = view(&table).begin_flush(range, HOW);
+            assert!(matches!(begun, Poll::Pending | Poll::Ready(Err(Fault::Unmapped))), "{begun:?}");
+            assert_eq!(view(&table).persist(range, HOW), Err(Fault::Unmapped), "{backing:?}");
+        }
+    }
+
+    #[test]
+    fn a_worlds_own_storage_is_asked_before_the_system() {
+        struct Keeps(std::sync::atomic::AtomicU64);
+        impl crate::link::Storage for Keeps {
+            fn keeps(&self, _: u64, len: u64) -> bool {
+                len == self.0.load(Ordering::Relaxed)
+            }
+            fn persist(&self, _: u64, _: u64) -> Result<(), Errno> {
+                Ok(())
+            }
+        }
+        let find = |len| super::super::backing::find(0x1000, len, Some(&Keeps(64.into())));
+        assert_eq!(find(64), Ok(Backing::World));
+        assert!(matches!(find(65), Err(Error::Value { .. })), "anonymous, or nothing at all");
     }
 }

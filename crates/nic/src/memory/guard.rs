@@ -6,6 +6,7 @@
 //! ourselves, which report bad addresses by themselves (about a microsecond each).
 
 pub(crate) mod handler;
+mod lines;
 
 use std::arch::global_asm;
 use std::ffi::c_int;
@@ -23,6 +24,7 @@ unsafe extern "C" {
     fn verbena_guarded_swap(at: *mut u64, value: u64, before: *mut u64) -> c_int;
     fn verbena_guarded_add(at: *mut u64, value: u64, before: *mut u64) -> c_int;
     fn verbena_guarded_compare_swap(at: *mut u64, compare: u64, swap: u64, before: *mut u64) -> c_int;
+    fn verbena_guarded_write_back(from: u64, end: u64, line: u64, instruction: u64) -> c_int;
 }
 
 // Leaf functions without a stack frame, so that a fault anywhere in them may go on at `verbena_guarded_fault`.
@@ -103,6 +105,35 @@ global_asm!(
     "mov rax, rsi",
     "lock cmpxchg [rdi], rdx",
     "mov [rcx], rax",
+    "xor eax, eax",
+    "ret",
+    ".hidden verbena_guarded_write_back",
+    ".globl verbena_guarded_write_back",
+    "verbena_guarded_write_back:",
+    "cmp rdi, rsi",
+    "jae 5f",
+    "cmp rcx, 2",
+    "je 3f",
+    "ja 4f",
+    "2:",
+    "clflush [rdi]",
+    "add rdi, rdx",
+    "cmp rdi, rsi",
+    "jb 2b",
+    "jmp 5f",
+    "3:",
+    "clflushopt [rdi]",
+    "add rdi, rdx",
+    "cmp rdi, rsi",
+    "jb 3b",
+    "jmp 5f",
+    "4:",
+    "clwb [rdi]",
+    "add rdi, rdx",
+    "cmp rdi, rsi",
+    "jb 4b",
+    "5:",
+    "sfence",
     "xor eax, eax",
     "ret",
     ".hidden verbena_guarded_end",
@@ -196,6 +227,20 @@ global_asm!(
     "str x4, [x3]",
     "mov w0, #0",
     "ret",
+    // The line's size is x2, and there is one instruction: dc cvap.
+    ".hidden verbena_guarded_write_back",
+    ".globl verbena_guarded_write_back",
+    "verbena_guarded_write_back:",
+    "2:",
+    "cmp x0, x1",
+    "b.hs 3f",
+    "sys #3, c7, c12, #1, x0",
+    "add x0, x0, x2",
+    "b 2b",
+    "3:",
+    "dsb sy",
+    "mov w0, #0",
+    "ret",
     ".hidden verbena_guarded_end",
     ".globl verbena_guarded_end",
     "verbena_guarded_end:",
@@ -273,6 +318,24 @@ pub unsafe fn change(at: *mut u64, change: Change) -> Result<u64, Fault> {
         }
     })?;
     Ok(before)
+}
+
+/// Whether this processor can write cache lines back to memory that is persistent.
+pub fn writes_back() -> bool {
+    lines::how().is_some()
+}
+
+/// Writes back the cache lines of `len` bytes, and waits until they are there. `false` where that is for a system call.
+///
+/// # Safety
+///
+/// The bytes lie in a range that the program has registered.
+pub unsafe fn write_back(at: u64, len: u64) -> Result<bool, Fault> {
+    let Some(lines) = lines::how().filter(|_| !is_replaced()) else { return Ok(false) };
+    let first = at & !(lines.size - 1);
+    // SAFETY: as for `copy`; lines that the range has a part of lie in its pages.
+    result(unsafe { verbena_guarded_write_back(first, at + len, lines.size, lines.instruction as u64) })?;
+    Ok(true)
 }
 
 fn result(code: c_int) -> Result<(), Fault> {

@@ -19,7 +19,7 @@
 //! | 48..52 | windows bound to this region |
 //! | 52..56 | of a window: the slot of its region |
 //! | 56..60 | of a window: the one queue pair it is good on, or 0 |
-//! | 60..64 | reserved |
+//! | 60..64 | of a region that may be flushed to persistence: how that is done (`backing`) |
 //!
 //! Whoever copies counts itself in, then reads the key; whoever deregisters clears the key, then waits for the count:
 //! one of the two sees the other. The block is this process's own. Before another process could check and copy by itself it would have to
@@ -30,10 +30,12 @@
 //! | [`pd`], [`buffer`] | protection domains, through which all is registered; memory that belongs to its registration |
 //! | `table`, `slot`, `free`, `rights` | registration and its end; a slot, and which are free; access flags |
 //! | `view`, `copy` | what a queue pair sees of the table, each range checked, then copied |
-//! | `window`, `rereg`, `flush` | memory windows; regions that change; FLUSH |
+//! | `window`, `rereg` | memory windows; regions that change |
+//! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
 //! | [`dm`] | device memory |
-//! | `pages`, `guard` | pages brought in at registration; instructions that fail where memory faults |
+//! | `pages`, `guard` | pages brought in at registration; instructions that fail where memory faults, and which write back cache lines |
 
+mod backing;
 pub mod buffer;
 mod copy;
 pub mod dm;

@@ -9,7 +9,7 @@ use wire::Rkey;
 use super::copy::Place;
 use super::pages::populate;
 use super::rights::Access;
-use super::table::{Mr, Table, check_region};
+use super::table::{Mr, Table};
 use super::view::Who;
 use crate::error::Error;
 
@@ -56,10 +56,11 @@ impl Table {
         let (addr, len, iova) = place.unwrap_or((now(&slot.addr), now(&slot.len), now(&slot.iova)));
         let access = access.unwrap_or(slot.access.load(Ordering::Relaxed));
         let pd = pd.unwrap_or(slot.pd.load(Ordering::Relaxed));
-        check_region(addr, len, iova, access)?;
+        let backing = self.check_region(addr, len, iova, access)?;
         slot.key.store(0, Ordering::SeqCst);
         slot.wait();
         slot.describe(pd, addr, len, iova, access);
+        slot.backing.store(backing.into(), Ordering::Relaxed);
         slot.key.store(mr.key.0, Ordering::SeqCst);
         Ok(())
     }

@@ -22,7 +22,7 @@ pub(super) struct Slot {
     pub windows: AtomicU32,
     pub region: AtomicU32,
     pub qpn: AtomicU32,
-    reserved: u32,
+    pub backing: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);

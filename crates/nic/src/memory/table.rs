@@ -2,25 +2,30 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use locks::{Mutex, Rank};
 use wire::Rkey;
 
+use super::backing::{self, Backing};
 use super::free::Free;
+use super::guard;
 use super::pages::populate;
 use super::rights::Access;
 use super::slot::{InFlight, SLOTS, Slot, kind};
-use super::{flush, guard};
 use crate::error::Error;
 #[cfg(doc)]
 use crate::limits;
+use crate::link::{Platform, Storage};
 
 /// The regions of one device in this process.
 pub struct Table {
     slots: NonNull<Slot>,
     pub(super) free: Free,
     pub(super) binding: Mutex<()>,
+    /// Who may have storage of its own.
+    platform: Option<Arc<dyn Platform>>,
 }
 
 // SAFETY: the slots are atomics that live until the table is dropped; the rest is a mutex.
@@ -47,7 +52,19 @@ impl Table {
         // SAFETY: the layout is not empty; all-zero bytes are valid atomics.
         let block = unsafe { alloc_zeroed(Self::layout()) };
         let Some(slots) = NonNull::new(block.cast::<Slot>()) else { handle_alloc_error(Self::layout()) };
-        Table { slots, free: Free::default(), binding: Mutex::new(Rank::Binding, ()) }
+        Table { slots, free: Free::default(), binding: Mutex::new(Rank::Binding, ()), platform: None }
+    }
+
+    /// An empty table of a world that may have storage of its own ([`Platform::storage`]).
+    pub fn of(platform: Arc<dyn Platform>) -> Table {
+        let mut table = Table::new();
+        table.platform = Some(platform);
+        table
+    }
+
+    /// The world's own storage.
+    pub(super) fn storage(&self) -> Option<&dyn Storage> {
+        self.platform.as_ref()?.storage()
     }
 
     fn layout() -> Layout {
@@ -96,10 +113,11 @@ impl Table {
         access: u32,
         random: u32,
     ) -> Result<Mr, Error> {
-        check_region(addr, len, iova, access)?;
+        let backing = self.check_region(addr, len, iova, access)?;
         let index = self.free.take(random)?;
         let slot = self.slot(index);
         slot.describe(pd, addr, len, iova, access);
+        slot.backing.store(backing.into(), Ordering::Relaxed);
         slot.kind.store(kind::REGION, Ordering::Relaxed);
         let key = index << 16 | random & 0xffff;
         slot.key.store(key, Ordering::SeqCst);
@@ -149,28 +167,31 @@ impl Table {
     }
 }
 
-/// What a region must be, whatever table it is for.
-pub(super) fn check_region(addr: u64, len: u64, iova: u64, access: u32) -> Result<(), Error> {
-    const KNOWN: u32 = 0x3ff | Access::OPTIONAL;
-    const REMOTE_CHANGE: u32 = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-    let unknown = access & !KNOWN;
-    if unknown != 0 {
-        return Err(Error::hex("unknown access flags", unknown));
-    }
-    if access & REMOTE_CHANGE != 0 && access & Access::LOCAL_WRITE == 0 {
-        return Err(Error::hex("access with remote write or atomic, without local write", access));
-    }
-    if let Some(start) = [addr, iova].into_iter().find(|start| start.checked_add(len).is_none()) {
-        return Err(Error::hex("the region wraps the address space, for it begins at", start));
-    }
-    if access & Access::FLUSH_PERSISTENT != 0 {
-        flush::check_persistent(addr, len)?;
-    }
-    guard::handler::install();
-    if access & Access::ON_DEMAND != 0 {
-        Ok(())
-    } else {
-        populate(addr, len, access & Access::LOCAL_WRITE != 0)
+impl Table {
+    /// What a region must be; what lies behind it, where that matters.
+    pub(super) fn check_region(&self, addr: u64, len: u64, iova: u64, access: u32) -> Result<Backing, Error> {
+        const KNOWN: u32 = 0x3ff | Access::OPTIONAL;
+        const REMOTE_CHANGE: u32 = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let unknown = access & !KNOWN;
+        if unknown != 0 {
+            return Err(Error::hex("unknown access flags", unknown));
+        }
+        if access & REMOTE_CHANGE != 0 && access & Access::LOCAL_WRITE == 0 {
+            return Err(Error::hex("access with remote write or atomic, without local write", access));
+        }
+        if let Some(start) = [addr, iova].into_iter().find(|start| start.checked_add(len).is_none()) {
+            return Err(Error::hex("the region wraps the address space, for it begins at", start));
+        }
+        let backing = match access & Access::FLUSH_PERSISTENT {
+            0 => Backing::File,
+            _ => backing::find(addr, len, self.storage())?,
+        };
+        guard::handler::install();
+        if access & Access::ON_DEMAND != 0 {
+            return Ok(backing);
+        }
+        populate(addr, len, access & Access::LOCAL_WRITE != 0)?;
+        Ok(backing)
     }
 }
 

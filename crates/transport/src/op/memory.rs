@@ -42,6 +42,9 @@ pub enum Fault {
     /// The mapping behind the region is gone or lost its rights.
     #[error("memory is not mapped any more")]
     Unmapped,
+    /// The storage behind the region failed: what was written may not be on it (FLUSH to persistence).
+    #[error("the storage of the memory failed")]
+    Storage,
 }
 
 /// Whether the last bytes of a copy are the end of the whole message: they become visible last, after a release

@@ -18,6 +18,11 @@ use crate::segmentation::{check_len, remote, send_place, write_place};
 /// Repeated READs and atomics answered at once beyond `max_dest_rd_atomic`; more are dropped, their requester asks again.
 const EXTRA_REPEATED: usize = 16;
 
+/// A FLUSH under way that is asked for so often is answered by an RNR NAK: who counts its repetitions, 7 at most, would give up on a slow storage.
+const PATIENCE: u32 = 3;
+/// How long the requester shall wait then: 82 ms (IBA 1.4 table 45).
+const FLUSH_TIMER: u8 = 26;
+
 #[derive(Debug, Default)]
 pub(super) struct Responder {
     max_rd_atomic: usize,
@@ -47,6 +52,8 @@ struct Flushing {
     task: Option<FlushTask>,
     /// A later request came and was dropped: it will be asked for.
     missed: bool,
+    /// How often it was asked for again.
+    repeated: u32,
 }
 
 /// A FLUSH that takes long, for [`Rc::take_flush`](super::Rc::take_flush).
@@ -111,10 +118,18 @@ impl Responder {
     pub fn flushed(&mut self, result: Result<(), Fault>, cx: &mut impl Context) -> Result<(), Broken> {
         let Some(flushing) = self.flushing.take() else { return Ok(()) };
         let Flushing { psn, rkey, missed, .. } = *flushing;
-        if result.is_err() {
-            self.answers.nak(psn, self.msn, NakCode::RemoteAccess);
-            cx.event(QpEvent::AccessError);
-            return Err(Broken);
+        match result {
+            Ok(()) => {}
+            // Nothing is wrong with the request (IBA 1.4 §9.7.5.2.7).
+            Err(Fault::Storage) => {
+                self.answers.nak(psn, self.msn, NakCode::RemoteOperational);
+                return Err(Broken);
+            }
+            Err(_) => {
+                self.answers.nak(psn, self.msn, NakCode::RemoteAccess);
+                cx.event(QpEvent::AccessError);
+                return Err(Broken);
+            }
         }
         self.flush_done(psn, rkey);
         if missed {
@@ -152,6 +167,11 @@ impl Responder {
         let ahead = psn.since(self.expected);
         if let Some(flushing) = &mut self.flushing {
             flushing.missed |= ahead > 0;
+            flushing.repeated += u32::from(ahead == 0);
+            // From then on the requester asks again when its wait is over, as often as it waits for receives.
+            if ahead == 0 && flushing.repeated >= PATIENCE {
+                self.answers.rnr_nak(psn, self.msn, FLUSH_TIMER);
+            }
             return Ok(());
         }
         if ahead < 0 {
@@ -366,8 +386,13 @@ impl Responder {
             Poll::Ready(()) => self.flush_done(psn, reth.rkey),
             Poll::Pending => {
                 let task = FlushTask { range: remote(reth), how, srq: self.srq };
-                self.flushing =
-                    Some(Box::new(Flushing { psn, rkey: reth.rkey, task: Some(task), missed: false }));
+                self.flushing = Some(Box::new(Flushing {
+                    psn,
+                    rkey: reth.rkey,
+                    task: Some(task),
+                    missed: false,
+                    repeated: 0,
+                }));
             }
         }
         Ok(())
