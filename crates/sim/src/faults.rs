@@ -36,6 +36,14 @@ pub struct Faults {
     pub partition: f64,
     /// Longest partition.
     pub partition_time: Duration,
+    /// The power of the host that it is sent to fails, where that has files ([`Sim::open_file`](crate::Sim::open_file)) and runs.
+    pub power_fail: f64,
+    /// Longest time that the power is off.
+    pub power_time: Duration,
+    /// Time that a flush to persistence takes.
+    pub flush: Duration,
+    /// Most added to `flush`.
+    pub flush_jitter: Duration,
     /// Received together with the packets of its flow that arrive at the same moment (UDP_GRO). No fault, but a program then finds
     /// that more has happened than its next completion tells of.
     pub together: f64,
@@ -58,6 +66,10 @@ impl Faults {
             clog_time: Duration::from_millis(5),
             partition: 0.0,
             partition_time: Duration::from_millis(5),
+            power_fail: 0.0,
+            power_time: Duration::from_millis(5),
+            flush: Duration::from_micros(10),
+            flush_jitter: Duration::ZERO,
             together: 0.7,
         }
     }

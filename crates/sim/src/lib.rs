@@ -7,6 +7,7 @@
 //! | [`faults`] | [`Faults`]: what may happen to a packet, and how often |
 //! | [`world`] | [`SimWorld`]: what a node sees of it; names, routes, neighbours of a host |
 //! | `network` | links between hosts, and the fate of each packet |
+//! | [`storage`] | files of hosts, which outlive processes, and what a loss of power leaves of them |
 //! | [`dice`] | [`Dice`]: seeded randomness |
 //! | [`seeds`] | running a test on many seeds, and saying how to repeat the one that failed |
 //!
@@ -42,6 +43,7 @@ pub mod faults;
 mod network;
 pub mod seeds;
 mod sim;
+pub mod storage;
 pub mod world;
 
 use std::sync::Arc;
@@ -50,7 +52,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use dice::Dice;
 pub use faults::Faults;
 pub use seeds::{each_seed, each_seed_of};
-pub use sim::{Counters, Sim};
+pub use sim::{Counters, Power, Sim};
+pub use storage::Mapped;
 pub use world::{HostId, ProcessId, SimWorld};
 
 /// A [`nic::Signal`] that counts: for channels whose owner looks at them after every step anyway. Clones share the count.

@@ -60,6 +60,22 @@ impl Network {
         self.links.get(&(from, to)).is_some_and(|l| now < l.cut_until)
     }
 
+    /// How long a flush takes that begins now.
+    pub fn flush_time(&mut self) -> Duration {
+        let most = self.faults.flush_jitter;
+        self.faults.flush + if most.is_zero() { most } else { self.dice.duration(most) }
+    }
+
+    /// Whether the power of the host that a packet is sent to fails now.
+    pub fn power_fails(&mut self) -> bool {
+        self.faults.power_fail > 0.0 && self.dice.chance(self.faults.power_fail)
+    }
+
+    /// How long it is off.
+    pub fn power_time(&mut self) -> Duration {
+        self.dice.duration(self.faults.power_time)
+    }
+
     /// Sends a packet.
     pub fn launch(&mut self, from: HostId, to: HostId, now: u64) -> Fate {
         let Network { faults: f, dice, links } = self;

@@ -13,6 +13,7 @@ use wire::mad::PortSpace;
 
 use crate::Dice;
 use crate::clock::Clock;
+use crate::storage::Storage;
 
 /// A host of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +45,7 @@ pub(crate) struct Host {
     /// Who joined which multicast group.
     pub groups: BTreeSet<(IpAddr, ProcessId)>,
     pub dice: Dice,
+    pub storage: Storage,
 }
 
 /// What a node did that takes effect when its call is over.
@@ -64,6 +66,7 @@ pub(crate) enum Action {
         flow: Flow,
         bytes: Vec<u8>,
     },
+    Persist(Persist),
 }
 
 /// What all worlds of a simulation share.
@@ -168,9 +171,12 @@ impl Link for SimWorld {
 impl Frames for SimWorld {}
 
 impl Platform for SimWorld {
-    /// Waiting takes no time here.
     fn persist(&self, work: Persist) {
-        work.run(|| self.now());
+        self.act(Action::Persist(work));
+    }
+
+    fn storage(&self) -> Option<&dyn nic::Storage> {
+        Some(self)
     }
 
     fn wake_at(&self, at: Instant) {
@@ -182,6 +188,16 @@ impl Platform for SimWorld {
 
     fn fill_random(&self, bytes: &mut [u8]) {
         self.with_host(|h| h.dice.fill(bytes));
+    }
+}
+
+impl nic::Storage for SimWorld {
+    fn keeps(&self, addr: u64, len: u64) -> bool {
+        self.with_host(|h| h.storage.keeps(addr, len))
+    }
+
+    fn persist(&self, addr: u64, len: u64) -> Result<(), Errno> {
+        self.with_host(|h| h.storage.persist(addr, len))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The simulation: hosts and processes, what is on its way to them, and the loop that moves time.
 
 mod packets;
+mod power;
 mod trace;
 
 use std::cmp::Reverse;
@@ -9,20 +10,24 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nic::Errno;
+use nic::{Errno, Persist};
 use node::world::{Guest, Input, Interface, Name};
 use node::{Config, Node};
 use wire::icrc::Flow;
 
 use crate::clock::nanos;
 use crate::network::Network;
+use crate::storage::Storage;
 use crate::world::{Action, Host, HostId, INTERFACE, ProcessId, Shared, SimWorld};
 use crate::{Dice, Faults};
+pub use power::Power;
 
 /// Until a known neighbour is found.
 const ARP: Duration = Duration::from_micros(50);
 /// Until a neighbour that does not answer is given up.
 const ARP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Labels of the dice of storages, beyond those of hosts.
+const STORAGE: u64 = 1 << 32;
 /// A node that wants to be woken so often without time passing will never stop.
 const MAX_WAKES: u32 = 100_000;
 
@@ -64,6 +69,9 @@ enum What {
     Refused { to: ProcessId, flow: Flow, bytes: Vec<u8> },
     Gone { to: ProcessId, name: Name },
     Interfaces { to: ProcessId, interfaces: Vec<Interface> },
+    Flushed { process: ProcessId, work: Persist },
+    PowerFails(HostId),
+    PowerIsBack(HostId),
 }
 
 impl Ord for Due {
@@ -97,6 +105,7 @@ pub struct Sim {
     counters: Counters,
     /// Wakes since time last passed.
     wakes: u32,
+    power: Vec<Power>,
 }
 
 impl std::fmt::Debug for Sim {
@@ -124,6 +133,7 @@ impl Sim {
             log: false,
             counters: Counters::default(),
             wakes: 0,
+            power: Vec::new(),
         }
     }
 
@@ -154,6 +164,7 @@ impl Sim {
             attached: BTreeSet::new(),
             groups: BTreeSet::new(),
             dice: self.dice.fork(1 + n as u64),
+            storage: Storage::new(self.dice.fork(STORAGE + n as u64)),
         });
         HostId(n)
     }
@@ -398,6 +409,7 @@ impl Sim {
                         if found { (ARP, Ok(())) } else { (ARP_TIMEOUT, Err(Errno::EHOSTUNREACH)) };
                     self.schedule(after, What::Resolved { to: process, ticket, result });
                 }
+                Action::Persist(work) => self.persist(process, work),
                 Action::Forward { to, flow, bytes } => {
                     self.counters.forwarded += 1;
                     self.schedule(ARP, What::Forwarded { to, flow, bytes });
@@ -427,6 +439,9 @@ impl Sim {
                 self.note("gone", &[to.0 as u64]);
                 self.tell(to, Input::Gone(name));
             }
+            What::Flushed { process, work } => self.flushed(process, work),
+            What::PowerFails(host) => self.power_fails(host),
+            What::PowerIsBack(host) => self.power.push(Power::Back(host)),
             What::Interfaces { to, interfaces } => {
                 self.note("interfaces", &[to.0 as u64]);
                 if let Some(node) = self.node(to) {

@@ -26,6 +26,9 @@ impl Sim {
     /// Sends a packet from host to host.
     pub(super) fn launch(&mut self, from: ProcessId, source: HostId, dest: HostId, flow: Flow, bytes: &[u8]) {
         let now = self.shared.clock.nanos();
+        if source != dest {
+            self.endanger(dest);
+        }
         let fate = self.network.launch(source, dest, now);
         let word = match (fate.arrivals.len(), fate.corrupt) {
             (0, _) => {
