@@ -47,7 +47,8 @@
 //!
 //! **One-sided operations.** WRITE, READ and atomics reach the peer's memory without its program: it has registered the memory ([`Memory`], [`Mr`]) and told
 //! where it is ([`RemoteMemory`], 20 bytes that fit any private data). Operations of one connection are executed in order; a WRITE with immediate data
-//! also says that it has come. FLUSH says that what was written lies where it shall.
+//! also says that it has come. FLUSH says that what was written lies where it shall: in
+//! memory of [`Memory::open`] it outlives the process, and [`sim`] has hosts whose power fails.
 //!
 //! **Completions.** An operation is complete when the peer's adapter has acknowledged it: only then may its buffer be used again. So the buffer goes into the
 //! operation, and comes back with the result: `let buf = conn.send(buf).await.buf()?`. An operation that is dropped, or forgotten, goes on; its buffer

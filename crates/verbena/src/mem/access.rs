@@ -16,7 +16,7 @@ impl Access {
     pub const REMOTE_ATOMIC: Access = Access(nic::Access::REMOTE_ATOMIC);
     /// Peers may FLUSH to global visibility.
     pub const FLUSH_GLOBAL: Access = Access(nic::Access::FLUSH_GLOBAL);
-    /// Peers may FLUSH to persistence: only memory of [`Memory::map_file`](crate::Memory::map_file).
+    /// Peers may FLUSH to persistence: only memory of [`Memory::open`](crate::Memory::open) and [`Memory::map_file`](crate::Memory::map_file).
     pub const FLUSH_PERSISTENT: Access = Access(nic::Access::FLUSH_PERSISTENT);
 
     pub(super) const ALL: Access = Access(

@@ -3,6 +3,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
@@ -26,6 +27,9 @@ enum Owner {
     Heap(Layout),
     /// A mapping of so many bytes.
     File(usize),
+    /// A simulated host's.
+    #[cfg(feature = "sim")]
+    Simulated(::sim::Mapped),
     /// The program's, which is told of the end.
     Program(Option<Box<dyn FnOnce() + Send>>),
     /// Not the processor's; it has no place.
@@ -59,12 +63,23 @@ impl Chunk {
         })?;
         let (rights, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
         // SAFETY: a new mapping where the kernel finds room; the descriptor is open.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, libc::MAP_SHARED, fd, 0) };
+        let map = |flags| unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, fd, 0) };
+        // Where the file system has it, cache lines are all that is to be written back (mmap(2)).
+        let synchronous = map(libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC);
+        let at = if synchronous == libc::MAP_FAILED { map(libc::MAP_SHARED) } else { synchronous };
         if at == libc::MAP_FAILED {
             return Err(io(std::io::Error::last_os_error()));
         }
         let at = NonNull::new(at.cast()).ok_or_else(|| Error::new(ErrorKind::System, call))?;
         Ok(Chunk { at, len, owner: Owner::File(len) })
+    }
+
+    /// A file of a simulated host.
+    #[cfg(feature = "sim")]
+    pub fn simulated(mapped: ::sim::Mapped) -> Chunk {
+        let at = NonNull::new(mapped.first().cast_mut().cast());
+        // A slice begins somewhere.
+        Chunk { at: at.unwrap_or(NonNull::dangling()), len: mapped.len(), owner: Owner::Simulated(mapped) }
     }
 
     /// The program's memory; `at` and `len` are multiples of eight.
@@ -111,7 +126,30 @@ impl Chunk {
     }
     /// Whether a file is behind it.
     pub fn is_file(&self) -> bool {
-        matches!(self.owner, Owner::File(_))
+        match self.owner {
+            Owner::File(_) => true,
+            #[cfg(feature = "sim")]
+            Owner::Simulated(_) => true,
+            Owner::Heap(_) | Owner::Program(_) => false,
+        }
+    }
+    /// The simulated host's file that it is.
+    #[cfg(feature = "sim")]
+    pub fn mapped(&self) -> Option<&::sim::Mapped> {
+        if let Owner::Simulated(mapped) = &self.owner { Some(mapped) } else { None }
+    }
+
+    /// Waits until bytes of a mapped file, all inside, lie on its storage.
+    pub fn sync(&self, range: Range<usize>) -> std::io::Result<()> {
+        // SAFETY: asks for a number.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE);
+        let start = range.start / page * page;
+        // SAFETY: inside of the mapping; msync changes no content.
+        let code = unsafe {
+            let at = self.at.as_ptr().add(start).cast();
+            libc::msync(at, range.end.saturating_sub(start), libc::MS_SYNC)
+        };
+        if code == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 }
 
@@ -122,6 +160,8 @@ impl Drop for Chunk {
             Owner::Heap(layout) => unsafe { dealloc(self.at.as_ptr(), *layout) },
             // SAFETY: mapped in `map` with this length; nobody has the chunk any more.
             Owner::File(len) => _ = unsafe { libc::munmap(self.at.as_ptr().cast(), *len) },
+            #[cfg(feature = "sim")]
+            Owner::Simulated(_) => {}
             Owner::Program(done) => {
                 if let Some(done) = done.take() {
                     done();

@@ -55,6 +55,11 @@ impl<R: Rights> Clone for Memory<R> {
 }
 
 impl<R: Rights> Memory<R> {
+    /// The bytes.
+    pub(super) fn chunk(&self) -> &Arc<Chunk> {
+        &self.inner.chunk
+    }
+
     pub(super) fn over(chunk: Chunk) -> Self {
         let registrations = Mutex::new(Rank::Registrations, Vec::new());
         Memory { inner: Arc::new(Inner { registrations, chunk: Arc::new(chunk) }), _r: PhantomData }

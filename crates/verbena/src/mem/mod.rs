@@ -32,7 +32,7 @@
 //! - **Frozen.** Each registration of a `Memory<RemoteRead>` is without a right to write, whoever names it; after it was
 //!   filled, before anybody else had it, nobody has a pointer to write by. `&[u8]` and reading adapters go together.
 //! - **Shared.** Of a `Memory<RemoteWrite>` there is never a reference but to atomics of eight bytes, and no access of this
-//!   process of another size: see `shared`. Anybody may write at any time.
+//!   process of another size: see `shared`. Anybody may write at any time. A simulated host's files are atomics of its simulation.
 //! - **Opaque.** Memory of a device, and dma-bufs, have no place that anybody here knows, but over Verbena's own stack, where they
 //!   are the process's: then as shared, and copied by words.
 //! - **Borrowed.** A [`scope`](crate::QueuePair::scope) registers what it borrows for one operation, without a right to write where
@@ -48,6 +48,7 @@
 //! | `pool`, `buf`, `reg_box` | memory that is ours alone |
 //! | `memory`, `shared`, `access` | memory that peers reach; looking at it; rights |
 //! | `opaque` | memory that is not the processor's |
+//! | `persist` | memory that outlives its process |
 //! | `io_buf` | what operations take |
 //! | `window` | a buffer that one peer reaches for a while |
 //! | `borrowed` | bytes that a scope has borrowed |
@@ -59,6 +60,7 @@ mod chunk;
 mod io_buf;
 mod memory;
 mod opaque;
+mod persist;
 mod pool;
 mod reg_box;
 mod region;

@@ -67,6 +67,34 @@ impl Host {
         self.world.kill(self.place);
     }
 
+    /// What this host runs whenever it starts: now, where its process lives, at each [`Host::restart`], and when its power is back
+    /// ([`Faults::power_fail`]). In place of what was said before. What the task returns is dropped; a panic fails the test.
+    #[track_caller]
+    pub fn boot<F: Future<Output: 'static> + 'static>(&self, task: impl Fn() -> F + 'static) {
+        let spawned_at = Location::caller();
+        let boot = move |world: &World, process| drop(world.spawn(Some(process), spawned_at, task()));
+        self.world.set_boot(self.place, Rc::new(boot));
+    }
+
+    /// Its power fails: its process is gone as by [`Host::kill`], and of what its files ([`Memory::open`](crate::Memory::open)) had that was not flushed any words may
+    /// be. [`Host::restart`] starts it again.
+    pub fn power_fail(&self) {
+        self.world.power_fail(self.place);
+    }
+
+    /// The `nth` flush to persistence on this host from now on fails (1: the next): a peer gets
+    /// [`RemoteOperation`](crate::WcStatus::RemoteOperation), [`Memory::persist`](crate::Memory::persist) an error.
+    pub fn fail_flush(&self, nth: u64) {
+        let id = self.world.host_id(self.place);
+        id.into_iter().for_each(|id| self.world.with_sim(|sim| sim.fail_flush(id, nth)));
+    }
+
+    /// What of a file of its own a loss of power would surely leave; `None` where there is none of that name.
+    pub fn persistent(&self, name: &str) -> Option<Vec<u8>> {
+        let id = self.world.host_id(self.place)?;
+        self.world.with_sim(|sim| sim.persistent(id, name))
+    }
+
     /// Starts a new process, with nothing of the one before, which is killed if it lives.
     pub fn restart(&self) {
         self.kill();

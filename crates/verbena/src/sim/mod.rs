@@ -54,6 +54,8 @@
 //! | `corrupt=1%` | a byte is changed. Over IPv4 one such packet in 2^15 is taken for right: a real network's UDP checksum, which is not simulated, finds it. Use [`Host::addr_v6`] |
 //! | `clog=1%`, `clog_time=5ms` | the link stops for up to so long, beginning with this packet |
 //! | `partition=1%`, `partition_time=5ms` | the link loses all for up to so long, beginning with this packet |
+//! | `power_fail=1%`, `power_time=5ms` | the host it is sent to, where it has persistent memory, is without power for up to so long; see below |
+//! | `flush=10us`, `flush=10us..2ms` | time that a flush to persistence takes |
 //!
 //! At a moment of the test's choice:
 //!
@@ -61,9 +63,54 @@
 //! |---|---|
 //! | [`Host::cut`], [`Host::clog`], [`Host::heal`] | one direction of a link loses all, or stops; both end |
 //! | [`Host::kill`], [`Host::restart`] | the process ends; another begins |
+//! | [`Host::power_fail`] | the same, and of what was not flushed to persistence any words may be gone |
+//! | [`Host::fail_flush`] | the n-th flush to persistence fails |
 //! | [`Host::fail_queue_pairs`] | its queue pairs go to the error state, as when an adapter fails |
 //! | [`Host::refuse_request`] | its system refuses the n-th request for a connection, for a reason |
 //! | [`Host::set_faults`] | the table above, from now on |
+//!
+//! # Power failures
+//!
+//! [`Memory::open`](crate::Memory::open) gives a host memory that outlives its process. When the power fails, the process is gone, and of each aligned eight
+//! bytes there is what was flushed last, by a peer or by [`Memory::persist`](crate::Memory::persist), or something that was written since: any of them, in any order, as
+//! processors write their caches back. [`Host::boot`] says what a host runs whenever it starts. A protocol that tells of a write before it is
+//! persistent is found out by some seed:
+//!
+//! ```
+//! use std::{cell::Cell, rc::Rc};
+//!
+//! use verbena::prelude::*;
+//! use verbena::sim::Host;
+//! use verbena::{Memory, RemoteMemory, RemoteWrite};
+//!
+//! #[verbena::test(seeds = 20)]
+//! async fn what_was_flushed_survives(left: Host, right: Host) {
+//!     let found = Rc::new(Cell::new(0));
+//!     let seen = found.clone();
+//!     right.boot(move || {
+//!         let seen = seen.clone();
+//!         async move {
+//!             let memory = Memory::<RemoteWrite>::open("numbers", 4096)?;
+//!             seen.set(memory.shared().load::<u64>(0)?);
+//!             let request = verbena::listen("0.0.0.0:7000").await?.request().await?;
+//!             let mr = memory.mr(request.pd())?;
+//!             let conn = request.accept().private_data(mr.remote().to_bytes()).await?;
+//!             conn.recv().await.map(drop)
+//!         }
+//!     });
+//!     let written = left.spawn(async {
+//!         let conn = verbena::connect("right:7000").await?;
+//!         let there = RemoteMemory::from_bytes(conn.private_data())?.slice(..8)?;
+//!         conn.write_inline(&7_u64.to_ne_bytes(), there).await?;
+//!         conn.flush(there, true).await // without it: 0 in some seed
+//!     });
+//!     written.await.unwrap();
+//!     right.power_fail();
+//!     right.restart();
+//!     verbena::time::sleep(std::time::Duration::from_millis(1)).await;
+//!     assert_eq!(found.get(), 7);
+//! }
+//! ```
 //!
 //! # When a test fails
 //!
@@ -176,6 +223,25 @@ pub(crate) fn wake_at(at: Instant, before: Option<Timer>, waker: &Waker) -> Opti
 /// Takes a timer back, where its simulation is that of this thread.
 pub(crate) fn forget(timer: &Timer) {
     world().into_iter().for_each(|world| world.forget(timer));
+}
+
+/// A file of the host whose task is running; `None` outside of a simulation.
+pub(crate) fn open_file(name: &str, len: usize) -> Option<Result<::sim::Mapped>> {
+    let world = world()?;
+    let host = world.current().and_then(|process| world.host_of_process(process));
+    let text = || "a simulation's code that belongs to no host; see sim::Host::spawn".to_owned();
+    let none = || Error::new(ErrorKind::WrongState, "Memory::open").with(Value::Text(text()));
+    Some(host.ok_or_else(none).map(|host| world.with_sim(|sim| sim.open_file(host, name, len))))
+}
+
+/// Makes bytes of a host's file persistent.
+pub(crate) async fn persist(mapped: &::sim::Mapped, range: std::ops::Range<usize>) -> std::io::Result<()> {
+    let gone = || std::io::Error::from_raw_os_error(libc::ENOMEM);
+    let time = world().ok_or_else(gone)?.with_sim(|sim| sim.begin_flush(mapped.host()));
+    crate::time::sleep(time).await;
+    let (at, len) = (mapped.first().expose_provenance() as u64 + range.start as u64, range.len() as u64);
+    let done = world().ok_or_else(gone)?.with_sim(|sim| sim.end_flush(mapped.host(), at, len));
+    done.map_err(|errno| std::io::Error::from_raw_os_error(errno.0))
 }
 
 /// Starts a task where the running one is. Gives the task back outside of a simulation.

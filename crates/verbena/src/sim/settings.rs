@@ -4,7 +4,7 @@
 //! settings = [ setting { "," setting } ]
 //! setting  = "seeds" "=" whole | "limit" "=" '"' time '"' | "faults" "=" '"' faults '"'
 //! faults   = [ fault { "," fault } ]
-//! fault    = rate-name "=" number "%" | time-name "=" time | "delay" "=" time [ ".." time ]
+//! fault    = rate-name "=" number "%" | time-name "=" time | ( "delay" | "flush" ) "=" time [ ".." time ]
 //! time     = number ("ns" | "us" | "ms" | "s" | "min")
 //! ```
 
@@ -96,25 +96,35 @@ impl<'a> Text<'a> {
             get!(self.sign(b'=', "`=` and a value are missing"));
             if matches!(name, b"delay") {
                 faults.delay = get!(self.time());
-                if let [b'.', b'.', more @ ..] = self.bytes {
-                    self.bytes = more;
-                    let most = get!(self.time());
-                    faults.jitter = match most.checked_sub(faults.delay) {
-                        Some(jitter) => jitter,
-                        None => return self.wrong("the delay's end lies before its beginning"),
-                    };
+                if let [b'.', b'.', ..] = self.bytes {
+                    faults.jitter =
+                        get!(self.up_to(faults.delay, "the delay's end lies before its beginning"));
                 }
+            } else if matches!(name, b"flush") {
+                faults.flush = get!(self.time());
+                faults.flush_jitter =
+                    get!(self.up_to(faults.flush, "the flush's end lies before its beginning"));
             } else if let Some(rate) = rate(&mut faults, name) {
                 *rate = get!(self.percent());
             } else if let Some(time) = time(&mut faults, name) {
                 *time = get!(self.time());
             } else {
-                let why = "faults are delay, loss, duplicate, replay, reorder, corrupt, clog, partition, together (and replay_delay, reorder_delay, clog_time, partition_time)";
+                let why = "faults are delay, loss, duplicate, replay, reorder, corrupt, clog, partition, power_fail, flush, together (and replay_delay, reorder_delay, clog_time, partition_time, power_time)";
                 return Err(Wrong { why, left: before });
             }
             get!(self.comma());
         }
         Ok(faults)
+    }
+
+    /// What `..` and a later time add to a time; nothing where there is none.
+    const fn up_to(&mut self, least: Duration, why: &'static str) -> Result<Duration, Wrong> {
+        let [b'.', b'.', more @ ..] = self.bytes else { return Ok(Duration::ZERO) };
+        self.bytes = more;
+        match get!(self.time()).checked_sub(least) {
+            Some(more) => Ok(more),
+            None => self.wrong(why),
+        }
     }
 
     const fn seeds(&mut self) -> Result<u64, Wrong> {
@@ -242,6 +252,7 @@ const fn rate<'f>(faults: &'f mut Faults, name: &[u8]) -> Option<&'f mut f64> {
         b"corrupt" => &mut faults.corrupt,
         b"clog" => &mut faults.clog,
         b"partition" => &mut faults.partition,
+        b"power_fail" => &mut faults.power_fail,
         b"together" => &mut faults.together,
         _ => return None,
     })
@@ -253,6 +264,7 @@ const fn time<'f>(faults: &'f mut Faults, name: &[u8]) -> Option<&'f mut Duratio
         b"replay_delay" => &mut faults.replay_delay,
         b"reorder_delay" => &mut faults.reorder_delay,
         b"clog_time" => &mut faults.clog_time,
+        b"power_time" => &mut faults.power_time,
         b"partition_time" => &mut faults.partition_time,
         _ => return None,
     })

@@ -41,7 +41,12 @@ struct HostState {
     id: HostId,
     /// The place in [`World::processes`] of the one that lives.
     process: Option<usize>,
+    /// What each of its processes begins with.
+    boot: Option<Boot>,
 }
+
+/// Starts the task of a host that has begun a process.
+pub(super) type Boot = Rc<dyn Fn(&World, usize)>;
 
 /// A process, living or not.
 #[derive(Clone)]
@@ -120,7 +125,11 @@ impl World {
             sim.log();
         }
         let ids: Vec<HostId> = (0..names.len()).map(|n| sim.add_host(&addresses(n), MTU)).collect();
-        let hosts = names.iter().zip(ids).map(|(name, id)| HostState { name, id, process: None }).collect();
+        let hosts = names
+            .iter()
+            .zip(ids)
+            .map(|(name, id)| HostState { name, id, process: None, boot: None })
+            .collect();
         let world = Rc::new(World {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             seed,
@@ -172,6 +181,8 @@ impl World {
         self.run_later();
         let timers = self.timers.take();
         drop(timers);
+        let boots: Vec<_> = self.hosts.borrow_mut().iter_mut().filter_map(|host| host.boot.take()).collect();
+        drop(boots);
         // Providers hold nodes, which hold what the simulation's processes share.
         let processes = self.processes.take();
         drop(processes);
@@ -227,10 +238,26 @@ impl World {
         if elapsed > self.elapsed.replace(elapsed) {
             self.polls.set(0);
         }
+        self.follow_power();
         let due = self.take_timers(elapsed);
         let over = !happened && due.is_empty() && elapsed >= self.limit;
         assert!(!over, "the time limit is over, {}", self.state());
         due.into_iter().for_each(Waker::wake);
+    }
+
+    /// Hosts whose power failed have no tasks any more; those whose power is back begin.
+    fn follow_power(&self) {
+        let power = self.sim.borrow_mut().take_power();
+        for power in power {
+            let (::sim::Power::Failed(id) | ::sim::Power::Back(id)) = power;
+            let Some(host) = self.hosts.borrow().iter().position(|host| host.id == id) else { continue };
+            match power {
+                ::sim::Power::Failed(_) => self.kill(host),
+                // The test may have started it already.
+                ::sim::Power::Back(_) if self.living(host).is_none() => self.start(host),
+                ::sim::Power::Back(_) => {}
+            }
+        }
     }
 
     fn take_timers(&self, elapsed: Duration) -> Vec<Waker> {
@@ -357,11 +384,43 @@ impl World {
         let Some(node) = node else { return };
         let provider =
             Provider::over(Stack::Ours(Ours::Sim(Arc::new(SimProcess { node, later: Arc::default() }))));
-        let mut processes = self.processes.borrow_mut();
-        processes.push(Process { host, id, provider });
+        let process = {
+            let mut processes = self.processes.borrow_mut();
+            processes.push(Process { host, id, provider });
+            processes.len() - 1
+        };
         if let Some(host) = self.hosts.borrow_mut().get_mut(host) {
-            host.process = Some(processes.len() - 1);
+            host.process = Some(process);
         }
+        self.boot(host);
+    }
+
+    /// What a host runs whenever it starts; it runs now, too, where its process lives.
+    pub fn set_boot(&self, host: usize, boot: Boot) {
+        let before = self.hosts.borrow_mut().get_mut(host).and_then(|host| host.boot.replace(boot));
+        drop(before);
+        self.boot(host);
+    }
+
+    fn boot(&self, host: usize) {
+        let boot = self.hosts.borrow().get(host).and_then(|host| Some((host.boot.clone()?, host.process?)));
+        if let Some((boot, process)) = boot {
+            let _here = self.enter(Some(process));
+            boot(self, process);
+        }
+    }
+
+    /// The power of a host fails: its process is killed, then what is not persistent is lost.
+    pub fn power_fail(&self, host: usize) {
+        self.kill(host);
+        let id = self.host_id(host);
+        id.into_iter().for_each(|id| self.sim.borrow_mut().power_fail(id));
+    }
+
+    /// The host that a process runs on.
+    pub fn host_of_process(&self, process: usize) -> Option<HostId> {
+        let host = self.processes.borrow().get(process)?.host;
+        self.host_id(host)
     }
 
     /// Kills the process of a host: first it can say nothing more, then its tasks are dropped.
