@@ -1,6 +1,9 @@
 //! librpma's remote persistent memory access in safe Rust: its objects over `verbena`, sync and async, over software, rdma-core's adapters or a
 //! simulated network. Buffers belong to their operations, and objects may be dropped in any order. A session is in [`op`] and [`ep`].
 //!
+//! The example `kv_log` is a log of keys and values in a peer's persistent memory: remote append, flush, crash, recover, on real files, and the same code on simulated
+//! hosts whose power fails between any two of its steps (`cargo test -p verbena-rpma --example kv_log`).
+//!
 //! | module | what | librpma |
 //! |---|---|---|
 //! | [`peer`] | [`Peer`] | `rpma_peer_new`, `rpma_utils_get_ibv_context` |

@@ -21,6 +21,7 @@
 
 use std::fs::File;
 use std::ops::{BitOr, Range};
+use std::path::Path;
 use std::sync::Arc;
 
 use verbena::{Access, ErrorKind, Memory, Mr, Part, RemoteMemory, RemoteWrite, SharedSlice};
@@ -43,7 +44,7 @@ impl Usage {
     pub const WRITE_DST: Usage = Usage(1 << 3);
     /// Peers flush it to where all see it.
     pub const FLUSH_VISIBILITY: Usage = Usage(1 << 4);
-    /// Peers flush it to what survives a loss of power: only memory of [`MrLocal::map_file`].
+    /// Peers flush it to what survives a loss of power: only memory of [`MrLocal::open`] and [`MrLocal::map_file`].
     pub const FLUSH_PERSISTENT: Usage = Usage(1 << 5);
     /// Messages are sent from there.
     pub const SEND: Usage = Usage(1 << 6);
@@ -137,11 +138,25 @@ impl MrLocal {
         MrLocal::register(peer, &Memory::zeroed(size)?, usage)
     }
 
+    /// Persistent memory by its name: a file of `size` bytes, made of zeros where there is none; on a simulated host one of its own, which outlives a loss
+    /// of power as far as it was flushed (`verbena::Memory::open`).
+    ///
+    /// # Errors
+    ///
+    /// `Inval` for no bytes; `Provider` for a file of another size, or as the system says; `NoMem`.
+    pub fn open(peer: &Peer, path: impl AsRef<Path>, size: usize, usage: Usage) -> Result<MrLocal> {
+        if size == 0 {
+            return Err(Error::Inval("memory of no bytes"));
+        }
+        MrLocal::register(peer, &Memory::open(path, size)?, usage)
+    }
+
     /// All of a file, opened for reading and writing, mapped and shared: a FLUSH to persistence is complete when its bytes are on the file's storage.
     ///
     /// # Errors
     ///
-    /// `NoSupp` with [`Usage::FLUSH_PERSISTENT`] for a file without storage, as those of tmpfs; `Provider` for an empty one, or as mmap(2) says;
+    /// `NoSupp` with [`Usage::FLUSH_PERSISTENT`] for a file that ends with its processes, as memfd_create(2) makes; one of tmpfs outlives them, but
+    /// not the machine. `Provider` for an empty one, or as mmap(2) says;
     /// `NoMem`.
     pub fn map_file(peer: &Peer, file: &File, usage: Usage) -> Result<MrLocal> {
         let registered = MrLocal::register(peer, &Memory::map_file(file)?, usage);
@@ -149,7 +164,7 @@ impl MrLocal {
             Error::Provider(why)
                 if why.kind() == ErrorKind::WrongState && usage.contains(Usage::FLUSH_PERSISTENT) =>
             {
-                Error::NoSupp("persistence of a file without storage")
+                Error::NoSupp("persistence of a file that ends with its processes")
             }
             other => other,
         })
@@ -186,6 +201,10 @@ impl MrLocal {
     /// The way to look at it: peers may write at any time, so there are no references.
     pub fn shared(&self) -> SharedSlice<'_> {
         self.mr.memory().shared()
+    }
+    /// The memory: what this process itself writes there it makes persistent by [`Memory::persist`].
+    pub fn memory(&self) -> &Memory<RemoteWrite> {
+        self.mr.memory()
     }
     /// Bytes.
     pub fn size(&self) -> usize {
