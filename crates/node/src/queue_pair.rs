@@ -148,10 +148,13 @@ impl<W: World> Node<W> {
             let inner = id.lock();
             (inner.ack_timeout, inner.more_access, inner.min_rnr_timer)
         };
-        // As the kernel grants: writes always, READs and atomics where the connection accepts any.
+        // As the kernel grants: writes always; READs, atomics and, on a device that has it, FLUSH where the connection accepts any.
         let reads = match wants.max_dest_rd_atomic {
             0 => 0,
-            _ => Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            _ => {
+                let flush = Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
+                Access::REMOTE_READ | Access::REMOTE_ATOMIC | flush
+            }
         };
         Ok(QpAttr {
             port: 1,
