@@ -11,9 +11,9 @@ const WAITING: [&str; 7] = ["Mutex", "RwLock", "Condvar", "Once", "LazyLock", "B
 /// What begins anew in a child, whatever is inside, or never waits.
 const FRESH: [&str; 4] = ["PerProcess<", "Kept<", "Known<", "Live"];
 
-/// The crates of this workspace that the shared object is made of: `lib` and, by their manifests, all it depends on.
+/// The crates of this workspace that the shared objects are made of: `lib`, `librpma` and, by their manifests, all they depend on.
 fn linked(root: &Path) -> BTreeSet<String> {
-    let (mut all, mut next) = (BTreeSet::new(), vec!["lib".to_owned()]);
+    let (mut all, mut next) = (BTreeSet::new(), vec!["lib".to_owned(), "librpma".to_owned()]);
     while let Some(name) = next.pop() {
         let manifest = fs::read_to_string(root.join(&name).join("Cargo.toml")).expect("a manifest");
         let sections = manifest.split("\n[").filter(|section| section.starts_with("dependencies]"));
