@@ -1,4 +1,4 @@
-//! Finds the shared object, and makes the directory of links through which programs find it.
+//! Finds the shared objects, and makes the directory of links through which programs find them.
 
 use std::env;
 use std::fs::{self, DirBuilder, Metadata};
@@ -13,11 +13,14 @@ use crate::unpack;
 /// The file's name.
 pub const OBJECT: &str = "libverbena_rdma.so";
 
+/// The name of the file that is librpma. It is an object of its own, so that no program gets its functions that asks for another librpma.
+pub const RPMA: &str = "libverbena_rpma.so";
+
 /// The names by which programs know the libraries that the object is.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// A name that earlier commands linked too: librpma is not built, and the system's runs on the other two.
-const FORMER: &str = "librpma.so.0";
+/// The name by which they know the other.
+const RPMA_NAME: &str = "librpma.so.0";
 
 /// Where the object may be, given by the user.
 const VARIABLE: &str = "VERBENA_LIBRARY";
@@ -37,17 +40,39 @@ pub fn find() -> Result<PathBuf, String> {
     }
     let exe = own_path();
     let places = places(exe.as_deref());
-    let owner = exe.and_then(|exe| fs::metadata(exe).ok()).map_or(host::user(), |m| m.uid());
     // A build tree holds it twice, and either may be the older: a place is a list of equals.
-    let found = places.iter().find_map(|equals| newest(equals, owner));
+    let found = places.iter().find_map(|equals| newest(equals, owner(exe.as_deref()), OBJECT));
     if let Some(object) = found.and_then(|path| fs::canonicalize(path).ok()) {
         return Ok(object);
     }
-    unpack::unpack(host::user()).map_err(|message| {
+    unpack::unpack(&unpack::VERBS, host::user()).map_err(|message| {
         let looked: Vec<_> =
             places.iter().flatten().map(|d| format!("  {}", d.join(OBJECT).display())).collect();
         format!("{OBJECT} is not found. Looked for it at\n{}\n{message}", looked.join("\n"))
     })
+}
+
+/// The object that is librpma, from where the other is looked for, but for the one that VERBENA_LIBRARY names: beside that.
+///
+/// # Errors
+/// A message that says what to do.
+pub fn find_rpma(object: &Path) -> Result<PathBuf, String> {
+    let given = env::var_os(VARIABLE).is_some_and(|v| !v.is_empty());
+    let beside = object.parent().filter(|_| given).map(|dir| vec![dir.to_owned()]);
+    let exe = own_path();
+    let mut places = beside.into_iter().chain(places(exe.as_deref()));
+    let found = places.find_map(|equals| newest(&equals, owner(exe.as_deref()), RPMA));
+    match found.and_then(|path| fs::canonicalize(path).ok()) {
+        Some(object) => Ok(object),
+        None => unpack::unpack(&unpack::LIBRPMA, host::user()).map_err(|message| {
+            format!("{RPMA} is not found. {message}\n`--system-librpma` leaves it to the system's.")
+        }),
+    }
+}
+
+/// Whose the command is.
+fn owner(exe: Option<&Path>) -> u32 {
+    exe.and_then(|exe| fs::metadata(exe).ok()).map_or(host::user(), |m| m.uid())
 }
 
 /// The command's own file: without /proc, what it was called by.
@@ -77,31 +102,35 @@ fn places(exe: Option<&Path>) -> Vec<Vec<PathBuf>> {
 
 /// The newest object in these directories. One that belongs to a stranger, neither the owner of the command nor this user nor root,
 /// is not looked at: what stands beside the command may be anyone's, as in /tmp.
-fn newest(dirs: &[PathBuf], owner: u32) -> Option<PathBuf> {
+fn newest(dirs: &[PathBuf], owner: u32, name: &str) -> Option<PathBuf> {
     let trusted = |m: &Metadata| m.is_file() && [0, owner, host::user()].contains(&m.uid());
-    let objects = dirs.iter().map(|d| d.join(OBJECT));
+    let objects = dirs.iter().map(|d| d.join(name));
     let dated = objects.filter_map(|o| Some((fs::metadata(&o).ok().filter(&trusted)?.modified().ok()?, o)));
     dated.max().map(|(_, object)| object)
 }
 
-/// A directory, private to this user, in which the names of the two libraries are links to `object`. It is the same
-/// one every time, so that nothing is left behind by each run.
+/// A directory, private to this user, in which the names of the two libraries are links to `object`, and librpma's is one to `rpma`, where that is
+/// shown. It is the same one every time, so that nothing is left behind by each run.
 ///
 /// # Errors
 /// A message, where no such directory can be made.
-pub fn links(object: &Path) -> Result<PathBuf, String> {
+pub fn links(object: &Path, rpma: Option<&Path>) -> Result<PathBuf, String> {
     let uid = host::user();
     let mut last = String::from("no directory for temporary files is known");
     for base in bases(uid).into_iter().chain(iter::once_with(|| unpack::cache(uid)).flatten()) {
-        let dir = match private_dir(&base, uid, object) {
+        let dir = match private_dir(&base, uid, object, rpma) {
             Ok(dir) => dir,
             Err(e) => {
                 last = format!("cannot make a private directory in {}: {e}", base.display());
                 continue;
             }
         };
-        let linked = unlink(&dir.join(FORMER))
-            .and_then(|()| NAMES.iter().try_for_each(|name| link(&dir, name, object)));
+        let linked = NAMES.iter().try_for_each(|name| link(&dir, name, object));
+        let linked = linked.and_then(|()| match rpma {
+            Some(rpma) => link(&dir, RPMA_NAME, rpma),
+            // Earlier commands left one.
+            None => unlink(&dir.join(RPMA_NAME)),
+        });
         return linked
             .map(|()| dir.clone())
             .map_err(|e| format!("cannot make links in {}: {e}", dir.display()));
@@ -121,6 +150,11 @@ pub fn commands(links: &Path) -> Option<PathBuf> {
     Some(dir)
 }
 
+/// Whether a directory of LD_LIBRARY_PATH shows this command's librpma.
+pub fn shows_rpma(dir: &Path) -> bool {
+    fs::read_link(dir.join(RPMA_NAME)).is_ok_and(|object| object.ends_with(RPMA))
+}
+
 /// Whether a path can stand in LD_LIBRARY_PATH, which a colon or a semicolon would split.
 pub fn fits(dir: &Path) -> bool {
     !dir.as_os_str().as_encoded_bytes().iter().any(|b| matches!(b, b':' | b';'))
@@ -137,10 +171,14 @@ pub fn bases(uid: u32) -> Vec<PathBuf> {
     bases
 }
 
-/// The private directory in `base` for an object, named after a hash of its path.
-fn private_dir(base: &Path, uid: u32, object: &Path) -> io::Result<PathBuf> {
+/// The private directory in `base` for an object, or two, named after a hash of the paths.
+fn private_dir(base: &Path, uid: u32, object: &Path, rpma: Option<&Path>) -> io::Result<PathBuf> {
     let mut hash = Fnv::default();
     hash.write(object.as_os_str().as_encoded_bytes());
+    if let Some(rpma) = rpma {
+        hash.write(b":");
+        hash.write(rpma.as_os_str().as_encoded_bytes());
+    }
     private_dir_of(base, uid, hash.finish())
 }
 
@@ -231,9 +269,10 @@ mod tests {
     fn the_same_object_gets_the_same_directory_with_0700_and_two_links() {
         let (base, uid) = (scratch("same"), host::user());
         let object = base.join(OBJECT);
-        let dir = private_dir(&base, uid, &object).unwrap();
-        assert_eq!(private_dir(&base, uid, &object).unwrap(), dir);
-        assert_ne!(private_dir(&base, uid, Path::new("/another")).unwrap(), dir);
+        let dir = private_dir(&base, uid, &object, None).unwrap();
+        assert_eq!(private_dir(&base, uid, &object, None).unwrap(), dir);
+        assert_ne!(private_dir(&base, uid, Path::new("/another"), None).unwrap(), dir);
+        assert_ne!(private_dir(&base, uid, &object, Some(Path::new("/rpma"))).unwrap(), dir);
         assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
         for name in NAMES {
             symlink("/stale", dir.join(name)).unwrap();
@@ -249,13 +288,13 @@ mod tests {
     fn a_name_taken_by_a_link_or_by_a_directory_open_to_others_is_not_used() {
         let (base, uid) = (scratch("taken"), host::user());
         let object = Path::new("/object");
-        let first = private_dir(&base, uid, object).unwrap();
+        let first = private_dir(&base, uid, object, None).unwrap();
         fs::set_permissions(&first, Permissions::from_mode(0o777)).unwrap();
-        let second = private_dir(&base, uid, object).unwrap();
+        let second = private_dir(&base, uid, object, None).unwrap();
         assert_ne!(second, first);
         fs::remove_dir(&first).unwrap();
         symlink(&second, &first).unwrap();
-        assert_eq!(private_dir(&base, uid, object).unwrap(), second);
+        assert_eq!(private_dir(&base, uid, object, None).unwrap(), second);
         fs::remove_dir_all(base).unwrap();
     }
 
@@ -268,9 +307,9 @@ mod tests {
             let file = fs::File::create(dir.join(OBJECT)).unwrap();
             file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age_s)).unwrap();
         }
-        assert_eq!(newest(&[old.clone(), new.clone()], 0), Some(new.join(OBJECT)));
-        assert_eq!(newest(&[new.clone(), old], 0), Some(new.join(OBJECT)));
-        assert_eq!(newest(std::slice::from_ref(&base), 0), None);
+        assert_eq!(newest(&[old.clone(), new.clone()], 0, OBJECT), Some(new.join(OBJECT)));
+        assert_eq!(newest(&[new.clone(), old], 0, OBJECT), Some(new.join(OBJECT)));
+        assert_eq!(newest(std::slice::from_ref(&base), 0, OBJECT), None);
         fs::remove_dir_all(base).unwrap();
     }
 
@@ -278,14 +317,14 @@ mod tests {
     fn an_object_that_belongs_to_a_stranger_is_not_taken() {
         let base = scratch("stranger");
         fs::File::create(base.join(OBJECT)).unwrap();
-        assert!(newest(std::slice::from_ref(&base), 0).is_some());
+        assert!(newest(std::slice::from_ref(&base), 0, OBJECT).is_some());
         if host::user() != 0 {
             println!("left out: only root gives files away");
         } else {
             std::os::unix::fs::chown(base.join(OBJECT), Some(4242), None).unwrap();
-            assert_eq!(newest(std::slice::from_ref(&base), 0), None);
+            assert_eq!(newest(std::slice::from_ref(&base), 0, OBJECT), None);
             assert!(
-                newest(std::slice::from_ref(&base), 4242).is_some(),
+                newest(std::slice::from_ref(&base), 4242, OBJECT).is_some(),
                 "the command is the stranger's, too"
             );
         }

@@ -14,12 +14,15 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Run a program on Verbena
 ///
-/// The program and all that it starts load libibverbs.so.1 and librdmacm.so.1 from Verbena, through LD_LIBRARY_PATH. The
+/// The program and all that it starts load libibverbs.so.1, librdmacm.so.1 and librpma.so.0 from Verbena, through LD_LIBRARY_PATH. The
 /// loader ignores that for set-user-ID programs, and it means nothing to statically linked ones.
 /// Where the kernel allows it, /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband show the devices as
 /// they are when the program starts, to it alone; `rdma link show` and `rdma dev show` tell of them everywhere.
 #[derive(clap::Args)]
 pub struct Args {
+    /// Leave librpma.so.0 to the system's, which runs on Verbena's other two libraries
+    #[arg(long)]
+    system_librpma: bool,
     /// Leave /sys and /dev as they are, and the program in the namespaces of its caller
     #[arg(long)]
     no_sysfs: bool,
@@ -41,11 +44,17 @@ pub struct Args {
 /// # Errors
 /// A message where the shared object is not found or cannot be linked to.
 pub fn run(args: Args) -> Result<ExitCode, String> {
-    let links = object::links(&object::find()?)?;
+    let object = object::find()?;
+    let rpma = if args.system_librpma { None } else { Some(object::find_rpma(&object)?) };
+    let links = object::links(&object, rpma.as_deref())?;
     let [program, rest @ ..] = &args.command[..] else {
         return Err("no program is named".into());
     };
-    let libraries = before(&links, env::var_os("LD_LIBRARY_PATH").as_deref());
+    let mut given = env::var_os("LD_LIBRARY_PATH");
+    if args.system_librpma {
+        given = given.map(|path| without_rpma(&path));
+    }
+    let libraries = before(&links, given.as_deref());
     let mut command = Command::new(program);
     command.args(rest).env("LD_LIBRARY_PATH", libraries);
     if let Some(commands) = object::commands(&links) {
@@ -75,6 +84,12 @@ fn before(first: &Path, rest: Option<&OsStr>) -> OsString {
         path.push(rest);
     }
     path
+}
+
+/// A search path less the directories of a `verbena run` around this one that show its librpma.
+fn without_rpma(path: &OsStr) -> OsString {
+    let kept = env::split_paths(path).filter(|dir| !object::shows_rpma(dir));
+    env::join_paths(kept).unwrap_or_else(|_| path.to_owned())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The object that the command bears in itself, as a file that the dynamic loader can map: for a command that stands alone, as `cargo install`
+//! The objects that the command bears in itself, as files that the dynamic loader can map: for a command that stands alone, as `cargo install`
 //! leaves it.
 //!
-//! The file lies in a directory of this user's own which is named after a hash of the object, so that every build has its own and
+//! Each file lies in a directory of this user's own which is named after a hash of the object, so that every build has its own and
 //! all runs of a build share one. It is written under another name and then renamed: nobody sees half of it.
 
 use std::env;
@@ -11,28 +11,43 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::object::{self, OBJECT};
+use crate::object::{self, OBJECT, RPMA};
 
-/// The object and its hash.
-static INSIDE: (&[u8], u64) = embed::object!();
+/// An object that is inside: the file's name, its bytes, and a hash of them.
+pub struct Inside {
+    name: &'static str,
+    bytes: &'static [u8],
+    hash: u64,
+}
+
+impl Inside {
+    const fn of(name: &'static str, (bytes, hash): (&'static [u8], u64)) -> Inside {
+        Inside { name, bytes, hash }
+    }
+}
+
+/// The one that is libibverbs and librdmacm.
+pub static VERBS: Inside = Inside::of(OBJECT, embed::object!(verbena_rdma));
+
+/// The one that is librpma.
+pub static LIBRPMA: Inside = Inside::of(RPMA, embed::object!(verbena_rpma));
 
 /// Objects of other builds that were not used for so long make room when one is added.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The object as a file, which is written where it is not there yet: in the user's cache ($XDG_CACHE_HOME or ~/.cache), or a directory that does not
+/// An object as a file, which is written where it is not there yet: in the user's cache ($XDG_CACHE_HOME or ~/.cache), or a directory that does not
 /// outlive the machine.
 ///
 /// # Errors
 /// A message that says why each directory was not taken.
-pub fn unpack(uid: u32) -> Result<PathBuf, String> {
-    let (bytes, hash) = INSIDE;
-    if bytes.is_empty() {
+pub fn unpack(inside: &Inside, uid: u32) -> Result<PathBuf, String> {
+    if inside.bytes.is_empty() {
         return Err("This build of the command has no object inside.".into());
     }
     let mut refused = Vec::new();
     let cache = cache(uid);
     for base in cache.iter().cloned().chain(object::bases(uid)) {
-        match unpack_in(&base, uid, bytes, hash) {
+        match unpack_in(&base, uid, inside) {
             Ok((object, new)) => {
                 if new && cache.as_ref() == Some(&base) {
                     forget_others(&base, &object);
@@ -69,12 +84,13 @@ fn is_own(dir: &Path, uid: u32) -> bool {
 }
 
 /// The object in a private directory in `base`, and whether it is there only now.
-fn unpack_in(base: &Path, uid: u32, bytes: &[u8], hash: u64) -> io::Result<(PathBuf, bool)> {
+fn unpack_in(base: &Path, uid: u32, inside: &Inside) -> io::Result<(PathBuf, bool)> {
+    let Inside { name, bytes, hash } = *inside;
     if !host::may_load_from(base)? {
         return Err(io::Error::other("mounted with noexec"));
     }
     let dir = object::private_dir_of(base, uid, hash)?;
-    let path = dir.join(OBJECT);
+    let path = dir.join(name);
     if let Ok(file) = File::open(&path)
         && file.metadata()?.len() == bytes.len() as u64
     {
@@ -82,7 +98,7 @@ fn unpack_in(base: &Path, uid: u32, bytes: &[u8], hash: u64) -> io::Result<(Path
         let _ = file.set_modified(SystemTime::now());
         return Ok((path, false));
     }
-    let new = dir.join(format!(".{OBJECT}.{:x}", object::random()));
+    let new = dir.join(format!(".{name}.{:x}", object::random()));
     let written =
         OpenOptions::new().write(true).create_new(true).mode(0o500).open(&new).and_then(|mut file| {
             file.write_all(bytes)?;
@@ -103,8 +119,8 @@ fn forget_others(base: &Path, but: &Path) {
         used.and_then(|used| used.elapsed().ok()).is_some_and(|age| age > KEPT)
     };
     for dir in fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path()) {
-        let object = dir.join(OBJECT);
-        if object != but && old(&object) {
+        let mut objects = [OBJECT, RPMA].map(|name| dir.join(name)).into_iter();
+        if objects.any(|object| object != but && old(&object)) {
             let _ = fs::remove_dir_all(dir);
         }
     }
@@ -123,20 +139,27 @@ mod tests {
     }
 
     #[test]
-    fn the_object_inside_is_a_shared_object() {
-        assert!(INSIDE.0.starts_with(b"\x7fELF"));
-        assert_ne!(INSIDE.1, 0);
+    fn what_is_inside_are_shared_objects() {
+        for inside in [&VERBS, &LIBRPMA] {
+            assert!(inside.bytes.starts_with(b"\x7fELF"), "{}", inside.name);
+            assert_ne!(inside.hash, 0);
+        }
+    }
+
+    /// An object of few bytes.
+    fn few(hash: u64) -> Inside {
+        Inside::of(OBJECT, (b"object", hash))
     }
 
     #[test]
     fn an_object_is_written_once_and_again_where_it_was_cut_off() {
         let (base, uid) = (scratch("once"), host::user());
-        let (path, new) = unpack_in(&base, uid, b"object", 1).unwrap();
+        let (path, new) = unpack_in(&base, uid, &few(1)).unwrap();
         assert!(new);
-        assert_eq!(unpack_in(&base, uid, b"object", 1).unwrap(), (path.clone(), false));
+        assert_eq!(unpack_in(&base, uid, &few(1)).unwrap(), (path.clone(), false));
         fs::remove_file(&path).unwrap();
         fs::write(&path, b"obj").unwrap();
-        assert_eq!(unpack_in(&base, uid, b"object", 1).unwrap(), (path.clone(), true));
+        assert_eq!(unpack_in(&base, uid, &few(1)).unwrap(), (path.clone(), true));
         assert_eq!(fs::read(&path).unwrap(), b"object");
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing else is left");
         fs::remove_dir_all(base).unwrap();
@@ -145,12 +168,12 @@ mod tests {
     #[test]
     fn builds_stand_side_by_side_and_one_not_used_for_a_month_goes() {
         let (base, uid) = (scratch("builds"), host::user());
-        let [old, used, new] = [1, 2, 3].map(|hash| unpack_in(&base, uid, b"object", hash).unwrap().0);
+        let [old, used, new] = [1, 2, 3].map(|hash| unpack_in(&base, uid, &few(hash)).unwrap().0);
         let month_ago = SystemTime::now() - 2 * KEPT;
         for path in [&old, &used, &new] {
             File::open(path).unwrap().set_modified(month_ago).unwrap();
         }
-        unpack_in(&base, uid, b"object", 2).unwrap();
+        unpack_in(&base, uid, &few(2)).unwrap();
         forget_others(&base, &new);
         assert_eq!([&old, &used, &new].map(|path| path.exists()), [false, true, true]);
         fs::remove_dir_all(base).unwrap();

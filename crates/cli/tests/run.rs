@@ -7,12 +7,18 @@ use std::process::{Command, Output};
 
 /// Runs `verbena run -- program args`, all symbols bound at the start; `None` where the program is not installed.
 fn verbena_run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Option<Output> {
+    verbena_run_with(&[], program, args, env)
+}
+
+/// The same with options of `verbena run`.
+fn verbena_run_with(options: &[&str], program: &str, args: &[&str], env: &[(&str, &str)]) -> Option<Output> {
     if !Path::new(program).exists() {
         println!("left out: {program} is not installed");
         return None;
     }
     let mut verbena = Command::new(env!("CARGO_BIN_EXE_verbena"));
-    verbena.args(["run", "--", program]).args(args).env("LD_BIND_NOW", "1").envs(env.iter().copied());
+    verbena.arg("run").args(options).args(["--", program]).args(args);
+    verbena.env("LD_BIND_NOW", "1").envs(env.iter().copied());
     Some(verbena.output().expect("cargo has built the command"))
 }
 
@@ -63,20 +69,37 @@ fn pyverbs_and_its_providers_load_one_object_under_all_names() {
     assert!(objects[0].ends_with("libverbena_rdma.so"), "{text}");
 }
 
-/// The object names nothing of librpma's, as it could come before the library where both are loaded.
+/// Says which file the program's librpma is, after a call that reaches a device. The object of verbs names nothing of librpma's, as it could come
+/// before the library where both are loaded.
+const RPMA: &str = "import ctypes\n\
+    assert not hasattr(ctypes.CDLL('libibverbs.so.1'), 'rpma_conn_req_new')\n\
+    try: rpma = ctypes.CDLL('librpma.so.0')\n\
+    except OSError: print('left out: librpma is not installed'); exit()\n\
+    context = ctypes.c_void_p()\n\
+    assert rpma.rpma_utils_get_ibv_context(b'127.0.0.1', 1, ctypes.byref(context)) == 0\n\
+    print([line for line in open('/proc/self/maps') if 'rpma' in line.split('/')[-1]][0])\n";
+
 #[test]
-fn a_librpma_of_the_system_stays_visible_and_runs_on_the_object() {
-    let script = "import ctypes\n\
-                  assert not hasattr(ctypes.CDLL('libibverbs.so.1'), 'rpma_conn_req_new')\n\
-                  try: rpma = ctypes.CDLL('librpma.so.0')\n\
-                  except OSError: print('left out: librpma is not installed'); exit()\n\
-                  context = ctypes.c_void_p()\n\
-                  assert rpma.rpma_utils_get_ibv_context(b'127.0.0.1', 1, ctypes.byref(context)) == 0\n\
-                  print(any('librpma' in line for line in open('/proc/self/maps')))\n";
-    let Some(out) = verbena_run("/usr/bin/python3", &["-c", script], &[]) else { return };
+fn librpma_is_ours() {
+    let Some(out) = verbena_run("/usr/bin/python3", &["-c", RPMA], &[]) else { return };
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    assert!(text.starts_with("True") || text.starts_with("left out"), "{text}");
+    assert!(text.trim_end().ends_with("/libverbena_rpma.so"), "{text}");
+}
+
+#[test]
+fn a_librpma_of_the_system_is_shown_where_it_is_asked_for_and_runs_on_the_object() {
+    let systems = |text: &str| text.contains("/librpma.so.0") || text.starts_with("left out");
+    let option = ["--system-librpma"];
+    let Some(out) = verbena_run_with(&option, "/usr/bin/python3", &["-c", RPMA], &[]) else { return };
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(systems(&text), "{text}");
+    // Inside a run that shows ours, too.
+    let inner = [env!("CARGO_BIN_EXE_verbena"), "run", option[0], "--", "/usr/bin/python3", "-c", RPMA];
+    let out = verbena_run(inner[0], &inner[1..], &[]).expect("the command");
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && systems(&text), "{text}");
     print!("{text}");
 }
 
@@ -91,6 +114,8 @@ fn the_private_directory_stands_before_the_library_path_of_the_caller() {
         let target = std::fs::canonicalize(Path::new(dir).join(name)).expect("a link to the object");
         assert!(target.ends_with("libverbena_rdma.so"));
     }
+    let target = std::fs::canonicalize(Path::new(dir).join("librpma.so.0")).expect("a link to the other");
+    assert!(target.ends_with("libverbena_rpma.so"));
 }
 
 #[test]
@@ -297,45 +322,53 @@ impl Drop for Scratch {
     }
 }
 
-/// The file that a program loads as libibverbs.so.1 where the command alone lies in `dir`, and what the command said.
-fn loaded_from(dir: &Path, env: &[(&str, &Path)]) -> (String, String) {
+/// The file that a program loads by this name where the command alone lies in `dir`, and what the command said.
+fn loaded_from(dir: &Path, name: &str, env: &[(&str, &Path)]) -> (String, String) {
     let alone = dir.join("bin/verbena");
     if !alone.exists() {
         std::fs::create_dir_all(dir.join("bin")).expect("a directory");
         std::fs::copy(env!("CARGO_BIN_EXE_verbena"), &alone).expect("a copy of the command");
     }
     let mut verbena = Command::new(alone);
-    let script = "readlink -f ${LD_LIBRARY_PATH%%:*}/libibverbs.so.1";
-    verbena.args(["run", "--no-sysfs", "--", "/bin/sh", "-c", script]).envs(env.iter().copied());
+    let script = format!("readlink -f ${{LD_LIBRARY_PATH%%:*}}/{name}");
+    verbena.args(["run", "--no-sysfs", "--", "/bin/sh", "-c", &script]).envs(env.iter().copied());
     let out = verbena.env_remove("VERBENA_LIBRARY").output().expect("the command");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).trim().to_owned();
     (text(out.stdout), text(out.stderr))
 }
 
 #[test]
-fn a_command_that_stands_alone_unpacks_the_object_inside_it() {
+fn a_command_that_stands_alone_unpacks_the_objects_inside_it() {
     let dir = Scratch::new("alone");
     let cache = dir.0.join("cache");
-    let (object, _) = loaded_from(&dir.0, &[("XDG_CACHE_HOME", &cache)]);
-    assert!(Path::new(&object).starts_with(cache.join("verbena")), "{object}");
-    let of_the_tree = shell("readlink -f ${LD_LIBRARY_PATH%%:*}/libibverbs.so.1");
-    let [inside, built] = [&object, of_the_tree.trim()].map(|path| std::fs::read(path).expect("an object"));
-    assert!(inside == built, "the object inside is not the one that was built with the command");
-    let inode = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&object).expect("the object"));
-    let first = inode();
-    assert_eq!(loaded_from(&dir.0, &[("XDG_CACHE_HOME", &cache)]).0, object);
-    assert_eq!(inode(), first, "it was written twice");
+    for name in ["libibverbs.so.1", "librpma.so.0"] {
+        let (object, _) = loaded_from(&dir.0, name, &[("XDG_CACHE_HOME", &cache)]);
+        assert!(Path::new(&object).starts_with(cache.join("verbena")), "{object}");
+        let of_the_tree = shell(&format!("readlink -f ${{LD_LIBRARY_PATH%%:*}}/{name}"));
+        let [inside, built] =
+            [&object, of_the_tree.trim()].map(|path| std::fs::read(path).expect("an object"));
+        assert!(inside == built, "the object inside is not the one that was built with the command");
+        let inode = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&object).expect("the object"));
+        let first = inode();
+        assert_eq!(loaded_from(&dir.0, name, &[("XDG_CACHE_HOME", &cache)]).0, object);
+        assert_eq!(inode(), first, "it was written twice");
+    }
 }
 
 #[test]
-fn an_installed_object_comes_before_the_one_inside() {
+fn installed_objects_come_before_those_inside() {
     let dir = Scratch::new("installed");
     let lib = dir.0.join("lib/verbena");
     std::fs::create_dir_all(&lib).expect("a directory");
-    let installed = lib.join("libverbena_rdma.so");
-    std::fs::write(&installed, "").expect("a file");
-    let (object, _) = loaded_from(&dir.0, &[("XDG_CACHE_HOME", &dir.0.join("cache"))]);
-    assert_eq!(Path::new(&object), installed.canonicalize().expect("the object"));
+    let names = [("libibverbs.so.1", "libverbena_rdma.so"), ("librpma.so.0", "libverbena_rpma.so")];
+    let names = names.map(|(name, file)| (name, lib.join(file)));
+    for (_, installed) in &names {
+        std::fs::write(installed, "").expect("a file");
+    }
+    for (name, installed) in names {
+        let (object, _) = loaded_from(&dir.0, name, &[("XDG_CACHE_HOME", &dir.0.join("cache"))]);
+        assert_eq!(Path::new(&object), installed.canonicalize().expect("the object"));
+    }
     assert!(!dir.0.join("cache").exists());
 }
 
@@ -348,6 +381,6 @@ fn a_home_that_cannot_be_written_is_no_obstacle() {
     std::fs::set_permissions(&runtime, private).expect("a directory of ours");
     // /proc takes no directories, not even root's.
     let env = [("XDG_CACHE_HOME", Path::new("/proc/nowhere")), ("XDG_RUNTIME_DIR", &runtime)];
-    let (object, said) = loaded_from(&dir.0, &env);
+    let (object, said) = loaded_from(&dir.0, "libibverbs.so.1", &env);
     assert!(Path::new(&object).starts_with(&runtime), "{object} {said}");
 }
