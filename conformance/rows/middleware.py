@@ -16,11 +16,11 @@ class Place:
     def __init__(self, row, client, server, address):
         self.row, self.client, self.server, self.address = row, client, server, address
 
-    def pair(self, server, client, ready, env=None, seconds=60):
+    def pair(self, server, client, ready, env=None, seconds=60, options=()):
         """Both ends, which must end well; the client's counters are kept."""
-        s = self.row.run(*server, ns=self.server, env=env)
+        s = self.row.run(*server, ns=self.server, env=env, options=options)
         ready(s)
-        c = self.row.run(*client, ns=self.client, env={**(env or {}), "VERBENA_COUNTERS": counters(self.row)})
+        c = self.row.run(*client, ns=self.client, env={**(env or {}), "VERBENA_COUNTERS": counters(self.row)}, options=options)
         self.row.check(c.wait(seconds) == 0, f"client exit {c.rc}", c, s)
         return s, c
 
@@ -171,7 +171,7 @@ def rpma(row, where):
     place = where(row)
     program = row.compiled("rpma", "rpma")
     s, c = place.pair([program, "s", place.address, str(RPMA_PORT)], [program, "c", place.address, str(RPMA_PORT)],
-                      lambda s: row.listening(s, RPMA_PORT))
+                      lambda s: row.listening(s, RPMA_PORT), options=("--system-librpma",))
     row.check(s.wait(10) == 0, f"server exit {s.rc}", s, c)
     for p, lines in ((c, 10), (s, 7)):
         row.check(len(p.out.lines) == lines and all(line.startswith("ok ") for line in p.out.lines), "a check failed", s, c)

@@ -39,7 +39,7 @@ def give(row, guest, *programs):
     given.update(wanted)
 
 
-def pair(row, direction, server, client, ready, env=None, patience=60):
+def pair(row, direction, server, client, ready, env=None, patience=60, options=()):
     """Server and client, one of them in the guest; the client must end well. `server` and `client` make argv of the server's
     address; `ready` is the TCP port at which the server waits for its client, or None for a listener of rdma_cm."""
     g = Guest.get("A")
@@ -50,7 +50,7 @@ def pair(row, direction, server, client, ready, env=None, patience=60):
 
     def here(argv):
         # UCX's programs look for a device of the same name at both ends.
-        return row.run(*argv, ns=g.ns, env={"VERBENA_DEVICES": "rxe0=roce:br0", **env})
+        return row.run(*argv, ns=g.ns, env={"VERBENA_DEVICES": "rxe0=roce:br0", **env}, options=options)
 
     if direction is kernel_serves:
         s = in_guest(server(g.ip))
@@ -88,16 +88,53 @@ def libfabric(row, direction):
         row.check(any("20" in line.split() and "=20" in line.split() for line in c.out.lines), "not all came back", c, s)
 
 
-def rpma(row, direction):
+def rpma(row, direction, options=("--system-librpma",)):
     if not os.path.exists("/usr/include/librpma.h"):
         raise LeftOut("librpma-dev is not installed")
     program = row.compiled("rpma", "rpma")
     give(row, Guest.get("A"), program)
     s, c = pair(row, direction, lambda at: [path(program, direction is kernel_serves), "s", at, str(RPMA_PORT)],
-                lambda at: [path(program, direction is not kernel_serves), "c", at, str(RPMA_PORT)], None)
+                lambda at: [path(program, direction is not kernel_serves), "c", at, str(RPMA_PORT)], None,
+                options=options)
     row.check(s.wait(10) == 0, f"server exit {s.rc}", s, c)
     for p, lines in ((c, 10), (s, 7)):
         row.check(len(p.out.lines) == lines and all(line.startswith("ok ") for line in p.out.lines), "a check failed", s, c)
+
+
+def our_rpma(row, direction):
+    rpma(row, direction, ())
+
+
+# Scenarios of programs/rpma, which say what library they run on.
+OVER_RDMA_CORE = ("connection", "descriptors", "read", "write", "flush_visibility", "atomic_write", "pingpong", "imm")
+
+
+def over_rdma_core(row, direction):
+    """Verbena's librpma at both ends: here on Verbena, in the guest on rdma-core and the kernel."""
+    if not os.path.exists("/usr/include/librpma.h"):
+        raise LeftOut("librpma-dev is not installed")
+    command = os.path.dirname(os.path.realpath(row.harness.verbena))
+    places = [os.path.join(command, place, "libverbena_rpma.so") for place in ("", "deps", "../lib/verbena")]
+    built = [place for place in places if os.path.exists(place)]
+    if not built:
+        raise LeftOut("there is no libverbena_rpma.so beside the command")
+    g = Guest.get("A")
+    archive = os.path.join(row.harness.work, "librpma.tar")
+    with tarfile.open(archive, "w", dereference=True) as tar:
+        tar.add(max(built, key=os.path.getmtime), "ours/librpma.so.0")
+    g.k("put", g.name, archive, "/librpma.tar")
+    g.k("exec", g.name, "--", "tar -xf /librpma.tar -C / && rm /librpma.tar")
+    for name in OVER_RDMA_CORE:
+        program = row.compiled(f"rpma/{name}", "rpma")
+        give(row, g, program)
+        s, c = pair(row, direction, lambda at: [path(program, direction is kernel_serves), "server", at, str(RPMA_PORT)],
+                    lambda at: [path(program, direction is not kernel_serves), "client", at, str(RPMA_PORT)], None,
+                    env={"LD_LIBRARY_PATH": "/ours"})
+        row.check(s.wait(10) == 0, f"{name}: server exit {s.rc}", s, c)
+        there = s if direction is kernel_serves else c
+        row.check(there.out.lines[:1] == ["library /ours/librpma.so.0"], "another library was loaded", there)
+        for p in (s, c):
+            row.check(all(line.startswith("ok ") for line in p.out.lines[1:]), f"{name}: a check failed", s, c)
 
 
 def path(program, in_guest):
@@ -107,5 +144,7 @@ def path(program, in_guest):
 for group, direction in ((IN, kernel_serves), (OUT, kernel_asks)):
     for what, program, run in (("UCX's transport layer: messages, put, get, atomics", "ucx_perftest -x rc_verbs", ucx),
                                ("libfabric: connections, data checked", "fi_pingpong -p verbs -e msg -c", libfabric),
-                               ("librpma: connection, write, flush, read, atomic write, messages", "a program of ours over Debian's librpma", rpma)):
+                               ("librpma: connection, write, flush, read, atomic write, messages", "a program of ours over Debian's librpma", rpma),
+                               ("librpma: the same; Verbena's here, Debian's in the guest", "a program of ours over librpma", our_rpma),
+                               ("librpma: Verbena's at both ends, in the guest over rdma-core", "programs/rpma/*", over_rdma_core)):
         row(group, what, program, limit=180, kernel=True)(lambda r, run=run, direction=direction: run(r, direction))
