@@ -130,7 +130,7 @@ impl Chunk {
             Owner::File(_) => true,
             #[cfg(feature = "sim")]
             Owner::Simulated(_) => true,
-            Owner::Heap(_) | Owner::Program(_) => false,
+            Owner::Heap(_) | Owner::Program(_) | Owner::Outside(_) => false,
         }
     }
     /// The simulated host's file that it is.

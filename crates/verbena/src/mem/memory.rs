@@ -152,9 +152,6 @@ impl<R: Rights> Memory<R> {
         }
         Err(Error::new(ErrorKind::WrongDomain, "ibv_reg_mr"))
     }
-    pub(super) fn chunk(&self) -> &Chunk {
-        &self.inner.chunk
-    }
 
     /// `access` is no more than `R` has.
     fn register(&self, pd: &Pd, access: u32) -> Result<Region, nic::Error> {
