@@ -1,8 +1,8 @@
 /*
- * rdma_bench server|client lat SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE 1
+ * rdma_bench server|client lat SIZE 1 | sleep SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE 1
  *
  * An ordinary RDMA program on 127.0.0.1. The server prints "listening"; the client prints one number: microseconds of half a round
- * trip (lat), GB/s of WRITEs (bw), SENDs a second, LIST of them posted at once (rate), or microseconds of the processor for
+ * trip (lat: both sides poll; sleep: both block in ibv_get_cq_event), GB/s of WRITEs (bw), SENDs a second, LIST of them posted at once (rate), or microseconds of the processor for
  * a SEND and its completion (post): 64 are posted, then all sleep, so that nobody spins.
  * What is written is verified at its target.
  */
@@ -40,6 +40,8 @@ static char *buffer;
 static struct ibv_mr *mr;
 static size_t size;
 static unsigned many;           /* QPS or LIST */
+static int sleeps;              /* while nothing is there; else it polls */
+static struct ibv_comp_channel *events; /* of one that sleeps */
 
 static double now(void)
 {
@@ -81,7 +83,10 @@ static void make_qp(struct rdma_cm_id *id, struct ibv_cq *cq)
 	struct ibv_qp_init_attr a = { .qp_type = IBV_QPT_RC,
 				      .cap = { .max_send_wr = DEPTH, .max_recv_wr = RECEIVES, .max_send_sge = 1, .max_recv_sge = 1 } };
 
-	MUST(a.send_cq = a.recv_cq = cq ? cq : ibv_create_cq(id->verbs, DEPTH + RECEIVES, NULL, NULL, 0));
+	if (sleeps && !events)
+		MUST(events = ibv_create_comp_channel(id->verbs));
+	MUST(a.send_cq = a.recv_cq = cq ? cq : ibv_create_cq(id->verbs, DEPTH + RECEIVES, NULL, events, 0));
+	MUST(!events || !ibv_req_notify_cq(a.send_cq, 0));
 	MUST(!rdma_create_qp(id, NULL, &a));
 }
 
@@ -91,6 +96,17 @@ static void drop_qp(struct rdma_cm_id *id)
 
 	rdma_destroy_qp(id);
 	ibv_destroy_cq(cq);
+}
+
+/* Blocks until there may be completions. */
+static void sleep_for(struct ibv_cq *cq)
+{
+	struct ibv_cq *rang;
+	void *context;
+
+	MUST(!ibv_get_cq_event(events, &rang, &context));
+	ibv_ack_cq_events(rang, 1);
+	MUST(!ibv_req_notify_cq(cq, 0));
 }
 
 static void make_buffer(struct rdma_cm_id *id, size_t bytes)
@@ -117,8 +133,11 @@ static void take(struct rdma_cm_id *id)
 		int n = ibv_poll_cq(id->qp->recv_cq, 1, &wc);
 
 		MUST(n >= 0);
-		if (!n)
+		if (!n) {
+			if (events)
+				sleep_for(id->qp->recv_cq);
 			continue;
+		}
 		if (wc.status != IBV_WC_SUCCESS) {
 			fprintf(stderr, "completion: %s\n", ibv_wc_status_str(wc.status));
 			exit(1);
@@ -305,7 +324,7 @@ static void client(const char *what)
 		MUST(!rdma_connect(ids[i], &param));
 		next(RDMA_CM_EVENT_ESTABLISHED, &remote);
 	}
-	if (!strcmp(what, "lat"))
+	if (!strcmp(what, "lat") || sleeps)
 		ping_pong(ids[0], 1);
 	else if (!strcmp(what, "rate"))
 		send_rate(ids[0]);
@@ -356,7 +375,7 @@ static void server(const char *what)
 	fflush(stdout);
 	for (unsigned i = 0; i < connections; i++)
 		id = accept_one(what, !i);
-	if (!strcmp(what, "lat"))
+	if (!strcmp(what, "lat") || sleeps)
 		ping_pong(id, 0);
 	if (!strcmp(what, "rate"))
 		receive_all(id, MOST_SENDS);
@@ -378,11 +397,12 @@ int main(int argc, char **argv)
 
 	many = argc == 5 ? strtoul(argv[4], NULL, 10) : 0;
 	if (argc != 5 || !many || many > MAX_QPS) {
-		fprintf(stderr, "usage: rdma_bench server|client lat SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE 1\n");
+		fprintf(stderr, "usage: rdma_bench server|client lat SIZE 1 | sleep SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE 1\n");
 		return 2;
 	}
 	pin(is_client ? 0 : 1);
 	size = strtoul(argv[3], NULL, 10);
+	sleeps = !strcmp(argv[2], "sleep");
 	MUST(channel = rdma_create_event_channel());
 	if (is_client)
 		client(argv[2]);

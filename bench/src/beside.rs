@@ -58,14 +58,18 @@ pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
     let post = |how: &str| format!("processor time of a 64-byte SEND and its completion, {how}");
     figures.push(figure(post("Connection"), "us", normal, by_c, calls));
     figures.push(figure(post("PolledConnection"), "us", polled, by_c, calls));
-    let [by_c, normal, polled] = by_turns(1, |at| match at {
+    let [polling, sleeping, normal, polled] = by_turns(TURNS, |at| match at {
         0 => c.measure(&["lat", "64", "1"]),
-        1 => by_crate("lat", 64),
+        1 => c.measure(&["sleep", "64", "1"]),
+        2 => by_crate("lat", 64),
         _ => by_crate("polled-lat", 64),
     })?;
     let half = |how: &str| format!("64-byte SEND, half round trip, {how}");
-    figures.push(figure(half("Connection"), "us", normal, by_c, "the C program at both ends, polling"));
-    figures.push(figure(half("PolledConnection"), "us", polled, by_c, "the C program at both ends, polling"));
+    let by_polling = "the C program at both ends, polling";
+    figures.push(figure(half("Connection"), "us", normal, polling, by_polling));
+    let by_sleeping = "the C program at both ends, blocking in ibv_get_cq_event";
+    figures.push(figure(half("Connection"), "us", normal, sleeping, by_sleeping));
+    figures.push(figure(half("PolledConnection"), "us", polled, polling, by_polling));
     let [tcp, rdma, spinning] =
         by_turns(TURNS, |at| by_crate(["tcp-echo", "rdma-echo", "spin-echo"][at], 64))?;
     let echo = |how: &str| format!("64 bytes of RdmaStream, half round trip, {how}");

@@ -1,5 +1,6 @@
 //! Running futures without a runtime: [`block_on`].
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,17 +14,55 @@ use crate::provider::Stack;
 #[cfg(feature = "system")]
 use crate::qp::waited;
 
-/// How long a thread that waits polls before it sleeps: far longer than a round trip within one machine or rack.
-const POLL: Duration = Duration::from_micros(50);
+/// How long a thread that waits polls at least before it sleeps: longer than most round trips within one machine or rack.
+const LEAST_POLL: Duration = Duration::from_micros(50);
+/// And at most: for as long as the engine thread leaves the sockets to a thread that polls.
+const MOST_POLL: Duration = Duration::from_micros(200);
 
-/// Runs a future in this thread. While it waits the thread takes what arrives itself, for some 50 us; then it sleeps until it is woken.
-/// Any future may run here, and what this crate gives may run on any executor.
+thread_local! {
+    /// How long this thread polls before it sleeps.
+    static POLL: Cell<Duration> = const { Cell::new(MOST_POLL) };
+    /// It polls for what it waits for.
+    static POLLS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is in [`block_on`], and so takes what arrives anyway.
+pub(crate) fn polls() -> bool {
+    POLLS.get()
+}
+
+/// This thread polls until it is dropped.
+struct Polls {
+    before: bool,
+}
+
+impl Polls {
+    fn begin() -> Polls {
+        Polls { before: POLLS.replace(true) }
+    }
+}
+
+impl Drop for Polls {
+    fn drop(&mut self) {
+        POLLS.set(self.before);
+    }
+}
+
+/// How long a thread polls next time, after a sleep of so long. Where it was woken soon, polling a little longer would have spared it two
+/// switches of threads, and its peer, who waits for it, one sleep too: of two that sleep for that reason neither would stop again.
+/// Where it slept long polling was for nothing.
+fn next_poll(before: Duration, slept: Duration) -> Duration {
+    if slept <= MOST_POLL { MOST_POLL } else { (before / 2).max(LEAST_POLL) }
+}
+
+/// Runs a future in this thread. While it waits the thread takes what arrives itself, for 200 us, or 50 us where it has waited longer than that
+/// several times; then it sleeps until it is woken. Any future may run here, and what this crate gives may run on any executor.
 ///
 /// # Panics
 ///
 /// In a task of a simulated host: nothing would happen there while it blocks.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    match run(future, Some(POLL), None) {
+    match run(future, false, None) {
         Some(output) => output,
         #[allow(clippy::unreachable, reason = "without a deadline it ends with its output")]
         None => unreachable!(),
@@ -32,7 +71,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// The same without ever giving the processor away.
 pub(crate) fn spin_on<T>(future: impl Future<Output = T>) -> T {
-    match run(future, None, None) {
+    match run(future, true, None) {
         Some(output) => output,
         #[allow(clippy::unreachable, reason = "without a deadline it ends with its output")]
         None => unreachable!(),
@@ -41,7 +80,7 @@ pub(crate) fn spin_on<T>(future: impl Future<Output = T>) -> T {
 
 /// The same for so long.
 pub(crate) fn block_on_for<T>(future: impl Future<Output = T>, time: Duration) -> Option<T> {
-    run(future, Some(POLL), Instant::now().checked_add(time))
+    run(future, false, Instant::now().checked_add(time))
 }
 
 /// An error where this thread may not block until something arrives.
@@ -73,20 +112,23 @@ impl Wake for Sleeper {
     }
 }
 
-fn run<T>(future: impl Future<Output = T>, poll_for: Option<Duration>, until: Option<Instant>) -> Option<T> {
+fn run<T>(future: impl Future<Output = T>, never_sleeps: bool, until: Option<Instant>) -> Option<T> {
     #[cfg(feature = "sim")]
     assert!(!crate::sim::is_running(), "blocking on a simulated host: await it instead");
     let mut future = pin!(future);
     let sleeper = Arc::new(Sleeper { woken: AtomicBool::new(false), thread: std::thread::current() });
     let waker = Waker::from(sleeper.clone());
     let mut cx = Context::from_waker(&waker);
-    let stack = polled_stack();
+    let mut stack = None;
+    let _polls = Polls::begin();
     loop {
         #[cfg(feature = "system")]
         let _noted = waited::Noted::begin();
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return Some(output);
         }
+        // The future itself may have begun it just now.
+        stack = stack.or_else(polled_stack);
         #[cfg(feature = "system")]
         let polls = stack.is_some() || waited::any();
         #[cfg(not(feature = "system"))]
@@ -94,9 +136,11 @@ fn run<T>(future: impl Future<Output = T>, poll_for: Option<Duration>, until: Op
         let began = Instant::now();
         let is_over = || until.is_some_and(|until| Instant::now() >= until);
         while !sleeper.woken.load(Ordering::Acquire) {
-            if poll_for.is_some_and(|time| began.elapsed() >= time) || !polls && poll_for.is_some() {
+            if !never_sleeps && (!polls || began.elapsed() >= POLL.get()) {
                 stack.iter().for_each(Stack::end_polling);
+                let asleep = Instant::now();
                 sleep(&sleeper, until);
+                POLL.set(next_poll(POLL.get(), asleep.elapsed()));
             }
             if is_over() {
                 return None;
@@ -126,4 +170,18 @@ fn polled_stack() -> Option<Stack> {
     return host::process::try_get().map(|instance| Stack::Ours(crate::provider::Ours::Software(instance)));
     #[cfg(not(feature = "software"))]
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_is_woken_soon_polls_longer_and_one_that_sleeps_long_less() {
+        let (soon, long) = (Duration::from_micros(80), Duration::from_millis(5));
+        assert_eq!(next_poll(LEAST_POLL, soon), MOST_POLL);
+        assert_eq!(next_poll(MOST_POLL, soon), MOST_POLL);
+        assert_eq!(next_poll(MOST_POLL, long), MOST_POLL / 2);
+        assert_eq!(next_poll(LEAST_POLL, long), LEAST_POLL);
+    }
 }

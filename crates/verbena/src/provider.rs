@@ -138,7 +138,7 @@ impl Provider {
         Err(Error::new(ErrorKind::ProviderMissing, "Provider::current"))
     }
 
-    /// Blocks until a future of this provider's objects is ready, polling in this thread for some 50 us and sleeping then.
+    /// Blocks until a future of this provider's objects is ready, polling in this thread for 50 to 200 us and sleeping then.
     ///
     /// # Errors
     ///

@@ -63,7 +63,7 @@ impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
         }
     }
 
-    /// Blocks until it is complete, polling in this thread for some 50 us and sleeping then.
+    /// Blocks until it is complete, polling in this thread for 50 to 200 us and sleeping then.
     ///
     /// # Panics
     ///

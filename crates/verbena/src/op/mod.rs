@@ -98,7 +98,7 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
         self.map(|request| request.fence = true)
     }
 
-    /// Posts, and blocks until it is complete, polling in this thread for some 50 us and sleeping then. `BlockingInSimulation` on
+    /// Posts, and blocks until it is complete, polling in this thread for 50 to 200 us and sleeping then. `BlockingInSimulation` on
     /// simulated hosts, where nothing would happen meanwhile.
     pub fn wait(self) -> K::Output {
         self.block(exec::block_on)
