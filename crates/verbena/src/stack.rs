@@ -108,20 +108,34 @@ impl Stack {
     }
     /// The same for a thread that waits for a completion of this queue.
     #[inline]
+    pub fn poll_for(&self, cq: &nic::Cq) {
+        self.poll_until(|| !cq.is_empty());
+    }
+    /// The same for a thread that will not come back soon: until what has arrived says something to it, or there is no more.
+    #[inline]
     #[cfg_attr(
         not(feature = "software"),
         allow(unused_variables, reason = "nothing is waited for in a simulation")
     )]
-    pub fn poll_for(&self, cq: &nic::Cq) {
+    pub fn poll_until(&self, says_something: impl Fn() -> bool) {
         match self {
             #[cfg(feature = "software")]
-            Stack::Ours(Ours::Software(instance)) => instance.host.poll_until(|| !cq.is_empty()),
+            Stack::Ours(Ours::Software(instance)) => instance.host.poll_until(says_something),
             #[cfg(feature = "sim")]
             Stack::Ours(Ours::Sim(_)) => {}
             // Its queues are not of this kind.
             #[cfg(feature = "system")]
             Stack::System(_) => {}
         }
+    }
+    /// Whether a thread that waits gains by polling: not in a simulation, whose time goes on when all wait, and not where polling
+    /// is a queue pair's own affair.
+    pub fn gains_by_polling(&self) -> bool {
+        #[cfg(feature = "software")]
+        if matches!(self, Stack::Ours(Ours::Software(_))) {
+            return true;
+        }
+        false
     }
     /// This thread polls no more for now: the engine thread takes what arrives.
     pub fn end_polling(&self) {

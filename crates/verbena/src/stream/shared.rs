@@ -12,10 +12,12 @@ use std::task::{Context, Poll, ready};
 use arrayvec::ArrayVec;
 use locks::{Mutex, Rank};
 
+use super::bulk::{self, Bulk};
 use super::split::{End, Places};
 use super::wire::{CONTROL, Greeting, Word, worth_telling};
 use crate::cm::Connection;
 use crate::error::{Error, ErrorKind, Result, WcStatus};
+use crate::exec;
 use crate::op::Sending;
 use crate::op::kind::Copied;
 use crate::qp::Message;
@@ -28,6 +30,7 @@ pub(super) struct Core {
     conn: Connection,
     /// The smaller of both sides': data messages on their way, and bytes of each, in either direction.
     agreed: Greeting,
+    bulk: Bulk,
     state: Mutex<State>,
 }
 
@@ -69,7 +72,7 @@ impl Core {
             fin: false,
             over: None,
         };
-        Ok(Core { conn, agreed, state: Mutex::new(Rank::Stream, state) })
+        Ok(Core { conn, agreed, bulk: Bulk::default(), state: Mutex::new(Rank::Stream, state) })
     }
 
     pub fn connection(&self) -> &Connection {
@@ -94,7 +97,8 @@ impl Core {
         }
     }
 
-    /// Looks, leaves a waker for the next message, and looks again.
+    /// Looks, leaves a waker for the next message, and looks again. While much comes or goes it takes what has arrived, in this thread,
+    /// and asks to be polled again instead of sleeping: were it the engine thread's to bring, each message cost two switches of threads.
     fn wait<T>(
         &self,
         places: &mut Places,
@@ -104,8 +108,34 @@ impl Core {
         if let Poll::Ready(found) = self.look(&mut look) {
             return Poll::Ready(found);
         }
-        self.conn.inner().wake_on_message(&mut places.messages, cx);
-        self.look(look)
+        let inner = self.conn.inner();
+        if self.polls() && self.bulk.is_near() {
+            self.bulk.polls();
+            inner.stack().poll_until(|| inner.has_messages());
+            let found = self.look(&mut look);
+            if found.is_pending() {
+                cx.waker().wake_by_ref();
+            }
+            return found;
+        }
+        inner.wake_on_message(&mut places.messages, cx);
+        let found = self.look(look);
+        if found.is_pending() {
+            self.sleeps();
+        }
+        found
+    }
+
+    /// This task waits: what comes from now on is the engine thread's to bring.
+    fn sleeps(&self) {
+        if self.bulk.polls_no_more() {
+            self.conn.inner().stack().end_polling();
+        }
+    }
+
+    /// Whether this thread is to take what arrives: where that gains something, and nobody further up does it.
+    fn polls(&self) -> bool {
+        self.conn.inner().stack().gains_by_polling() && !exec::polls()
     }
 
     // ---- receiving ----
@@ -198,6 +228,7 @@ impl Core {
             match error.kind() {
                 _ if sent > 0 => break,
                 ErrorKind::QueueFull if self.conn.inner().wait_for_room(&mut places.room, cx) => {
+                    self.sleeps();
                     return Poll::Pending;
                 }
                 ErrorKind::QueueFull => {}
@@ -233,10 +264,12 @@ impl Core {
                         return Poll::Ready(Err(self.why(error)));
                     }
                     if self.conn.inner().wait_for_room(&mut places.room, cx) {
+                        self.sleeps();
                         return Poll::Pending;
                     }
                 }
                 End::Sent(sending) => {
+                    self.sleeps();
                     let ended = ready!(Pin::new(sending).poll(cx)).map(drop);
                     *end = End::Over(ended.or_else(|error| self.all_the_same(error)));
                 }
@@ -264,6 +297,12 @@ impl Core {
             bytes.copy_to(inline);
             // The completion is nobody's: a failure ends the connection.
             return self.conn.send_inline(inline).imm(imm).post().map(drop).map_err(|(error, _)| error);
+        }
+        if len >= bulk::LEAST && self.polls() {
+            self.bulk.note();
+            self.bulk.polls();
+            // ACKs and credits that have come: cheaper now than by the engine thread in the midst of the next message.
+            self.conn.inner().stack().poll();
         }
         let mut buf = self.conn.buffer()?.sized(len)?;
         bytes.copy_to(&mut buf);
@@ -314,6 +353,9 @@ impl State {
         }
         if message.is_empty() {
             return Ok(Some(message));
+        }
+        if message.len() >= bulk::LEAST && core.polls() {
+            core.bulk.note();
         }
         self.outstanding += 1;
         if self.outstanding > core.agreed.window.into() {

@@ -16,6 +16,12 @@ impl QpInner {
         drop(unused);
     }
 
+    /// Whether there is a message that nobody has taken, or never will be one.
+    pub fn has_messages(&self) -> bool {
+        let queues = self.lock();
+        !queues.ready.is_empty() || queues.ended || queues.failure.is_some()
+    }
+
     /// From now on completions are taken when somebody polls ([`QpInner::poll_now`]).
     pub fn only_polled(&self) {
         self.polled.store(true, Ordering::Release);
