@@ -34,6 +34,14 @@ impl Plan {
         }
     }
 
+    /// A short time: messages are on their way for longer, or not.
+    pub fn soon(&self) -> Duration {
+        match self.how() {
+            How::After(time) => time,
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Cuts what `make` gives at its first poll, its second, and so on until it is ready; `then` looks after each.
     pub async fn each<'a, T, A: Future<Output = ()>>(
         &self,

@@ -7,6 +7,7 @@
 //! | `cancel` | all futures of the crate, dropped at each of their polls |
 //! | `shared` | those of datagram sockets, and of connections that share queues |
 //! | `by_hand` | those of identifiers, of events and of streams of requests |
+//! | `streams` | those of byte streams |
 //! | `drops` | the objects of a connection, dropped in every order |
 //! | `setting` | the other side: it echoes and lends memory; what is left on a host |
 
@@ -16,3 +17,4 @@ mod cut;
 mod drops;
 mod setting;
 mod shared;
+mod streams;

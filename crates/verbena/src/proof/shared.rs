@@ -149,7 +149,7 @@ async fn futures_of_datagrams_may_be_dropped_at_any_poll(left: Host, right: Host
     nothing_is_left(&left, &right).await;
 }
 
-async fn nothing_is_left(left: &Host, right: &Host) {
+pub(super) async fn nothing_is_left(left: &Host, right: &Host) {
     crate::time::sleep(Duration::from_secs(100)).await;
     for host in [left, right] {
         assert_eq!(host.spawn(async { left_over() }).await, Default::default(), "on {}", host.name());

@@ -26,7 +26,6 @@ mod split;
 mod tokio;
 mod wire;
 
-use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,7 +37,7 @@ use crate::qp::QueueConfig;
 pub use listener::RdmaListener;
 use shared::{Core, INLINE};
 pub use split::{ReadHalf, WriteHalf};
-use split::{Reading, Writing};
+use split::{Reading, Writing, until};
 use wire::{CONTROL, Greeting};
 
 /// How much a stream has under way.
@@ -175,6 +174,11 @@ impl RdmaStream {
     pub fn local_addr(&self) -> SocketAddr {
         self.core.connection().local_addr()
     }
+    /// What carries it.
+    #[cfg(all(test, feature = "sim"))]
+    pub(crate) fn connection(&self) -> &crate::Connection {
+        self.core.connection()
+    }
     /// Bytes of a message at most: what is written in pieces of it, or of multiples, goes fastest.
     pub fn message_size(&self) -> usize {
         self.core.message_size()
@@ -227,7 +231,15 @@ impl RdmaStream {
     ///
     /// As the table above says.
     pub async fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.reading.poll_read(&self.core, cx, to)).await
+        until(self, |this, cx| this.reading.poll_read(&this.core, cx, to)).await
+    }
+    /// Writes as many of the bytes as there is room for, one at least. Cancelled: none.
+    ///
+    /// # Errors
+    ///
+    /// As the table above says.
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        until(self, |this, cx| this.poll_write_vectored(cx, &[IoSlice::new(bytes)])).await
     }
     /// Writes all.
     ///
@@ -236,7 +248,7 @@ impl RdmaStream {
     /// As the table above says. Cancelled: part of it may be written.
     pub async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let n = poll_fn(|cx| self.poll_write_vectored(cx, &[IoSlice::new(bytes)])).await?;
+            let n = self.write(bytes).await?;
             bytes = &bytes[n..];
         }
         Ok(())
@@ -247,7 +259,7 @@ impl RdmaStream {
     ///
     /// Likewise.
     pub async fn shutdown(&mut self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_shutdown(cx)).await
+        until(self, RdmaStream::poll_shutdown).await
     }
     /// Ends the stream in order: shuts down, waits for the peer's end and drops what comes before it, then disconnects.
     ///
@@ -257,7 +269,7 @@ impl RdmaStream {
     pub async fn close(mut self) -> io::Result<()> {
         self.shutdown().await?;
         loop {
-            let n = poll_fn(|cx| self.poll_fill_buf(cx).map_ok(<[u8]>::len)).await?;
+            let n = until(&mut self, |this, cx| this.poll_fill_buf(cx).map_ok(<[u8]>::len)).await?;
             if n == 0 {
                 break;
             }

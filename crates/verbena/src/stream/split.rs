@@ -1,9 +1,10 @@
 //! The two directions as each knows itself: what was begun to be read, and whether the end was said. [`ReadHalf`] and [`WriteHalf`] have one each.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use super::RdmaStream;
 use super::shared::Core;
@@ -58,6 +59,11 @@ impl Reading {
         self.consume(core, n);
         Poll::Ready(Ok(n))
     }
+
+    /// Nobody waits any more.
+    fn forget(&mut self) {
+        self.places = Places::default();
+    }
 }
 
 /// How far a direction has come.
@@ -93,6 +99,41 @@ impl Writing {
 
     pub fn poll_shutdown(&mut self, core: &Core, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         core.poll_end(&mut self.places, cx, &mut self.end)
+    }
+
+    /// Nobody waits any more.
+    fn forget(&mut self, core: &Core) {
+        self.places = Places::default();
+        if matches!(self.end, End::Sent(_)) {
+            // In place of the waker that was left with the FIN. Its result, if there is one just now, stays here.
+            _ = self.poll_shutdown(core, &mut Context::from_waker(Waker::noop()));
+        }
+    }
+}
+
+/// A call of a stream while it waits. Cancelled, it leaves no waker behind.
+struct Waiting<'a> {
+    stream: &'a mut RdmaStream,
+    is_over: bool,
+}
+
+/// Waits until a call is ready.
+pub(super) async fn until<T>(
+    stream: &mut RdmaStream,
+    mut call: impl FnMut(&mut RdmaStream, &mut Context<'_>) -> Poll<T>,
+) -> T {
+    let mut waiting = Waiting { stream, is_over: false };
+    let output = poll_fn(|cx| call(waiting.stream, cx)).await;
+    waiting.is_over = true;
+    output
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.stream.reading.forget();
+            self.stream.writing.forget(&self.stream.core);
+        }
     }
 }
 
