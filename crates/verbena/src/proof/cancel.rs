@@ -13,7 +13,7 @@ use crate::{Connection, Pool, QueueConfig, RemoteMemory};
 
 const MS: Duration = Duration::from_millis(1);
 /// Sizes that are soon full.
-const SENDS: u32 = 2;
+pub(super) const SENDS: u32 = 2;
 const RECEIVES: u32 = 4;
 
 /// How each cut is made, in turn from a place that the seed says.
@@ -64,7 +64,7 @@ fn queues() -> QueueConfig {
     QueueConfig { send_depth: SENDS, recv_depth: RECEIVES, recv_size: 64, ..QueueConfig::default() }
 }
 
-async fn connected() -> (Connection, RemoteMemory) {
+pub(super) async fn connected() -> (Connection, RemoteMemory) {
     let conn = surely("connect", crate::connect("right:7000").queues(queues()).into_future()).await;
     let conn = conn.expect("connected");
     let remote = RemoteMemory::from_bytes(conn.private_data()).expect("a descriptor");
@@ -72,7 +72,7 @@ async fn connected() -> (Connection, RemoteMemory) {
 }
 
 /// The connection goes on, and has all that it had.
-async fn goes_on(what: &str, conn: &Connection) {
+pub(super) async fn goes_on(what: &str, conn: &Connection) {
     let marker = [0xab; 3];
     surely(what, conn.send_inline(&marker)).await.unwrap_or_else(|e| panic!("{what}: {e}"));
     // What was under way may have been echoed before.
