@@ -84,14 +84,10 @@ def scenarios(row, where, servers, clients):
 
 
 for group, where in ADDRESSES:
-    for name, least, what in SCENARIOS:
-        row(group, f"librpma: {what}; {SYSTEM.name} serves {SYSTEM.name}", f"programs/rpma/{name}", limit=60)(
-            lambda r, where=where, name=name, least=least: scenario(r, where(r), name, least, SYSTEM, SYSTEM))
     for servers in LIBRARIES:
         for clients in LIBRARIES:
-            if OURS in (servers, clients):
-                row(group, f"librpma: all scenarios; {servers.name} serves {clients.name}", "programs/rpma/*", limit=240)(
-                    lambda r, where=where, servers=servers, clients=clients: scenarios(r, where, servers, clients))
+            row(group, f"librpma: all scenarios; {servers.name} serves {clients.name}", "programs/rpma/*", limit=240)(
+                lambda r, where=where, servers=servers, clients=clients: scenarios(r, where, servers, clients))
 
 
 def equal(row, name, lines, otherwise):
