@@ -351,8 +351,8 @@ class Row:
     def compiled(self, name, *libraries):
         return self.harness.compiled(name, *libraries)
 
-    def example(self, name):
-        return self.harness.example(name)
+    def example(self, name, package="verbena-rdma"):
+        return self.harness.example(name, package)
 
     def listening(self, server, port, seconds=10):
         """Wait until an rdma_cm listener of `server`'s namespace has the port: its abstract name is there."""
@@ -430,7 +430,7 @@ class Harness:
 
     def compiled(self, name, *libraries):
         """A program of programs/, built against the installed headers and linked to -libverbs -lrdmacm as anyone would, other libraries first."""
-        binary = os.path.join(self.work, name.replace("/", "-"))
+        binary = os.path.join(self.work, name.replace("../", "").replace("/", "-"))
         if not os.path.exists(binary):
             need("gcc")
             for header in ("infiniband/verbs.h", "rdma/rdma_cma.h"):
@@ -440,12 +440,12 @@ class Harness:
                *(f"-l{library}" for library in libraries), "-libverbs", "-lrdmacm", "-lpthread")
         return binary
 
-    def example(self, name):
-        """An example of the Rust crate, built beside the command where the tree is; once a run."""
+    def example(self, name, package):
+        """An example of one of the Rust crates, built beside the command where the tree is; once a run."""
         need("cargo")
         tree = os.path.dirname(HERE)
         if name not in self.examples:
-            sh("cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", os.path.join(tree, "Cargo.toml"), "-p", "verbena-rdma", "--example", name)
+            sh("cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", os.path.join(tree, "Cargo.toml"), "-p", package, "--example", name)
             self.examples[name] = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(tree, "target")), "release", "examples", name)
         return self.examples[name]
 

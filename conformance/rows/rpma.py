@@ -2,8 +2,8 @@
 server with every client. On one address, where two processes share it, and over a veth. Then what its calls answer to wrong arguments
 and in wrong states, and its binary interface, held against what Debian's library was recorded to say (golden/rpma-*.txt).
 
-Debian's with itself has a row a scenario; a pair with Verbena's has one row for all of them, each on a port of its own."""
-import collections, os
+A pair of libraries has one row for all scenarios, each on a port of its own."""
+import ast, collections, os, signal
 
 from .harness import GOLDEN, LeftOut, need, row, sh
 from .middleware import ADDRESSES, HERE, carried, counters, shared
@@ -130,3 +130,52 @@ for library in LIBRARIES:
         lambda r, library=library: errors(r, library))
     row(HERE, f"librpma: symbols, sizes, values and texts, {library.name}", "programs/rpma/abi, nm -D")(
         lambda r, library=library: abi(r, library))
+
+
+def side(row, place, library):
+    """How to start a side of the key-value log: C on a library, or (None) Rust."""
+    ns, address = place.server, place.address
+    if library is None:
+        example = row.example("kv_log", "verbena-rpma")
+        return (lambda path: row.plain(example, "serve", f"{address}:{PORT}", path, ns=ns),
+                lambda entries: row.plain(example, "put", address, f"{address}:{PORT}", *entries, ns=ns))
+    binary = row.compiled("../../crates/librpma/examples/kv_log", "rpma")
+    more = {"ns": ns, "env": library.env, "options": library.options}
+    return (lambda path: row.run(binary, "serve", address, str(PORT), path, **more),
+            lambda entries: row.run(binary, "put", address, str(PORT), *entries, **more))
+
+
+def key_value_log(row, serve, put):
+    """What was put is there when the server was killed and starts again."""
+    path = os.path.join(row.harness.work, "kv_log")
+
+    def server():
+        p = serve(path)
+        row.listening(p, PORT)
+        return p
+
+    def killed(p):
+        p.signal(signal.SIGKILL)
+        row.check(p.wait(5) == -signal.SIGKILL, f"exit {p.rc}", p)
+
+    first = server()
+    for entries in (("colour", "blue", "size", "7"), ("size", "11", "weight", "3 kg")):
+        client = put(entries)
+        row.check(client.wait(20) == 0, f"exit {client.rc}", *row.programs)
+    killed(first)
+    second = server()
+    found = ast.literal_eval(second.out.lines[0].removeprefix("recovered "))
+    row.check(found == {"colour": "blue", "size": "11", "weight": "3 kg"}, f"recovered {found}", *row.programs)
+    killed(second)
+    os.remove(path)
+    row.programs.clear()
+
+
+@row(HERE, "librpma: a key-value log in C and in Rust, its server killed", "crates/librpma/examples/kv_log.c, crates/rpma/examples/kv_log.rs", limit=600)
+def logs(r):
+    if not os.path.exists("/usr/include/librpma.h"):
+        raise LeftOut("librpma-dev is not installed")
+    place = shared(r)
+    # Debian's client flushes only where direct writes are declared, which Rust's server does not: it has FLUSH.
+    for servers, clients in ((OURS, OURS), (OURS, None), (None, OURS), (None, None), (SYSTEM, OURS), (OURS, SYSTEM), (SYSTEM, None)):
+        key_value_log(r, side(r, place, servers)[0], side(r, place, clients)[1])

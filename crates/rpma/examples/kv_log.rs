@@ -1,5 +1,5 @@
 //! A key-value log in a peer's persistent memory. A client appends by WRITE and FLUSH, and the server's processor does nothing; whatever becomes of the server,
-//! what `put` has returned for is there when it starts again.
+//! what `put` has returned for is there when it starts again. crates/librpma/examples/kv_log.c is the same in C, and either talks to the other.
 //!
 //! ```text
 //! cargo run -p verbena-rpma --example kv_log -- serve 10.0.0.1:7777 /var/lib/log
