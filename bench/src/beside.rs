@@ -20,7 +20,7 @@ fn by_crate(what: &str, size: usize) -> io::Result<f64> {
 }
 
 /// Medians of what is measured by turns.
-fn by_turns<const N: usize>(
+pub fn by_turns<const N: usize>(
     turns: usize,
     mut measure: impl FnMut(usize) -> io::Result<f64>,
 ) -> io::Result<[f64; N]> {
@@ -36,7 +36,8 @@ fn by_turns<const N: usize>(
     }))
 }
 
-fn figure(what: String, unit: &'static str, ours: f64, floor: f64, floor_is: &'static str) -> Figure {
+/// A line of a table of what is beside what.
+pub fn figure(what: String, unit: &'static str, ours: f64, floor: f64, floor_is: &'static str) -> Figure {
     let better = if unit == "us" { Better::Lower } else { Better::Higher };
     Figure { what, unit, better, floor, floor_is, ours: Some(ours) }
 }

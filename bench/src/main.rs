@@ -1,17 +1,18 @@
 //! Measures Verbena and, in the same run on the same two cores, what plain sockets give: the floor. `bench/run` calls it.
 //!
 //! `floor` holds the sockets, `rdma` runs `rdma_bench.c` (an ordinary RDMA program) on Verbena, `beside` compares the Rust crate with
-//! it and with TCP by the programs of `rust`, `report` writes the tables.
+//! it and with TCP by the programs of `rust`, `persist` librpma's two libraries by `rpma_bench.c`, `report` writes the tables.
 
 mod beside;
 mod floor;
+mod persist;
 mod pin;
 mod rdma;
 mod report;
 mod rust;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -27,6 +28,9 @@ struct Args {
     /// Measure the Rust crate only.
     #[arg(long = "crate")]
     of_crate: bool,
+    /// Measure librpma only.
+    #[arg(long = "rpma")]
+    of_rpma: bool,
     /// The `verbena` command to measure.
     #[arg(long, default_value = "target/release/verbena")]
     verbena: PathBuf,
@@ -59,13 +63,19 @@ fn main() -> ExitCode {
 }
 
 fn measure(args: &Args) -> io::Result<()> {
-    let compile = |name| {
-        let compiled = || rdma::Program::compile(&args.verbena, &args.sources, name);
+    let compile = |name, libraries: &[&str]| {
+        let compiled = || rdma::Program::compile(&args.verbena, &args.sources, name, libraries);
         (!args.floors).then(compiled).transpose()
     };
-    let (program, connections) = (compile("rdma_bench")?, compile("rdma_connections")?);
+    let (program, connections) = (compile("rdma_bench", &[])?, compile("rdma_connections", &[])?);
+    let rpma = compile("rpma_bench", &["-lrpma"])?;
     if let Some(program) = program.as_ref().filter(|_| args.of_crate) {
         print!("{}", report::crate_table(&beside::figures(program)?));
+        return Ok(());
+    }
+    let of_rpma = |program| persist::figures(program, &std::env::temp_dir(), Path::new("/dev/shm"));
+    if let Some(program) = rpma.as_ref().filter(|_| args.of_rpma) {
+        print!("{}", report::rpma_table(&of_rpma(program)?));
         return Ok(());
     }
     let ours = |what: &[&str]| program.as_ref().map(|p| p.measure(what)).transpose();
@@ -132,6 +142,9 @@ fn measure(args: &Args) -> io::Result<()> {
     }
     if let Some(program) = &program {
         table += &report::crate_table(&beside::figures(program)?);
+    }
+    if let Some(program) = &rpma {
+        table += &report::rpma_table(&of_rpma(program)?);
     }
     print!("{table}");
     if let Some(path) = &args.write {

@@ -12,24 +12,25 @@ pub struct Program {
 }
 
 impl Program {
-    /// Compiles `name.c` against the installed headers with `cc`, linked to -libverbs and -lrdmacm as anyone would.
+    /// Compiles `name.c` against the installed headers with `cc`, linked to `libraries`, -libverbs and -lrdmacm as anyone would.
     ///
     /// # Errors
     /// When there is no compiler, or libibverbs-dev and librdmacm-dev are not installed.
-    pub fn compile(verbena: &Path, sources: &Path, name: &str) -> io::Result<Self> {
+    pub fn compile(verbena: &Path, sources: &Path, name: &str, libraries: &[&str]) -> io::Result<Self> {
         let binary = std::env::temp_dir().join(format!("verbena-{name}-{}", std::process::id()));
         let program = Self { verbena: std::path::absolute(verbena)?, binary };
         let status = Command::new("cc")
             .args(["-O2", "-Wall", "-o"])
             .arg(&program.binary)
             .arg(sources.join(name).with_extension("c"))
+            .args(libraries)
             .args(["-libverbs", "-lrdmacm"])
             .status()?;
         if status.success() {
             Ok(program)
         } else {
             Err(io::Error::other(format!(
-                "{name}.c does not compile: libibverbs-dev and librdmacm-dev are needed"
+                "{name}.c does not compile: libibverbs-dev, librdmacm-dev and librpma-dev are needed"
             )))
         }
     }
@@ -39,7 +40,17 @@ impl Program {
     /// # Errors
     /// When it can not be started.
     pub fn start(&self, what: &[&str]) -> io::Result<Running> {
-        Running::start(Command::new(&self.verbena).args(["run", "--"]).arg(&self.binary).args(what))
+        self.start_with(&[], what)
+    }
+
+    /// The same with options of `verbena run`.
+    ///
+    /// # Errors
+    /// When it can not be started.
+    pub fn start_with(&self, options: &[&str], what: &[&str]) -> io::Result<Running> {
+        let mut command = Command::new(&self.verbena);
+        command.arg("run").args(options).arg("--").arg(&self.binary).args(what);
+        Running::start(&mut command)
     }
 
     /// One measurement of `rdma_bench`: the number the client prints last, after the server has verified what came.
@@ -151,7 +162,10 @@ impl Running {
     }
 
     /// The number it prints last.
-    fn number(&mut self) -> io::Result<f64> {
+    ///
+    /// # Errors
+    /// When it fails, or prints none.
+    pub fn number(&mut self) -> io::Result<f64> {
         let text = self.end()?;
         let number = text.lines().last().and_then(|line| line.trim().parse().ok());
         number.ok_or_else(|| io::Error::other(format!("no number: {text:?}")))

@@ -80,6 +80,16 @@ pub fn crate_table(figures: &[Figure]) -> String {
     text
 }
 
+/// librpma's table.
+pub fn rpma_table(figures: &[Figure]) -> String {
+    let mut text = "\n## librpma\n\n\
+        `rpma_bench.c` at both ends, medians of three by turns; the client polls, the server sleeps, but for request and answer, where it polls. Debian's library flushes \
+        by a READ: where its peer declares direct writes it takes that for persistence, and nothing waits for the disk. So it stands beside ours where the file is in memory.\n\n"
+        .to_owned();
+    rows(&mut text, "beside", "which is", figures);
+    text
+}
+
 fn rows(text: &mut String, beside: &str, which: &str, figures: &[Figure]) {
     // Writing to a String cannot fail.
     let _ = writeln!(text, "| figure | Verbena | {beside} | ratio | {which} |\n|---|---|---|---|---|");
