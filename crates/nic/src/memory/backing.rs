@@ -3,16 +3,15 @@
 //! | behind it | persistent by |
 //! |---|---|
 //! | a file mapped MAP_SHARED | msync(2), which waits for the file system |
+//! | such a file of a file system in memory (tmpfs, ramfs) | msync(2), which has nothing to wait for |
 //! | a file mapped MAP_SYNC (DAX), or /dev/dax | writing back cache lines: mmap(2) says that nothing else is needed |
 //! | what the world keeps itself, as simulated hosts do | [`Storage`] |
 //! | anything else: anonymous memory, MAP_PRIVATE, memfd, System V | nothing: it ends with the process, and is not registered for it |
 //!
-//! It is found out when memory is registered. msync is right for all files, so what can not be found out is left to it. A file of a file system in memory
-//! (tmpfs) is a file: its bytes outlive the process, not the machine, as with fdatasync(2).
+//! It is found out when memory is registered. msync is right for all files, so what can not be found out is left to it. The bytes of a file in memory
+//! outlive the process, not the machine, as with fdatasync(2).
 
 use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use super::guard;
 use crate::error::Error;
@@ -26,6 +25,7 @@ pub(super) enum Backing {
     World,
     /// The storage failed once. The kernel tells that once, and then takes the pages for written.
     Failed,
+    Memory,
 }
 
 impl From<Backing> for u32 {
@@ -40,6 +40,7 @@ impl From<u32> for Backing {
             1 => Backing::Lines,
             2 => Backing::World,
             3 => Backing::Failed,
+            4 => Backing::Memory,
             _ => Backing::File,
         }
     }
@@ -64,7 +65,13 @@ pub(super) fn find(addr: u64, len: u64, storage: Option<&dyn Storage>) -> Result
     if covered < end {
         return Err(none(covered));
     }
-    if !guard::writes_back() || under.is_empty() {
+    if under.is_empty() {
+        return Ok(Backing::File);
+    }
+    if under.iter().all(Mapping::is_in_memory) {
+        return Ok(Backing::Memory);
+    }
+    if !guard::writes_back() {
         return Ok(Backing::File);
     }
     if under.iter().all(|mapping| mapping.path.starts_with(b"/dev/dax")) {
@@ -136,10 +143,21 @@ impl<'a> Mapping<'a> {
         self.shared && self.path.starts_with(b"/") && !no_file.iter().any(|name| self.path.starts_with(name))
     }
 
+    /// Whether its file is of a file system in memory. One that has lost its name is not found.
+    fn is_in_memory(&self) -> bool {
+        /// The kernel's linux/magic.h; the C libraries differ in the type.
+        const RAMFS_MAGIC: i64 = 0x8584_58f6;
+        let Ok(path) = CString::new(self.path) else { return false };
+        // SAFETY: all zero bytes are one.
+        let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+        // SAFETY: a string that ends, and room for what is found.
+        let code = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
+        code == 0 && [libc::TMPFS_MAGIC as i64, RAMFS_MAGIC].contains(&(found.f_type as i64))
+    }
+
     /// Whether its file is accessed without a page cache. One that has lost its name is not found.
     fn is_dax(&self) -> bool {
-        let path = Path::new(std::ffi::OsStr::from_bytes(self.path));
-        let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+        let Ok(path) = CString::new(self.path) else { return false };
         // SAFETY: all zero bytes are one.
         let mut found: libc::statx = unsafe { std::mem::zeroed() };
         // SAFETY: a string that ends, and room for what is found.
@@ -191,7 +209,7 @@ mod tests {
     #[ignore = "needs a folder on a file system mounted with dax"]
     fn a_file_on_dax_persists_by_cache_lines_where_it_is_mapped_synchronously() {
         use std::os::fd::AsRawFd;
-        let path = Path::new(&std::env::var("VERBENA_TEST_DAX").expect("a folder")).join("dax");
+        let path = std::path::Path::new(&std::env::var("VERBENA_TEST_DAX").expect("a folder")).join("dax");
         let mut options = std::fs::File::options();
         let file = options.read(true).write(true).create(true).truncate(true).open(&path).expect("made");
         file.set_len(8192).expect("grown");
@@ -209,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_number_in_the_table_is_the_backing_again() {
-        for backing in [Backing::File, Backing::Lines, Backing::World, Backing::Failed] {
+        for backing in [Backing::File, Backing::Lines, Backing::World, Backing::Failed, Backing::Memory] {
             assert_eq!(Backing::from(u32::from(backing)), backing);
         }
     }

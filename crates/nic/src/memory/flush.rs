@@ -1,7 +1,7 @@
 //! FLUSH (IBA annex A19): what peers have written becomes visible to all, or persistent.
 //!
 //! Copies into registered memory are stores of this process, so for visibility a fence is enough. Persistence is that of what lies behind the memory
-//! (`backing`): cache lines of a short range are written back at once, all else is for a thread that may wait.
+//! (`backing`): a file in memory has nothing to wait for, and cache lines of a short range are written back at once; all else is for a thread that may wait.
 
 use std::sync::atomic::{Ordering, fence};
 use std::task::Poll;
@@ -48,6 +48,7 @@ impl View<'_> {
             Backing::Failed => Err(Fault::Storage),
             // SAFETY: inside a region that is counted in.
             Backing::Lines if range.length <= AT_ONCE => unsafe { guard::write_back(real, range.length) },
+            Backing::Memory => sync(real, range.length).map(|()| true).map_err(fault),
             _ => Ok(range.length == 0),
         }
     }
@@ -80,10 +81,10 @@ impl View<'_> {
                 Some(storage) => storage.persist(real, range.length),
                 None => Err(Errno::ENOMEM),
             },
-            Backing::Lines | Backing::File => sync(real, range.length),
+            Backing::Lines | Backing::File | Backing::Memory => sync(real, range.length),
         };
         done.map_err(|errno| {
-            if errno == Errno::ENOMEM {
+            if fault(errno) == Fault::Unmapped {
                 return Fault::Unmapped;
             }
             // Where the region is gone meanwhile there is none to mark.
@@ -150,6 +151,11 @@ fn rights(how: Flush) -> u32 {
     bit(how.global, Access::FLUSH_GLOBAL) | bit(how.persistent, Access::FLUSH_PERSISTENT)
 }
 
+/// What msync(2) says.
+fn fault(errno: Errno) -> Fault {
+    if errno == Errno::ENOMEM { Fault::Unmapped } else { Fault::Storage }
+}
+
 /// msync(2) of whole pages, waiting.
 fn sync(real: u64, len: u64) -> Result<(), Errno> {
     // SAFETY: asks for a number.
@@ -175,9 +181,16 @@ mod tests {
 
     /// A mapping of two pages of a file on a file system, which is removed at once; the address of the first.
     fn file_pages(test: &str) -> u64 {
-        let path = std::env::current_exe().unwrap().with_extension(format!("{test}-{}", std::process::id()));
-        let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let file = format!("{test}-{}", std::process::id());
+        let path = std::env::current_exe().unwrap().with_extension(file);
+        let at = pages(&path);
         std::fs::remove_file(&path).unwrap();
+        at
+    }
+
+    /// The same of this file.
+    fn pages(path: &std::path::Path) -> u64 {
+        let file = std::fs::File::options().read(true).write(true).create_new(true).open(path).unwrap();
         file.set_len(2 * PAGE as u64).unwrap();
         let (rights, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
         // SAFETY: a new mapping, which this process keeps.
@@ -213,6 +226,23 @@ mod tests {
         });
         assert_eq!(done, Ok(()));
         assert_eq!(view(&table).persist(range, HOW), Err(Fault::Key));
+    }
+
+    #[test]
+    fn a_file_in_memory_has_nothing_to_wait_for() {
+        let path = std::path::PathBuf::from(format!("/dev/shm/verbena-test-{}", std::process::id()));
+        if !path.parent().is_some_and(std::path::Path::is_dir) {
+            return;
+        }
+        let (table, addr) = (Table::new(), pages(&path));
+        // SAFETY: the pages stay until the end of the test, which looks at none.
+        let mr = unsafe { table.register(1, addr, PAGE as u64, addr, Access::FLUSH_PERSISTENT, 7) }.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let range = Remote { addr: addr + 8, length: 8, rkey: mr.key };
+        assert_eq!(view(&table).begin_flush(range, HOW), Poll::Ready(Ok(())));
+        // SAFETY: pages of this test.
+        unsafe { libc::munmap(addr as *mut libc::c_void, 2 * PAGE) };
+        assert_eq!(view(&table).begin_flush(range, HOW), Poll::Ready(Err(Fault::Unmapped)));
     }
 
     #[test]
