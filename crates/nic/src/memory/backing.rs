@@ -146,13 +146,14 @@ impl<'a> Mapping<'a> {
     /// Whether its file is of a file system in memory. One that has lost its name is not found.
     fn is_in_memory(&self) -> bool {
         /// The kernel's linux/magic.h; the C libraries differ in the type.
+        const TMPFS_MAGIC: i64 = 0x0102_1994;
         const RAMFS_MAGIC: i64 = 0x8584_58f6;
         let Ok(path) = CString::new(self.path) else { return false };
         // SAFETY: all zero bytes are one.
         let mut found: libc::statfs = unsafe { std::mem::zeroed() };
         // SAFETY: a string that ends, and room for what is found.
         let code = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
-        code == 0 && [libc::TMPFS_MAGIC as i64, RAMFS_MAGIC].contains(&(found.f_type as i64))
+        code == 0 && [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(found.f_type as i64))
     }
 
     /// Whether its file is accessed without a page cache. One that has lost its name is not found.
