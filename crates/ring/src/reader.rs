@@ -81,19 +81,9 @@ impl<M: Deref<Target = [Word]>> Reader<M> {
         fence(SeqCst);
         let sleeps = self.is_empty();
         if !sleeps {
-            self.wake();
+            self.memory[ASLEEP].store(0, Relaxed);
         }
         sleeps
-    }
-
-    /// Somebody looks again.
-    pub fn wake(&self) {
-        self.memory[ASLEEP].store(0, Relaxed);
-    }
-
-    /// Whether the reader said that it sleeps, and no writer has woken it since.
-    pub fn sleeps(&self) -> bool {
-        self.memory[ASLEEP].load(Relaxed) != 0
     }
 
     /// The bytes are copied: the writer may have their lines again.

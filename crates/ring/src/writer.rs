@@ -5,7 +5,7 @@ use std::ops::Deref;
 use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::atomic::fence;
 use crate::words::Filler;
-use crate::{ASLEEP, Broken, DONE, HEAD, LINE, SKIP, Word, capacity, header, lines};
+use crate::{ASLEEP, DONE, HEAD, LINE, SKIP, Word, capacity, header, lines};
 
 /// Writes records. There is one to a ring, and it starts with the memory all zero.
 #[derive(Debug)]
@@ -84,11 +84,6 @@ impl<M: Deref<Target = [Word]>> Writer<M> {
         asleep.load(Relaxed) != 0 && asleep.swap(0, AcqRel) != 0
     }
 
-    /// Whether the reader is done with everything.
-    pub fn is_read(&self) -> bool {
-        self.memory[DONE].load(Acquire) == self.position
-    }
-
     /// Looks at the reader's progress where what is known of it is not enough for so many lines.
     #[inline]
     fn make_sure_of(&mut self, lines: usize) -> Result<(), PushError> {
@@ -111,11 +106,5 @@ impl<M: Deref<Target = [Word]>> Writer<M> {
     /// The words from the beginning of a line of records.
     fn line(&self, at: usize) -> &[Word] {
         &self.memory[(HEAD + at) * LINE..]
-    }
-}
-
-impl From<Broken> for PushError {
-    fn from(Broken: Broken) -> PushError {
-        PushError::Broken
     }
 }
