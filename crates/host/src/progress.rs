@@ -13,6 +13,7 @@ use crate::counters::add;
 use crate::management::Management;
 use crate::names::{Listener, Message};
 use crate::reactor::Source;
+use crate::rings::Backlog;
 use crate::rx_socket::{Drained, RxSocket};
 use crate::sys;
 use crate::world::RealWorld;
@@ -29,8 +30,10 @@ const BUSY_PAUSE: Duration = Duration::from_micros(100);
 /// How long a guest is left alone that panicked, so that a panic in a timer does not take a whole processor.
 const AFTER_PANIC: Duration = Duration::from_millis(10);
 
-/// When the engine tries again to send what a full ring did not take.
+/// When the engine tries again to send what a full ring did not take: at first, and at last where its reader takes nothing, as a process
+/// that is stopped.
 const ROOM_PAUSE: Duration = Duration::from_micros(20);
+const MOST_ROOM_PAUSE: Duration = Duration::from_millis(10);
 /// The other end of a connection is gone (epoll(7)).
 const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
@@ -48,6 +51,8 @@ struct Engine<G> {
     guest_at: Option<Instant>,
     /// Threads that poll read the rings.
     rings_leased: bool,
+    /// How long it waited last for room in a ring.
+    room_pause: Duration,
     /// Bulk came lately: until then, on the world's clock, the engine does not sleep.
     awake_until: u64,
 }
@@ -70,6 +75,7 @@ pub(crate) fn run<G: Guest>(
         bytes,
         guest_at: None,
         rings_leased: false,
+        room_pause: ROOM_PAUSE,
         awake_until: 0,
     };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
@@ -178,7 +184,12 @@ impl<G: Guest> Engine<G> {
     /// Reads the rings, unless a thread that polls does; when to come back at the latest.
     fn rings(&mut self) -> Option<Duration> {
         let world = self.world.clone();
-        let waits = world.rings.go_on(&world).then_some(ROOM_PAUSE);
+        let waits = match world.rings.go_on(&world) {
+            Backlog::None => None,
+            Backlog::Moves => Some(ROOM_PAUSE),
+            Backlog::Stuck => Some((self.room_pause * 2).min(MOST_ROOM_PAUSE)),
+        };
+        self.room_pause = waits.unwrap_or(ROOM_PAUSE);
         if world.rings.is_empty() {
             return waits;
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use host::Config;
-use kit::{LO, Recording, Told, V4, V6, alone, batch, counter, path, start, start_with};
+use kit::{LO, Recording, Told, V4, V6, alone, batch, counter, path, start_with};
 use nic::Link;
 use node::world::Claim;
 use node::{Name, World};
@@ -246,14 +246,4 @@ fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
         sender.world().send(&path(V4), &mut batch(1, &[64]));
     }
     assert_eq!(counter(&next, "rings_taken"), 1);
-}
-
-#[test]
-fn a_process_of_the_kit_has_no_rings() {
-    let _alone = alone();
-    let host = start();
-    let _claim = host.world().claim(BLOCK).unwrap();
-    host.world().attach(LO).unwrap();
-    host.world().send(&path(V4), &mut batch(0, &[64]));
-    assert_eq!(host.guest().packet().unwrap().psn(), 0);
 }

@@ -114,3 +114,34 @@ fn a_flood_for_nobody_is_answered_so_often_and_no_more_and_leaves_connections_al
     sim.run_for(Duration::from_millis(1));
     assert_eq!(sim.counters().sent, answered + 1);
 }
+
+#[test]
+fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
+    let (_sim, node) = victim();
+    let packet = |dest_qp| {
+        let header = Header {
+            bth: Bth { dest_qp, ..Bth::default() },
+            service: Service::Ud(Deth { qkey: GSI_QKEY, source_qp: Qpn::GSI }),
+            op: Op::Send(SendAt::Only(SendTail::None)),
+        };
+        let mut batch = TxBatch::new();
+        batch.push(&header, 0, |_| Ok(())).unwrap();
+        batch.iter().next().unwrap().to_vec()
+    };
+    let hear = |bytes: &[u8], size| {
+        let (source, dest) = (SocketAddr::new(VICTIM, 50_000), SocketAddr::new(VICTIM, 4791));
+        let interface = node.devices()[0].config.interface;
+        let run = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes };
+        node.input(node.world().now(), Input::Unsealed { run, size });
+    };
+    let of_another = packet(Qpn::new(0xab_cd));
+    hear(&of_another, of_another.len());
+    assert_eq!(counted(&node, "node.unknown_owner"), 1);
+    // Three packets, the last one too short to have room for an ICRC.
+    let run = [&of_another[..], &of_another[..], &[1, 2, 3]].concat();
+    hear(&run, of_another.len());
+    assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.icrc")), (3, 1));
+    hear(&[0xff; 64], 64);
+    hear(&of_another[..14], 64);
+    assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (1, 1));
+}

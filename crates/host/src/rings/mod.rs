@@ -43,8 +43,10 @@ use crate::names::Bearer;
 use crate::rx_socket::{Delivery, Drained};
 use crate::sockets::{ROCE_PORT, endpoint};
 use crate::world::RealWorld;
+pub(crate) use tx_ring::Backlog;
+
 use rx_ring::RxRing;
-use tx_ring::{Pushed, TxRing};
+use tx_ring::{Sent, TxRing};
 
 /// Bytes of a ring.
 const RING_BYTES: usize = 1 << 20;
@@ -142,25 +144,17 @@ impl Rings {
             bytes: &[],
         };
         let header = name_messages::emit(&datagram);
-        let (mut rest, mut packets) = (&*bytes, 0);
-        for run in runs {
-            let (run_bytes, after) = rest.split_at(run.len);
-            rest = after;
-            let size = (run.size as u32).to_le_bytes();
-            match ring.push(&[&size, &header, run_bytes], run.count, &world.counters) {
-                Pushed::Sent => {}
-                Pushed::Waits => {
-                    if !self.waiting.swap(true, Ordering::AcqRel) {
-                        world.alarm.set(0);
-                    }
+        match ring.send(&header, bytes, runs, &world.counters) {
+            Sent::All => {}
+            Sent::Later => {
+                if !self.waiting.swap(true, Ordering::AcqRel) {
+                    world.alarm.set(0);
                 }
-                // What was sent before may be lost; protocols above repeat it.
-                Pushed::Over => return false,
             }
-            packets += run.count;
+            // What went by it before may be lost; protocols above repeat it.
+            Sent::Over => return false,
         }
-        ring.wake(&world.counters);
-        add(&world.counters.ring_packets_sent, packets);
+        add(&world.counters.ring_packets_sent, batch.len());
         true
     }
 
@@ -224,25 +218,24 @@ impl Rings {
         };
     }
 
-    /// Sends what waited for room in a ring; whether some of it still does.
+    /// Sends what waited for room in rings.
     #[inline]
-    pub(crate) fn go_on(&self, world: &RealWorld) -> bool {
+    pub(crate) fn go_on(&self, world: &RealWorld) -> Backlog {
         if !self.waiting.load(Ordering::Acquire) {
-            return false;
+            return Backlog::None;
         }
         // Noted anew by whoever finds a ring full meanwhile.
         self.waiting.store(false, Ordering::Release);
-        let rings: Vec<_> = {
-            let tx = self.tx.read();
-            tx.values()
-                .filter_map(|way| if let Way::Ring(ring) = way { Some(ring.clone()) } else { None })
-                .collect()
-        };
-        let waits = rings.iter().filter(|ring| ring.go_on(&world.counters)).count() > 0;
-        if waits {
+        let mut backlog = Backlog::None;
+        for way in self.tx.read().values() {
+            if let Way::Ring(ring) = way {
+                backlog = backlog.max(ring.go_on(&world.counters));
+            }
+        }
+        if backlog != Backlog::None {
             self.waiting.store(true, Ordering::Release);
         }
-        waits
+        backlog
     }
 
     /// A process offers a ring by which it will send.
@@ -339,7 +332,11 @@ impl Rings {
     /// Has whoever writes wake the engine; false where something is there to read. `wait`: for threads that read; else that is false,
     /// too.
     pub(crate) fn sleep(&self, wait: bool) -> bool {
-        self.rx.load().iter().filter(|ring| !ring.sleep(wait)).count() == 0
+        let mut all = true;
+        for ring in self.rx.load().iter() {
+            all &= ring.sleep(wait);
+        }
+        all
     }
 
     /// For a thread that polled and is about to wait: the engine reads the rings from now on; false where there is something to read

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use locks::{Mutex, Rank};
 use ring::{PushError, Writer, memory_len};
+use transport::batch::Run;
 
 use crate::counters::{Counters, add};
 use crate::names::Bearer;
@@ -30,15 +31,26 @@ struct State {
     over: bool,
 }
 
-/// What became of a record.
+/// What became of packets.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pushed {
-    /// It is on its way.
-    Sent,
-    /// It waits for room, or was dropped where too much does.
-    Waits,
+pub(crate) enum Sent {
+    /// All are in the ring.
+    All,
+    /// Some wait for room, or were dropped where too many do.
+    Later,
     /// The ring is of no use.
     Over,
+}
+
+/// What waits for room.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Backlog {
+    /// Nothing.
+    None,
+    /// As much as before.
+    Stuck,
+    /// Less than before.
+    Moves,
 }
 
 impl TxRing {
@@ -55,71 +67,83 @@ impl TxRing {
         &self.bearer
     }
 
-    /// Sends one record, these parts one behind the other. `packets` are counted where it is dropped.
+    /// Sends these packets, a record for each run of equal ones, and wakes the reader where it sleeps; each record begins with its run's
+    /// size, then `header`.
     #[inline]
-    pub(crate) fn push(&self, parts: &[&[u8]], packets: usize, counters: &Counters) -> Pushed {
+    pub(crate) fn send(&self, header: &[u8], mut bytes: &[u8], runs: &[Run], counters: &Counters) -> Sent {
         let mut state = self.state.lock();
-        if state.over {
-            return Pushed::Over;
+        state.flush();
+        for run in runs {
+            let (packets, rest) = bytes.split_at(run.len);
+            bytes = rest;
+            state.push(&[&(run.size as u32).to_le_bytes(), header, packets], run.count, counters);
         }
-        if !state.waiting.is_empty() {
-            state.flush();
-        }
-        let pushed = match state.waiting.is_empty() {
-            true => state.writer.push(parts),
-            false => Err(PushError::Full),
+        let wakes = state.writer.must_wake();
+        let sent = match (state.over, state.waiting.is_empty()) {
+            (true, _) => Sent::Over,
+            (false, true) => Sent::All,
+            (false, false) => Sent::Later,
         };
-        match pushed {
-            Ok(()) => Pushed::Sent,
-            Err(PushError::Full) => {
-                let len: usize = parts.iter().map(|part| part.len()).sum();
-                if state.waiting_bytes + len <= MOST_WAITING {
-                    state.waiting.push_back(parts.concat().into_boxed_slice());
-                    state.waiting_bytes += len;
-                } else {
-                    add(&counters.ring_drops, packets);
-                }
-                Pushed::Waits
-            }
-            Err(PushError::TooLong | PushError::Broken) => {
-                state.over = true;
-                Pushed::Over
-            }
-        }
+        drop(state);
+        self.wake_reader(wakes, counters);
+        sent
     }
 
-    /// Tells the reader that there is something, where it sleeps. Behind the last of some records.
-    #[inline]
-    pub(crate) fn wake(&self, counters: &Counters) {
-        if self.state.lock().writer.must_wake() {
-            add(&counters.ring_wakes, 1);
-            self.bearer.wake_reader();
-        }
-    }
-
-    /// Sends what waited for room; whether some of it still does.
-    pub(crate) fn go_on(&self, counters: &Counters) -> bool {
-        let waits = {
-            let mut state = self.state.lock();
-            if state.waiting.is_empty() {
-                return false;
-            }
-            state.flush();
-            !state.waiting.is_empty()
+    /// Sends what waited for room.
+    pub(crate) fn go_on(&self, counters: &Counters) -> Backlog {
+        let mut state = self.state.lock();
+        let before = state.waiting.len();
+        state.flush();
+        let backlog = match state.waiting.len() {
+            0 => Backlog::None,
+            left if left < before => Backlog::Moves,
+            _ => Backlog::Stuck,
         };
-        self.wake(counters);
-        waits
+        let wakes = before > 0 && state.writer.must_wake();
+        drop(state);
+        self.wake_reader(wakes, counters);
+        backlog
     }
 
     /// The other end wants no ring, or is gone.
     pub(crate) fn end(&self) {
-        let mut state = self.state.lock();
-        state.over = true;
-        state.waiting.clear();
+        self.state.lock().end();
+    }
+
+    #[inline]
+    fn wake_reader(&self, wakes: bool, counters: &Counters) {
+        if wakes {
+            add(&counters.ring_wakes, 1);
+            self.bearer.wake_reader();
+        }
     }
 }
 
 impl State {
+    /// Publishes a record of so many packets, these parts one behind the other; or has it wait.
+    #[inline]
+    fn push(&mut self, parts: &[&[u8]], packets: usize, counters: &Counters) {
+        if self.over {
+            return;
+        }
+        let pushed = if self.waiting.is_empty() { self.writer.push(parts) } else { Err(PushError::Full) };
+        match pushed {
+            Ok(()) => {}
+            Err(PushError::Full) => {
+                let len: usize = parts.iter().map(|part| part.len()).sum();
+                if self.waiting_bytes + len <= MOST_WAITING {
+                    self.waiting.push_back(parts.concat().into_boxed_slice());
+                    self.waiting_bytes += len;
+                } else {
+                    add(&counters.ring_drops, packets);
+                }
+            }
+            Err(PushError::TooLong | PushError::Broken) => self.end(),
+        }
+    }
+
+    /// Publishes what waits, as far as there is room.
+    #[inline]
     fn flush(&mut self) {
         while let Some(record) = self.waiting.front() {
             match self.writer.push(&[record]) {
@@ -128,12 +152,14 @@ impl State {
                     self.waiting.pop_front();
                 }
                 Err(PushError::Full) => return,
-                Err(PushError::TooLong | PushError::Broken) => {
-                    self.over = true;
-                    self.waiting.clear();
-                    self.waiting_bytes = 0;
-                }
+                Err(PushError::TooLong | PushError::Broken) => self.end(),
             }
         }
+    }
+
+    fn end(&mut self) {
+        self.over = true;
+        self.waiting.clear();
+        self.waiting_bytes = 0;
     }
 }
