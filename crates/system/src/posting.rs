@@ -4,8 +4,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use abi::verbs::{
-    IBV_SEND_SIGNALED, IBV_WR_BIND_MW, ibv_mw_bind_info, ibv_recv_wr, ibv_send_wr, ibv_send_wr_bind_mw,
-    ibv_send_wr_op, ibv_send_wr_ud, ibv_send_wr_wr,
+    IBV_SEND_SIGNALED, IBV_WR_BIND_MW, ibv_mw_bind_info, ibv_send_wr, ibv_send_wr_bind_mw, ibv_send_wr_op,
+    ibv_send_wr_ud, ibv_send_wr_wr,
 };
 use nic::{Errno, Error, PostError, QpState, QpType};
 use transport::op::{Bind, Data, LocalOp, RecvWr, SendOp, SendWr};
@@ -192,26 +192,17 @@ impl Qp {
     ///
     /// [`Refusal`]: it was not posted.
     pub fn post_receive(&self, request: &RecvWr) -> Result<(), Refusal> {
-        let num_sge = request.sges.as_slice().len() as u32;
-        if num_sge > 1 {
-            return Err(Refusal::Post(PostError::Elements { num_sge, most: 1 }));
-        }
-        let mut elements = wr::elements(request.sges.as_slice());
-        let mut c = ibv_recv_wr {
-            wr_id: request.wr_id,
-            next: null_mut(),
-            sg_list: elements.as_mut_ptr(),
-            num_sge: elements.len() as i32,
-        };
-        let lock = self.raw.lock();
-        let raw = lock.as_ref().ok_or(GONE)?;
-        let mut bad = null_mut();
-        // SAFETY: as in `post`.
-        let result = unsafe {
-            let post = (*raw.qp.as_ref().context).ops.post_recv.ok_or(NO_FUNCTION)?;
-            post(raw.qp.as_ptr(), &raw mut c, &raw mut bad)
-        };
-        refused(result)
+        wr::with_receive(request, |c| {
+            let lock = self.raw.lock();
+            let raw = lock.as_ref().ok_or(GONE)?;
+            let mut bad = null_mut();
+            // SAFETY: as in `post`.
+            let result = unsafe {
+                let post = (*raw.qp.as_ref().context).ops.post_recv.ok_or(NO_FUNCTION)?;
+                post(raw.qp.as_ptr(), c, &raw mut bad)
+            };
+            refused(result)
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-use abi::verbs::{ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
+use abi::verbs::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 use locks::{Mutex, Rank};
 use nic::{Error, PostError};
 use transport::op::RecvWr;
@@ -52,26 +52,17 @@ impl Srq {
     ///
     /// [`Refusal`]: it was not posted.
     pub fn post(&self, request: &RecvWr) -> Result<(), Refusal> {
-        let num_sge = request.sges.as_slice().len() as u32;
-        if num_sge > 1 {
-            return Err(Refusal::Post(PostError::Elements { num_sge, most: 1 }));
-        }
-        let mut elements = wr::elements(request.sges.as_slice());
-        let mut c = ibv_recv_wr {
-            wr_id: request.wr_id,
-            next: null_mut(),
-            sg_list: elements.as_mut_ptr(),
-            num_sge: elements.len() as i32,
-        };
-        let lock = self.raw.lock();
-        let gone = Refusal::Post(PostError::Invalid("the shared receive queue is no more"));
-        let Raw(raw) = lock.as_ref().ok_or(gone)?;
-        let mut bad = null_mut();
-        // SAFETY: the queue lives, as its C object is locked; its context has the functions that verbs.h calls. The request is read before it
-        // returns, and what it names stays until the completion, by `transport`'s contract.
-        refused(unsafe {
-            let post = (*raw.as_ref().context).ops.post_srq_recv.ok_or(NO_FUNCTION)?;
-            post(raw.as_ptr(), &raw mut c, &raw mut bad)
+        wr::with_receive(request, |c| {
+            let lock = self.raw.lock();
+            let gone = Refusal::Post(PostError::Invalid("the shared receive queue is no more"));
+            let Raw(raw) = lock.as_ref().ok_or(gone)?;
+            let mut bad = null_mut();
+            // SAFETY: the queue lives, as its C object is locked; its context has the functions that verbs.h calls. The request is read before it
+            // returns, and what it names stays until the completion, by `transport`'s contract.
+            refused(unsafe {
+                let post = (*raw.as_ref().context).ops.post_srq_recv.ok_or(NO_FUNCTION)?;
+                post(raw.as_ptr(), c, &raw mut bad)
+            })
         })
     }
 

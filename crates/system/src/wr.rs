@@ -4,12 +4,18 @@ use abi::verbs::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_WITH_IMM, IBV_WC_WITH_INV,
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
     IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
-    ibv_send_wr, ibv_send_wr_atomic, ibv_send_wr_imm, ibv_send_wr_rdma, ibv_send_wr_wr, ibv_sge, ibv_wc,
+    ibv_recv_wr, ibv_send_wr, ibv_send_wr_atomic, ibv_send_wr_imm, ibv_send_wr_rdma, ibv_send_wr_wr, ibv_sge,
+    ibv_wc,
 };
 use arrayvec::ArrayVec;
-use transport::op::{AtomicOp, Completed, Completion, Data, LocalOp, MAX_SGE, SendOp, SendWr, Sge, Status};
+use nic::PostError;
+use transport::op::{
+    AtomicOp, Completed, Completion, Data, LocalOp, MAX_SGE, RecvWr, SendOp, SendWr, Sge, Status,
+};
 use wire::roce::SendTail;
 use wire::{Qpn, Rkey};
+
+use crate::posting::Refusal;
 
 /// Elements as C has them.
 pub(crate) type Elements = ArrayVec<ibv_sge, MAX_SGE>;
@@ -18,6 +24,28 @@ pub(crate) type Elements = ArrayVec<ibv_sge, MAX_SGE>;
 pub(crate) fn elements(sges: &[Sge]) -> Elements {
     let element = |sge: &Sge| ibv_sge { addr: sge.addr, length: sge.length, lkey: sge.lkey.0 };
     sges.iter().take(MAX_SGE).map(element).collect()
+}
+
+/// A receive as C has it, to be posted before this returns.
+///
+/// # Errors
+///
+/// [`Refusal`]: one with more than one element, which this crate posts none of; what `post` says.
+pub(crate) fn with_receive(
+    request: &RecvWr,
+    post: impl FnOnce(&mut ibv_recv_wr) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let num_sge = request.sges.as_slice().len() as u32;
+    if num_sge > 1 {
+        return Err(Refusal::Post(PostError::Elements { num_sge, most: 1 }));
+    }
+    let mut elements = elements(request.sges.as_slice());
+    post(&mut ibv_recv_wr {
+        wr_id: request.wr_id,
+        next: std::ptr::null_mut(),
+        sg_list: elements.as_mut_ptr(),
+        num_sge: elements.len() as i32,
+    })
 }
 
 /// Where the bytes of a request are: inline ones lie in the request itself.
