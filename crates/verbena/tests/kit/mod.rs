@@ -97,3 +97,16 @@ pub fn now<T>(future: impl Future<Output = T>) -> Option<T> {
         Poll::Pending => None,
     }
 }
+
+/// Waits until `seen` gives `wanted`, for 10 s at most; what it gave last. For what another thread that polls at the moment may be about to
+/// do, as to post a receive again or to give up its handle of a queue pair.
+pub fn soon<T: PartialEq>(wanted: T, seen: impl Fn() -> T) -> T {
+    let begin = Instant::now();
+    loop {
+        let now = seen();
+        if now == wanted || begin.elapsed() > Duration::from_secs(10) {
+            return now;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
