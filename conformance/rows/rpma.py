@@ -22,24 +22,24 @@ OURS = Library("Verbena's", (), {}, "/libverbena_rpma.so", {
 })
 LIBRARIES = (SYSTEM, OURS)
 
-# Name, packets that must have come to the client through Verbena at least (well under what it takes), what it shows.
+# Name, packets that must have come to the client through Verbena at least (well under what it takes).
 SCENARIOS = (
-    ("connection", 2, "a connection with private data"),
-    ("descriptors", 2, "the bytes of descriptors and of private data"),
-    ("read", 4, "read"),
-    ("write", 4, "write"),
-    ("flush_visibility", 50, "flush to visibility"),
-    ("flush_persistent", 4, "flush to persistence of a file mapping"),
-    ("several", 8, "several connections, one thread"),
-    ("several_shared", 8, "several connections with a shared completion channel"),
-    ("atomic_write", 500, "atomic write"),
-    ("pingpong", 100, "messages, ping-pong"),
-    ("pingpong_srq", 100, "messages, ping-pong with a shared receive queue"),
-    ("imm", 4, "send and write with immediate data"),
-    ("receive_cq", 10, "a receive completion queue of its own"),
-    ("gpspm", 20, "persistence by request and answer (GPSPM)"),
-    ("log", 2, "log with thresholds and a function of the user"),
-    ("threads", 500, "eight threads at once"),
+    ("connection", 2),  # a connection with private data
+    ("descriptors", 2),  # the bytes of descriptors and of private data
+    ("read", 4),  # read
+    ("write", 4),  # write
+    ("flush_visibility", 50),  # flush to visibility
+    ("flush_persistent", 4),  # flush to persistence of a file mapping
+    ("several", 8),  # several connections, one thread
+    ("several_shared", 8),  # several connections with a shared completion channel
+    ("atomic_write", 500),  # atomic write
+    ("pingpong", 100),  # messages, ping-pong
+    ("pingpong_srq", 100),  # messages, ping-pong with a shared receive queue
+    ("imm", 4),  # send and write with immediate data
+    ("receive_cq", 10),  # a receive completion queue of its own
+    ("gpspm", 20),  # persistence by request and answer (GPSPM)
+    ("log", 2),  # log with thresholds and a function of the user
+    ("threads", 500),  # eight threads at once
 )
 
 
@@ -78,7 +78,7 @@ def scenario(row, place, name, least, servers, clients, port=PORT):
 
 def scenarios(row, where, servers, clients):
     place = where(row)
-    for at, (name, least, _) in enumerate(SCENARIOS):
+    for at, (name, least) in enumerate(SCENARIOS):
         row.programs.clear()
         scenario(row, place, name, least, servers, clients, PORT + at)
 
