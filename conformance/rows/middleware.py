@@ -1,14 +1,14 @@
-"""What stands between programs and verbs, as Debian packages it: UCX, libfabric and librpma, each by its own programs or by a small one
-over its library. On one address, where two processes share it, and over a veth. That packets went through Verbena, its counters say."""
+"""What stands between programs and verbs, as Debian packages it: UCX and libfabric, each by its own programs (librpma: rpma.py). On one address,
+where two processes share it, and over a veth. That packets went through Verbena, its counters say."""
 import glob, os, re
 
-from .harness import LeftOut, row
+from .harness import row
 from .loopback import HERE
 from .wires import WIRE
 
 # A namespace for shared memory and one for processes: without them UCX takes two network namespaces of one machine for one host.
 APART = ["unshare", "-i", "-p", "-f", "--kill-child"]
-UCX_PORT, FABRIC_PORT, RPMA_PORT = 13777, 47592, 7777
+UCX_PORT, FABRIC_PORT = 13777, 47592
 VERBS_ONLY = "rc_v,ud_v,self"
 
 
@@ -16,11 +16,11 @@ class Place:
     def __init__(self, row, client, server, address):
         self.row, self.client, self.server, self.address = row, client, server, address
 
-    def pair(self, server, client, ready, env=None, seconds=60, options=()):
+    def pair(self, server, client, ready, env=None, seconds=60):
         """Both ends, which must end well; the client's counters are kept."""
-        s = self.row.run(*server, ns=self.server, env=env, options=options)
+        s = self.row.run(*server, ns=self.server, env=env)
         ready(s)
-        c = self.row.run(*client, ns=self.client, env={**(env or {}), "VERBENA_COUNTERS": counters(self.row)}, options=options)
+        c = self.row.run(*client, ns=self.client, env={**(env or {}), "VERBENA_COUNTERS": counters(self.row)})
         self.row.check(c.wait(seconds) == 0, f"client exit {c.rc}", c, s)
         return s, c
 
@@ -161,23 +161,3 @@ def fabric_info(row):
     kinds = {line.split()[1] for line in p.out.lines if line.strip().startswith("type:")}
     row.check(domains and domains[0] == "rxe_veth0", "another device is first", p)
     row.check(kinds == {"FI_EP_MSG", "FI_EP_RDM", "FI_EP_DGRAM"}, "a kind of endpoint is missing", p)
-
-
-# -- librpma ------------------------------------------------------------------------------------------------------------------
-
-def rpma(row, where):
-    if not os.path.exists("/usr/include/librpma.h"):
-        raise LeftOut("librpma-dev is not installed")
-    place = where(row)
-    program = row.compiled("rpma", "rpma")
-    s, c = place.pair([program, "s", place.address, str(RPMA_PORT)], [program, "c", place.address, str(RPMA_PORT)],
-                      lambda s: row.listening(s, RPMA_PORT), options=("--system-librpma",))
-    row.check(s.wait(10) == 0, f"server exit {s.rc}", s, c)
-    for p, lines in ((c, 10), (s, 7)):
-        row.check(len(p.out.lines) == lines and all(line.startswith("ok ") for line in p.out.lines), "a check failed", s, c)
-    carried(row, 20)
-
-
-for group, where in ADDRESSES:
-    row(group, "librpma: connection, write, flush, read, atomic write, messages", "a program of ours over Debian's librpma", limit=60)(
-        lambda r, where=where: rpma(r, where))

@@ -6,9 +6,10 @@ import re
 import subprocess
 import tarfile
 
+from . import rpma
 from .harness import Guest, LeftOut, row
 from .kernel import IN, OUT, kernel_asks, kernel_serves
-from .middleware import FABRIC_PORT, RPMA_PORT, UCX_PORT
+from .middleware import FABRIC_PORT, UCX_PORT
 
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 MODULES = f"{LIBRARIES}/ucx"
@@ -59,7 +60,7 @@ def pair(row, direction, server, client, ready, env=None, patience=60, options=(
         c = here(client(g.ip))
     else:
         s = here(server(OURS))
-        row.tcp_listening(s, ready) if ready else row.listening(s, RPMA_PORT)
+        row.tcp_listening(s, ready) if ready else row.listening(s, rpma.PORT)
         c = in_guest(client(OURS))
     row.check(c.wait(patience) == 0, f"client exit {c.rc}", c, s)
     return s, c
@@ -88,53 +89,42 @@ def libfabric(row, direction):
         row.check(any("20" in line.split() and "=20" in line.split() for line in c.out.lines), "not all came back", c, s)
 
 
-def rpma(row, direction, options=("--system-librpma",)):
-    if not os.path.exists("/usr/include/librpma.h"):
-        raise LeftOut("librpma-dev is not installed")
-    program = row.compiled("rpma", "rpma")
-    give(row, Guest.get("A"), program)
-    s, c = pair(row, direction, lambda at: [path(program, direction is kernel_serves), "s", at, str(RPMA_PORT)],
-                lambda at: [path(program, direction is not kernel_serves), "c", at, str(RPMA_PORT)], None,
-                options=options)
-    row.check(s.wait(10) == 0, f"server exit {s.rc}", s, c)
-    for p, lines in ((c, 10), (s, 7)):
-        row.check(len(p.out.lines) == lines and all(line.startswith("ok ") for line in p.out.lines), "a check failed", s, c)
+def rpma_scenarios(row, direction, servers, clients):
+    """librpma's scenarios on these libraries: here over Verbena, in the guest over rdma-core and the kernel."""
+    g, programs = Guest.get("A"), {name: rpma.program(row, name) for name, _ in rpma.SCENARIOS}
+    give(row, g, *programs.values())
+    give_our_librpma(row, g)
+    serves = direction is kernel_serves
+    there, here = (servers, clients) if serves else (clients, servers)
+    for name, binary in programs.items():
+        row.programs.clear()
+        both = pair(row, direction, lambda at: [path(binary, serves), "server", at, str(rpma.PORT)],
+                    lambda at: [path(binary, not serves), "client", at, str(rpma.PORT)], None,
+                    env={"LD_LIBRARY_PATH": there.in_guest}, options=here.options)
+        row.check(both[0].wait(20) == 0, f"{name}: server exit {both[0].rc}", *both)
+        far, near = both if serves else reversed(both)
+        rpma.loaded(row, near, here)
+        row.check(far.out.lines[:1] == [f"library {there.in_guest}/librpma.so.0"], "another library was loaded", *both)
+        for p in both:
+            row.check(len(p.out.lines) >= 4 and all(line.startswith("ok ") for line in p.out.lines[1:]), f"{name}: a check failed", *both)
 
 
-def our_rpma(row, direction):
-    rpma(row, direction, ())
-
-
-# Scenarios of programs/rpma, which say what library they run on.
-OVER_RDMA_CORE = ("connection", "descriptors", "read", "write", "flush_visibility", "atomic_write", "pingpong", "imm")
-
-
-def over_rdma_core(row, direction):
-    """Verbena's librpma at both ends: here on Verbena, in the guest on rdma-core and the kernel."""
-    if not os.path.exists("/usr/include/librpma.h"):
-        raise LeftOut("librpma-dev is not installed")
+def give_our_librpma(row, guest):
+    """Into the guest's folder /ours."""
     command = os.path.dirname(os.path.realpath(row.harness.verbena))
     places = [os.path.join(command, place, "libverbena_rpma.so") for place in ("", "deps", "../lib/verbena")]
     built = [place for place in places if os.path.exists(place)]
     if not built:
         raise LeftOut("there is no libverbena_rpma.so beside the command")
-    g = Guest.get("A")
+    newest = max(built, key=os.path.getmtime)
+    if newest in given:
+        return
     archive = os.path.join(row.harness.work, "librpma.tar")
     with tarfile.open(archive, "w", dereference=True) as tar:
-        tar.add(max(built, key=os.path.getmtime), "ours/librpma.so.0")
-    g.k("put", g.name, archive, "/librpma.tar")
-    g.k("exec", g.name, "--", "tar -xf /librpma.tar -C / && rm /librpma.tar")
-    for name in OVER_RDMA_CORE:
-        program = row.compiled(f"rpma/{name}", "rpma")
-        give(row, g, program)
-        s, c = pair(row, direction, lambda at: [path(program, direction is kernel_serves), "server", at, str(RPMA_PORT)],
-                    lambda at: [path(program, direction is not kernel_serves), "client", at, str(RPMA_PORT)], None,
-                    env={"LD_LIBRARY_PATH": "/ours"})
-        row.check(s.wait(10) == 0, f"{name}: server exit {s.rc}", s, c)
-        there = s if direction is kernel_serves else c
-        row.check(there.out.lines[:1] == ["library /ours/librpma.so.0"], "another library was loaded", there)
-        for p in (s, c):
-            row.check(all(line.startswith("ok ") for line in p.out.lines[1:]), f"{name}: a check failed", s, c)
+        tar.add(newest, "ours/librpma.so.0")
+    guest.k("put", guest.name, archive, "/librpma.tar")
+    guest.k("exec", guest.name, "--", "tar -xf /librpma.tar -C / && rm /librpma.tar")
+    given.add(newest)
 
 
 def path(program, in_guest):
@@ -143,8 +133,9 @@ def path(program, in_guest):
 
 for group, direction in ((IN, kernel_serves), (OUT, kernel_asks)):
     for what, program, run in (("UCX's transport layer: messages, put, get, atomics", "ucx_perftest -x rc_verbs", ucx),
-                               ("libfabric: connections, data checked", "fi_pingpong -p verbs -e msg -c", libfabric),
-                               ("librpma: connection, write, flush, read, atomic write, messages", "a program of ours over Debian's librpma", rpma),
-                               ("librpma: the same; Verbena's here, Debian's in the guest", "a program of ours over librpma", our_rpma),
-                               ("librpma: Verbena's at both ends, in the guest over rdma-core", "programs/rpma/*", over_rdma_core)):
+                               ("libfabric: connections, data checked", "fi_pingpong -p verbs -e msg -c", libfabric)):
         row(group, what, program, limit=180, kernel=True)(lambda r, run=run, direction=direction: run(r, direction))
+    for servers in rpma.LIBRARIES:
+        for clients in rpma.LIBRARIES:
+            row(group, f"librpma: all scenarios; {servers.name} serves {clients.name}", "programs/rpma/*", limit=300, kernel=True)(
+                lambda r, direction=direction, servers=servers, clients=clients: rpma_scenarios(r, direction, servers, clients))

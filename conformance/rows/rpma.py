@@ -1,6 +1,7 @@
 """librpma's documented scenarios, each a program of ours compiled against Debian's librpma.h (programs/rpma/), on the libraries below: every
-server with every client. On one address, where two processes share it, and over a veth. Then what its calls answer to wrong arguments
-and in wrong states, and its binary interface, held against what Debian's library was recorded to say (golden/rpma-*.txt).
+server with every client. On one address, where two processes share it, and over a veth; with a kernel guest in middleware_kernel.py. Then
+what its calls answer to wrong arguments and in wrong states, and its binary interface, held against what Debian's library was recorded
+to say (golden/rpma-*.txt).
 
 A pair of libraries has one row for all scenarios, each on a port of its own."""
 import ast, collections, os, signal
@@ -10,11 +11,11 @@ from .middleware import ADDRESSES, HERE, carried, counters, shared
 
 PORT = 7204
 
-# A library to run on: the options of `verbena run` and the environment that make it the one, what its path must have in it, and which lines
-# of golden/rpma-errors.txt it answers otherwise, and how.
-Library = collections.namedtuple("Library", "name options env place otherwise")
-SYSTEM = Library("Debian's", ("--system-librpma",), {}, "/usr/lib/", {})
-OURS = Library("Verbena's", (), {}, "/libverbena_rpma.so", {
+# A library to run on: the options of `verbena run` that make it the one, what its path must have in it, the folder that has it in a kernel
+# guest, and which lines of golden/rpma-errors.txt it answers otherwise, and how.
+Library = collections.namedtuple("Library", "name options place in_guest otherwise")
+SYSTEM = Library("Debian's", ("--system-librpma",), "/usr/lib/", "/lib/x86_64-linux-gnu", {})
+OURS = Library("Verbena's", (), "/libverbena_rpma.so", "/ours", {
     # A NULL context is no success: this is the device that a connection to the address goes through.
     "rpma_utils_get_ibv_context: 127.0.0.1, local: ": "0, out parameter set",
     # No crash.
@@ -67,9 +68,9 @@ def judged(row, p, library):
 
 def scenario(row, place, name, least, servers, clients, port=PORT):
     binary = program(row, name)
-    s = row.run(binary, "server", place.address, str(port), ns=place.server, env=servers.env, options=servers.options)
+    s = row.run(binary, "server", place.address, str(port), ns=place.server, options=servers.options)
     row.listening(s, port)
-    c = row.run(binary, "client", place.address, str(port), ns=place.client, env={**clients.env, "VERBENA_COUNTERS": counters(row)},
+    c = row.run(binary, "client", place.address, str(port), ns=place.client, env={"VERBENA_COUNTERS": counters(row)},
                 options=clients.options)
     judged(row, c, clients)
     judged(row, s, servers)
@@ -112,14 +113,14 @@ class Lines:
 
 def errors(row, library):
     binary, place = program(row, "errors"), shared(row)
-    p = row.run(binary, place.address, "7300", ns=place.server, env=library.env, options=library.options)
+    p = row.run(binary, place.address, "7300", ns=place.server, options=library.options)
     row.check(p.wait(100) == 0, f"exit {p.rc}", p)
     equal(row, "rpma-errors.txt", p.out.lines, library.otherwise)
 
 
 def abi(row, library):
     need("nm")
-    p = row.run(program(row, "abi"), ns=row.namespace(), env=library.env, options=library.options)
+    p = row.run(program(row, "abi"), ns=row.namespace(), options=library.options)
     row.check(p.wait() == 0, f"exit {p.rc}", p)
     symbols = sorted(line.split()[-1] for line in sh("nm", "-D", "--defined-only", loaded(row, p, library)).splitlines() if " T " in line)
     equal(row, "rpma-abi.txt", [f"symbol {s}" for s in symbols] + p.out.lines[1:], {})
@@ -140,7 +141,7 @@ def side(row, place, library):
         return (lambda path: row.plain(example, "serve", f"{address}:{PORT}", path, ns=ns),
                 lambda entries: row.plain(example, "put", address, f"{address}:{PORT}", *entries, ns=ns))
     binary = row.compiled("../../crates/librpma/examples/kv_log", "rpma")
-    more = {"ns": ns, "env": library.env, "options": library.options}
+    more = {"ns": ns, "options": library.options}
     return (lambda path: row.run(binary, "serve", address, str(PORT), path, **more),
             lambda entries: row.run(binary, "put", address, str(PORT), *entries, **more))
 
