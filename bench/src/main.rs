@@ -1,11 +1,16 @@
-//! Measures Verbena and, in the same run on the same two cores, what plain sockets give: the floor. `bench/run` calls it.
+//! Measures Verbena and, in the same run on the same two cores, what plain sockets give, the floor, and what others do who carry messages: its peers.
+//! `bench/run` calls it.
 //!
 //! `floor` holds the sockets, `rdma` runs `rdma_bench.c` (an ordinary RDMA program) on Verbena, `beside` compares the Rust crate with
-//! it and with TCP by the programs of `rust`, `persist` librpma's two libraries by `rpma_bench.c`, `report` writes the tables.
+//! it and with TCP by the programs of `rust`, `persist` librpma's two libraries by `rpma_bench.c`, `peers` what carries messages between processes
+//! of one host, with `hop`, the time of a cache line, and `picture`; `report` writes the tables.
 
 mod beside;
 mod floor;
+mod hop;
+mod peers;
 mod persist;
+mod picture;
 mod pin;
 mod rdma;
 mod report;
@@ -18,7 +23,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use report::{Better, Figure};
 
-/// Verbena beside the floor it stands on.
+/// Verbena beside the floor it stands on, and beside its peers.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
@@ -31,6 +36,12 @@ struct Args {
     /// Measure librpma only.
     #[arg(long = "rpma")]
     of_rpma: bool,
+    /// Measure processes of one host only.
+    #[arg(long = "peers")]
+    of_peers: bool,
+    /// How often processes of one host are measured: the figures are medians.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
+    turns: u8,
     /// The `verbena` command to measure.
     #[arg(long, default_value = "target/release/verbena")]
     verbena: PathBuf,
@@ -40,6 +51,9 @@ struct Args {
     /// Write the table to this file, and not only to the terminal.
     #[arg(long)]
     write: Option<PathBuf>,
+    /// Write the pictures of processes of one host into this folder.
+    #[arg(long)]
+    pictures: Option<PathBuf>,
 }
 
 /// Connections that stand at once.
@@ -62,7 +76,22 @@ fn main() -> ExitCode {
     }
 }
 
+/// The tables of processes of one host; their pictures are written.
+fn of_peers(args: &Args) -> io::Result<String> {
+    let Some(measured) = peers::measure(&args.verbena, args.turns.into())? else { return Ok(String::new()) };
+    if let Some(folder) = &args.pictures {
+        for (name, picture) in measured.pictures() {
+            std::fs::write(folder.join(name), picture)?;
+        }
+    }
+    Ok(measured.page())
+}
+
 fn measure(args: &Args) -> io::Result<()> {
+    if args.of_peers {
+        print!("{}", of_peers(args)?);
+        return Ok(());
+    }
     let compile = |name, libraries: &[&str]| {
         let compiled = || rdma::Program::compile(&args.verbena, &args.sources, name, libraries);
         (!args.floors).then(compiled).transpose()
@@ -81,7 +110,7 @@ fn measure(args: &Args) -> io::Result<()> {
         print!("{}", report::rpma_table(&of_rpma(program)?));
         return Ok(());
     }
-    let ours = |what: &[&str]| program.as_ref().map(|p| p.measure(what)).transpose();
+    let ours = |what: &[&str]| program.as_ref().map(|p| p.measure_with(rdma::BY_NETWORK, what)).transpose();
     let mut figures = Vec::new();
     // Each floor is measured right before its figure: the machine's mood is then the same for both.
     let same = floor::ping_pong(floor::Acks::Sent)?;
@@ -142,6 +171,9 @@ fn measure(args: &Args) -> io::Result<()> {
     let mut table = report::table(&figures);
     if let Some((client, server)) = held {
         table += &report::memory(HELD, client, server);
+    }
+    if !args.floors {
+        table += &of_peers(args)?;
     }
     if let Some(program) = &program {
         table += &report::crate_table(&beside::figures(program)?);

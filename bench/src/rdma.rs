@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
+/// Options of `verbena run` for what stands beside sockets.
+pub const BY_NETWORK: &[&str] = &["--wire"];
+
 /// A compiled program and the command that puts it on Verbena.
 pub struct Program {
     verbena: PathBuf,
@@ -58,20 +61,28 @@ impl Program {
     /// # Errors
     /// When one of the two processes fails.
     pub fn measure(&self, what: &[&str]) -> io::Result<f64> {
-        let server = self.start(&[&["server"], what].concat())?;
-        measured(server, || self.start(&[&["client"], what].concat()))
+        self.measure_with(&[], what)
     }
 
-    /// Connections a second of `rdma_connections`: as many client processes as `clients`, each of which makes `each`, one after the other.
+    /// The same with options of `verbena run`.
+    ///
+    /// # Errors
+    /// When one of the two processes fails.
+    pub fn measure_with(&self, options: &[&str], what: &[&str]) -> io::Result<f64> {
+        let server = self.start_with(options, &[&["server"], what].concat())?;
+        measured(server, || self.start_with(options, &[&["client"], what].concat()))
+    }
+
+    /// Connections a second of `rdma_connections`, by the network: as many client processes as `clients`, each of which makes `each`, one after the other.
     ///
     /// # Errors
     /// When one of the processes fails.
     pub fn connects(&self, clients: usize, each: usize) -> io::Result<f64> {
-        let mut server = self.start(&["server", &(clients * each).to_string()])?;
+        let mut server = self.start_with(BY_NETWORK, &["server", &(clients * each).to_string()])?;
         server.expect("listening")?;
         let each = each.to_string();
-        let mut running =
-            (0..clients).map(|_| self.start(&["client", &each])).collect::<io::Result<Vec<Running>>>()?;
+        let client = |_| self.start_with(BY_NETWORK, &["client", &each]);
+        let mut running = (0..clients).map(client).collect::<io::Result<Vec<Running>>>()?;
         running.iter_mut().try_for_each(|client| client.expect("ready"))?;
         let begin = Instant::now();
         running.iter_mut().try_for_each(Running::go)?;

@@ -28,7 +28,8 @@ pub struct Figure {
     pub ours: Option<f64>,
 }
 
-fn number(value: f64) -> String {
+/// Three digits or so.
+pub fn number(value: f64) -> String {
     match value {
         100.0.. => format!("{value:.0}"),
         1.0.. => format!("{value:.2}"),
@@ -60,9 +61,10 @@ fn machine() -> String {
 /// The page's beginning and its first table as Markdown.
 pub fn table(figures: &[Figure]) -> String {
     let mut text = format!(
-        "# Verbena beside its floor\n\n\
+        "# Verbena beside its floor and its peers\n\n\
          Written by `bench/run`. Each figure stands beside plain sockets of the same run on the same machine ({}): two \
-         threads or processes on the loopback interface, each pinned to a core. Latencies: both sides spin. WRITEs: the target does not poll; a \
+         threads or processes on the loopback interface, each pinned to a core. Verbena is measured by the network (`verbena run --wire`), as its floors are; \
+         by memory it stands below. Latencies: both sides spin. WRITEs: the target does not poll; a \
          window of work requests is outstanding. A ratio below 1 of a time, above 1 of a rate, is better than the floor.\n\n",
         machine()
     );
@@ -73,7 +75,8 @@ pub fn table(figures: &[Figure]) -> String {
 /// The Rust crate's table.
 pub fn crate_table(figures: &[Figure]) -> String {
     let mut text = "\n## The Rust crate\n\n\
-        Beside the C functions of the same stack, and its byte stream beside TCP, by turns in the same run: medians. Streams: both sides sleep while \
+        Beside the C functions of the same stack, and its byte stream beside TCP, by turns in the same run: medians. Packets go by memory that both \
+        processes map. Streams: both sides sleep while \
         there is nothing to read, but for the line that says otherwise.\n\n"
         .to_owned();
     rows(&mut text, "beside", "which is", figures);

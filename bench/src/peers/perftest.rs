@@ -1,0 +1,130 @@
+//! Verbena, by perftest's programs under `verbena run`: one pair of processes for each figure.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::program::{installed, pair};
+use super::{LOCALHOST, MIB, Peer, Test};
+use crate::picture::{Dash, Family};
+
+const PORT: u16 = 17_551;
+/// The device on the loopback interface.
+const DEVICE: &str = "rxe_lo";
+
+/// Which way packets go.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Path {
+    /// Memory that both map: what `verbena run` does.
+    Memory,
+    /// Sockets.
+    Network,
+}
+
+/// Verbena.
+pub struct Perftest {
+    /// The command.
+    pub verbena: PathBuf,
+    /// How it is run.
+    pub path: Path,
+}
+
+fn program(test: Test) -> &'static str {
+    match test {
+        Test::SendLatency => "ib_send_lat",
+        Test::WriteLatency => "ib_write_lat",
+        Test::SendBandwidth => "ib_send_bw",
+        Test::WriteBandwidth => "ib_write_bw",
+        Test::ReadBandwidth => "ib_read_bw",
+    }
+}
+
+/// Whether its programs are there.
+pub fn is_installed() -> bool {
+    installed("ib_send_lat")
+}
+
+/// Below so many bytes the messages a second have more digits than the bytes a second.
+const SMALL: usize = 4096;
+
+/// The figure of a table: of a latency's half round trip the median in us, of a bandwidth the mean in GB/s. perftest's "MB" is a MiB. Where the clock's
+/// rate was unsteady its numbers mean nothing.
+pub fn figure(test: Test, size: usize, said: &str) -> Option<f64> {
+    if said.contains("Correlation coefficient") {
+        return None;
+    }
+    let first = size.to_string();
+    let numbers =
+        said.lines().filter(|line| line.split_whitespace().next() == Some(&first)).find_map(|line| {
+            line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<f64>>>()
+        })?;
+    let value = match (test.is_latency(), size < SMALL) {
+        // bytes, iterations, least, most, typical...
+        (true, _) => *numbers.get(4)?,
+        // bytes, iterations, peak, mean, millions of messages a second
+        (false, true) => *numbers.get(4)? * size as f64 / 1e3,
+        (false, false) => *numbers.get(3)? * MIB / 1e9,
+    };
+    (value > 0.0).then_some(value)
+}
+
+impl Peer for Perftest {
+    fn name(&self) -> &'static str {
+        match self.path {
+            Path::Memory => "Verbena, memory",
+            Path::Network => "Verbena, network",
+        }
+    }
+
+    fn look(&self) -> (Family, Dash) {
+        let dash = if self.path == Path::Memory { Dash::Solid } else { Dash::Short };
+        (Family::Verbena, dash)
+    }
+
+    fn measure(&self, test: Test, sizes: &[usize]) -> io::Result<Option<Vec<f64>>> {
+        let one = |&size: &usize| {
+            let command = |to: Option<&str>| {
+                let mut command = Command::new(&self.verbena);
+                let options: &[&str] = if self.path == Path::Memory { &[] } else { &["--wire"] };
+                command.arg("run").args(options).args(["--", program(test), "-F", "-d", DEVICE]);
+                let iterations = test.iterations(size);
+                command.args([
+                    "-p",
+                    &PORT.to_string(),
+                    "-s",
+                    &size.to_string(),
+                    "-n",
+                    &iterations.to_string(),
+                ]);
+                command.args(to);
+                command
+            };
+            pair(PORT, || command(None), || command(Some(LOCALHOST)), |said| figure(test, size, said))
+        };
+        sizes.iter().map(one).collect::<io::Result<_>>().map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figure_of_a_table_is_found() {
+        let latency = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n \
+                       64      5000          0.75           4062.20      0.95     \t       2.33  5.93  31.46  82.82\n";
+        assert_eq!(figure(Test::SendLatency, 64, latency), Some(0.95));
+        assert_eq!(figure(Test::SendLatency, 8, latency), None);
+        let bandwidth = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n \
+                         65536      1000             0.00               2000.00\t\t   0.036455\n";
+        assert_eq!(figure(Test::ReadBandwidth, 65536, bandwidth), Some(2.097152));
+        let small = " 64   1000   0.00   0.00   0.500000\n";
+        assert_eq!(figure(Test::SendBandwidth, 64, small), Some(0.032));
+    }
+
+    #[test]
+    fn numbers_of_an_unsteady_clock_are_not_taken() {
+        let said = "Correlation coefficient r^2: 0.7 < 0.9\n 64 5000 0.75 4062.20 0.95 2.33\n";
+        assert_eq!(figure(Test::SendLatency, 64, said), None);
+    }
+}

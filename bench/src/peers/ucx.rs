@@ -1,0 +1,137 @@
+//! UCX's transports within one host, by ucx_perftest: one pair of processes for all sizes of a test, by a file with a line a size.
+
+use std::fmt::Write;
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::program::pair;
+use super::{LOCALHOST, MIB, Peer, Test};
+use crate::picture::{Dash, Family};
+
+/// The program.
+pub const PROGRAM: &str = "ucx_perftest";
+const PORT: u16 = 17_552;
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Path {
+    /// Memory that both map, by shm_open(3).
+    Posix,
+    /// process_vm_readv(2) for what is large; small messages as with `Posix`.
+    Cma,
+    /// Sockets.
+    Tcp,
+}
+
+/// UCX.
+pub struct Ucx(pub Path);
+
+impl Ucx {
+    fn transports(&self) -> &'static str {
+        match self.0 {
+            Path::Posix => "posix,self",
+            Path::Cma => "posix,cma,self",
+            Path::Tcp => "tcp,self",
+        }
+    }
+
+    /// The test's name and how it is told which transport to take. With memory of its own making UCX's WRITEs and READs never take cma, for it maps that
+    /// memory at both ends: so cma is measured by itself.
+    fn test(&self, test: Test) -> &'static str {
+        match (test, self.0) {
+            (Test::SendLatency, _) => "tag_lat",
+            (Test::SendBandwidth, _) => "tag_bw",
+            (Test::WriteLatency, Path::Cma) => "put_lat -x cma -d memory -D zcopy",
+            (Test::WriteBandwidth, Path::Cma) => "put_bw -x cma -d memory -D zcopy",
+            (Test::ReadBandwidth, Path::Cma) => "get -x cma -d memory -D zcopy",
+            (Test::WriteLatency, _) => "ucp_put_lat",
+            (Test::WriteBandwidth, _) => "ucp_put_bw",
+            (Test::ReadBandwidth, _) => "ucp_get",
+        }
+    }
+}
+
+/// A line a size; the name that stands first comes back in the result.
+fn batch(test: Test, name: &str, sizes: &[usize]) -> String {
+    let outstanding = if test.is_latency() { "" } else { " -O 16" };
+    sizes.iter().fold(String::new(), |mut text, &size| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{size} -t {name} -s {size} -n {}{outstanding}", test.iterations(size));
+        text
+    })
+}
+
+/// Of each size, of a latency the median in us, of a bandwidth the whole's in GB/s: UCX's "MB" is a MiB. `None` unless all are there.
+fn figures(test: Test, sizes: &[usize], said: &str) -> Option<Vec<f64>> {
+    let column = if test.is_latency() { 2 } else { 6 };
+    let one = |size: &usize| {
+        let size = size.to_string();
+        let found = said.lines().map(|line| line.split(',').collect::<Vec<_>>()).find(|f| f[0] == size)?;
+        let value: f64 = found.get(column)?.trim().parse().ok()?;
+        (value > 0.0).then_some(if test.is_latency() { value } else { value * MIB / 1e9 })
+    };
+    sizes.iter().map(one).collect()
+}
+
+/// A file that does not outlive its measurement.
+struct Batch(PathBuf);
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        // Nothing to do about a file in the temporary directory that cannot be removed.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Peer for Ucx {
+    fn name(&self) -> &'static str {
+        match self.0 {
+            Path::Posix => "UCX posix",
+            Path::Cma => "UCX cma",
+            Path::Tcp => "UCX tcp",
+        }
+    }
+
+    fn look(&self) -> (Family, Dash) {
+        let dash = match self.0 {
+            Path::Posix => Dash::Solid,
+            Path::Cma => Dash::Long,
+            Path::Tcp => Dash::Short,
+        };
+        (Family::Ucx, dash)
+    }
+
+    fn measure(&self, test: Test, sizes: &[usize]) -> io::Result<Option<Vec<f64>>> {
+        let batches = Batch(std::env::temp_dir().join(format!("verbena-ucx-{}", std::process::id())));
+        std::fs::write(&batches.0, batch(test, self.test(test), sizes))?;
+        let command = |to: Option<&str>| {
+            let mut command = Command::new(PROGRAM);
+            command.env("UCX_TLS", self.transports()).env("UCX_NET_DEVICES", "lo");
+            command.args(to).args(["-f", "-v", "-p", &PORT.to_string(), "-b"]).arg(&batches.0);
+            command
+        };
+        pair(PORT, || command(None), || command(Some(LOCALHOST)), |said| figures(test, sizes, said)).map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: &str = "batch,iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
+        64,5000,0.160,0.165,0.165,370.37,370.37,6068148,6068148\n65536, 100,8.331,8.305,8.305,7525.31,1000.00,120405,120405\n";
+
+    #[test]
+    fn the_figures_of_all_sizes_are_found() {
+        assert_eq!(figures(Test::SendLatency, &[64, 65536], SAID), Some(vec![0.16, 8.331]));
+        assert_eq!(figures(Test::SendBandwidth, &[65536], SAID), Some(vec![1.048576]));
+        assert_eq!(figures(Test::SendLatency, &[64, 128], SAID), None);
+    }
+
+    #[test]
+    fn a_batch_has_a_line_a_size() {
+        let lines = batch(Test::SendBandwidth, "tag_bw", &[64, 4 << 20]);
+        assert_eq!(lines, "64 -t tag_bw -s 64 -n 30000 -O 16\n4194304 -t tag_bw -s 4194304 -n 128 -O 16\n");
+    }
+}
