@@ -3,10 +3,11 @@
 //!
 //! `floor` holds the sockets, `rdma` runs `rdma_bench.c` (an ordinary RDMA program) on Verbena, `beside` compares the Rust crate with
 //! it and with TCP by the programs of `rust`, `persist` librpma's two libraries by `rpma_bench.c`, `peers` what carries messages between processes
-//! of one host, with `hop`, the time of a cache line, and `picture`; `report` writes the tables.
+//! of one host, with `hop`, the time of a cache line, and `picture`, `guests` the kernel's rdma_rxe; `report` writes the tables.
 
 mod beside;
 mod floor;
+mod guests;
 mod hop;
 mod peers;
 mod persist;
@@ -42,6 +43,12 @@ struct Args {
     /// How often processes of one host are measured: the figures are medians.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     turns: u8,
+    /// Measure between two guests, beside the kernel's rdma_rxe, only; needs root.
+    #[arg(long = "kernel")]
+    of_kernel: bool,
+    /// What boots these guests.
+    #[arg(long, default_value = "conformance/kernel-peer/kernel-peer")]
+    kernel_peer: PathBuf,
     /// The `verbena` command to measure.
     #[arg(long, default_value = "target/release/verbena")]
     verbena: PathBuf,
@@ -87,10 +94,18 @@ fn of_peers(args: &Args) -> io::Result<String> {
     Ok(measured.page())
 }
 
+fn publish(args: &Args, page: &str) -> io::Result<()> {
+    print!("{page}");
+    args.write.as_ref().map_or(Ok(()), |path| std::fs::write(path, page))
+}
+
 fn measure(args: &Args) -> io::Result<()> {
     if args.of_peers {
         print!("{}", of_peers(args)?);
         return Ok(());
+    }
+    if args.of_kernel {
+        return publish(args, &report::guests_page(&guests::figures(&args.kernel_peer, &args.verbena)?));
     }
     let compile = |name, libraries: &[&str]| {
         let compiled = || rdma::Program::compile(&args.verbena, &args.sources, name, libraries);
@@ -181,9 +196,5 @@ fn measure(args: &Args) -> io::Result<()> {
     if let Some(program) = &rpma {
         table += &report::rpma_table(&of_rpma(program)?);
     }
-    print!("{table}");
-    if let Some(path) = &args.write {
-        std::fs::write(path, table)?;
-    }
-    Ok(())
+    publish(args, &table)
 }

@@ -93,6 +93,16 @@ pub fn rpma_table(figures: &[Figure]) -> String {
     text
 }
 
+/// The page of two guests.
+pub fn guests_page(figures: &[Figure]) -> String {
+    let mut text = "# Verbena beside the kernel\n\n\
+        Written by `bench/run --kernel`: between two guests of `conformance/kernel-peer`, which have one processor each, over a bridge without offloads, by the same programs \
+        and by turns: medians. Where QEMU emulates the processors, only the ratios count.\n\n"
+        .to_owned();
+    rows(&mut text, "beside", "which is", figures);
+    text
+}
+
 fn rows(text: &mut String, beside: &str, which: &str, figures: &[Figure]) {
     // Writing to a String cannot fail.
     let _ = writeln!(text, "| figure | Verbena | {beside} | ratio | {which} |\n|---|---|---|---|---|");

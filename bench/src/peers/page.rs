@@ -52,7 +52,7 @@ impl Measured {
             "\n![Latency over message size](latency.svg)\n\n![Bandwidth over message size](bandwidth.svg)\n";
         for (test, what) in [
             (Test::SendLatency, "Half a round trip of a SEND, us"),
-            (Test::SendBandwidth, "SENDs one behind the other, GB/s"),
+            (Test::SendBandwidth, "SENDs one behind the other, MB/s"),
         ] {
             let _ = writeln!(text, "\n{what}:\n"); // Writing to a String cannot fail.
             self.over_size(&mut text, test);
@@ -84,8 +84,11 @@ impl Measured {
 
     fn over_size(&self, text: &mut String, test: Test) {
         self.heads(text, "bytes");
+        let scale = if test.is_latency() { 1.0 } else { 1e3 };
         for size in SIZES {
-            let cell = |line| self.figure(line, test, size).map_or_else(|| "-".to_owned(), number);
+            let cell = |line| {
+                self.figure(line, test, size).map_or_else(|| "-".to_owned(), |value| number(value * scale))
+            };
             let cells: Vec<String> = (0..self.lines.len()).map(cell).collect();
             let _ = writeln!(text, "| {} | {} |", bytes(size), cells.join(" | "));
         }
@@ -146,6 +149,7 @@ mod tests {
         assert!(page.contains("| 64-byte SEND, half round trip | 8.00 us | 80.00 us (0.10) |\n"));
         assert!(page.contains("watches the memory | 2.83 us | - |\n"));
         assert!(page.contains("| 4 MiB | 2048 | 20480 |\n"));
+        assert!(page.contains("| 4 MiB | 2048000 | 20480000 |\n"));
         assert!(page.contains("A cache line took 58, ? ns"));
         assert!(page.contains("medians of 1 turns"));
     }

@@ -29,7 +29,8 @@ pub struct Perftest {
     pub path: Path,
 }
 
-fn program(test: Test) -> &'static str {
+/// The program of a test.
+pub fn program(test: Test) -> &'static str {
     match test {
         Test::SendLatency => "ib_send_lat",
         Test::WriteLatency => "ib_write_lat",

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Until a server listens, and until it has ended after its client.
 const AT_ITS_ENDS: Duration = Duration::from_secs(10);
 /// Programs fail now and then by themselves: perftest does where it finds the clock's rate unsteady.
-const TRIES: usize = 3;
+const TRIES: usize = 4;
 /// The state of a socket that listens, in /proc/net/tcp.
 const LISTENS: &str = "0A";
 /// Characters of what a program said that an error repeats.
@@ -23,8 +23,13 @@ const SAID: usize = 300;
 
 /// Whether there is such a program.
 pub fn installed(program: &str) -> bool {
+    found(program).is_some()
+}
+
+/// Where a program is.
+pub fn found(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 /// Whether a command ends well; what it says is dropped.
@@ -42,14 +47,21 @@ pub fn pair<T>(
     client: impl Fn() -> Command,
     read: impl Fn(&str) -> Option<T>,
 ) -> io::Result<T> {
-    let once = || {
+    tried(|| {
         let mut server = Process::start(1, server())?;
         server.listens(port)?;
         let said = Process::start(0, client())?.end(PATIENCE)?;
         let found = read(&said).ok_or_else(|| io::Error::other(format!("no result: {}", end_of(&said))))?;
         server.end(AT_ITS_ENDS)?;
         Ok(found)
-    };
+    })
+}
+
+/// What comes out the first time that it does not fail.
+///
+/// # Errors
+/// When it fails again and again: how it failed the last time.
+pub fn tried<T>(mut once: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut last = once();
     for _ in 1..TRIES {
         if last.is_ok() {
@@ -188,6 +200,20 @@ mod tests {
         assert_eq!(sh("echo one; echo two >&2").unwrap(), "one\ntwo\n");
         let error = sh("echo no such device; exit 3").unwrap_err().to_string();
         assert_eq!(error, "sh: exit status: 3: no such device");
+    }
+
+    #[test]
+    fn what_fails_is_tried_again_but_not_for_ever() {
+        let mut calls = 0;
+        let mut fails = |times| {
+            calls = 0;
+            tried(|| {
+                calls += 1;
+                if calls > times { Ok(calls) } else { Err(io::Error::other(calls.to_string())) }
+            })
+        };
+        assert_eq!(fails(TRIES - 1).unwrap(), TRIES);
+        assert_eq!(fails(TRIES).unwrap_err().to_string(), TRIES.to_string());
     }
 
     #[test]

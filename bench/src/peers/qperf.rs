@@ -17,8 +17,14 @@ const SECONDS: &str = "1";
 /// TCP.
 pub struct Qperf;
 
+/// What a client's call ends with; the last word ends the server.
+pub fn arguments(test: Test, size: usize) -> Vec<String> {
+    let what = if test.is_latency() { "tcp_lat" } else { "tcp_bw" };
+    ["-t", SECONDS, "-uu", "-m", &size.to_string(), what, "quit"].map(str::to_owned).to_vec()
+}
+
 /// Of a latency half a round trip in us, of a bandwidth GB/s; qperf is asked for ns and bytes a second.
-fn figure(test: Test, said: &str) -> Option<f64> {
+pub fn figure(test: Test, said: &str) -> Option<f64> {
     let (name, unit) = if test.is_latency() { ("latency", 1e3) } else { ("bw", 1e9) };
     let value = said.lines().find_map(|line| {
         let (what, value) = line.split_once('=')?;
@@ -37,11 +43,9 @@ impl Peer for Qperf {
     }
 
     fn measure(&self, test: Test, sizes: &[usize]) -> io::Result<Option<Vec<f64>>> {
-        let what = match test {
-            Test::SendLatency => "tcp_lat",
-            Test::SendBandwidth => "tcp_bw",
-            _ => return Ok(None),
-        };
+        if !matches!(test, Test::SendLatency | Test::SendBandwidth) {
+            return Ok(None);
+        }
         let server = || {
             let mut command = Command::new(PROGRAM);
             command.args(["-lp", &PORT.to_string()]);
@@ -50,8 +54,7 @@ impl Peer for Qperf {
         let one = |&size: &usize| {
             let client = || {
                 let mut command = server();
-                // The last word ends the server.
-                command.args([LOCALHOST, "-t", SECONDS, "-uu", "-m", &size.to_string(), what, "quit"]);
+                command.arg(LOCALHOST).args(arguments(test, size));
                 command
             };
             pair(PORT, server, client, |said| figure(test, said))

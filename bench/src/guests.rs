@@ -1,0 +1,227 @@
+//! Verbena beside the kernel's rdma_rxe and beside TCP, by the same programs between the same two guests of conformance/kernel-peer. Where QEMU emulates
+//! their processors no figure says what a machine does: only the ratios do. A kernel that has loaded rdma_rxe holds the UDP port of RoCEv2 at all its
+//! addresses: so the module is unloaded while Verbena is measured.
+
+use std::fmt::Display;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::beside::{by_turns, figure};
+use crate::peers::{Test, perftest, program, qperf};
+use crate::report::Figure;
+
+const TURNS: usize = 3;
+/// The network namespace of the guests' bridge.
+const NETNS: &str = "verbena-bench";
+/// Names and addresses.
+const CLIENT: [&str; 2] = ["A", "10.77.0.2"];
+const SERVER: [&str; 2] = ["B", "10.77.0.3"];
+/// MiB of memory: what is given to a guest is there, too.
+const MEMORY: &str = "1024";
+/// Where Verbena is in a guest.
+const OURS: &str = "/ours";
+const PORT: u16 = 17_551;
+/// Seconds that a program of an emulated machine may take.
+const PATIENCE: &str = "90";
+/// Connections that cmtime makes at once.
+const CONNECTIONS: usize = 100;
+const SMALL: usize = 64;
+const LARGE: usize = 64 << 10;
+
+/// Who carries the bytes.
+#[derive(Clone, Copy, PartialEq)]
+enum Stack {
+    Verbena,
+    Kernel,
+}
+
+impl Stack {
+    /// How a program is called that goes by it.
+    fn command(self, program: &str) -> String {
+        match self {
+            Self::Verbena => format!("{OURS}/verbena run -- {program}"),
+            Self::Kernel => program.to_owned(),
+        }
+    }
+
+    fn device(self) -> &'static str {
+        match self {
+            Self::Verbena => "rxe_eth0",
+            Self::Kernel => "rxe0",
+        }
+    }
+}
+
+/// Two guests, which end with this.
+struct Guests {
+    tool: PathBuf,
+}
+
+impl Guests {
+    /// Boots them and gives them the programs that they have not.
+    fn up(tool: &Path, verbena: &Path) -> io::Result<Self> {
+        let guests = Self { tool: std::path::absolute(tool)? };
+        for [name, ip] in [CLIENT, SERVER] {
+            guests.tool(&["up", "--name", name, "--ip", ip, "--mem", MEMORY])?;
+            for (file, to) in given(verbena)? {
+                guests.tool(&["put", name, &file.to_string_lossy(), &to])?;
+            }
+        }
+        Ok(guests)
+    }
+
+    /// One call of kernel-peer: all that it says.
+    fn tool(&self, args: &[&str]) -> io::Result<String> {
+        let mut command = Command::new(&self.tool);
+        let output = command.env("KERNEL_PEER_NETNS", NETNS).args(args).stdin(Stdio::null()).output()?;
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        if output.status.success() {
+            Ok(said.concat())
+        } else {
+            let last =
+                said.concat().lines().rev().take(3).map(|line| format!("; {line}")).collect::<String>();
+            Err(io::Error::other(format!("kernel-peer {}: {}{last}", args.join(" "), output.status)))
+        }
+    }
+
+    /// Has rdma_rxe loaded in both, or not.
+    fn load(&self, stack: Stack) -> io::Result<()> {
+        let script = match stack {
+            Stack::Kernel => {
+                "[ -e /sys/class/infiniband/rxe0 ] || { insmod /m/rdma_rxe.ko && rdma link add rxe0 type rxe netdev eth0; }"
+            }
+            Stack::Verbena => "[ ! -e /sys/module/rdma_rxe ] || { rdma link delete rxe0; rmmod rdma_rxe; }",
+        };
+        [CLIENT, SERVER].iter().try_for_each(|[name, _]| self.tool(&["exec", name, "--", script]).map(drop))
+    }
+
+    /// What a client says whose server is `ready` when that script succeeds.
+    fn pair(&self, server: &str, ready: &str, client: &str) -> io::Result<String> {
+        let job = self.tool(&["exec", "-d", SERVER[0], "--", server])?;
+        let wait = format!("until {ready}; do usleep 50000; done");
+        let said = self
+            .tool(&["exec", "-t", PATIENCE, SERVER[0], "--", &wait])
+            .and_then(|_| self.tool(&["exec", "-t", PATIENCE, CLIENT[0], "--", client]));
+        self.tool(&["kill", SERVER[0], job.trim()])?; // Some servers stay, and some clients fail.
+        said
+    }
+
+    /// A figure, when `read` finds one: perftest finds the clock of an emulated processor unsteady now and then.
+    fn figure(
+        &self,
+        [server, ready, client]: [String; 3],
+        read: impl Fn(&str) -> Option<f64>,
+    ) -> io::Result<f64> {
+        program::tried(|| {
+            let said = self.pair(&server, &ready, &client)?;
+            read(&said).ok_or_else(|| io::Error::other(format!("no figure of {client}: {said}")))
+        })
+    }
+
+    fn perftest(&self, stack: Stack, test: Test, size: usize, iterations: usize) -> io::Result<f64> {
+        let (called, device) = (perftest::program(test), stack.device());
+        let server = stack.command(&format!("{called} -F -d {device} -p {PORT} -s {size} -n {iterations}"));
+        let client = format!("{server} {}", SERVER[1]);
+        self.figure([server, listens(PORT), client], |said| perftest::figure(test, size, said))
+    }
+
+    /// Microseconds of the wall clock a connection, of those made at once.
+    fn connect(&self, stack: Stack) -> io::Result<f64> {
+        let server = stack.command("cmtime");
+        let client = format!("{server} -s {} -c {CONNECTIONS}", SERVER[1]);
+        let ready = match stack {
+            Stack::Kernel => "rdma resource show cm_id | grep -q LISTEN",
+            // No table of the guest's names Verbena's listeners.
+            Stack::Verbena => "sleep 3",
+        };
+        self.figure([server, ready.to_owned(), client], connected)
+    }
+
+    fn tcp(&self, test: Test, size: usize) -> io::Result<f64> {
+        let server = format!("{} -lp {PORT}", qperf::PROGRAM);
+        let client = format!("{server} {} {}", SERVER[1], qperf::arguments(test, size).join(" "));
+        self.figure([server, listens(PORT), client], |said| qperf::figure(test, said))
+    }
+}
+
+impl Drop for Guests {
+    fn drop(&mut self) {
+        if let Err(e) = self.tool(&["down", CLIENT[0], SERVER[0]]) {
+            eprintln!("the guests do not go down: {e}");
+        }
+    }
+}
+
+/// Programs of this machine and their places in a guest, whose image has perftest and cmtime.
+fn given(verbena: &Path) -> io::Result<Vec<(PathBuf, String)>> {
+    let verbena = std::path::absolute(verbena)?;
+    let library = verbena.with_file_name("libverbena_rdma.so");
+    let mut files =
+        vec![(verbena, format!("{OURS}/verbena")), (library, format!("{OURS}/libverbena_rdma.so"))];
+    match program::found(qperf::PROGRAM) {
+        Some(file) => files.push((file, format!("/bin/{}", qperf::PROGRAM))),
+        None => eprintln!("left out: TCP ({} is not installed)", qperf::PROGRAM),
+    }
+    Ok(files)
+}
+
+/// A script that succeeds when a socket listens at the port.
+fn listens(port: impl Display) -> String {
+    format!("netstat -ltn | grep -q ':{port} '")
+}
+
+/// The last column of cmtime's line about connecting.
+fn connected(said: &str) -> Option<f64> {
+    let line = said.lines().find(|line| line.starts_with("connect "))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+/// The lines of the table.
+///
+/// # Errors
+/// When a guest does not come up, or a program fails again and again.
+pub fn figures(tool: &Path, verbena: &Path) -> io::Result<Vec<Figure>> {
+    let guests = Guests::up(tool, verbena)?;
+    let stacks = [Stack::Verbena, Stack::Kernel];
+    let mut figures = Vec::new();
+    let kernel = "the kernel's rdma_rxe at both ends, by the same program";
+    for (what, test, size, iterations) in [
+        ("64-byte SEND, half round trip (ib_send_lat)", Test::SendLatency, SMALL, 500),
+        ("64 KiB WRITEs (ib_write_bw)", Test::WriteBandwidth, LARGE, 200),
+        ("64 KiB READs (ib_read_bw)", Test::ReadBandwidth, LARGE, 200),
+    ] {
+        let [ours, theirs] = by_turns(TURNS, |at| {
+            guests.load(stacks[at])?;
+            guests.perftest(stacks[at], test, size, iterations)
+        })?;
+        // An emulated machine is slow: what is GB/s elsewhere is MB/s there.
+        let (unit, scale) = if test == Test::SendLatency { ("us", 1.0) } else { ("MB/s", 1e3) };
+        figures.push(figure(what.to_owned(), unit, ours * scale, theirs * scale, kernel));
+        let beside = if test == Test::SendLatency { test } else { Test::SendBandwidth };
+        if program::found(qperf::PROGRAM).is_some() {
+            let [tcp] = by_turns(TURNS, |_| guests.tcp(beside, size))?;
+            figures.push(figure(what.to_owned(), unit, ours * scale, tcp * scale, "TCP (qperf)"));
+        }
+    }
+    let [ours, theirs] = by_turns(TURNS, |at| {
+        guests.load(stacks[at])?;
+        guests.connect(stacks[at])
+    })?;
+    let what = format!("a connection, of {CONNECTIONS} made at once (cmtime)");
+    figures.push(figure(what, "us", ours, theirs, kernel));
+    Ok(figures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_connection_takes_is_found() {
+        let said = "step              total ms     max ms     min us  us / conn\ncreate qp    :        0.60  0.35  0.00  6.04\n\
+                    connect      :       23.69      16.92    6490.00     236.90\n";
+        assert_eq!(connected(said), Some(236.9));
+        assert_eq!(connected("connecting\n"), None);
+    }
+}
