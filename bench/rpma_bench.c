@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <librpma.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,13 +186,17 @@ static void reg(const char *address, enum rpma_util_ibv_context_type type, int u
 
 static void serve_gpspm(void)
 {
+	struct pollfd events = { .events = POLLIN };
+	unsigned int empty = 0;
 	struct ibv_wc wc;
 	size_t block;
 	int ret;
 
+	must(!rpma_conn_get_event_fd(conn, &events.fd));
 	for (;;) {
 		while ((ret = rpma_cq_get_wc(cq, 1, &wc, NULL)) == RPMA_E_NO_COMPLETION)
-			;
+			if (++empty % 4096 == 0 && poll(&events, 1, 0) > 0)
+				return;	/* it disconnects, and nothing is under way that would fail */
 		must(!ret);
 		if (wc.status != IBV_WC_SUCCESS)
 			return;		/* the client is gone */
