@@ -30,9 +30,10 @@ const BUSY_PAUSE: Duration = Duration::from_micros(100);
 /// How long a guest is left alone that panicked, so that a panic in a timer does not take a whole processor.
 const AFTER_PANIC: Duration = Duration::from_millis(10);
 
-/// When the engine tries again to send what a full ring did not take: at first, and at last where its reader takes nothing, as a process
-/// that is stopped.
+/// When the engine tries again to send what a full ring did not take: so many times in a row that its reader took nothing, as while it copies or
+/// another program has its processor; then less and less often, as where it is stopped.
 const ROOM_PAUSE: Duration = Duration::from_micros(20);
+const ROOM_TRIES: u32 = 1_000;
 const MOST_ROOM_PAUSE: Duration = Duration::from_millis(10);
 /// The other end of a connection is gone (epoll(7)).
 const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
@@ -51,8 +52,9 @@ struct Engine<G> {
     guest_at: Option<Instant>,
     /// Threads that poll read the rings.
     rings_leased: bool,
-    /// How long it waited last for room in a ring.
+    /// How long it waited last for room in a ring, and how often in vain.
     room_pause: Duration,
+    room_tries: u32,
     /// Bulk came lately: until then, on the world's clock, the engine does not sleep.
     awake_until: u64,
 }
@@ -65,6 +67,8 @@ pub(crate) fn run<G: Guest>(
     stop: &AtomicBool,
     at_work: Arc<Barrier>,
 ) {
+    // A program that polls on one processor leaves it to nobody.
+    sys::run_anywhere();
     sys::tighten_timers();
     let bytes = vec![0; 1 << 16].into_boxed_slice();
     let mut engine = Engine {
@@ -76,6 +80,7 @@ pub(crate) fn run<G: Guest>(
         guest_at: None,
         rings_leased: false,
         room_pause: ROOM_PAUSE,
+        room_tries: 0,
         awake_until: 0,
     };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
@@ -185,9 +190,19 @@ impl<G: Guest> Engine<G> {
     fn rings(&mut self) -> Option<Duration> {
         let world = self.world.clone();
         let waits = match world.rings.go_on(&world) {
-            Backlog::None => None,
-            Backlog::Moves => Some(ROOM_PAUSE),
+            Backlog::None => {
+                self.room_tries = 0;
+                None
+            }
+            Backlog::Stuck if self.room_tries < ROOM_TRIES => {
+                self.room_tries += 1;
+                Some(ROOM_PAUSE)
+            }
             Backlog::Stuck => Some((self.room_pause * 2).min(MOST_ROOM_PAUSE)),
+            Backlog::Moves => {
+                self.room_tries = 0;
+                Some(ROOM_PAUSE)
+            }
         };
         self.room_pause = waits.unwrap_or(ROOM_PAUSE);
         if world.rings.is_empty() {

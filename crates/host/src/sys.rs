@@ -87,6 +87,18 @@ pub(crate) fn refuses_execution(dir: &CStr) -> io::Result<bool> {
     Ok(system.f_flag & libc::MS_NOEXEC != 0)
 }
 
+/// Lets the calling thread run on every processor that the process may have (sched_setaffinity(2)), and not only on those of the thread
+/// that started it.
+pub(crate) fn run_anywhere() {
+    // SAFETY: all zero is the empty set; the numbers are below the set's size; the kernel reads the set, and leaves out what is not allowed.
+    // Where it refuses, the thread stays where it is.
+    unsafe {
+        let mut all: libc::cpu_set_t = std::mem::zeroed();
+        (0..libc::CPU_SETSIZE as usize).for_each(|cpu| libc::CPU_SET(cpu, &mut all));
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const all);
+    }
+}
+
 /// Moves the process into new namespaces (unshare(2)).
 pub(crate) fn unshare(namespaces: c_int) -> io::Result<()> {
     // SAFETY: no pointers.
