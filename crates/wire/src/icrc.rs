@@ -41,16 +41,13 @@ pub const ICRC_LEN: usize = 4;
 pub const MAX_PACKET: usize = 44 + 4096 + ICRC_LEN;
 
 /// Writes the ICRC into the last four bytes of `packet` (BTH to ICRC inclusive), as sent over `flow` in an IPv4
-/// datagram with DF set and identification `ip_id` (ignored for IPv6).
+/// datagram with DF set and identification `ip_id` (ignored for IPv6). For one packet; [`Icrc`] is for many.
 ///
 /// # Panics
 ///
 /// If `packet` is shorter than a BTH and the ICRC, 16 bytes.
 pub fn seal(flow: &Flow, ip_id: u16, packet: &mut [u8]) {
-    let (covered, icrc) = packet.split_last_chunk_mut::<ICRC_LEN>().expect("room for the ICRC");
-    let (bth, rest) = covered.split_first_chunk::<{ Bth::LEN }>().expect("a whole BTH");
-    let (crc, _) = checksum(flow, ip_id, bth, [rest, &[]]);
-    *icrc = crc.to_le_bytes();
+    Icrc::of(*flow).seal(ip_id, packet);
 }
 
 /// As [`seal`], but for a FLUSH to the kernel's rdma_rxe, which (Linux 6.2 to at least 6.12) covers BTH, FETH and RETH a
@@ -61,50 +58,181 @@ pub fn seal(flow: &Flow, ip_id: u16, packet: &mut [u8]) {
 ///
 /// If `packet` is shorter than a BTH and the ICRC, 16 bytes.
 pub fn seal_rxe_flush(flow: &Flow, ip_id: u16, packet: &mut [u8]) {
-    let (covered, icrc) = packet.split_last_chunk_mut::<ICRC_LEN>().expect("room for the ICRC");
-    let (bth, rest) = covered.split_first_chunk::<{ Bth::LEN }>().expect("a whole BTH");
-    let (crc, _) = checksum(flow, ip_id, bth, [rest, covered]);
-    *icrc = crc.to_le_bytes();
+    Icrc::of(*flow).seal_rxe_flush(ip_id, packet);
 }
 
-/// Checks the ICRC in the last four bytes of `packet` and returns the bytes before it. A plain socket does not see
-/// the IPv4 identification, so any of its 65,536 values is accepted, with DF set or clear; IPv6 has none. Of
-/// corrupted IPv4 packets one in 2^15 passes, of IPv6 packets one in 2^32.
-///
-/// # Errors
-///
-/// `Truncated`: shorter than a BTH and the ICRC. `Length`: not whole words, or longer than [`MAX_PACKET`]. `Icrc`: does
-/// not match.
+/// Checks the ICRC in the last four bytes of `packet` and returns the bytes before it. For one packet; [`Icrc::open`], for many, says
+/// what passes, and the errors.
 pub fn open<'a>(flow: &Flow, packet: &'a [u8]) -> Result<&'a [u8], Malformed> {
-    let (covered, icrc) = packet.split_last_chunk::<ICRC_LEN>().ok_or(Malformed::Truncated)?;
-    let (bth, rest) = covered.split_first_chunk::<{ Bth::LEN }>().ok_or(Malformed::Truncated)?;
-    if !packet.len().is_multiple_of(4) || packet.len() > MAX_PACKET {
-        return Err(Malformed::Length);
-    }
-    let received = u32::from_le_bytes(*icrc);
-    if matches(received, checksum(flow, 0, bth, [rest, &[]]), covered.len()) {
-        return Ok(covered);
-    }
-    // See `seal_rxe_flush`.
-    let is_flush = bth[0] == 0x1c && covered.len() == FLUSH_LEN;
-    if is_flush && matches(received, checksum(flow, 0, bth, [rest, covered]), 2 * covered.len()) {
-        return Ok(covered);
-    }
-    Err(Malformed::Icrc)
+    Icrc::of(*flow).open(packet)
 }
 
-/// Whether the ICRC `received` is the one `computed` with identification 0 over `len` bytes from the BTH, or would be
-/// with another identification.
-#[inline]
-fn matches(received: u32, computed: (u32, Version), len: usize) -> bool {
-    let (crc, version) = computed;
-    crc == received || version == Version::V4 && is_identification(crc ^ received, len)
+/// The ICRCs of a flow's packets, one after the other. What those of one length share is computed once: the CRC of few bytes
+/// costs by the call, and that of small packets as much as the packets themselves.
+#[derive(Clone, Debug)]
+pub struct Icrc {
+    flow: Flow,
+    version: Version,
+    /// The length of a packet, BTH to ICRC, that `head` is for; 0 for none yet.
+    len: usize,
+    /// The CRC of all before the BTH, with identification 0.
+    head: u32,
+    /// What a BTH whose byte 4 reads one instead of zero makes of the packet's CRC, where the packet is whole words.
+    mask: Option<u32>,
+    /// The identification that the next packet received is likely to have: packets sent in one go are numbered.
+    next_id: u16,
 }
+
+impl Icrc {
+    /// That of a flow.
+    #[inline]
+    pub fn of(flow: Flow) -> Icrc {
+        let is_v4 = |end: SocketAddr| end.ip().to_canonical().is_ipv4();
+        let version = if is_v4(flow.source) && is_v4(flow.dest) { Version::V4 } else { Version::V6 };
+        Icrc { flow, version, len: 0, head: 0, mask: None, next_id: 0 }
+    }
+
+    /// As the function [`seal`].
+    ///
+    /// # Panics
+    ///
+    /// If `packet` is shorter than a BTH and the ICRC, 16 bytes.
+    #[inline]
+    pub fn seal(&mut self, ip_id: u16, packet: &mut [u8]) {
+        self.turn_to(packet.len());
+        let (covered, icrc) = packet.split_last_chunk_mut::<ICRC_LEN>().expect("room for the ICRC");
+        let bth = covered.first_chunk::<{ Bth::LEN }>().expect("a whole BTH");
+        *icrc = self.crc(ip_id, bth, covered).to_le_bytes();
+    }
+
+    /// As the function [`seal_rxe_flush`].
+    ///
+    /// # Panics
+    ///
+    /// If `packet` is shorter than a BTH and the ICRC, 16 bytes.
+    pub fn seal_rxe_flush(&mut self, ip_id: u16, packet: &mut [u8]) {
+        self.turn_to(packet.len());
+        let (covered, icrc) = packet.split_last_chunk_mut::<ICRC_LEN>().expect("room for the ICRC");
+        let bth = covered.first_chunk::<{ Bth::LEN }>().expect("a whole BTH");
+        *icrc = go_on(self.crc(ip_id, bth, covered), covered).to_le_bytes();
+    }
+
+    /// Checks the ICRC in the last four bytes of `packet` and returns the bytes before it. A plain socket does not see
+    /// the IPv4 identification, so any of its 65,536 values is accepted, with DF set or clear; IPv6 has none. Of
+    /// corrupted IPv4 packets one in 2^15 passes, of IPv6 packets one in 2^32.
+    ///
+    /// # Errors
+    ///
+    /// `Truncated`: shorter than a BTH and the ICRC. `Length`: not whole words, or longer than [`MAX_PACKET`]. `Icrc`: does
+    /// not match.
+    #[inline]
+    pub fn open<'a>(&mut self, packet: &'a [u8]) -> Result<&'a [u8], Malformed> {
+        let (covered, icrc) = packet.split_last_chunk::<ICRC_LEN>().ok_or(Malformed::Truncated)?;
+        let bth = covered.first_chunk::<{ Bth::LEN }>().ok_or(Malformed::Truncated)?;
+        if !packet.len().is_multiple_of(4) || packet.len() > MAX_PACKET {
+            return Err(Malformed::Length);
+        }
+        self.turn_to(packet.len());
+        let received = u32::from_le_bytes(*icrc);
+        let crc = self.crc(self.next_id, bth, covered);
+        if self.matches(received, crc, covered.len()) {
+            return Ok(covered);
+        }
+        // See `seal_rxe_flush`.
+        let is_flush = bth[0] == 0x1c && covered.len() == FLUSH_LEN;
+        if is_flush && self.matches(received, go_on(crc, covered), 2 * covered.len()) {
+            return Ok(covered);
+        }
+        Err(Malformed::Icrc)
+    }
+
+    /// Whether the ICRC `received` is the one `computed` with identification `next_id` over `len` bytes from the BTH, or would be with
+    /// another identification; the packet after it probably bears the next one.
+    #[inline]
+    fn matches(&mut self, received: u32, computed: u32, len: usize) -> bool {
+        let other = if received == computed {
+            Some(0)
+        } else if self.version == Version::V4 {
+            identification(received ^ computed, len)
+        } else {
+            None
+        };
+        if let Some(difference) = other {
+            self.next_id = (self.next_id ^ difference).wrapping_add(1);
+        }
+        other.is_some()
+    }
+
+    /// Computes what packets of this length share, BTH to ICRC.
+    #[inline]
+    fn turn_to(&mut self, len: usize) {
+        if self.len != len {
+            self.compute_shared(len);
+        }
+    }
+
+    fn compute_shared(&mut self, len: usize) {
+        self.len = len;
+        // No UDP datagram is longer than 16 bits can say.
+        let udp_len = (8 + len) as u16;
+        let Flow { source, dest } = &self.flow;
+        self.head = match (source.ip().to_canonical(), dest.ip().to_canonical()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                let mut head = [0xff; 8 + 20 + 8];
+                let [l0, l1] = udp_len.wrapping_add(20).to_be_bytes();
+                head[8..20].copy_from_slice(&[0x45, 0xff, l0, l1, 0, 0, DF, 0, 0xff, 17, 0xff, 0xff]);
+                head[20..24].copy_from_slice(&from.octets());
+                head[24..28].copy_from_slice(&to.octets());
+                put_udp(&mut head[28..], &self.flow, udp_len);
+                go_on(0, &head)
+            }
+            (from, to) => {
+                let mut head = [0xff; 8 + 40 + 8];
+                let [l0, l1] = udp_len.to_be_bytes();
+                head[8..16].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff, l0, l1, 17, 0xff]);
+                head[16..32].copy_from_slice(&crate::Gid::from(from).0);
+                head[32..48].copy_from_slice(&crate::Gid::from(to).0);
+                put_udp(&mut head[48..], &self.flow, udp_len);
+                go_on(0, &head)
+            }
+        };
+        let words = len.checked_sub(Bth::LEN + ICRC_LEN).filter(|rest| rest.is_multiple_of(4));
+        self.mask = words.and_then(|rest| MASK.get(rest / 4).copied());
+    }
+
+    /// The CRC of a packet of the length that was turned to, `covered` from its BTH on.
+    #[inline]
+    fn crc(&self, ip_id: u16, bth: &[u8; Bth::LEN], covered: &[u8]) -> u32 {
+        let head = match self.version {
+            Version::V4 => self.head ^ effect_of_identification(ip_id),
+            Version::V6 => self.head,
+        };
+        match self.mask {
+            Some(mask) if bth[MASKED] == 0 => go_on(head, covered) ^ mask,
+            _ => {
+                let mut masked = *bth;
+                masked[MASKED] = 0xff;
+                go_on(go_on(head, &masked), &covered[Bth::LEN..])
+            }
+        }
+    }
+}
+
+/// The CRC of what has this CRC with these bytes behind it.
+#[inline]
+fn go_on(crc: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = Hasher::new_with_initial(crc);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+/// The byte of a BTH that reads one: FECN, BECN, resv8a.
+const MASKED: usize = 4;
 
 /// BTH, FETH, RETH.
 const FLUSH_LEN: usize = Bth::LEN + Feth::LEN + Reth::LEN;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     V4,
     V6,
@@ -113,58 +241,29 @@ enum Version {
 /// Don't fragment, the upper byte of the IPv4 flags (RFC 791 §3.1).
 const DF: u8 = 0x40;
 
-/// The CRC of a packet, which consists of `bth` and `rest`, and of what comes `again` behind it; and which IP it was
-/// computed for.
+/// UDP header, 8 bytes.
 #[inline]
-fn checksum(flow: &Flow, ip_id: u16, bth: &[u8; Bth::LEN], [rest, again]: [&[u8]; 2]) -> (u32, Version) {
-    // No UDP datagram is longer than 16 bits can say.
-    let udp_len = (8 + Bth::LEN + rest.len() + ICRC_LEN) as u16;
-    let mut hasher = Hasher::new();
-    // The masked BTH is hashed with the IP header in one piece: the CRC of few bytes costs by the call.
-    let version = match (flow.source.ip().to_canonical(), flow.dest.ip().to_canonical()) {
-        (IpAddr::V4(source), IpAddr::V4(dest)) => {
-            let mut head = [0xff; 8 + 20 + 8 + Bth::LEN];
-            let [l0, l1] = udp_len.wrapping_add(20).to_be_bytes();
-            let [i0, i1] = ip_id.to_be_bytes();
-            head[8..20].copy_from_slice(&[0x45, 0xff, l0, l1, i0, i1, DF, 0, 0xff, 17, 0xff, 0xff]);
-            head[20..24].copy_from_slice(&source.octets());
-            head[24..28].copy_from_slice(&dest.octets());
-            put_udp_bth(&mut head[28..], flow, udp_len, bth);
-            hasher.update(&head);
-            Version::V4
-        }
-        (source, dest) => {
-            let mut head = [0xff; 8 + 40 + 8 + Bth::LEN];
-            let [l0, l1] = udp_len.to_be_bytes();
-            head[8..16].copy_from_slice(&[0x6f, 0xff, 0xff, 0xff, l0, l1, 17, 0xff]);
-            head[16..32].copy_from_slice(&crate::Gid::from(source).0);
-            head[32..48].copy_from_slice(&crate::Gid::from(dest).0);
-            put_udp_bth(&mut head[48..], flow, udp_len, bth);
-            hasher.update(&head);
-            Version::V6
-        }
-    };
-    hasher.update(rest);
-    hasher.update(again);
-    (hasher.finalize(), version)
-}
-
-/// UDP header and BTH, 20 bytes.
-#[inline]
-fn put_udp_bth(out: &mut [u8], flow: &Flow, udp_len: u16, bth: &[u8; Bth::LEN]) {
+fn put_udp(out: &mut [u8], flow: &Flow, udp_len: u16) {
     out[0..2].copy_from_slice(&flow.source.port().to_be_bytes());
     out[2..4].copy_from_slice(&flow.dest.port().to_be_bytes());
     out[4..6].copy_from_slice(&udp_len.to_be_bytes());
-    out[8..20].copy_from_slice(bth);
-    out[12] = 0xff;
 }
 
-/// Whether `difference` is what another identification, with DF set or clear and no fragment offset, does to the CRC
-/// over a packet of `len` bytes from the BTH, a multiple of 4.
+/// The difference of identifications, with DF set or clear and no fragment offset, that makes this difference to the CRC over a packet
+/// of `len` bytes from the BTH, a multiple of 4; none where no identification does.
 #[inline]
-fn is_identification(difference: u32, len: usize) -> bool {
-    let [_, _, flags, offset] = multiply(difference, UNSHIFT[(len - Bth::LEN) / 4]).to_le_bytes();
-    offset == 0 && (flags == 0 || flags == DF)
+fn identification(difference: u32, len: usize) -> Option<u16> {
+    let [high, low, flags, offset] = multiply(difference, UNSHIFT[(len - Bth::LEN) / 4]).to_le_bytes();
+    (offset == 0 && (flags == 0 || flags == DF)).then_some(u16::from_be_bytes([high, low]))
+}
+
+/// What this identification instead of 0 makes of the CRC of all before the BTH.
+#[inline]
+fn effect_of_identification(ip_id: u16) -> u32 {
+    match IDENTIFICATIONS.get(usize::from(ip_id)) {
+        Some(&effect) => effect,
+        None => multiply(ip_id.swap_bytes().into(), BEHIND_IDENTIFICATION),
+    }
 }
 
 // Polynomials over GF(2) modulo that of CRC-32, as the CRC has them: the most significant bit is the coefficient of
@@ -186,6 +285,43 @@ static UNSHIFT: [u32; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1] = {
     }
     table
 };
+
+/// What a byte [`MASKED`] of ones instead of zeros makes of the CRC, by the words behind the BTH.
+static MASK: [u32; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1] = {
+    let mut table = [0; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1];
+    let mut effect = multiply_by_x(0xff, 8 * (Bth::LEN - MASKED));
+    let mut word = 0;
+    while word < table.len() {
+        table[word] = effect;
+        effect = multiply_by_x(effect, 32);
+        word += 1;
+    }
+    table
+};
+
+/// x^(16 + 8n), where n bytes lie between the IPv4 identification and the BTH: flags and fragment offset, 12 bytes, 8 of UDP.
+const BEHIND_IDENTIFICATION: u32 = multiply_by_x(1 << 31, 16 + 8 * (2 + 12 + 8));
+
+/// [`effect_of_identification`] of the packets of one segmented send, which are numbered from 0 on.
+static IDENTIFICATIONS: [u32; 64] = {
+    let mut table = [0; 64];
+    let mut ip_id = 0;
+    while ip_id < table.len() {
+        table[ip_id] = multiply_by_x((ip_id as u32) << 8, 16 + 8 * (2 + 12 + 8));
+        ip_id += 1;
+    }
+    table
+};
+
+/// `a * x^times`.
+const fn multiply_by_x(mut a: u32, times: usize) -> u32 {
+    let mut done = 0;
+    while done < times {
+        a = times_x(a);
+        done += 1;
+    }
+    a
+}
 
 /// `a / x^times`.
 const fn divide_by_x(mut a: u32, times: usize) -> u32 {
