@@ -5,6 +5,7 @@ use wire::icrc::ICRC_LEN;
 use wire::roce::Header;
 
 use crate::Fault;
+use crate::op::Pull;
 
 /// Most packets a batch takes (the kernel's UDP_MAX_SEGMENTS is 64 on the oldest kernels we meet).
 pub const MAX_PACKETS: usize = 64;
@@ -35,16 +36,19 @@ pub struct Run {
     pub len: usize,
     /// Packets.
     pub count: usize,
+    /// It is one packet that bears no payload, but says where the receiver finds that of several ([`Pull`]). Only for a process of this host.
+    pub pull: bool,
 }
 
 impl Run {
     /// Whether a packet of `len` bytes would be one more: none has been shorter yet.
     fn goes_on_with(&self, len: usize) -> bool {
-        self.len == self.count * self.size && len <= self.size
+        !self.pull && self.len == self.count * self.size && len <= self.size
     }
 }
 
 /// Bytes of a packet in a batch, BTH to ICRC.
+#[inline]
 pub fn packet_len(header: &Header, payload_len: usize) -> usize {
     header.len() + payload_len.next_multiple_of(4) + ICRC_LEN
 }
@@ -70,6 +74,7 @@ impl TxBatch {
     }
     /// Whether a packet of `len` bytes (BTH to ICRC) still fits. A full run ends the batch, so that the packet after it
     /// begins the next one and does not leave alone.
+    #[inline]
     pub fn has_room(&self, len: usize) -> bool {
         if self.runs.last().is_some_and(|run| run.goes_on_with(len) && run.len + len > MAX_RUN) {
             return false;
@@ -89,6 +94,31 @@ impl TxBatch {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
+        let len = self.write(header, payload_len, fill)?;
+        match self.runs.last_mut() {
+            Some(run) if run.goes_on_with(len) => (run.len, run.count) = (run.len + len, run.count + 1),
+            _ => self.runs.push(Run { size: len, len, count: 1, pull: false }),
+        }
+        Ok(())
+    }
+    /// Appends a packet that stands for several, whose payload the receiver shall copy from where `pull` says. The caller has asked
+    /// [`TxBatch::has_room`] for [`Pull::LEN`] bytes.
+    pub fn push_pull(&mut self, header: &Header, pull: Pull) {
+        let to_bytes = |dst: &mut [u8]| {
+            dst.copy_from_slice(&pull.to_bytes());
+            Ok(())
+        };
+        if let Ok(len) = self.write(header, Pull::LEN, to_bytes) {
+            self.runs.push(Run { size: len, len, count: 1, pull: true });
+        }
+    }
+    /// Writes a packet behind the others; its length.
+    fn write(
+        &mut self,
+        header: &Header,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), Fault>,
+    ) -> Result<usize, Fault> {
         let header_len = header.len();
         let len = packet_len(header, payload_len);
         let end = self.len + len;
@@ -99,25 +129,27 @@ impl TxBatch {
         header.emit(payload_len, packet);
         let (payload, rest) = packet[header_len..].split_at_mut(payload_len);
         fill(payload)?;
-        rest.fill(0);
-        match self.runs.last_mut() {
-            Some(run) if run.goes_on_with(len) => (run.len, run.count) = (run.len + len, run.count + 1),
-            _ => self.runs.push(Run { size: len, len, count: 1 }),
-        }
+        // Four bytes to seven: two stores, which may overlap, are less than a call.
+        let end_of_packet = rest.len() - ICRC_LEN;
+        rest[..ICRC_LEN].copy_from_slice(&[0; ICRC_LEN]);
+        rest[end_of_packet..].copy_from_slice(&[0; ICRC_LEN]);
         self.len = end;
-        Ok(())
+        Ok(len)
     }
     /// The bytes of all packets, and how they leave.
     pub fn parts_mut(&mut self) -> (&mut [u8], &[Run]) {
         (&mut self.bytes[..self.len], &self.runs)
     }
-    /// The packets, one by one.
+    /// The packets, one by one; those that stand for several ([`TxBatch::push_pull`]) among them.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let runs = self.runs.iter().scan(&self.bytes[..], |rest, run| {
+        self.runs().flat_map(|(run, packets)| packets.chunks(run.size))
+    }
+    /// The runs, with the bytes of each.
+    pub fn runs(&self) -> impl Iterator<Item = (&Run, &[u8])> {
+        self.runs.iter().scan(&self.bytes[..], |rest, run| {
             let (packets, after) = rest.split_at(run.len);
             *rest = after;
-            Some(packets.chunks(run.size))
-        });
-        runs.flatten()
+            Some((run, packets))
+        })
     }
 }

@@ -23,7 +23,7 @@ use wire::roce::SendTail;
 
 use crate::op::{
     Access, AtomicOp, Completed, Completion, Context, Fault, Flush, MAX_MESSAGE, Memory, NetworkHeader,
-    RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail,
+    Place, Pull, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail,
 };
 
 /// Why a message, or a piece of one, was not executed.
@@ -173,6 +173,39 @@ impl Inbound {
         Ok(())
     }
 
+    /// Executes a piece of a SEND whose bytes the peer offers, in place of bearing them: they are copied to the receive. False where they can not
+    /// be, or where they are too many: then the piece has not come, and the peer sends it with its bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Inbound::send`].
+    pub fn pull(
+        &mut self,
+        ends: Ends,
+        piece: SendPiece<'_>,
+        pull: Pull,
+        cx: &mut impl Context,
+    ) -> Result<bool, Refusal> {
+        let (before, tagged) = match (&self.message, piece.first) {
+            (Message::None, true) => (0, None),
+            (&Message::Send { received, tagged }, false) => (received, tagged),
+            _ => return Err(Refusal::Illegal),
+        };
+        if !cx.may_pull() {
+            return Ok(false);
+        }
+        let receive = self.take_receive(cx)?;
+        let received = before + u64::from(pull.len);
+        if check_fits(receive, received).is_err() || !cx.pull(receive, before, pull) {
+            return Ok(false);
+        }
+        self.message = Message::Send { received, tagged };
+        if piece.end.is_some() {
+            self.send(ends, SendPiece { first: false, ..piece }, cx)?;
+        }
+        Ok(true)
+    }
+
     /// Takes the receive for a SEND that begins with `bytes`, of which those stay that are to be delivered. How it completes,
     /// where a tag-matching queue placed it.
     fn begin_send(
@@ -185,10 +218,13 @@ impl Inbound {
         if self.receive.is_some() {
             return Ok(None);
         }
-        let place = cx.place(bytes, whole).ok_or(Refusal::NoReceive)?;
-        *bytes = bytes.get(place.part).unwrap_or_default();
-        let receive = self.receive.insert(place.receive);
-        Ok(match place.tagged {
+        // Taken apart where it is: each further step would copy it.
+        let Some(Place { receive, part, tagged }) = cx.place(bytes, whole) else {
+            return Err(Refusal::NoReceive);
+        };
+        *bytes = bytes.get(part).unwrap_or_default();
+        let receive = self.receive.insert(receive);
+        Ok(match tagged {
             Some(tagged) if !whole => Some(tell_match(tagged, receive, ends, cx)),
             other => other,
         })

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Completed, Completion, Fault, Memory, RecvWr, Status, TagInfo};
+use super::{Completed, Completion, Fault, Memory, Pull, RecvWr, SendWr, Status, TagInfo};
 use crate::CongestionWindow;
 
 /// Where a SEND goes.
@@ -18,6 +18,7 @@ pub struct Place {
 
 impl Place {
     /// The whole message, whose first piece is `first`, in an ordinary receive.
+    #[inline]
     pub fn ordinary(receive: RecvWr, first: &[u8]) -> Place {
         Place { receive, part: 0..first.len(), tagged: None }
     }
@@ -56,6 +57,17 @@ pub enum QpEvent {
     Fatal,
 }
 
+/// What became of a WRITE or READ that might need no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtOnce {
+    /// It is done.
+    Done,
+    /// Not so: its packets will tell why.
+    Refused,
+    /// The peer's memory is not reached, or not for so much.
+    NoWay,
+}
+
 /// What an engine may use of its queue pair during one call. The adapter implements it.
 pub trait Context {
     /// Memory of the queue pair's protection domain.
@@ -83,6 +95,28 @@ pub trait Context {
     /// The target's XRC domain has no such queue; then nothing of before is chosen any more.
     fn choose_srq(&mut self, _number: u32) -> Result<(), Fault> {
         Err(Fault::Key)
+    }
+    /// Executes a WRITE or READ without the peer's responder, where its memory is reached from here. Nothing of the queue pair is under way.
+    fn execute_at_once(&mut self, _wr: &SendWr) -> AtOnce {
+        AtOnce::NoWay
+    }
+    /// Whether the peer's memory is reached from here, for a request like this.
+    fn reaches(&self, _wr: &SendWr) -> bool {
+        false
+    }
+    /// Where the peer, which reaches our memory, finds bytes of a SEND: at most `len` of them, from `at` on. Fewer than `len` where a piece of the
+    /// list ends. `None`, too, where so few are sooner sent.
+    fn offer(&self, _wr: &SendWr, _at: u64, _len: u64) -> Option<Pull> {
+        None
+    }
+    /// Whether bytes that the peer offers can be copied at all.
+    fn may_pull(&self) -> bool {
+        false
+    }
+    /// Copies bytes that the peer offers to where a receive says, `at` bytes behind its begin. False where that can not be done: then none of the
+    /// bytes count, though some may have been copied.
+    fn pull(&self, _receive: &RecvWr, _at: u64, _pull: Pull) -> bool {
+        false
     }
     /// The congestion window of the path to the peer.
     fn window(&self) -> &CongestionWindow;

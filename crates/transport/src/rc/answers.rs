@@ -105,15 +105,16 @@ impl Answers {
         self.repeated
     }
 
-    /// An ACK stands for all before it, so one that follows another in the queue replaces it.
+    /// An ACK stands for all before it, so one that follows another in the queue takes its place.
     pub fn ack(&mut self, psn: Psn, msn: u32) {
-        if let Some(Answer::Acknowledge(last, Aeth { syndrome: Syndrome::Ack { .. }, .. })) =
-            self.queue.back()
-            && !psn.before(*last)
-        {
-            self.queue.pop_back();
+        match self.queue.back_mut() {
+            Some(Answer::Acknowledge(last, aeth))
+                if matches!(aeth.syndrome, Syndrome::Ack { .. }) && !psn.before(*last) =>
+            {
+                (*last, *aeth) = (psn, ack(msn));
+            }
+            _ => self.queue.push_back(Answer::Acknowledge(psn, ack(msn))),
         }
-        self.queue.push_back(Answer::Acknowledge(psn, ack(msn)));
     }
     pub fn nak(&mut self, psn: Psn, msn: u32, code: NakCode) {
         self.queue.push_back(Answer::Acknowledge(psn, Aeth { syndrome: Syndrome::Nak(code), msn }));

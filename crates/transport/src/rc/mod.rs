@@ -24,7 +24,7 @@ use wire::{Mtu, Pkey, Psn, Qpn};
 use crate::TxBatch;
 use crate::execute::Ends;
 pub use crate::op::MAX_MESSAGE;
-use crate::op::{Context, Fault, QpEvent, SendWr, Status};
+use crate::op::{Context, Fault, Pull, QpEvent, SendWr, Status};
 use requester::Requester;
 pub use responder::FlushTask;
 use responder::Responder;
@@ -152,6 +152,10 @@ impl Rc {
     pub fn state(&self) -> State {
         self.state
     }
+    /// Whether a request has come while the state was RTR.
+    pub fn is_established(&self) -> bool {
+        self.established
+    }
     /// Init to RTR.
     pub fn ready_to_receive(&mut self, attr: RtrAttr) {
         self.conn.dest = attr.dest_qpn;
@@ -250,21 +254,40 @@ impl Rc {
             }
             op => {
                 self.request(packet, srq, cx);
-                self.unanswered = self.unanswered.saturating_add(1);
-                // A target has no request that an ACK could leave with.
-                let hold = match (hold, self.conn.role) {
-                    (Hold::ForProgram, Role::Target) => Hold::Briefly,
-                    (Hold::ForProgram, _) if self.unanswered >= MANY => Hold::Briefly,
-                    _ => hold,
-                };
-                self.held = match hold {
-                    _ if !self.responder.has_lone_ack() => Hold::No,
-                    Hold::ForProgram if self.held == Hold::ForProgram || completes_receive(op) => hold,
-                    Hold::No => Hold::No,
-                    Hold::Briefly | Hold::ForProgram => Hold::Briefly,
-                };
+                self.hold_back(op, hold);
             }
         }
+    }
+    /// A packet for this queue pair that stands for several of a SEND: its payload says where theirs is to be copied from
+    /// ([`Context::pull`]). The rest is as with [`Rc::receive`].
+    pub fn pull(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
+        let header = &packet.header;
+        let is_one = self.conn.role == Role::Rc && header.service == Service::Rc;
+        if let (true, Op::Send(at), Some(pull)) = (is_one, header.op, Pull::from_bytes(packet.payload)) {
+            if !self.takes_requests(cx) {
+                return;
+            }
+            if self.responder.pull(&self.conn, &header.bth, at, pull, cx).is_err() {
+                self.enter_error(cx);
+            }
+            self.hold_back(header.op, hold);
+        }
+    }
+    /// Notes how long what answers a request may wait.
+    fn hold_back(&mut self, op: Op, hold: Hold) {
+        self.unanswered = self.unanswered.saturating_add(1);
+        // A target has no request that an ACK could leave with.
+        let hold = match (hold, self.conn.role) {
+            (Hold::ForProgram, Role::Target) => Hold::Briefly,
+            (Hold::ForProgram, _) if self.unanswered >= MANY => Hold::Briefly,
+            _ => hold,
+        };
+        self.held = match hold {
+            _ if !self.responder.has_lone_ack() => Hold::No,
+            Hold::ForProgram if self.held == Hold::ForProgram || completes_receive(op) => hold,
+            Hold::No => Hold::No,
+            Hold::Briefly | Hold::ForProgram => Hold::Briefly,
+        };
     }
     /// An ACK held back leaves with the next [`Rc::fill`].
     pub fn release(&mut self) {
@@ -311,6 +334,10 @@ impl Rc {
         if matches!(self.state, State::Rts | State::Sqd) {
             let draining = self.state == State::Sqd;
             let outcome = self.requester.fill(now, &self.conn, draining, batch, cx);
+            if self.requester.take_at_once() {
+                // No packet of theirs leaves that an ACK could wait for.
+                self.held = Hold::No;
+            }
             self.fail_if(outcome, cx);
         }
     }
@@ -351,14 +378,22 @@ impl Rc {
         }
     }
 
-    fn request(&mut self, packet: &Packet<'_>, srq: Option<u32>, cx: &mut impl Context) {
+    /// Whether requests are executed in this state. The first is an event.
+    fn takes_requests(&mut self, cx: &mut impl Context) -> bool {
         match self.state {
-            State::Init | State::Error => return,
+            State::Init | State::Error => return false,
             State::Rtr if !self.established => {
                 self.established = true;
                 cx.event(QpEvent::CommunicationEstablished);
             }
             _ => {}
+        }
+        true
+    }
+
+    fn request(&mut self, packet: &Packet<'_>, srq: Option<u32>, cx: &mut impl Context) {
+        if !self.takes_requests(cx) {
+            return;
         }
         if self.responder.request(&self.conn, packet, srq, cx).is_err() {
             self.enter_error(cx);

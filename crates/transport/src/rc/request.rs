@@ -31,7 +31,7 @@ pub(super) struct Request {
     pub packets: u32,
     /// Packets acknowledged, or answers received.
     pub done: u32,
-    /// What needs no packet is done; it completes once all before it are complete.
+    /// It needed no packet and is done; it completes once all before it are complete.
     pub executed: bool,
     /// Why it can not be sent: it fails once all before it are complete.
     pub fault: Option<Status>,
@@ -100,6 +100,14 @@ impl Request {
         }
     }
 
+    /// Whether it only moves bytes to or from the peer's memory, so that it might need no packet.
+    pub fn is_one_sided(&self) -> bool {
+        matches!(self.wr.op, SendOp::Write { immediate: None, .. } | SendOp::Read { .. })
+    }
+    /// Whether it is a SEND.
+    pub fn is_send(&self) -> bool {
+        matches!(self.wr.op, SendOp::Send(_))
+    }
     /// Whether it is complete only with an answer of its own: READ, atomic or FLUSH.
     pub fn awaits_answer(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Flush { .. })
@@ -181,6 +189,15 @@ impl Request {
         let mut header = conn.request_header(psn, op, self.srq);
         header.bth.solicited = asks_event && self.wr.solicited;
         Some((header, payload_len))
+    }
+
+    /// Headers of one packet that stands for `count` of a SEND, from `at` on. The ACK request is the caller's to add.
+    pub fn send_header(&self, conn: &Connection, psn: Psn, at: u32, count: u32) -> Header {
+        let last = at + count == self.packets;
+        let tail = if let SendOp::Send(tail) = self.wr.op { tail } else { SendTail::None };
+        let mut header = conn.request_header(psn, Op::Send(send_at(at == 0, last, tail)), self.srq);
+        header.bth.solicited = last && self.wr.solicited;
+        header
     }
 
     /// Copies the payload of packet `at` out.

@@ -12,7 +12,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use transport::op::{
-    Access, AtomicOp, Completion, Data, Flush, QpEvent, RecvWr, SendOp, SendWr, Side, Status, Tail,
+    Access, AtOnce, AtomicOp, Completion, Data, Flush, Pull, QpEvent, RecvWr, SendOp, SendWr, Side, Status,
+    Tail,
 };
 use transport::rc::{Hold, RtrAttr, RtsAttr};
 use transport::{CongestionWindow, Context, Fault, Memory, Rc, Remote, Sge, TxBatch};
@@ -156,6 +157,20 @@ pub struct TestContext {
     pub completions: Vec<(Side, Completion)>,
     pub events: Vec<QpEvent>,
     pub window: CongestionWindow,
+    /// Whether the peer's memory is reached: then what is executed so, and whether it can be.
+    pub reach: Option<TestReach>,
+    /// Whether long SENDs are offered.
+    pub offers: bool,
+    /// Region 0 of a peer that offers.
+    pub offered: Option<Vec<u8>>,
+}
+
+/// A way to the peer's memory.
+#[derive(Debug, Default)]
+pub struct TestReach {
+    pub refuses: bool,
+    /// Marks of the requests that were executed so.
+    pub done: Vec<u64>,
 }
 
 impl Context for TestContext {
@@ -170,6 +185,36 @@ impl Context for TestContext {
     }
     fn event(&mut self, event: QpEvent) {
         self.events.push(event);
+    }
+    fn execute_at_once(&mut self, wr: &SendWr) -> AtOnce {
+        match &mut self.reach {
+            None => AtOnce::NoWay,
+            Some(reach) if reach.refuses => AtOnce::Refused,
+            Some(reach) => {
+                reach.done.push(wr.wr_id);
+                AtOnce::Done
+            }
+        }
+    }
+    fn reaches(&self, _: &SendWr) -> bool {
+        self.reach.is_some()
+    }
+    fn offer(&self, wr: &SendWr, at: u64, len: u64) -> Option<Pull> {
+        let Data::Sges(list) = &wr.data else { return None };
+        let first = list.as_slice().first().filter(|_| self.offers)?;
+        let len = len.min(u64::from(first.length).checked_sub(at)?);
+        Some(Pull { addr: first.addr + at, len: len as u32 })
+    }
+    fn may_pull(&self) -> bool {
+        self.offered.is_some()
+    }
+    fn pull(&self, receive: &RecvWr, at: u64, pull: Pull) -> bool {
+        let begin = (pull.addr - BASE) as usize;
+        let Some(bytes) = self.offered.as_ref().and_then(|all| all.get(begin..begin + pull.len as usize))
+        else {
+            return false;
+        };
+        self.memory.scatter(receive.sges.as_slice(), at, bytes, Tail::More).is_ok()
     }
     fn window(&self) -> &CongestionWindow {
         &self.window
@@ -274,6 +319,15 @@ impl End {
         let bth = Bth { psn, ack_request, dest_qp: Qpn::new(0x11), ..Bth::default() };
         let header = Header { bth, service: Service::Rc, op };
         self.rc.receive(self.now, &Packet { header, payload }, self.hold, &mut self.cx);
+    }
+    /// A packet of a peer, which stands for several if it looks like one that does.
+    pub fn hear_any(&mut self, bytes: &[u8]) {
+        let packet = Packet::parse(bytes).expect("the peer sends legal packets");
+        if matches!(packet.header.op, Op::Send(_)) && packet.payload.len() == Pull::LEN {
+            self.rc.pull(&packet, self.hold, &mut self.cx);
+        } else {
+            self.hear_bytes(bytes);
+        }
     }
     pub fn hear_bytes(&mut self, bytes: &[u8]) {
         if let Ok(packet) = Packet::parse(bytes) {

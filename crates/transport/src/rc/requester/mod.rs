@@ -8,9 +8,12 @@
 //! request, `next` at the cursor. PSNs outstanding number at most a window and a part of a READ, far less than 2^23,
 //! so serial arithmetic between the three is sound however long the messages are.
 //!
-//! Here requests are sent; in `responses` the responder's answers complete them; in `recovery` NAKs and timers take `next` back.
+//! Here requests are sent; in `responses` the responder's answers complete them; in `recovery` NAKs and timers take `next` back. What needs
+//! no packets, or fewer, because the peer is a process of this host: `offers`, `refused`.
 
+mod offers;
 mod recovery;
+mod refused;
 mod responses;
 
 use std::collections::VecDeque;
@@ -18,10 +21,13 @@ use std::time::{Duration, Instant};
 
 use wire::Psn;
 
+use offers::Offered;
+use refused::Refused;
+
 use super::request::Request;
 use super::{Connection, RtsAttr, timeout_of};
 use crate::batch::{TxBatch, packet_len};
-use crate::op::{Context, LocalOp, Memory, SendWr, Side, Status};
+use crate::op::{AtOnce, Context, LocalOp, Memory, SendWr, Side, Status};
 
 /// Shortest local ACK timeout: responders are threads, not gates. The standard lets an adapter have a least timeout and
 /// wait up to four times as long as it was told (IBA 1.4 §9.7.6.1.3).
@@ -59,6 +65,14 @@ pub(super) struct Requester {
     /// Counted in the window.
     entered: bool,
     path_suspect: bool,
+    /// Requests that might have needed no packet and needed some.
+    refused: Refused,
+    /// PSNs that were offered and not acknowledged: the first, and the one behind the last.
+    offered: Option<(Psn, Psn)>,
+    /// Requests whose offers were not taken.
+    refused_offers: Refused,
+    /// Something was executed without a packet.
+    at_once: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,6 +121,10 @@ impl Requester {
     pub fn take_path_suspect(&mut self) -> bool {
         std::mem::take(&mut self.path_suspect)
     }
+    /// Whether requests were executed without a packet, since it was last asked.
+    pub fn take_at_once(&mut self) -> bool {
+        std::mem::take(&mut self.at_once)
+    }
     #[inline]
     pub fn post(&mut self, wr: SendWr, srq: u32) {
         self.queue.push_back(Request::new(wr, srq));
@@ -133,7 +151,7 @@ impl Requester {
         // Who asks for a share counts as one who has one.
         self.enter(cx);
         let share = cx.window().share();
-        while self.begin_next(conn, share, draining)?
+        while self.begin_next(conn, share, draining, cx)?
             && (self.do_next(conn, cx)? || self.send_next(now, conn, share, batch, cx)?)
         {}
         if self.una == self.high {
@@ -143,8 +161,17 @@ impl Requester {
     }
 
     /// Whether the request at the cursor has begun or may now.
-    fn begin_next(&mut self, conn: &Connection, share: u32, draining: bool) -> Result<bool, Status> {
+    fn begin_next(
+        &mut self,
+        conn: &Connection,
+        share: u32,
+        draining: bool,
+        cx: &mut impl Context,
+    ) -> Result<bool, Status> {
         let Cursor { request: at, .. } = self.cursor;
+        if self.waits_to_be_executed(at, cx) {
+            return Ok(false);
+        }
         let Some(request) = self.queue.get_mut(at) else { return Ok(false) };
         if !request.begun {
             // A fence waits for READs and atomics before it, nothing else (IBA 1.4 §10.8.3.3). Once it has let a
@@ -157,6 +184,16 @@ impl Requester {
             if request.awaits_answer() {
                 self.last_answered = Some(self.retired + at as u64);
             }
+            if at == 0 && request.fault.is_none() && request.is_one_sided() {
+                let became = cx.execute_at_once(&request.wr);
+                request.executed = became == AtOnce::Done;
+                self.at_once |= request.executed;
+                match became {
+                    AtOnce::Done => self.refused.no_more(),
+                    AtOnce::Refused => self.refused.once_more(self.retired),
+                    AtOnce::NoWay => {}
+                }
+            }
         }
         match request.fault {
             Some(status) if at == 0 => Err(status),
@@ -165,12 +202,20 @@ impl Requester {
         }
     }
 
+    /// Whether the request at the cursor waits until those before it are complete, because it needs no packet then: after others of its kind,
+    /// which are complete soon.
+    fn waits_to_be_executed(&self, at: usize, cx: &impl Context) -> bool {
+        let one_sided = |at: usize| self.queue.get(at).filter(|request| request.is_one_sided());
+        let next = one_sided(at).filter(|next| at > 0 && !next.begun && self.refused.lets(self.retired));
+        next.is_some_and(|next| one_sided(at - 1).is_some() && cx.reaches(&next.wr))
+    }
+
     /// Does what needs no packet at the cursor: once, however often the cursor comes by.
     fn do_next(&mut self, conn: &Connection, cx: &mut impl Context) -> Result<bool, Status> {
         let at = self.cursor.request;
         let Some(request) = self.queue.get_mut(at) else { return Ok(false) };
-        let Some(op) = request.local() else { return Ok(false) };
         if !request.executed {
+            let Some(op) = request.local() else { return Ok(false) };
             let done = match op {
                 LocalOp::Bind(bind) => cx.memory().bind(&bind),
                 LocalOp::Invalidate(key) => cx.memory().invalidate(key),
@@ -208,6 +253,11 @@ impl Requester {
         batch: &mut TxBatch,
         cx: &mut impl Context,
     ) -> Result<bool, Status> {
+        match self.offer_next(now, conn, share, batch, cx) {
+            Offered::Yes => return Ok(true),
+            Offered::Later => return Ok(false),
+            Offered::No => {}
+        }
         let Cursor { request: index, packet: at } = self.cursor;
         let under_way = self.under_way();
         let Some(request) = self.queue.get_mut(index) else { return Ok(false) };

@@ -1,0 +1,156 @@
+//! Requests that need no packet, because the peer's memory is reached from here.
+
+mod support;
+
+use support::*;
+use transport::op::{SendWr, Status};
+use transport::rc::Hold;
+use wire::roce::{Op, ReadAt};
+
+const OK: Status = Status::Success;
+
+fn reaching() -> End {
+    let mut a = requester();
+    a.cx.reach = Some(TestReach::default());
+    a
+}
+
+fn write_of(wr_id: u64) -> SendWr {
+    write(wr_id, sge(0, 0, 300), sge(1, 0, 300), None)
+}
+
+fn read_of(wr_id: u64) -> SendWr {
+    read(wr_id, sge(1, 0, 300), sge(0, 0, 300))
+}
+
+fn done(a: &End) -> &[u64] {
+    &a.cx.reach.as_ref().unwrap().done
+}
+
+#[test]
+fn writes_and_reads_are_done_without_a_packet_in_their_order() {
+    let mut a = reaching();
+    for n in 0..6 {
+        a.post(if n % 2 == 0 { write_of(n) } else { SendWr { signaled: n == 1, ..read_of(n) } });
+    }
+    assert_eq!(a.sent(), []);
+    assert_eq!(done(&a), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(a.completed(), [(0, OK), (1, OK), (2, OK), (4, OK)]);
+    assert_eq!((a.rc.outstanding(), a.rc.deadline(), a.rc.drained()), (0, None, true));
+}
+
+#[test]
+fn what_comes_behind_a_message_goes_by_packets_until_that_is_acknowledged() {
+    let mut a = reaching();
+    a.post(write_of(1));
+    a.post(send(2, sge(0, 0, 8)));
+    a.post(write_of(3));
+    a.post(write(4, sge(0, 0, 8), sge(1, 0, 8), Some(*b"imm!")));
+    // The first needs no packet; one of the SEND, two of the WRITE, one of the WRITE with immediate data.
+    assert_eq!(psns(&a.sent()), [0, 1, 2, 3]);
+    a.hear(3, ack(3), &[]);
+    assert_eq!(a.completed(), [(1, OK), (2, OK), (3, OK), (4, OK)]);
+    a.post(write_of(5));
+    assert_eq!(a.sent(), []);
+    assert_eq!(done(&a), [1, 5]);
+    assert_eq!(a.completed(), [(5, OK)]);
+}
+
+#[test]
+fn writes_behind_writes_in_packets_wait_for_those_and_are_done_then() {
+    let mut a = requester();
+    a.post(write_of(1));
+    assert_eq!(psns(&a.sent()), [0, 1]);
+    a.cx.reach = Some(TestReach::default());
+    for n in 2..5 {
+        a.post(write_of(n));
+    }
+    assert_eq!((a.sent(), done(&a)), (vec![], &[][..]));
+    a.hear(1, ack(1), &[]);
+    assert_eq!((a.sent(), done(&a)), (vec![], &[2, 3, 4][..]));
+    assert_eq!(a.completed(), [(1, OK), (2, OK), (3, OK), (4, OK)]);
+}
+
+#[test]
+fn what_is_refused_goes_by_packets_and_so_does_what_comes_behind_it() {
+    let mut a = reaching();
+    a.cx.reach.as_mut().unwrap().refuses = true;
+    for n in 0..3 {
+        a.post(read_of(n));
+    }
+    assert_eq!(psns(&a.sent()), [0, 2, 4]);
+    a.cx.reach.as_mut().unwrap().refuses = false;
+    a.post(read_of(3));
+    assert_eq!(psns(&a.sent()), [6], "nobody waits for what may be refused again");
+    for psn in [0, 2, 4, 6] {
+        let msn = psn as u32 / 2 + 1;
+        a.hear(psn, Op::ReadResponse(ReadAt::First(aeth(msn))), &bytes(0, MTU));
+        a.hear(psn + 1, Op::ReadResponse(ReadAt::Last(aeth(msn))), &bytes(MTU, 300 - MTU));
+    }
+    assert_eq!(a.completed().len(), 4);
+    a.post(read_of(4));
+    a.post(read_of(5));
+    assert_eq!((a.sent(), done(&a)), (vec![], &[4, 5][..]));
+}
+
+#[test]
+fn a_fence_and_a_drained_queue_hold_for_them_too() {
+    let mut a = requester();
+    a.post(read_of(1));
+    assert_eq!(psns(&a.sent()), [0]);
+    a.cx.reach = Some(TestReach::default());
+    a.post(SendWr { fence: true, ..write_of(2) });
+    a.post(SendWr { fence: true, ..send(3, sge(0, 0, 8)) });
+    assert_eq!(a.sent(), []);
+    a.hear(0, Op::ReadResponse(ReadAt::First(aeth(1))), &bytes(0, MTU));
+    a.hear(1, Op::ReadResponse(ReadAt::Last(aeth(1))), &bytes(MTU, 300 - MTU));
+    assert_eq!(psns(&a.sent()), [2]);
+    a.hear(2, ack(2), &[]);
+    assert_eq!(a.completed(), [(1, OK), (2, OK), (3, OK)]);
+    a.rc.drain();
+    a.post(write_of(4));
+    assert_eq!((a.sent(), done(&a)), (vec![], &[2][..]));
+    a.rc.resume();
+    assert_eq!((a.sent(), done(&a)), (vec![], &[2, 4][..]));
+}
+
+#[test]
+fn an_ack_held_back_leaves_with_the_first_of_them() {
+    let mut a = reaching();
+    a.hold = Hold::ForProgram;
+    a.post_receive(9, sge(1, 0, 600));
+    a.hear(0, ONLY, &[1, 2, 3]);
+    assert_eq!(a.sent(), []);
+    a.post(write_of(1));
+    assert_eq!(ops(&a.sent()), [ack(1)]);
+    assert_eq!(a.completed(), [(9, OK), (1, OK)]);
+}
+
+#[test]
+fn without_bytes_or_rights_there_is_nothing_to_do_at_once() {
+    let mut a = requester_with(|rts| rts.max_rd_atomic = 0);
+    a.cx.reach = Some(TestReach::default());
+    a.post(read_of(1));
+    assert_eq!((a.sent(), done(&a)), (vec![], &[][..]));
+    assert_eq!(a.completed(), [(1, Status::LocalQpOperation)]);
+}
+
+#[test]
+fn after_some_in_packets_others_wait_again() {
+    let mut a = reaching();
+    a.cx.reach.as_mut().unwrap().refuses = true;
+    for n in 0..40 {
+        a.post(write(n, sge(0, 0, 8), sge(1, 0, 8), None));
+    }
+    assert_eq!(psns(&a.sent()), (0..40).collect::<Vec<_>>());
+    a.cx.reach.as_mut().unwrap().refuses = false;
+    a.hear(35, ack(36), &[]);
+    for n in 40..50 {
+        a.post(write(n, sge(0, 0, 8), sge(1, 0, 8), None));
+    }
+    assert_eq!((a.sent(), done(&a)), (vec![], &[][..]));
+    a.hear(39, ack(40), &[]);
+    assert_eq!(a.sent(), []);
+    assert_eq!(done(&a), (40..50).collect::<Vec<_>>());
+    assert_eq!(a.completed().len(), 50);
+}
