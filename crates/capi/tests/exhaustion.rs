@@ -113,7 +113,11 @@ fn receives_posted_with_the_heap_at_its_end_are_refused_where_their_queue_can_no
         let mut large = init(l.cq);
         large.cap.max_recv_wr = nic::limits::MAX_QP_WR;
         let made = unsafe { qp::ibv_create_qp(l.pd, &raw mut large) };
-        support::connect(made);
+        // Without a peer: so no other thread needs memory meanwhile.
+        let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
+        (attr.qp_state, attr.port_num) = (IBV_QPS_INIT, 1);
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        assert_eq!(unsafe { qp::ibv_modify_qp(made, &raw mut attr, mask as c_int) }, 0);
         let mut wr = ibv_recv_wr { wr_id: 1, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
         let mut bad = null_mut();
         let post = unsafe { (*l.context).ops.post_recv.expect("built") };

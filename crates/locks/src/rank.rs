@@ -201,6 +201,10 @@ ranks! {
     TxRing,
     /// The system: the list of rings by which packets come.
     RxRings,
+    /// The system: what is lent to other processes, while it is made.
+    LentTables,
+    /// The system: the page by which another process knows this one.
+    Guard,
     /// The system: the sockets for whole frames.
     FrameSockets,
     /// The system: the processes that bear names we use.

@@ -10,6 +10,7 @@
 //! | [`cq`] | completion queues, their channels, moderation, completion counters |
 //! | [`srq`] | shared receive queues, tag matching |
 //! | [`qp`] | queue pairs: calls (`post`, `modify`, `receive`), the engine of each transport, what they travel on (`carrier`), what follows each step (`settle`, `schedule`), XRC domains |
+//! | [`reach`] | what the adapter asks of a world whose processes reach each other's memory |
 //! | [`steering`] | who gets what names no queue pair: flow rules, multicast groups, the hash over work queues |
 //! | [`later`] | what is done when no lock is held |
 //! | [`limits`] | every limit in one table |
@@ -65,6 +66,8 @@ pub mod link;
 pub mod memory;
 pub mod qp;
 mod quota;
+#[allow(unsafe_code, reason = "one call has a contract")]
+pub mod reach;
 pub mod srq;
 pub mod steering;
 mod sync;
@@ -87,6 +90,7 @@ pub use qp::attr::{AddressVector, QpAttr, QpState, QpType, mask};
 pub use qp::post::{Request, Sender};
 pub use qp::xrc::domain::{Inode, Xrcd};
 pub use qp::{Qp, QpCap, QpInit};
+pub use reach::Reach;
 pub use srq::tag_matching::{TagOp, TagWr};
 pub use srq::{Srq, SrqAttr};
 pub use steering::flow::{Flow, FlowId, FlowKind};

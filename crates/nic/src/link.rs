@@ -11,6 +11,7 @@ use transport::TxBatch;
 use wire::Qpn;
 
 use crate::errno::Errno;
+use crate::reach::Reach;
 
 /// Where packets go, and as whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +91,10 @@ pub trait Platform: Send + Sync + 'static {
     fn fill_random(&self, bytes: &mut [u8]);
     /// A peer waits until memory lies on its storage: `work` is run in a thread that may wait. Called with no lock held.
     fn persist(&self, work: Persist);
+    /// How processes of a host reach each other's memory, where they do.
+    fn others_memory(&self) -> Option<&dyn Reach> {
+        None
+    }
     /// What this world keeps of the memory of its processes by itself. The real one does not: there files do, by the system.
     fn storage(&self) -> Option<&dyn Storage> {
         None

@@ -6,36 +6,44 @@ use locks::{Condvar, Mutex, MutexGuard, Rank};
 /// Events handed to the program and not acknowledged yet.
 #[derive(Debug)]
 pub(crate) struct Unacked {
-    count: Mutex<u32>,
+    state: Mutex<State>,
     zero: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    count: u32,
+    /// Somebody waits until it is 0: to notify nobody is a system call all the same.
+    awaited: bool,
 }
 
 impl Default for Unacked {
     fn default() -> Unacked {
-        Unacked { count: Mutex::new(Rank::Unacked, 0), zero: Condvar::default() }
+        Unacked { state: Mutex::new(Rank::Unacked, State::default()), zero: Condvar::default() }
     }
 }
 
 impl Unacked {
     /// One more is handed out.
     pub fn hand_out(&self) {
-        *self.count.lock() += 1;
+        self.state.lock().count += 1;
     }
 
     /// The program acknowledges `n`.
     pub fn ack(&self, n: u32) {
-        let mut count = self.count.lock();
-        *count = count.saturating_sub(n);
-        if *count == 0 {
+        let mut state = self.state.lock();
+        state.count = state.count.saturating_sub(n);
+        if state.count == 0 && std::mem::take(&mut state.awaited) {
             self.zero.notify_all();
         }
     }
 
     /// Waits until all are acknowledged.
     pub fn wait(&self) {
-        let mut count = self.count.lock();
-        while *count > 0 {
-            count = self.zero.wait(count);
+        let mut state = self.state.lock();
+        while state.count > 0 {
+            state.awaited = true;
+            state = self.zero.wait(state);
         }
     }
 }

@@ -129,6 +129,8 @@ pub struct Cq {
     state: Mutex<State>,
     /// Completions in the queue, readable without the lock: an empty poll costs no more.
     len: AtomicUsize,
+    /// Completions that were ever added.
+    added: AtomicU64,
     channel: Option<Arc<Channel>>,
     events: Arc<AsyncEventQueue>,
     extras: CqExtras,
@@ -198,6 +200,7 @@ impl Cq {
             me: me.clone(),
             state: Mutex::new(Rank::Cq, state),
             len: AtomicUsize::new(0),
+            added: AtomicU64::new(0),
             channel,
             events,
             extras,
@@ -222,6 +225,12 @@ impl Cq {
     /// Whether there is nothing to poll.
     pub fn is_empty(&self) -> bool {
         self.len.load(Ordering::Acquire) == 0
+    }
+    /// Completions that were ever added, and those of them that were taken out again.
+    pub(crate) fn passed(&self) -> (u64, u64) {
+        // In this order: a completion that is added meanwhile is not taken for one that was taken out.
+        let added = self.added.load(Ordering::Acquire);
+        (added, added.saturating_sub(self.len.load(Ordering::Acquire) as u64))
     }
     /// Hands the oldest completions, at most `max`, to `take`; returns how many. An overrun queue gives the error.
     pub fn poll(&self, max: usize, mut take: impl FnMut(Completion)) -> Result<usize, Error> {
@@ -307,6 +316,8 @@ impl Cq {
         state.queue.push_back((completion, stamp));
         ADDED.set(ADDED.get().wrapping_add(1));
         self.len.store(state.queue.len(), Ordering::Release);
+        // Written with the lock held only.
+        self.added.store(self.added.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         let fires = match state.armed {
             None => false,
             Some(Arm::Next) => true,
@@ -342,6 +353,7 @@ impl Cq {
     pub fn is_overrun(&self) -> bool {
         self.lock().overrun
     }
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }

@@ -153,6 +153,16 @@ impl Device {
         }
     }
 
+    /// A packet from a process of this host that stands for several, whose payload the queue pair is to pull ([`transport::op::Pull`]); the rest is as with [`Device::input`].
+    pub fn input_pull(&self, now: Instant, source: IpAddr, dest: IpAddr, hold: Hold, packet: &Packet<'_>) {
+        match self.qp(packet.header.bth.dest_qp) {
+            Some(qp) => qp.input_pull(now, source, dest, hold, packet),
+            None => {
+                self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// A packet to a multicast group (queue pair [`Qpn::MULTICAST`]) whose ICRC is good: a copy to everyone attached.
     pub fn input_group(&self, now: Instant, source: IpAddr, group: IpAddr, packet: &Packet<'_>) {
         for qp in self.groups.of(group) {

@@ -257,6 +257,7 @@ global_asm!(
 ///
 /// `from` and `to` do not overlap. One of them is memory of ours; the other is an address range that the program has
 /// registered, whatever lies there now.
+#[inline]
 pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     if is_replaced() {
         return crawl(to, from, len);
@@ -270,6 +271,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault
 /// # Safety
 ///
 /// `to` is aligned and lies in a range that the program has registered.
+#[inline]
 pub unsafe fn store(to: *mut u64, value: u64) -> Result<(), Fault> {
     if is_replaced() {
         return crawl(to.cast(), (&raw const value).cast(), 8);

@@ -22,8 +22,8 @@
 //! | 60..64 | of a region that may be flushed to persistence: how that is done (`backing`) |
 //!
 //! Whoever copies counts itself in, then reads the key; whoever deregisters clears the key, then waits for the count:
-//! one of the two sees the other. The block is this process's own. Before another process could check and copy by itself it would have to
-//! lie in shared memory, and the count be one for each process: who dies while it copies would leave a single count up for ever.
+//! one of the two sees the other. The block is this process's own. What other processes of the host may reach by themselves they see in
+//! tables that the world keeps ([`crate::reach`]), and who dies while it copies leaves nothing behind here.
 //!
 //! | file | story |
 //! |---|---|
@@ -31,6 +31,7 @@
 //! | `table`, `slot`, `free`, `rights` | registration and its end; a slot, and which are free; access flags |
 //! | `view`, `copy` | what a queue pair sees of the table, each range checked, then copied |
 //! | `window`, `rereg` | memory windows; regions that change |
+//! | `reached` | what other processes reach by themselves |
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
 //! | [`dm`] | device memory |
 //! | `pages`, `guard` | pages brought in at registration; instructions that fail where memory faults, and which write back cache lines |
@@ -44,6 +45,7 @@ mod free;
 mod guard;
 mod pages;
 pub mod pd;
+pub(crate) mod reached;
 pub(crate) mod rereg;
 pub(crate) mod rights;
 mod slot;

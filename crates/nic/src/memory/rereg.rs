@@ -58,10 +58,12 @@ impl Table {
         let pd = pd.unwrap_or(slot.pd.load(Ordering::Relaxed));
         let backing = self.check_region(addr, len, iova, access)?;
         slot.key.store(0, Ordering::SeqCst);
+        self.withdraw(mr.key.0 >> 16);
         slot.wait();
         slot.describe(pd, addr, len, iova, access);
         slot.backing.store(backing.into(), Ordering::Relaxed);
         slot.key.store(mr.key.0, Ordering::SeqCst);
+        self.publish(mr.key.0 >> 16);
         Ok(())
     }
 

@@ -2,8 +2,8 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use locks::{Mutex, Rank};
 use wire::Rkey;
@@ -18,14 +18,17 @@ use crate::error::Error;
 #[cfg(doc)]
 use crate::limits;
 use crate::link::{Platform, Storage};
+use crate::reach::Reach;
 
 /// The regions of one device in this process.
 pub struct Table {
     slots: NonNull<Slot>,
     pub(super) free: Free,
     pub(super) binding: Mutex<()>,
-    /// Who may have storage of its own.
+    /// Who may have storage of its own, and may let other processes reach regions.
     platform: Option<Arc<dyn Platform>>,
+    /// The table of regions that other processes reach.
+    pub(super) reached: OnceLock<Option<u8>>,
 }
 
 // SAFETY: the slots are atomics that live until the table is dropped; the rest is a mutex.
@@ -52,7 +55,8 @@ impl Table {
         // SAFETY: the layout is not empty; all-zero bytes are valid atomics.
         let block = unsafe { alloc_zeroed(Self::layout()) };
         let Some(slots) = NonNull::new(block.cast::<Slot>()) else { handle_alloc_error(Self::layout()) };
-        Table { slots, free: Free::default(), binding: Mutex::new(Rank::Binding, ()), platform: None }
+        let (free, binding) = (Free::default(), Mutex::new(Rank::Binding, ()));
+        Table { slots, free, binding, platform: None, reached: OnceLock::new() }
     }
 
     /// An empty table of a world that may have storage of its own ([`Platform::storage`]).
@@ -65,6 +69,11 @@ impl Table {
     /// The world's own storage.
     pub(super) fn storage(&self) -> Option<&dyn Storage> {
         self.platform.as_ref()?.storage()
+    }
+
+    /// How other processes reach regions.
+    pub(super) fn reach(&self) -> Option<&dyn Reach> {
+        self.platform.as_ref()?.others_memory()
     }
 
     fn layout() -> Layout {
@@ -121,6 +130,7 @@ impl Table {
         slot.kind.store(kind::REGION, Ordering::Relaxed);
         let key = index << 16 | random & 0xffff;
         slot.key.store(key, Ordering::SeqCst);
+        self.publish(index);
         Ok(Mr { key: Rkey(key) })
     }
 
@@ -161,6 +171,7 @@ impl Table {
             }
             slot.key.store(0, Ordering::SeqCst);
         }
+        self.withdraw(index);
         slot.wait();
         self.free.give(index);
         Ok(())

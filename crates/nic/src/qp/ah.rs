@@ -97,6 +97,7 @@ impl Sender<'_> {
     }
 
     /// Where a request goes: one of a datagram queue pair says so, others must not.
+    #[inline]
     pub(crate) fn destination(&self, to: Option<&Datagram>) -> Result<Option<Destination<Path>>, PostError> {
         let to = match (self.qp.init().kind, to) {
             (QpType::Ud, Some(to)) => to,

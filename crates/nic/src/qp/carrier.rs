@@ -30,6 +30,8 @@ pub(crate) enum Carrier {
 #[derive(Debug)]
 pub(crate) struct DatagramCarrier {
     pub path: Path,
+    /// It leads to this host, to a process whose memory may be reached.
+    pub is_here: bool,
     /// Shared with all that is sent to the same address.
     window: Arc<CongestionWindow>,
     detours: Detours,
@@ -50,15 +52,16 @@ impl Carrier {
 
     /// A connection's peer is at the end of this path from now on.
     pub fn connect(&mut self, path: Path, device: &Adapter) {
+        let is_here = || device.platform.others_memory().is_some_and(|reach| reach.is_here(&path));
         match self {
             Carrier::Datagram(carrier) if carrier.path == path => {}
             Carrier::Datagram(carrier) => {
                 carrier.window = device.window(path.dest);
-                carrier.path = path;
+                (carrier.path, carrier.is_here) = (path, is_here());
             }
             _ => {
                 let (window, detours) = (device.window(path.dest), Detours::default());
-                *self = Carrier::Datagram(DatagramCarrier { path, window, detours });
+                *self = Carrier::Datagram(DatagramCarrier { path, is_here: is_here(), window, detours });
             }
         }
     }

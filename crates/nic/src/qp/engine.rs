@@ -163,6 +163,10 @@ impl Engine {
             Engine::Raw(e) => e.fail(cx),
         }
     }
+    /// Whether the peer of a reliable connection was heard in RTR.
+    pub fn is_established(&self) -> bool {
+        matches!(self, Engine::Rc(e) if e.is_established())
+    }
     /// Send work requests posted and not completed.
     pub fn outstanding(&self) -> usize {
         match self {
@@ -193,6 +197,12 @@ impl Engine {
             Engine::Rc(e) => e.receive(now, packet, hold, cx),
             Engine::Uc(e) => e.receive(packet, cx),
             Engine::Ud(_) | Engine::Raw(_) => {}
+        }
+    }
+    /// A packet of a connection that stands for several whose payload is to be pulled.
+    pub fn pull(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
+        if let Engine::Rc(e) = self {
+            e.pull(packet, hold, cx);
         }
     }
     /// A FLUSH that takes long, to be begun now.

@@ -3,15 +3,19 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use transport::op::{Completion, Context, Fault, Place, QpEvent, RecvWr, Side};
+use transport::op::{AtOnce, Completion, Context, Fault, Place, Pull, QpEvent, RecvWr, SendWr, Side, Status};
 use transport::{CongestionWindow, Memory};
 
 use crate::cq::Note;
 use crate::cq::counter::Counted;
 use crate::device::async_events::EventKind;
+use crate::link::Path;
 use crate::memory::view::View;
+use crate::qp::attr::QpType;
 use crate::qp::engine::Engine;
+use crate::qp::places::Places;
 use crate::qp::{Inner, Qp};
+use crate::reach::Reach;
 use crate::srq::Srq;
 use crate::srq::tag_matching::Rendezvous;
 
@@ -26,10 +30,15 @@ pub(crate) struct EngineContext<'a> {
     /// At an XRC target, what the request in hand is for.
     pub(crate) chosen: Option<Arc<Srq>>,
     receives: &'a mut VecDeque<RecvWr>,
+    pub(crate) places: &'a mut Places,
     window: &'a CongestionWindow,
     notes: &'a mut Vec<Note>,
-    counted: Option<&'a mut Counted>,
+    pub(crate) counted: Option<&'a mut Counted>,
     fetch: &'a mut Option<Box<Rendezvous>>,
+    /// The peer's memory, where it may be reached, and the way to it.
+    pub(crate) peer: Option<(&'a dyn Reach, &'a Path)>,
+    /// The peer may reach our memory.
+    pub(crate) is_open: bool,
     /// The queue pair is being destroyed or reset: its completions are dropped, as nobody will fetch them.
     pub(crate) mute: bool,
 }
@@ -41,12 +50,14 @@ impl Context for EngineContext<'_> {
     fn receive_memory(&self) -> &impl Memory {
         self.srq_view.as_ref().unwrap_or(&self.view)
     }
+    #[inline]
     fn take_receive(&mut self) -> Option<RecvWr> {
         match self.chosen.as_ref().or(self.qp.init.srq.as_ref()) {
             Some(srq) => srq.take(self.notes),
             None => self.receives.pop_front(),
         }
     }
+    #[inline]
     fn place(&mut self, first: &[u8], whole: bool) -> Option<Place> {
         if let Some((srq, tags)) = self.qp.init.tags() {
             return tags.place(srq, first, whole, self.fetch, self.notes);
@@ -54,6 +65,9 @@ impl Context for EngineContext<'_> {
         Some(Place::ordinary(self.take_receive()?, first))
     }
     fn complete(&mut self, side: Side, completion: Completion) {
+        if side == Side::Send && completion.status != Status::Success {
+            self.withdraw_offers();
+        }
         if let Some((_, tags)) = self.qp.init.tags() {
             return tags.complete(side, completion, self.notes);
         }
@@ -66,7 +80,10 @@ impl Context for EngineContext<'_> {
         let cq = match (side, chosen) {
             (Side::Receive, Some((_, cq))) => cq,
             _ if self.mute => return,
-            (Side::Send, _) => &self.qp.init.send_cq,
+            (Side::Send, _) => {
+                self.places.ends(&self.qp.init.send_cq);
+                &self.qp.init.send_cq
+            }
             (Side::Receive, None) => &self.qp.init.recv_cq,
         };
         cq.push(completion, self.notes);
@@ -83,13 +100,29 @@ impl Context for EngineContext<'_> {
     fn choose_srq(&mut self, number: u32) -> Result<(), Fault> {
         self.choose(number)
     }
+    fn execute_at_once(&mut self, wr: &SendWr) -> AtOnce {
+        self.at_once(wr)
+    }
+    fn reaches(&self, wr: &SendWr) -> bool {
+        self.reaches_for(wr)
+    }
+    fn offer(&self, wr: &SendWr, at: u64, len: u64) -> Option<Pull> {
+        self.offered(wr, at, len)
+    }
+    fn may_pull(&self) -> bool {
+        self.peer.is_some_and(|(reach, path)| reach.reaches(path))
+    }
+    fn pull(&self, receive: &RecvWr, at: u64, pull: Pull) -> bool {
+        self.pulled(receive, at, pull)
+    }
     fn window(&self) -> &CongestionWindow {
         self.window
     }
 }
 
 impl Inner {
-    /// The engine, and what it may use of its queue pair.
+    /// The engine, and what it may use of its queue pair; inline, because few calls use all of it.
+    #[inline]
     pub(crate) fn split<'a>(&'a mut self, qp: &'a Qp) -> (&'a mut Engine, EngineContext<'a>) {
         let context = EngineContext {
             qp,
@@ -98,10 +131,18 @@ impl Inner {
             chosen: None,
             srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),
             receives: &mut self.receives,
+            places: &mut self.places,
             window: self.carrier.window(),
             notes: &mut self.notes,
             counted: self.counted.as_deref_mut(),
             fetch: &mut self.fetch,
+            peer: self.carrier.datagram().filter(|carrier| carrier.is_here).and_then(|carrier| {
+                let reach = qp.pd().device.platform.others_memory()?;
+                // The READ of a rendezvous is none of the program's, and completes behind what matched.
+                let plain = qp.init.kind == QpType::Rc && qp.init.tags().is_none();
+                plain.then_some((reach, &carrier.path))
+            }),
+            is_open: self.is_open,
             mute: false,
         };
         (&mut self.engine, context)

@@ -10,6 +10,7 @@
 //! | `modify`, [`attr`] | the states and the way between them; attributes, and which of them a transition takes |
 //! | `settle`, `schedule`, `turns`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
 //! | `engine`, `engine_context` | the engine of each transport, and what it may use of its queue pair |
+//! | `at_once`, `places` | WRITEs and READs that need nobody at the target; which of them still take a place in the send queue |
 //! | `carrier`, `source_port`, `flow_priming` | what messages travel on |
 //! | `ud`, [`ah`], `multicast` | datagrams: without a peer, to address handles, to groups |
 //! | [`raw_packet`] | whole Ethernet frames, and the rules that steer them |
@@ -18,6 +19,7 @@
 //! | `scratch` | what a thread builds packets and frames in |
 
 pub mod ah;
+mod at_once;
 pub mod attr;
 pub(crate) mod carrier;
 pub(crate) mod delayed_ack;
@@ -27,6 +29,7 @@ mod flow_priming;
 mod flush;
 mod modify;
 mod multicast;
+mod places;
 pub mod post;
 pub mod raw_packet;
 mod receive;
@@ -58,6 +61,7 @@ use crate::memory::pd::Pd;
 use crate::qp::attr::{QpAttr, QpState, QpType};
 use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;
+use crate::qp::places::Places;
 use crate::qp::xrc::domain::Xrcd;
 use crate::srq::Srq;
 use crate::srq::tag_matching::Rendezvous;
@@ -143,6 +147,12 @@ struct Inner {
     flushes: u32,
     /// A rendezvous that was matched just now.
     fetch: Option<Box<Rendezvous>>,
+    /// Of requests that were executed at once.
+    places: Places,
+    /// The peer may reach memory by itself.
+    is_open: bool,
+    /// It could once, and may be at it still.
+    was_open: bool,
 }
 
 impl Subject for Qp {
@@ -222,6 +232,9 @@ impl Qp {
                     listed: false,
                     flushes: 0,
                     fetch: None,
+                    places: Places::default(),
+                    is_open: false,
+                    was_open: false,
                 },
             ),
             spread: OnceLock::new(),
@@ -262,10 +275,11 @@ impl Qp {
     /// queue had done. That stays, as with rdma_rxe: a program may hear of the end of a connection, and destroy the queue pair,
     /// before it polls for its last message.
     pub fn destroy(self: &Arc<Self>) {
-        {
+        let closed = {
             let mut inner = self.lock();
             inner.on_exit(self);
             inner.destroyed = true;
+            let closed = inner.open_or_close(self);
             inner.forget_timer(self);
             // Leaves the window it may have packets in; nobody fetches these completions.
             let (engine, mut context) = inner.split(self);
@@ -275,6 +289,10 @@ impl Qp {
             inner.counted = None;
             // What a shared receive queue completes in its own queue.
             self.unlock(inner);
+            closed
+        };
+        if closed {
+            self.await_peer();
         }
         self.leave_groups();
         self.device.remove_qp(self.qpn);

@@ -10,6 +10,7 @@ use crate::error::{Error, in_range};
 use crate::qp::attr::{self, QpAttr, QpState, QpType, mask};
 use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;
+use crate::qp::places::Places;
 use crate::qp::{Inner, Qp};
 
 impl Qp {
@@ -31,15 +32,15 @@ impl Qp {
                 inner.on_exit(self);
                 inner.reset(self);
             }
-            QpState::Error => {
-                inner.fail(self);
-                self.settle(inner, now);
-                return Ok(());
-            }
+            QpState::Error => inner.fail(self),
             _ => inner.advance(self, from, to, new, bits)?,
         }
         inner.state = to;
+        let closed = inner.open_or_close(self);
         self.settle(inner, now);
+        if closed {
+            self.await_peer();
+        }
         Ok(())
     }
 
@@ -55,6 +56,7 @@ impl Qp {
 
 impl Inner {
     /// The engine knows first when it failed.
+    #[inline]
     pub(crate) fn current_state(&self) -> QpState {
         if self.state > QpState::Init { self.engine.failed().unwrap_or(self.state) } else { self.state }
     }
@@ -66,6 +68,7 @@ impl Inner {
         self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
         self.flushes = self.flushes.wrapping_add(1);
         self.receives.clear();
+        self.places = Places::default();
         self.attr = QpAttr::default();
         self.carrier = Carrier::new(qp.init.kind);
         qp.init.send_cq.forget_qp(qp.qpn);
@@ -80,6 +83,7 @@ impl Inner {
             self.notes.extend(qp.note(EventKind::LastWqeReached));
         }
         self.state = QpState::Error;
+        self.open_or_close(qp);
         while let Some(wr) = self.receives.pop_front() {
             self.flush_receive(qp, &wr);
         }

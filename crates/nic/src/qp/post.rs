@@ -39,7 +39,7 @@ impl Sender<'_> {
     pub fn post_all(&mut self, requests: &[Request]) -> Result<(), PostError> {
         requests.iter().try_for_each(|r| self.qp.check_send(&self.inner, &r.wr))?;
         let room = self.qp.init().cap.max_send_wr as usize;
-        if self.inner.engine.outstanding() + requests.len() > room {
+        if self.inner.places_taken(self.qp) + requests.len() > room {
             return Err(PostError::Full);
         }
         let to: Result<Vec<_>, _> = requests.iter().map(|r| self.destination(r.to.as_ref())).collect();
@@ -75,7 +75,7 @@ impl Sender<'_> {
         let inner = &mut *self.inner;
         let init = self.qp.init();
         self.qp.check_send(inner, &wr)?;
-        if inner.engine.outstanding() >= init.cap.max_send_wr as usize {
+        if inner.places_taken(self.qp) >= init.cap.max_send_wr as usize {
             return Err(PostError::Full);
         }
         wr.signaled |= init.sq_sig_all;
@@ -109,6 +109,7 @@ impl Qp {
     }
 
     /// Whether a request may be posted in this state, room apart.
+    #[inline]
     fn check_send(&self, inner: &Inner, wr: &SendWr) -> Result<(), PostError> {
         match inner.current_state() {
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error => {}

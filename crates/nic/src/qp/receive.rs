@@ -1,9 +1,10 @@
 //! What a queue pair receives: the requests that programs post for it, and the packets of its peer.
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use locks::MutexGuard;
 use transport::op::RecvWr;
 use transport::rc::Hold;
 use wire::roce::Packet;
@@ -63,24 +64,60 @@ impl Qp {
         if self.init.kind == QpType::Ud {
             return self.input_datagrams(now, source, dest, first, more);
         }
+        match self.of_peer(source, dest) {
+            Ok(mut inner) => {
+                let mut taken = u64::from(inner.receive(self, now, hold, first));
+                while let Some(packet) = more() {
+                    taken += u64::from(inner.receive(self, now, hold, &packet));
+                }
+                self.received(inner, now, taken);
+            }
+            Err(counter) => {
+                let dropped = 1 + std::iter::from_fn(more).count();
+                counter.fetch_add(dropped as u64, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A packet for this queue pair that stands for several whose payload is to be pulled; the rest is as with [`Qp::input`].
+    pub(crate) fn input_pull(
+        &self,
+        now: Instant,
+        source: IpAddr,
+        dest: IpAddr,
+        hold: Hold,
+        packet: &Packet<'_>,
+    ) {
+        match self.of_peer(source, dest) {
+            Ok(mut inner) => {
+                let taken = inner.lets_in(self, packet);
+                if taken {
+                    let (engine, mut context) = inner.split(self);
+                    engine.pull(packet, hold, &mut context);
+                }
+                self.received(inner, now, taken.into());
+            }
+            Err(counter) => {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The queue pair, if packets with these addresses are from its peer; else what counts them.
+    fn of_peer(&self, source: IpAddr, dest: IpAddr) -> Result<MutexGuard<'_, Inner>, &AtomicU64> {
         let counters = &self.pd.device.counters;
-        let mut inner = self.lock();
-        let unwanted = match inner.carrier.datagram() {
-            None => Some(&counters.wrong_state),
-            Some(_) if inner.destroyed => Some(&counters.wrong_state),
-            Some(carrier) if !carrier.is_from_peer(source, dest) => Some(&counters.wrong_peer),
-            Some(_) => None,
-        };
-        if let Some(counter) = unwanted {
-            drop(inner);
-            let dropped = 1 + std::iter::from_fn(more).count();
-            counter.fetch_add(dropped as u64, Ordering::Relaxed);
-            return;
+        let inner = self.lock();
+        match inner.carrier.datagram() {
+            None => Err(&counters.wrong_state),
+            Some(_) if inner.destroyed => Err(&counters.wrong_state),
+            Some(carrier) if !carrier.is_from_peer(source, dest) => Err(&counters.wrong_peer),
+            Some(_) => Ok(inner),
         }
-        inner.receive(self, now, hold, first);
-        while let Some(packet) = more() {
-            inner.receive(self, now, hold, &packet);
-        }
+    }
+
+    /// Packets came, of which the engine has had `taken`.
+    fn received(&self, mut inner: MutexGuard<'_, Inner>, now: Instant, taken: u64) {
+        self.pd.device.counters.received.fetch_add(taken, Ordering::Relaxed);
         if inner.engine.held() != Hold::No && !std::mem::replace(&mut inner.listed, true) {
             self.device.delayed_acks.add(self.me.clone());
         }
@@ -89,20 +126,28 @@ impl Qp {
 }
 
 impl Inner {
-    /// A packet from the peer, for the engine.
-    fn receive(&mut self, qp: &Qp, now: Instant, hold: Hold, packet: &Packet<'_>) {
+    /// A packet from the peer, for the engine; whether it may have it.
+    fn receive(&mut self, qp: &Qp, now: Instant, hold: Hold, packet: &Packet<'_>) -> bool {
+        let taken = self.lets_in(qp, packet);
+        if taken {
+            let (engine, mut context) = self.split(qp);
+            engine.receive(now, packet, hold, &mut context);
+            self.begin_rendezvous(qp);
+        }
+        taken
+    }
+
+    /// Whether packets come in now, and this one is of our partition; else counts it.
+    fn lets_in(&self, qp: &Qp, packet: &Packet<'_>) -> bool {
         let counters = &qp.pd.device.counters;
         if !matches!(self.current_state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             counters.wrong_state.fetch_add(1, Ordering::Relaxed);
-            return;
+            return false;
         }
         if !port::is_of_partition(packet) {
             counters.wrong_pkey.fetch_add(1, Ordering::Relaxed);
-            return;
+            return false;
         }
-        counters.received.fetch_add(1, Ordering::Relaxed);
-        let (engine, mut context) = self.split(qp);
-        engine.receive(now, packet, hold, &mut context);
-        self.begin_rendezvous(qp);
+        true
     }
 }

@@ -31,6 +31,9 @@ impl Qp {
             inner.drain_awaited = false;
             inner.notes.extend(self.note(EventKind::SqDrained));
         }
+        if inner.state == QpState::Rtr && !inner.is_open && inner.engine.is_established() {
+            inner.open_or_close(self);
+        }
         inner.begin_flush(self);
         let wake = inner.set_timer(self).into_iter().chain(inner.queue_up(self, now)).min();
         self.unlock(inner);

@@ -117,17 +117,21 @@ unsafe fn each_send(
     let mut at = list_of;
     while !at.is_null() {
         // SAFETY: as the caller says.
-        let posted = unsafe {
-            convert(&*at).and_then(|wr| match kind {
-                QpType::XrcSend => {
-                    let srq = (*at).qp_type.xrc.remote_srqn;
-                    sender.post_to_srq(wr, srq).map_err(Errno::from)
-                }
-                QpType::Ud => sender.post_datagram(wr, &datagram(&*at)?).map_err(Errno::from),
-                QpType::Rc | QpType::Uc | QpType::RawPacket | QpType::XrcRecv => {
-                    sender.post(wr).map_err(Errno::from)
-                }
-            })
+        let posted = match (unsafe { convert(&*at) }, kind) {
+            (Err(e), _) => Err(e),
+            (Ok(wr), QpType::XrcSend) => {
+                // SAFETY: any bit pattern is a value of this member.
+                let srq = unsafe { (*at).qp_type.xrc.remote_srqn };
+                sender.post_to_srq(wr, srq).map_err(Errno::from)
+            }
+            (Ok(wr), QpType::Ud) => {
+                // SAFETY: as the caller says.
+                let to = unsafe { datagram(&*at) };
+                to.and_then(|to| sender.post_datagram(wr, &to).map_err(Errno::from))
+            }
+            (Ok(wr), QpType::Rc | QpType::Uc | QpType::RawPacket | QpType::XrcRecv) => {
+                sender.post(wr).map_err(Errno::from)
+            }
         };
         posted.map_err(|e| (at, e))?;
         // SAFETY: as the caller says.

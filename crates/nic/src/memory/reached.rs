@@ -1,0 +1,126 @@
+//! Regions that other processes of the host reach by themselves, and memory of ours while it is copied to or from theirs.
+
+use std::sync::atomic::Ordering;
+
+use arrayvec::ArrayVec;
+use transport::op::{Pull, Remote, Sge};
+use wire::Qpn;
+
+use super::copy::Place;
+use super::rights::Access;
+use super::slot::InFlight;
+use super::table::Table;
+use super::view::{View, Who};
+use crate::link::Path;
+use crate::reach::{Copy, Piece, Reach, Region};
+
+/// Most pieces of a list that are copied at once.
+const MOST_PIECES: usize = 8;
+/// What peers may do without the responder.
+pub(crate) const REACHED: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ;
+
+/// What is copied to or from a peer's memory.
+pub(crate) struct Transfer<'a> {
+    pub reach: &'a dyn Reach,
+    /// To the peer.
+    pub path: &'a Path,
+    /// The queue pair.
+    pub from: Qpn,
+    /// What the peer names so.
+    pub remote: Remote,
+}
+
+/// Pieces of registered memory that can not go away.
+struct Held<'a> {
+    /// The pieces, in order.
+    pieces: ArrayVec<Piece, MOST_PIECES>,
+    _counted: ArrayVec<InFlight<'a>, MOST_PIECES>,
+}
+
+impl Table {
+    /// Other processes reach the region of a slot from now on, if its rights let peers do anything.
+    pub(super) fn publish(&self, index: u32) {
+        let slot = self.slot(index);
+        let access = slot.access.load(Ordering::Relaxed);
+        if access & REACHED == 0 {
+            return;
+        }
+        let (Some(reach), Some(table)) = (self.reach(), self.reached_as()) else { return };
+        let region = Region {
+            key: slot.key.load(Ordering::Relaxed),
+            pd: slot.pd.load(Ordering::Relaxed),
+            access,
+            addr: slot.addr.load(Ordering::Relaxed),
+            len: slot.len.load(Ordering::Relaxed),
+            iova: slot.iova.load(Ordering::Relaxed),
+        };
+        reach.publish(table, index as u16, &region);
+    }
+
+    /// They do not any more.
+    pub(super) fn withdraw(&self, index: u32) {
+        if let (Some(reach), Some(Some(table))) = (self.reach(), self.reached.get()) {
+            reach.withdraw(*table, index as u16);
+        }
+    }
+
+    /// The table of the regions that other processes reach, which is asked for once.
+    pub fn reached_as(&self) -> Option<u8> {
+        *self.reached.get_or_init(|| self.reach()?.table())
+    }
+}
+
+impl Transfer<'_> {
+    /// Copies between the peer's memory and that of a scatter/gather list. False where it can not, or the list is not all good.
+    pub fn copy(&self, what: Copy, sges: &[Sge], view: &View<'_>) -> bool {
+        self.copy_part(what, sges, 0, view)
+    }
+
+    /// The same with as much of a list as it takes, from `at` on.
+    pub fn copy_part(&self, what: Copy, sges: &[Sge], at: u64, view: &View<'_>) -> bool {
+        let Some(held) = view.hold(part(sges, at, self.remote.length), what) else { return false };
+        // SAFETY: the pieces are registered and held.
+        unsafe { self.reach.copy(self.path, self.from, self.remote, what, &held.pieces) }
+    }
+
+    /// Copies bytes of our own to the peer's memory.
+    pub fn write(&self, bytes: &[u8]) -> bool {
+        let piece = Piece { addr: bytes.as_ptr() as u64, len: bytes.len() as u64 };
+        // SAFETY: bytes that are borrowed across the call, and read only.
+        unsafe { self.reach.copy(self.path, self.from, self.remote, Copy::Write, &[piece]) }
+    }
+}
+
+/// The ranges of a list that hold `len` bytes of it, from `at` on.
+fn part(sges: &[Sge], at: u64, len: u64) -> impl Iterator<Item = Remote> {
+    let (mut skip, mut left) = (at, len);
+    sges.iter().filter_map(move |sge| {
+        let skipped = skip.min(sge.length.into());
+        let length = left.min(u64::from(sge.length) - skipped);
+        (skip, left) = (skip - skipped, left - length);
+        (length > 0).then_some(Remote { addr: sge.addr.wrapping_add(skipped), length, rkey: sge.lkey })
+    })
+}
+
+impl<'a> View<'a> {
+    /// The memory of ranges of ours, which stays registered meanwhile. `None` where that is not all good, or more than is held.
+    fn hold(&self, ranges: impl Iterator<Item = Remote>, what: Copy) -> Option<Held<'a>> {
+        let right = if what == Copy::Write { 0 } else { Access::LOCAL_WRITE };
+        let mut held = Held { pieces: ArrayVec::new(), _counted: ArrayVec::new() };
+        for range in ranges {
+            let slot = self.table.slot(range.rkey.0 >> 16);
+            // Before it is looked at: whoever takes the key back afterwards waits.
+            held._counted.try_push(InFlight::enter(&slot.in_flight)).ok()?;
+            let Ok(Place::At(addr)) = self.with(range, right, Who::Us, Ok) else { return None };
+            held.pieces.try_push(Piece { addr, len: range.length }).ok()?;
+        }
+        Some(held)
+    }
+
+    /// Where bytes of a list are, from `at` on and at most `len` of them: as many as lie in one piece. `None` where they are not good.
+    pub(crate) fn offer(&self, sges: &[Sge], at: u64, len: u64) -> Option<Pull> {
+        let range = part(sges, at, len).next()?;
+        let Ok(Place::At(addr)) = self.with(range, 0, Who::Us, Ok) else { return None };
+        Some(Pull { addr, len: u32::try_from(range.length).ok()? })
+    }
+}

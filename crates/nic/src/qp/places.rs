@@ -1,0 +1,99 @@
+//! Places in the send queue of requests that are executed already, but whose completions nobody has polled yet.
+
+use std::collections::VecDeque;
+
+use crate::cq::Cq;
+
+/// Places in the send queue of requests that were executed at once: each until its completion is polled, or that of a later request where it
+/// has none. So a program that posts until the queue is full meets its end as with an adapter.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// How many there are.
+    taken: usize,
+    /// Those of requests behind which no completion has come yet.
+    open: usize,
+    /// Those of others: how many completions were added to the queue before theirs, and how many places that one frees.
+    unpolled: VecDeque<(u64, usize)>,
+}
+
+impl Places {
+    pub(super) fn take(&mut self) {
+        self.taken += 1;
+        self.open += 1;
+    }
+
+    /// A completion is about to be added to the queue: who polls it frees them.
+    pub(crate) fn ends(&mut self, cq: &Cq) {
+        if self.open > 0 {
+            self.unpolled.push_back((cq.passed().0, std::mem::take(&mut self.open)));
+        }
+    }
+
+    /// How many there are now.
+    pub(super) fn taken(&mut self, cq: &Cq) -> usize {
+        if !self.unpolled.is_empty() {
+            let (_, polled) = cq.passed();
+            while let Some(&(before, freed)) = self.unpolled.front()
+                && before < polled
+            {
+                self.unpolled.pop_front();
+                self.taken -= freed;
+            }
+        }
+        self.taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use transport::op::{Completed, Completion, Status};
+    use wire::Qpn;
+    use wire::roce::SendTail;
+
+    use super::*;
+    use crate::device::async_events::AsyncEventQueue;
+    use crate::link::Signal;
+
+    struct Unheard;
+    impl Signal for Unheard {
+        fn signal(&self) {}
+        fn take_back(&self) {}
+    }
+
+    fn written() -> Completion {
+        Completion {
+            wr_id: 0,
+            status: Status::Success,
+            opcode: Completed::Write,
+            byte_len: 0,
+            tail: SendTail::None,
+            qpn: Qpn::new(2),
+            source_qp: Qpn::new(0),
+            solicited: false,
+            header: Default::default(),
+            tm: Default::default(),
+        }
+    }
+
+    #[test]
+    fn a_place_is_taken_until_its_completion_or_a_later_one_is_polled() {
+        let cq = Cq::new(8, None, AsyncEventQueue::new(Box::new(Unheard))).unwrap();
+        let add = || cq.push(written(), &mut Vec::new());
+        let mut places = Places::default();
+        add(); // somebody else's
+        (0..3).for_each(|_| places.take());
+        assert_eq!(places.taken(&cq), 3, "no completion is to come for them yet");
+        places.ends(&cq);
+        add();
+        places.take();
+        assert_eq!(places.taken(&cq), 4);
+        assert_eq!(cq.poll(1, |_| {}).unwrap(), 1);
+        assert_eq!(places.taken(&cq), 4, "what was polled came before theirs");
+        assert_eq!(cq.poll(1, |_| {}).unwrap(), 1);
+        assert_eq!(places.taken(&cq), 1, "the fourth has none yet");
+        places.ends(&cq);
+        add();
+        assert_eq!(cq.poll(1, |_| {}).unwrap(), 1);
+        assert_eq!(places.taken(&cq), 0);
+    }
+}

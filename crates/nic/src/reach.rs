@@ -1,0 +1,89 @@
+//! Memory of the processes of one host, which they reach by themselves: a WRITE or READ of a connection between two of them needs nobody at
+//! the target, neither its processor nor its library.
+//!
+//! A process says which of its regions and queue pairs others may reach, and takes that back. The way to a peer's memory is a short cut: where it is
+//! closed (no such region, other rights, a queue pair that is not connected so, memory that is not mapped) the request goes as packets,
+//! and the peer's responder says what is wrong.
+
+use transport::op::Remote;
+use wire::Qpn;
+
+use crate::link::Path;
+
+/// What a world does whose processes reach each other's memory. None of the calls needs more of the caller than that the named objects
+/// are its own; they may be made with the lock of a queue pair held.
+pub trait Reach: Send + Sync {
+    /// A table for the regions of one more adapter. `None`: there are enough.
+    fn table(&self) -> Option<u8>;
+    /// From now on peers may reach a region, which has this slot of a table.
+    fn publish(&self, table: u8, slot: u16, region: &Region);
+    /// They may not any more. Returns when nobody does: at once, unless somebody does just now.
+    fn withdraw(&self, table: u8, slot: u16);
+    /// From now on the peer of a queue pair may reach regions of its protection domain.
+    fn open(&self, grant: &Grant<'_>);
+    /// It may not any more. `wait`: returns when it does not.
+    fn close(&self, qpn: Qpn, wait: bool);
+    /// Whether a path leads to this host.
+    fn is_here(&self, path: &Path) -> bool;
+    /// Whether memory of the process at the end of a path is reached now, some of it.
+    fn reaches(&self, path: &Path) -> bool;
+    /// Copies between memory of ours and what the peer at the end of a path names, for our queue pair `from`; the last word of a WRITE becomes
+    /// visible last. What is pulled counts only if the peer's queue pair is open to ours all the time. False where it can not: nothing is copied then, or a part, as when a connection breaks.
+    ///
+    /// # Safety
+    ///
+    /// The pieces are registered, and stay so until it returns; they have `remote.length` bytes in all. They need not be mapped.
+    unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> bool;
+}
+
+/// What a peer reaches of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Its key.
+    pub key: u32,
+    /// Its protection domain.
+    pub pd: u32,
+    /// `enum ibv_access_flags`.
+    pub access: u32,
+    /// Where it is.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// The address that peers have for its first byte.
+    pub iova: u64,
+}
+
+/// A queue pair that lets its peer reach memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Grant<'a> {
+    /// Its number.
+    pub qpn: Qpn,
+    /// To the peer.
+    pub path: &'a Path,
+    /// Its protection domain.
+    pub pd: u32,
+    /// The table of its regions.
+    pub table: u8,
+    /// `enum ibv_access_flags`: what it lets the peer do.
+    pub access: u32,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copy {
+    /// To the peer.
+    Write,
+    /// From it.
+    Read,
+    /// From it, where it said itself that the bytes are: at an address of its process. No key is asked for.
+    Pull,
+}
+
+/// A piece of memory of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+}
