@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use host::SameHost;
 use host::process::{self, Instance, environment};
 use nic::DeviceConfig;
 use nic::device::Port;
@@ -43,7 +44,7 @@ pub fn start() -> Result<Arc<Instance>, String> {
     process::get().map_err(|e| format!("cannot start: {e}"))
 }
 
-/// Prints a line a device and a line a GID.
+/// Prints a line a device, a line a GID, and a line about processes of this host.
 pub fn run(_: &Args) -> Result<ExitCode, String> {
     for device in start()?.node().devices() {
         let (config, port) = (&device.config, device.port());
@@ -60,5 +61,19 @@ pub fn run(_: &Args) -> Result<ExitCode, String> {
             println!("    gid {index:<3} {}{note}", entry.gid.ip());
         }
     }
+    println!("same host        {}", way(&host::same_host()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// How what is for other processes of this host travels, and why not faster.
+fn way(way: &SameHost) -> String {
+    match way {
+        SameHost::Network => "by the network (VERBENA_SAME_HOST=off)".to_owned(),
+        SameHost::Packets(why) => {
+            format!("by shared memory; WRITE, READ and long SEND likewise, in packets ({why})")
+        }
+        SameHost::Memory => {
+            "by shared memory; WRITE, READ and long SEND by one copy from memory to memory".to_owned()
+        }
+    }
 }

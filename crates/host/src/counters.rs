@@ -46,6 +46,8 @@ counters! {
     forwarded_out,
     /// Packets other processes handed to us.
     forwarded_in,
+    /// Messages of connection managers handed to another process of this host past the network, not by a ring.
+    messages_handed_over,
     /// Packets lost on the way to another process, because its queue was full.
     forward_drops,
     /// Packets not handed on, because a name's bearer belongs to another user; whoever wanted to counts them as well.
@@ -66,6 +68,16 @@ counters! {
     ring_drops,
     /// Rings given up because of what came by them.
     ring_errors,
+    /// WRITEs that were executed without the target.
+    writes_at_once,
+    /// READs likewise.
+    reads_at_once,
+    /// Pieces of SENDs that were copied from the sender's memory.
+    pulls,
+    /// Processes of this host whose memory the system does not let us reach.
+    reach_refused,
+    /// Processes of this host that reach our memory no more: they claimed for too long to be using what was taken back.
+    reach_cut_off,
     /// ICMP errors for packets of ours.
     icmp_errors,
     /// Flows that got a socket of their own.

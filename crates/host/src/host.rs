@@ -93,7 +93,7 @@ impl<G: Guest> Host<G> {
             let at_work = Arc::new(Barrier::new(2));
             let thread = std::thread::Builder::new().name("verbena".to_owned());
             let theirs = at_work.clone();
-            let engine = sys::with_signals_blocked(|| {
+            let engine = sys::thread::with_signals_blocked(|| {
                 thread.spawn(move || progress::run(world, guest, &later, &stop, theirs))
             })?;
             at_work.wait();

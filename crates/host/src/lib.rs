@@ -15,6 +15,8 @@
 //! | `rx_sockets`, `rx_socket`, `lease`, `management` | the receive path: which sockets, one of them, whose turn it is to read it, the messages of connection managers that wait there |
 //! | `sockets` | how both kinds are set up |
 //! | `rings` | packets between processes of this host, by memory that they share |
+//! | `reach` | memory of other processes of this host, without them |
+//! | `same_host` | what is to be expected of both, before anybody sends |
 //! | `frames` over `packet` | whole frames of an interface |
 //! | `names` over [`name_messages`], `user` | names, and packets handed from process to process of one user |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
@@ -23,7 +25,7 @@
 //! | `fork` | descriptors that end with a fork |
 //! | [`mount_namespace`] | a file system view for one program |
 //! | `host_id`, `clock`, `counters` | the host's identity, its time as a number, what it counts |
-//! | `sys` | system calls. With `packet`, `rings::memory`, `fork`, `eventfd`, `per_process` and `process` the only unsafe code |
+//! | `sys` | system calls. With `packet`, `rings::memory`, `reach`, `fork`, `eventfd`, `per_process` and `process` the only unsafe code |
 //!
 //! # How data flows
 //!
@@ -73,11 +75,13 @@ mod packet;
 pub mod per_process;
 pub mod process;
 mod progress;
+mod reach;
 mod reactor;
 mod rings;
 mod routes;
 mod rx_socket;
 mod rx_sockets;
+mod same_host;
 mod sockets;
 mod sys;
 mod tx;
@@ -90,6 +94,9 @@ use node::world::Interface;
 
 pub use counters::Counters;
 pub use host::{Config, Host};
+#[doc(hidden)]
+pub use reach::fuzzed;
+pub use same_host::{SameHost, same_host};
 pub use world::RealWorld;
 
 /// The interfaces of this host as they are now, with nothing started.

@@ -13,20 +13,23 @@
 //! | bytes | field |
 //! |---|---|
 //! | 1 | 4 or 6, the IP version |
-//! | 3 | 0 |
+//! | 1 | 1 where whoever made the packet hands it over, 0 where it came by the network |
+//! | 2 | 0 |
 //! | 4 | interface index |
 //! | 2 + 2 | source port, destination port |
 //! | 4 + 4 | scopes of source and destination address |
 //! | 16 + 16 | source, destination address; an IPv4 address in the first four bytes |
 //! | rest | the packet, BTH to ICRC |
 //!
-//! Numbers are little-endian. Other messages are one byte:
+//! Numbers are little-endian. A record of a ring (`rings`) is such a message of one packet or more, and 4 bytes in front of it: how long each of them is but the
+//! last. Other messages begin with a byte of their own:
 //!
 //! | byte | which way | what |
 //! |---|---|---|
 //! | 1 | to the bearer | a ring of shared memory, whose descriptor comes with the message: packets come by it from now on (`rings`) |
 //! | 2 | to the bearer | there is something in the ring |
 //! | 3 | from the bearer | it takes no ring, or can not read what came by it: no further one is offered on this connection |
+//! | 4 | from the bearer | it took the ring, and its memory may be reached (`reach`): 8 bytes address of a page, 8 bytes what is there, and the descriptor of its tables |
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -42,8 +45,32 @@ pub const LOOK: u8 = 2;
 /// No ring, please.
 pub const NO_RING: u8 = 3;
 
+/// Its memory may be reached.
+pub const LEND: u8 = 4;
+/// Bytes of that message.
+pub const LEND_LEN: usize = 17;
+
+/// The message that memory may be reached.
+pub fn lend(address: u64, says: u64) -> [u8; LEND_LEN] {
+    let mut bytes = [LEND; LEND_LEN];
+    bytes[1..9].copy_from_slice(&address.to_le_bytes());
+    bytes[9..].copy_from_slice(&says.to_le_bytes());
+    bytes
+}
+
+/// What such a message says.
+pub fn read_lend(bytes: &[u8]) -> Option<(u64, u64)> {
+    let [LEND, rest @ ..] = bytes else { return None };
+    let (address, says) = rest.split_first_chunk::<8>()?;
+    Some((u64::from_le_bytes(*address), u64::from_le_bytes(says.try_into().ok()?)))
+}
+
 /// Bytes in front of a packet.
 pub const HEADER: usize = 52;
+/// Bytes in front of that in a record of a ring.
+pub const SIZE: usize = 4;
+/// With that number: the record holds one packet that stands for several.
+pub const PULL: u32 = 1 << 31;
 
 /// The name as an abstract address, without the leading zero.
 pub fn text(name: Name) -> String {
@@ -99,6 +126,16 @@ fn space_name(space: PortSpace) -> &'static str {
     }
 }
 
+/// Marks the header of a packet that came by no network.
+pub fn mark_handed_over(header: &mut [u8; HEADER]) {
+    header[1] = 1;
+}
+
+/// Whether a message is such a packet.
+pub fn is_handed_over(message: &[u8]) -> bool {
+    message.get(1) == Some(&1)
+}
+
 /// A packet's header in a message to another process.
 pub fn emit(datagram: &Datagram<'_>) -> [u8; HEADER] {
     let mut header = [0; HEADER];
@@ -135,4 +172,30 @@ pub fn read(message: &[u8]) -> Option<Datagram<'_>> {
     };
     let (source, dest) = (end(8, 12, 20)?, end(10, 16, 36)?);
     Some(Datagram { source, dest, interface: u32_at(4), forwarded: true, hold: Hold::No, bytes })
+}
+
+/// What a record of a ring holds.
+#[derive(Clone, Copy, Debug)]
+pub enum Record<'a> {
+    /// Packets.
+    Packets {
+        /// All of them, one behind the other; not none.
+        run: Datagram<'a>,
+        /// Bytes of each but the last; not 0.
+        size: usize,
+    },
+    /// A packet that stands for several ([`transport::op::Pull`]).
+    Pull(Datagram<'a>),
+}
+
+/// What a record of a ring holds; `None` where it is none.
+pub fn read_record(record: &[u8]) -> Option<Record<'_>> {
+    let (size, message) = record.split_first_chunk::<SIZE>()?;
+    let run = Datagram { forwarded: false, ..read(message)? };
+    let size = u32::from_le_bytes(*size);
+    if run.bytes.is_empty() || size & !PULL == 0 {
+        return None;
+    }
+    let is_pull = size & PULL != 0;
+    Some(if is_pull { Record::Pull(run) } else { Record::Packets { run, size: size as usize } })
 }

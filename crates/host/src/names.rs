@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use locks::{Mutex, MutexGuard, Rank};
 use node::Name;
@@ -17,7 +17,9 @@ use wire::mad::PortSpace;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::name_messages;
+use crate::reach::{Borrower, Known, Lender};
 use crate::reactor::{HANG_UP, IN, Reactor, Source};
+use crate::rings::memory::Part;
 use crate::sockets;
 use crate::sys::{self, ControlBuffer};
 use crate::user;
@@ -47,6 +49,8 @@ pub(crate) struct Bearer {
     watched: AtomicBool,
     /// Packets go to it by a ring that it was offered here.
     has_ring: AtomicBool,
+    /// It takes what comes by the network only.
+    declined: AtomicBool,
 }
 
 /// A name of ours, where other processes connect.
@@ -72,10 +76,18 @@ pub(crate) struct Connection {
 pub(crate) enum Message<'a> {
     /// A packet that landed there.
     Packet(Datagram<'a>),
+    /// A message of its connection manager.
+    HandedOver(Datagram<'a>),
     /// It will send by a ring in this memory.
     Ring(Fd),
-    /// There is something in its ring.
-    Look,
+}
+
+/// What a process says that was offered a ring.
+pub(crate) enum Answer {
+    /// It takes none.
+    NoRing,
+    /// It did, and lends in return what is in this memory, and what proves who it is.
+    Lend(Fd, Known),
 }
 
 /// A name held.
@@ -153,6 +165,21 @@ impl Names {
         self.lock().contains_key(&name)
     }
 
+    /// Hands a message that we made to the process that bears `name`; false where it has to go by the network: where nobody bears it,
+    /// or nobody of this user, or one who wants it so.
+    pub(crate) fn hand_over(
+        &self,
+        name: Name,
+        datagram: &Datagram<'_>,
+        reactor: &Reactor,
+        counters: &Counters,
+    ) -> bool {
+        let takes = self.bearer(name, reactor).is_ok_and(|bearer| !bearer.declined.load(Ordering::Acquire));
+        let mut header = name_messages::emit(datagram);
+        name_messages::mark_handed_over(&mut header);
+        takes && self.pass(name, &header, datagram.bytes, &counters.messages_handed_over, reactor, counters)
+    }
+
     /// Hands a packet to the process that bears `name`; false where nobody does, or nobody of this user. One that can not take it
     /// just now loses it.
     pub(crate) fn forward(
@@ -163,7 +190,20 @@ impl Names {
         counters: &Counters,
     ) -> bool {
         let header = name_messages::emit(datagram);
-        let buffers = [IoSlice::new(&header), IoSlice::new(datagram.bytes)];
+        self.pass(name, &header, datagram.bytes, &counters.forwarded_out, reactor, counters)
+    }
+
+    /// Sends a packet to the process that bears `name`, as [`Names::forward`] says, and counts it.
+    fn pass(
+        &self,
+        name: Name,
+        header: &[u8],
+        bytes: &[u8],
+        counter: &AtomicU64,
+        reactor: &Reactor,
+        counters: &Counters,
+    ) -> bool {
+        let buffers = [IoSlice::new(header), IoSlice::new(bytes)];
         // A connection may have ended unnoticed, and its name have a new bearer: so a second attempt.
         for _ in 0..2 {
             let bearer = match self.bearer(name, reactor) {
@@ -181,7 +221,7 @@ impl Names {
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
             match SockRef::from(&bearer.fd).send_vectored_with_flags(&buffers, flags) {
                 Ok(_) => {
-                    add(&counters.forwarded_out, 1);
+                    add(counter, 1);
                     return true;
                 }
                 Err(error)
@@ -259,7 +299,8 @@ impl Names {
             return Err(error);
         }
         user::check(&fd)?;
-        Ok(Bearer { name, fd, token, watched: AtomicBool::new(false), has_ring: AtomicBool::new(false) })
+        let no = || AtomicBool::new(false);
+        Ok(Bearer { name, fd, token, watched: no(), has_ring: no(), declined: no() })
     }
 
     /// The engine still tells of its end, which is why it stays with the engine.
@@ -291,7 +332,7 @@ impl Bearer {
 
     /// Hands it the memory of a ring by which packets will come.
     pub(crate) fn offer_ring(&self, memory: &Fd) -> io::Result<()> {
-        sys::send_descriptor(&self.fd, name_messages::RING, memory)?;
+        sys::send_descriptor(&self.fd, &[name_messages::RING], memory)?;
         self.has_ring.store(true, Ordering::Release);
         Ok(())
     }
@@ -302,12 +343,28 @@ impl Bearer {
         let _ = SockRef::from(&self.fd).send_with_flags(&[name_messages::LOOK], flags);
     }
 
-    /// Reads what it says; true where it wants no ring.
-    pub(crate) fn declines_ring(&self) -> bool {
-        let mut byte = [0];
+    /// Reads what it says.
+    pub(crate) fn hear(&self) -> Option<Answer> {
+        let mut bytes = [0; name_messages::LEND_LEN];
         let mut control = ControlBuffer::new();
-        let read = sys::receive(&self.fd, &mut byte, &mut control, 0);
-        read.is_ok_and(|received| received.len > 0 && byte[0] == name_messages::NO_RING)
+        let received = sys::receive(&self.fd, &mut bytes, &mut control, libc::MSG_CMSG_CLOEXEC).ok()?;
+        let descriptor = sys::take_descriptors(received.control).into_iter().next();
+        match (&bytes[..received.len], descriptor) {
+            ([name_messages::NO_RING], _) => {
+                self.declined.store(true, Ordering::Release);
+                Some(Answer::NoRing)
+            }
+            (lend, Some(tables)) => {
+                let (address, says) = name_messages::read_lend(lend)?;
+                Some(Answer::Lend(tables, Known { address, says }))
+            }
+            _ => None,
+        }
+    }
+
+    /// What it lends us, so that its memory is reached.
+    pub(crate) fn lender(&self, tables: &Fd, guard: Known) -> io::Result<Lender> {
+        Lender::new(&self.fd, tables, guard)
     }
 }
 
@@ -377,8 +434,12 @@ impl Connection {
             let descriptor = sys::take_descriptors(received.control).into_iter().next();
             let message = match (&bytes[..received.len], descriptor) {
                 ([name_messages::RING], Some(memory)) => Some(Message::Ring(memory)),
-                ([name_messages::LOOK], _) => Some(Message::Look),
-                (packet, _) => name_messages::read(packet).map(Message::Packet),
+                // The rings are read before the engine sleeps again, and until then nothing more is said as a rule: no second look here.
+                ([name_messages::LOOK], _) => return true,
+                (packet, _) => name_messages::read(packet).map(match name_messages::is_handed_over(packet) {
+                    true => Message::HandedOver,
+                    false => Message::Packet,
+                }),
             };
             match message {
                 Some(message) => each(message),
@@ -396,6 +457,21 @@ impl Connection {
     pub(crate) fn decline_ring(&self) {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let _ = SockRef::from(&self.fd).send_with_flags(&[name_messages::NO_RING], flags);
+    }
+
+    /// Lends it these tables, for the ring that was offered here.
+    pub(crate) fn lend(&self, tables: &Fd, guard: Known) {
+        let _ = sys::send_descriptor(&self.fd, &name_messages::lend(guard.address, guard.says), tables);
+    }
+
+    /// Somebody to lend to, who says in this memory what is used.
+    pub(crate) fn borrower(&self, hazards: Part) -> Borrower {
+        Borrower::new(hazards, &self.fd)
+    }
+
+    /// Whether the other end is gone.
+    pub(crate) fn is_gone(&self) -> bool {
+        sys::has_hung_up(&self.fd)
     }
 
     /// Takes it out of the epoll instance, which closes it.

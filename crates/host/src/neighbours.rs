@@ -85,9 +85,7 @@ impl Neighbours {
     ) {
         let neighbour = Neighbour { interface: route.interface, address: route.next_hop };
         let mut state = self.lock();
-        if route.local
-            || route.dest.is_multicast()
-            || known.has_no_neighbours(route.interface)
+        if has_none(route, known)
             || matches!(look_up(requests, neighbour), Some(found) if found & USABLE != 0)
         {
             state.answers.push((ticket, Ok(())));
@@ -160,6 +158,11 @@ impl Neighbours {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
+}
+
+/// Whether packets of a route go to no neighbour that would have to answer first.
+pub(crate) fn has_none(route: &Route, known: &Known) -> bool {
+    route.local || route.dest.is_multicast() || known.has_no_neighbours(route.interface)
 }
 
 /// The Ethernet address that packets of a route are sent to: the group's, our own, or the next hop's, for which the caller

@@ -11,7 +11,7 @@ use node::{Guest, Input};
 
 use crate::counters::add;
 use crate::management::Management;
-use crate::names::{Listener, Message};
+use crate::names::{Answer, Listener, Message};
 use crate::reactor::Source;
 use crate::rings::Backlog;
 use crate::rx_socket::{Drained, RxSocket};
@@ -50,6 +50,9 @@ struct Engine<G> {
     bytes: Box<[u8]>,
     /// When the guest is called again.
     guest_at: Option<Instant>,
+    /// The earliest time that was set since the guest was called, by the world's clock; maybe for what is past caring about: to look then is cheaper
+    /// than to ask the guest each time, and than to be woken for each time that is set a little earlier.
+    set_at: u64,
     /// Threads that poll read the rings.
     rings_leased: bool,
     /// How long it waited last for room in a ring, and how often in vain.
@@ -68,8 +71,8 @@ pub(crate) fn run<G: Guest>(
     at_work: Arc<Barrier>,
 ) {
     // A program that polls on one processor leaves it to nobody.
-    sys::run_anywhere();
-    sys::tighten_timers();
+    sys::thread::run_anywhere();
+    sys::thread::tighten_timers();
     let bytes = vec![0; 1 << 16].into_boxed_slice();
     let mut engine = Engine {
         world,
@@ -78,6 +81,7 @@ pub(crate) fn run<G: Guest>(
         asked: Vec::new(),
         bytes,
         guest_at: None,
+        set_at: u64::MAX,
         rings_leased: false,
         room_pause: ROOM_PAUSE,
         room_tries: 0,
@@ -112,23 +116,20 @@ impl<G: Guest> Engine<G> {
     /// Does what is due; how long there is nothing to do (`None`: until something happens).
     fn timers(&mut self) -> Option<Duration> {
         let world = self.world.clone();
-        let due = world.alarm.take();
+        self.set_at = self.set_at.min(world.alarm.take());
         let now = Instant::now();
         world.neighbours.recheck(now, &world.requests);
         for (ticket, result) in world.neighbours.take_answers() {
             self.guarded(|guest| guest.input(now, Input::Resolved { ticket, result }));
         }
-        let is_due = due <= world.clock.nanos(now);
-        if is_due || self.guest_at.is_some_and(|at| at <= now) {
+        if self.set_at <= world.clock.nanos(now) || self.guest_at.is_some_and(|at| at <= now) {
+            self.set_at = u64::MAX;
             let fine = self.guarded(|guest| guest.expire(now));
             self.guest_at = if fine { self.deadline() } else { Some(now + AFTER_PANIC) };
-        } else {
-            self.guest_at = self.deadline();
         }
         let lease_end = self.look_after_leases();
         let own = [self.guest_at, world.neighbours.deadline()].into_iter().flatten();
-        let set = (!is_due).then_some(due);
-        let own = own.map(|at| world.clock.nanos(at)).chain(lease_end).chain(set).min().unwrap_or(u64::MAX);
+        let own = own.map(|at| world.clock.nanos(at)).chain(lease_end).fold(self.set_at, u64::min);
         if self.awake_until > 0 {
             if world.clock.nanos(now) < self.awake_until {
                 return Some(Duration::ZERO);
@@ -295,12 +296,18 @@ impl<G: Guest> Engine<G> {
                                     guest.input(Instant::now(), Input::Datagram(datagram));
                                 }
                                 Message::Ring(memory) => {
-                                    if world.rings.add(&memory, connection.token(), &world).is_err() {
+                                    if world.rings.add(&memory, &connection, &world).is_err() {
                                         connection.decline_ring();
                                     }
                                 }
-                                // The rings are read before the engine sleeps again.
-                                Message::Look => {}
+                                Message::HandedOver(datagram) => {
+                                    // Whoever wants to see all on the wire is told of no further one.
+                                    if !world.config.same_host {
+                                        connection.decline_ring();
+                                    }
+                                    world.rings.drain_all(&to);
+                                    guest.input(Instant::now(), Input::Datagram(datagram));
+                                }
                             },
                         );
                     if !open {
@@ -312,11 +319,11 @@ impl<G: Guest> Engine<G> {
                     connection.close(&world.reactor);
                 }
             }
-            Source::Bearer(bearer) if events & ENDED == 0 => {
-                if bearer.declines_ring() {
-                    world.rings.declined(&bearer);
-                }
-            }
+            Source::Bearer(bearer) if events & ENDED == 0 => match bearer.hear() {
+                Some(Answer::NoRing) => world.rings.declined(&bearer),
+                Some(Answer::Lend(tables, guard)) => world.rings.lent(&bearer, &tables, guard, &world),
+                None => {}
+            },
             Source::Bearer(bearer) => {
                 world.rings.ended(&bearer);
                 // What it sent before it ended.

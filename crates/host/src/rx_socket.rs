@@ -30,6 +30,8 @@ use crate::sys::{self, ControlBuffer};
 const READS_PER_ACK: usize = 4;
 /// What is read at once and is longer than any single packet of ours: there may be more where it came from.
 const BULK: usize = 8_192;
+/// What is read at once and is so many packets: the sender may well have sent more, and one ACK answers for all.
+const RUN: usize = 8;
 /// Messages of connection managers that are served between two looks at the socket.
 const SLICE: usize = 4;
 /// A thread of the program that finds data at each of so many polls in a row serves one of them all the same.
@@ -89,6 +91,14 @@ pub(crate) struct Delivery<'a, G> {
     pub(crate) alarm: &'a Alarm,
 }
 
+/// What one read brought.
+struct Brought {
+    bytes: usize,
+    packets: usize,
+    /// Not only messages of connection managers.
+    data: bool,
+}
+
 /// How far reading a socket has come.
 enum Read {
     /// Nothing is left in it.
@@ -134,7 +144,7 @@ impl RxSocket {
     }
 
     /// Reads at most `limit` times and dispatches. A thread of the program that polls (`polled`: since just now) stops
-    /// behind anything but bulk: more is likely behind that only, and the program comes back at once.
+    /// behind anything but bulk and runs of packets: more is likely behind those only, and the program comes back at once.
     pub(crate) fn drain<G: Guest>(
         &self,
         limit: usize,
@@ -190,13 +200,13 @@ impl RxSocket {
     ) -> Read {
         for n in 1..=limit {
             match self.read(receiver, polled, to) {
-                Ok((bytes, data)) => {
+                Ok(Brought { bytes, packets, data }) => {
                     let before = *drained == Drained::Some { bulk: true };
                     *drained = Drained::Some { bulk: before || bytes >= BULK };
                     if n.is_multiple_of(READS_PER_ACK) {
                         to.guest.release(false);
                     }
-                    if polled.is_some() && bytes < BULK && data {
+                    if polled.is_some() && bytes < BULK && packets < RUN && data {
                         return Read::Enough;
                     }
                 }
@@ -267,14 +277,14 @@ impl RxSocket {
         Datagram { source, dest, interface, forwarded: false, hold, bytes }
     }
 
-    /// One recvmsg and its dispatch: how many bytes it brought, and whether data was among them.
+    /// One recvmsg and its dispatch.
     #[inline]
     fn read<G: Guest>(
         &self,
         receiver: &mut Receiver,
         polled: Option<Instant>,
         to: &Delivery<'_, G>,
-    ) -> io::Result<(usize, bool)> {
+    ) -> io::Result<Brought> {
         let mut control = ControlBuffer::new();
         let received = sys::receive(&self.fd, &mut receiver.bytes, &mut control, 0)?;
         let now = polled.unwrap_or_else(Instant::now);
@@ -295,11 +305,12 @@ impl RxSocket {
         }
         let Some(source) = received.address.filter(|_| !received.truncated && size > 0) else {
             add(&to.counters.receive_errors, 1);
-            return Ok((0, true));
+            return Ok(Brought { bytes: 0, packets: 0, data: true });
         };
         let packets = receiver.bytes[..received.len].chunks(size);
+        let count = packets.len();
         add(&to.counters.receives, 1);
-        add(&to.counters.packets_received, packets.len());
+        add(&to.counters.packets_received, count);
         let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
         let mut data = false;
         // Where the data begins that is not dispatched yet, and where the packet in hand does.
@@ -323,7 +334,7 @@ impl RxSocket {
             at = end;
         }
         dispatch(&receiver.bytes[begin..at]);
-        Ok((received.len, data))
+        Ok(Brought { bytes: received.len, packets: count, data })
     }
 
     /// Whether messages of connection managers were left waiting by whoever read the socket last.

@@ -4,6 +4,8 @@
 //! 0, which is what the kernel says of one in another PID namespace, and its `epoll::wait` counts in milliseconds, or with its feature
 //! `linux_5_11` works on no older kernel. For the rest, the user's number among it, a second crate for system calls is one too many.
 
+pub(crate) mod thread;
+
 use std::ffi::{CStr, c_ulong};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -48,6 +50,27 @@ pub(crate) fn peer_uid(fd: &Fd) -> io::Result<u32> {
     Ok(option(fd, libc::SO_PEERCRED, libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX })?.uid)
 }
 
+/// The process at the other end of a Unix socket when it connected or listened (SO_PEERCRED, unix(7)); 0 where it has no number in our
+/// namespace.
+pub(crate) fn peer_pid(fd: &Fd) -> io::Result<i32> {
+    Ok(option(fd, libc::SO_PEERCRED, libc::ucred { pid: 0, uid: 0, gid: 0 })?.pid)
+}
+
+/// Whether a thread of another process is stopped, by a signal or a debugger (proc_pid_stat(5)). False where that can not be found out.
+pub(crate) fn is_stopped(process: i32, thread: u32) -> bool {
+    let line = std::fs::read_to_string(format!("/proc/{process}/task/{thread}/stat")).unwrap_or_default();
+    let state = line.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
+/// Whether the other end of a connected socket has hung up (poll(2)).
+pub(crate) fn has_hung_up(fd: &Fd) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one structure that lives across the call, which does not wait.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    ready > 0 && poll.revents & (libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR) != 0
+}
+
 /// SO_PEERPIDFD (Linux 6.5; asm-generic/socket.h).
 const SO_PEERPIDFD: c_int = 77;
 /// Whether the process at the other end of a Unix socket is one that the kernel lets us send a signal to, which it does where
@@ -85,18 +108,6 @@ pub(crate) fn refuses_execution(dir: &CStr) -> io::Result<bool> {
     };
     // MS_NOEXEC of mount(2), 8: the libc crate has ST_NOEXEC of the same value for other systems only.
     Ok(system.f_flag & libc::MS_NOEXEC != 0)
-}
-
-/// Lets the calling thread run on every processor that the process may have (sched_setaffinity(2)), and not only on those of the thread
-/// that started it.
-pub(crate) fn run_anywhere() {
-    // SAFETY: all zero is the empty set; the numbers are below the set's size; the kernel reads the set, and leaves out what is not allowed.
-    // Where it refuses, the thread stays where it is.
-    unsafe {
-        let mut all: libc::cpu_set_t = std::mem::zeroed();
-        (0..libc::CPU_SETSIZE as usize).for_each(|cpu| libc::CPU_SET(cpu, &mut all));
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const all);
-    }
 }
 
 /// Moves the process into new namespaces (unshare(2)).
@@ -281,14 +292,13 @@ pub(crate) fn segment_control(size: u16) -> [u8; CMSG_HEADER + CMSG_ALIGN] {
 }
 
 /// sendmsg(2) of one byte and a descriptor (SCM_RIGHTS, unix(7)) to a connected Unix socket.
-pub(crate) fn send_descriptor(to: &Fd, byte: u8, descriptor: &Fd) -> io::Result<()> {
+pub(crate) fn send_descriptor(to: &Fd, bytes: &[u8], descriptor: &Fd) -> io::Result<()> {
     let mut control = [0; CMSG_HEADER + CMSG_ALIGN];
     control[..size_of::<usize>()].copy_from_slice(&(CMSG_HEADER + size_of::<c_int>()).to_ne_bytes());
     control[CMSG_HEADER - 8..CMSG_HEADER - 4].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
     control[CMSG_HEADER - 4..CMSG_HEADER].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
     control[CMSG_HEADER..CMSG_HEADER + 4].copy_from_slice(&descriptor.as_raw_fd().to_ne_bytes());
-    let bytes = [byte];
-    let buffers = [io::IoSlice::new(&bytes)];
+    let buffers = [io::IoSlice::new(bytes)];
     let message = socket2::MsgHdr::new().with_buffers(&buffers).with_control(&control);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     socket2::SockRef::from(to).sendmsg(&message, flags).map(drop)
@@ -443,32 +453,6 @@ impl AsRawFd for Bell {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
-}
-
-/// Runs `start` with every signal blocked but those that tell of a fault of the running thread itself, so that a
-/// thread it starts leaves the program's signals to the program's threads.
-pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
-    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-    let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset initializes `blocked`, pthread_sigmask `before`; all signal numbers are valid.
-    unsafe {
-        libc::sigfillset(blocked.as_mut_ptr());
-        for fault in faults {
-            libc::sigdelset(blocked.as_mut_ptr(), fault);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), before.as_mut_ptr());
-    }
-    let result = start();
-    // SAFETY: initialized above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    result
-}
-
-/// Lets timers of the calling thread run out to the microsecond; the default lets them be 50 us late (prctl(2)).
-pub(crate) fn tighten_timers() {
-    // SAFETY: no pointers.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
 }
 
 /// CLOCK_MONOTONIC as of the last timer tick, in nanoseconds.

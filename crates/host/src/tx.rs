@@ -19,7 +19,7 @@ use socket2::{MsgHdr, SockAddr, SockRef};
 use transport::TxBatch;
 use transport::batch::Run;
 use wire::Qpn;
-use wire::icrc::{self, Flow};
+use wire::icrc::{Flow, Icrc};
 
 use crate::Config;
 use crate::clock::Clock;
@@ -259,7 +259,10 @@ impl SendSocket {
         let mut rest = bytes;
         for run in runs {
             let (packets, after) = rest.split_at_mut(run.len);
-            if self.segmented.load(Ordering::Relaxed) {
+            // What only a process of this host can follow is lost here: it is sent again with its payload.
+            if run.pull {
+                add(&with.counters.packets_dropped_sending, 1);
+            } else if self.segmented.load(Ordering::Relaxed) {
                 self.send_run(packets, run.size, to, with);
             } else {
                 packets.chunks_mut(run.size).for_each(|packet| self.send_run(packet, run.size, to, with));
@@ -271,8 +274,9 @@ impl SendSocket {
     /// Seals packets of one size, of which the last may be shorter, and sends them with one system call.
     fn send_run(&self, packets: &mut [u8], size: usize, to: &To, with: &Sender<'_>) {
         let count = packets.len().div_ceil(size);
+        let mut icrc = Icrc::of(to.flow);
         for (id, packet) in packets.chunks_mut(size).enumerate() {
-            self.seal(&to.flow, id as u16, packet);
+            self.seal(&mut icrc, id as u16, packet);
         }
         let Err(error) = self.send_segments(packets, (count > 1).then_some(size), to, with) else {
             add(&with.counters.packets_sent, count);
@@ -285,7 +289,7 @@ impl SendSocket {
         // The path may take single packets: a device without checksum offload, a segment longer than it allows.
         let mut sent = 0;
         for packet in packets.chunks_mut(size) {
-            self.seal(&to.flow, 0, packet);
+            self.seal(&mut icrc, 0, packet);
             sent += usize::from(self.send_segments(packet, None, to, with).is_ok());
         }
         add(&with.counters.packets_sent, sent);
@@ -297,11 +301,11 @@ impl SendSocket {
 
     /// The kernel's rdma_rxe has an ICRC of its own for FLUSH, and takes no other; a Verbena takes both. Who takes the standard's
     /// only gets it with the next try, which leaves by a detour.
-    fn seal(&self, flow: &Flow, id: u16, packet: &mut [u8]) {
+    fn seal(&self, icrc: &mut Icrc, id: u16, packet: &mut [u8]) {
         if self.for_rxe && packet.first() == Some(&FLUSH) {
-            icrc::seal_rxe_flush(flow, id, packet);
+            icrc.seal_rxe_flush(id, packet);
         } else {
-            icrc::seal(flow, id, packet);
+            icrc.seal(id, packet);
         }
     }
 

@@ -7,20 +7,24 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use locks::{Mutex, Rank};
+use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Errno, Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, World};
 use transport::TxBatch;
+use transport::op::Remote;
+use wire::Qpn;
 use wire::mad::PortSpace;
 
 use crate::alarm::Alarm;
 use crate::clock::Clock;
-use crate::counters::Counters;
+use crate::counters::{Counters, add};
 use crate::frames::Frames;
 use crate::interfaces::Interfaces;
 use crate::names::{self, Names};
 use crate::neighbours::Neighbours;
 use crate::netlink::Netlink;
+use crate::reach::{Lent, Transfer};
 use crate::reactor::{IN, Reactor, Source};
 use crate::rings::Rings;
 use crate::rx_socket::Delivery;
@@ -47,6 +51,7 @@ pub struct RealWorld {
     pub(crate) rx_sockets: RxSockets,
     pub(crate) tx: Tx,
     pub(crate) rings: Rings,
+    pub(crate) lent: Lent,
     pub(crate) frames: Frames,
     pub(crate) names: Names,
     /// The process ends: the engine empties its sockets, then clears this.
@@ -75,6 +80,7 @@ impl RealWorld {
             neighbours: Neighbours::default(),
             rx_sockets: RxSockets::default(),
             tx: Tx::default(),
+            lent: Lent::default(),
             frames: Frames::default(),
             names: Names::default(),
             sweep_asked: AtomicBool::new(false),
@@ -191,9 +197,13 @@ impl Platform for RealWorld {
             }
         };
         let thread = std::thread::Builder::new().name("verbena-flush".to_owned());
-        if sys::with_signals_blocked(|| thread.spawn(move || run(&theirs))).is_err() {
+        if sys::thread::with_signals_blocked(|| thread.spawn(move || run(&theirs))).is_err() {
             run(&work);
         }
+    }
+
+    fn others_memory(&self) -> Option<&dyn nic::Reach> {
+        (self.config.same_host && self.is_ours()).then_some(self)
     }
 
     #[inline]
@@ -212,6 +222,58 @@ impl Platform for RealWorld {
     }
 }
 
+impl nic::Reach for RealWorld {
+    fn table(&self) -> Option<u8> {
+        self.lent.table()
+    }
+
+    fn publish(&self, table: u8, slot: u16, region: &Region) {
+        self.lent.publish(table, slot, region);
+    }
+
+    fn withdraw(&self, table: u8, slot: u16) {
+        if let Some(cleared) = self.lent.withdraw(table, slot) {
+            self.rings.wait_for(cleared, self);
+        }
+    }
+
+    fn open(&self, grant: &Grant<'_>) {
+        // What the peer lends comes by the ring to it: so it is there before the first request.
+        self.rings.prepare(grant.path.dest_qpn, self);
+        if let Some(cleared) = self.lent.open(grant) {
+            self.rings.wait_for(cleared, self);
+            self.lent.open(grant);
+        }
+    }
+
+    fn close(&self, qpn: Qpn, wait: bool) {
+        if let Some(cleared) = self.lent.close(qpn).filter(|_| wait) {
+            self.rings.wait_for(cleared, self);
+        }
+    }
+
+    fn is_here(&self, path: &Path) -> bool {
+        self.interfaces.current().bearing(path.dest, path.interface).is_some()
+    }
+
+    fn reaches(&self, path: &Path) -> bool {
+        self.rings.reaches(path)
+    }
+
+    unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> bool {
+        let transfer = Transfer { path, from, remote, what };
+        // SAFETY: as the caller says.
+        let copied = unsafe { self.rings.copy(&transfer, pieces, self) };
+        let counter = match what {
+            Copy::Write => &self.counters.writes_at_once,
+            Copy::Read => &self.counters.reads_at_once,
+            Copy::Pull => &self.counters.pulls,
+        };
+        add(counter, copied.into());
+        copied
+    }
+}
+
 impl World for RealWorld {
     fn attach(&self, interface: u32) -> Result<(), Errno> {
         self.check_ours()?;
@@ -222,6 +284,10 @@ impl World for RealWorld {
         self.check_ours()?;
         let mut requests = self.requests.lock();
         routes::route(&mut requests, &self.interfaces.current(), query)
+    }
+
+    fn has_no_neighbour(&self, route: &Route) -> bool {
+        self.is_ours() && neighbours::has_none(route, &self.interfaces.current())
     }
 
     fn reach(&self, ticket: u64, route: &Route) {
@@ -242,6 +308,10 @@ impl World for RealWorld {
 
     fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool {
         self.is_ours() && self.names.forward(name, datagram, &self.reactor, &self.counters)
+    }
+
+    fn hand_over(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> bool {
+        self.is_ours() && self.rings.hand_over(names, path, batch, self)
     }
 
     fn is_known(&self, name: Name) -> bool {

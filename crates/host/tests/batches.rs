@@ -242,6 +242,32 @@ fn a_poll_that_brings_nothing_for_the_program_looks_again() {
 }
 
 #[test]
+fn a_poll_goes_on_behind_a_run_of_packets_and_not_behind_a_few() {
+    let _alone = alone();
+    let host = start();
+    host.world().attach(LO).unwrap();
+    let me = std::thread::current().name().unwrap_or("").to_owned();
+    // What one poll takes of three sends of so many packets each.
+    let polled = |packets: usize| {
+        // The socket is this thread's by now, unless the engine was faster.
+        host.poll();
+        (0..3).for_each(|_| host.world().send(&path(V4), &mut batch(1, &vec![64; packets])));
+        host.poll();
+        let taken = || host.guest().find_within(Duration::ZERO, kit::packet);
+        let mine = std::iter::from_fn(taken).filter(|packet| packet.thread == me).count();
+        while host.guest().find_within(Duration::from_millis(5), kit::packet).is_some() {}
+        mine
+    };
+    let end = Instant::now() + PATIENCE;
+    while polled(20) != 60 {
+        assert!(Instant::now() < end, "no poll took three runs");
+    }
+    for _ in 0..20 {
+        assert!(polled(3) <= 3);
+    }
+}
+
+#[test]
 fn order_survives_a_polling_thread_and_the_engine_on_one_socket() {
     let _alone = alone();
     let host = start();

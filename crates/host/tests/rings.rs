@@ -71,6 +71,59 @@ fn what_is_not_for_one_process_of_this_host_goes_by_the_network() {
 }
 
 #[test]
+fn messages_are_handed_to_their_process_and_take_the_ring_where_there_is_one() {
+    let _alone = alone();
+    let (sender, reader, _claim) = pair();
+    let port = Name::Port { space: wire::mad::PortSpace::Tcp, addr: None, port: 7174 };
+    let _port = reader.world().claim(port).unwrap();
+    let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
+    // Nobody bears the first name.
+    let elsewhere = Name::Port { space: wire::mad::PortSpace::Tcp, addr: Some(V4), port: 7174 };
+    for names in [&[elsewhere, port][..], &[BLOCK]] {
+        assert!(sender.world().hand_over(names, &to_qp1, &mut message()));
+        let packet = reader.guest().packet().unwrap();
+        assert_eq!((packet.forwarded, packet.interface, packet.dest.ip()), (true, LO, V4));
+        assert_eq!(packet.psn(), 0, "sealed");
+    }
+    sender.world().send(&path(V4), &mut batch(1, &[64]));
+    assert_eq!(number(&reader.guest().packet().unwrap()), 1);
+    assert!(sender.world().hand_over(&[BLOCK], &to_qp1, &mut message()));
+    assert!(!reader.guest().packet().unwrap().forwarded, "by the ring");
+    let sent = |name| counter(&sender, name);
+    assert_eq!((sent("messages_handed_over"), sent("ring_packets_sent"), sent("packets_sent")), (2, 2, 0));
+    // They are no reason for a socket of their own.
+    for _ in 0..10 {
+        assert!(sender.world().hand_over(&[port], &to_qp1, &mut message()));
+        assert!(reader.guest().packet().is_some());
+    }
+    assert_eq!((counter(&reader, "promotions"), counter(&reader, "forwarded_in")), (0, 0));
+}
+
+#[test]
+fn messages_stay_with_the_network_where_nobody_bears_the_name_or_either_end_wants_it() {
+    let _alone = alone();
+    let off = || Config { same_host: false, ..Config::default() };
+    let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
+    {
+        let (sender, _reader, _claim) = pair();
+        assert!(!sender.world().hand_over(&[Name::Block(0x456)], &to_qp1, &mut message()));
+        let not_here = nic::Path { dest: std::net::IpAddr::from([192, 0, 2, 1]), ..to_qp1 };
+        assert!(!sender.world().hand_over(&[BLOCK], &not_here, &mut message()));
+    }
+    let (sender, reader) = (start_with(off()), start_with(Config::default()));
+    let claim = reader.world().claim(BLOCK).unwrap();
+    assert!(!sender.world().hand_over(&[BLOCK], &to_qp1, &mut message()));
+    drop((claim, sender, reader));
+    let (sender, reader) = (start_with(Config::default()), start_with(off()));
+    let _claim = reader.world().claim(BLOCK).unwrap();
+    let end = Instant::now() + kit::PATIENCE;
+    while sender.world().hand_over(&[BLOCK], &to_qp1, &mut message()) {
+        assert!(Instant::now() < end, "it does not hear that the reader wants none");
+        assert!(reader.guest().packet().is_some());
+    }
+}
+
+#[test]
 fn where_rings_are_off_at_either_end_packets_go_by_the_network() {
     let _alone = alone();
     let off = || Config { same_host: false, ..Config::default() };

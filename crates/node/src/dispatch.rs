@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use wire::bth::Bth;
-use wire::icrc::{self, Flow, ICRC_LEN};
+use wire::icrc::{Flow, ICRC_LEN, Icrc};
 use wire::roce::Packet;
 use wire::{Malformed, Qpn};
 
@@ -73,6 +73,7 @@ impl<W: World> Guest for Node<W> {
             Input::Datagram(d) => self.datagrams(now, &d, d.bytes.len().max(1)),
             Input::Datagrams { run, size } => self.datagrams(now, &run, size),
             Input::Unsealed { run, size } => self.unsealed(now, &run, size),
+            Input::Pull(datagram) => self.pull(now, &datagram),
             Input::Frame { interface, outgoing, bytes } => match self.device_of_arrival(interface) {
                 Some(device) => device.input_frame(now, outgoing, bytes),
                 None => count(&self.counters.unknown_device),
@@ -119,7 +120,7 @@ impl<W: World> Guest for Node<W> {
 fn next_to<'a>(
     dest_qp: Qpn,
     datagrams: &mut Peekable<Chunks<'a, u8>>,
-    open: impl Fn(&'a [u8]) -> Option<Packet<'a>>,
+    mut open: impl FnMut(&'a [u8]) -> Option<Packet<'a>>,
 ) -> Option<Packet<'a>> {
     loop {
         let to_it = |bytes: &&[u8]| Bth::peek_dest_qp(bytes) == Some(dest_qp);
@@ -134,10 +135,10 @@ impl<W: World> Node<W> {
     /// Packets of one sender. Those that follow each other to one queue pair go there together: it is looked up and locked once
     /// for all of them, and sends once what they call for.
     fn datagrams(&self, now: Instant, run: &Datagram<'_>, size: usize) {
-        let flow = Flow { source: run.source, dest: run.dest };
+        let mut icrc = Icrc::of(Flow { source: run.source, dest: run.dest });
         let mut datagrams = run.bytes.chunks(size).peekable();
         while let Some(bytes) = datagrams.next() {
-            let Some(packet) = self.open(&flow, bytes) else { continue };
+            let Some(packet) = self.open(&mut icrc, bytes) else { continue };
             let dest_qp = packet.header.bth.dest_qp;
             let owner = qpn_owner(dest_qp);
             if dest_qp == Qpn::GSI {
@@ -147,7 +148,7 @@ impl<W: World> Node<W> {
             } else if !self.blocks.owns(owner) {
                 self.pass_on(now, owner, &Datagram { bytes, ..*run });
             } else if let Some(device) = self.device_of_arrival(run.interface) {
-                let more = || next_to(dest_qp, &mut datagrams, |bytes| self.open(&flow, bytes));
+                let more = || next_to(dest_qp, &mut datagrams, |bytes| self.open(&mut icrc, bytes));
                 device.input(now, run.source.ip(), run.dest.ip(), run.hold, &packet, more);
                 self.data_came(now, dest_qp);
             } else {
@@ -177,6 +178,20 @@ impl<W: World> Node<W> {
         }
     }
 
+    /// A packet of a process of this host that stands for several.
+    fn pull(&self, now: Instant, d: &Datagram<'_>) {
+        let Some(packet) = self.open_unsealed(d.bytes) else { return };
+        let dest_qp = packet.header.bth.dest_qp;
+        if !self.blocks.owns(qpn_owner(dest_qp)) {
+            count(&self.counters.unknown_owner);
+        } else if let Some(device) = self.device_of_arrival(d.interface) {
+            device.input_pull(now, d.source.ip(), d.dest.ip(), d.hold, &packet);
+            self.data_came(now, dest_qp);
+        } else {
+            count(&self.counters.unknown_device);
+        }
+    }
+
     #[inline]
     fn open_unsealed<'a>(&self, bytes: &'a [u8]) -> Option<Packet<'a>> {
         match bytes.split_last_chunk::<ICRC_LEN>() {
@@ -190,8 +205,8 @@ impl<W: World> Node<W> {
 
     /// Checks the ICRC of a packet and takes it apart.
     #[inline]
-    fn open<'a>(&self, flow: &Flow, bytes: &'a [u8]) -> Option<Packet<'a>> {
-        let Ok(bytes) = icrc::open(flow, bytes) else {
+    fn open<'a>(&self, icrc: &mut Icrc, bytes: &'a [u8]) -> Option<Packet<'a>> {
+        let Ok(bytes) = icrc.open(bytes) else {
             count(&self.counters.icrc);
             return None;
         };

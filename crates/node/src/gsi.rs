@@ -105,8 +105,20 @@ impl<W: World> Node<W> {
             to.copy_from_slice(&bytes);
             Ok(())
         });
-        if filled.is_ok() {
+        if filled.is_ok() && !(way.dest_qpn == Qpn::GSI && self.hand_over(way, mad, &mut batch)) {
             self.world.send(way, &mut batch);
+        }
+    }
+
+    /// Hands a message to the process that it is for, where that is one of this host and can be had so.
+    fn hand_over(&self, way: &Path, mad: &Mad, batch: &mut TxBatch) -> bool {
+        match cm::ib::destination(mad) {
+            Destination::CommId(id) => self.world.hand_over(&[comm_owner(id)], way, batch),
+            Destination::Service(None) => false,
+            Destination::Service(Some(cm::Service { space, port })) => {
+                let names = places_for(way.dest).map(|addr| Name::Port { space, addr, port });
+                self.world.hand_over(&names, way, batch)
+            }
         }
     }
 }

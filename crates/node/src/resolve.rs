@@ -79,8 +79,8 @@ impl<W: World> Node<W> {
                     inner.device = None;
                     return Err(e);
                 }
-                if group {
-                    // There is no neighbour to wait for: a group's hardware address follows from its own.
+                if group || self.world.has_no_neighbour(&route) {
+                    // There is nobody to wait for: a group's hardware address follows from its own.
                     self.finish_resolve(id, Ok(()));
                     return Ok(());
                 }

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use cm::PortSpace;
-use nic::{Errno, Frames, Link, Platform};
+use nic::{Errno, Frames, Link, Path, Platform};
+use transport::TxBatch;
 pub use transport::rc::Hold;
 
 /// A network interface with its addresses, as the system reports it.
@@ -147,6 +148,9 @@ pub enum Input<'a> {
         /// Bytes of each but the last.
         size: usize,
     },
+    /// A packet from a process of this host, likewise unsealed, that stands for several of a SEND: its payload says where theirs is to
+    /// be copied from ([`transport::op::Pull`]).
+    Pull(Datagram<'a>),
     /// A whole Ethernet frame, while the node watches those of an interface ([`Frames::watch_frames`]).
     Frame {
         /// The interface.
@@ -187,6 +191,10 @@ pub trait World: Link + Frames + Platform {
     fn attach(&self, interface: u32) -> Result<(), Errno>;
     /// Asks the routing table. ENETUNREACH, EHOSTUNREACH and the like where no route leads there.
     fn route(&self, query: RouteQuery) -> Result<Route, Errno>;
+    /// Whether the next hop of a route needs no finding out: this host itself, or behind a link that has no neighbours.
+    fn has_no_neighbour(&self, _route: &Route) -> bool {
+        false
+    }
     /// Starts to find out whether the next hop of a route answers (ARP, ND). [`Input::Resolved`] follows, never
     /// from inside this call; for a neighbour already known, or a local address, at once.
     fn reach(&self, ticket: u64, route: &Route);
@@ -196,6 +204,11 @@ pub trait World: Link + Frames + Platform {
     fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name>;
     /// Hands a packet to the process that bears `name`; false where nobody of this user does.
     fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool;
+    /// Hands packets for QP1 to the process that bears one of `names`, past any network. False where they have to go by [`Link::send`]: no
+    /// process of this host and user bears one, or packets shall be seen on the wire.
+    fn hand_over(&self, _names: &[Name], _path: &Path, _batch: &mut TxBatch) -> bool {
+        false
+    }
     /// Whether [`World::forward`] to `name` is cheap, because its bearer is known from earlier.
     fn is_known(&self, name: Name) -> bool;
     /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. False where nobody bears it.
@@ -210,7 +223,7 @@ pub trait World: Link + Frames + Platform {
 pub trait Guest: Send + Sync + 'static {
     /// Takes what the world has to tell.
     fn input(&self, now: Instant, input: Input<'_>);
-    /// When [`Guest::expire`] wants to be called at the latest.
+    /// When [`Guest::expire`] wants to be called at the latest. It is asked after each such call; an earlier time is set by [`Platform::wake_at`].
     fn deadline(&self) -> Option<Instant>;
     /// Timers may have run out.
     fn expire(&self, now: Instant);

@@ -128,12 +128,12 @@ fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
         batch.push(&header, 0, |_| Ok(())).unwrap();
         batch.iter().next().unwrap().to_vec()
     };
-    let hear = |bytes: &[u8], size| {
+    let datagram = |bytes| {
         let (source, dest) = (SocketAddr::new(VICTIM, 50_000), SocketAddr::new(VICTIM, 4791));
         let interface = node.devices()[0].config.interface;
-        let run = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes };
-        node.input(node.world().now(), Input::Unsealed { run, size });
+        Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes }
     };
+    let hear = |bytes, size| node.input(node.world().now(), Input::Unsealed { run: datagram(bytes), size });
     let of_another = packet(Qpn::new(0xab_cd));
     hear(&of_another, of_another.len());
     assert_eq!(counted(&node, "node.unknown_owner"), 1);
@@ -144,4 +144,10 @@ fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
     hear(&[0xff; 64], 64);
     hear(&of_another[..14], 64);
     assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (1, 1));
+    // The same, for packets that stand for several.
+    for bytes in [&of_another[..], &[1, 2, 3], &[0xff; 64], &of_another[..14]] {
+        node.input(node.world().now(), Input::Pull(datagram(bytes)));
+    }
+    assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.icrc")), (4, 2));
+    assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (2, 2));
 }

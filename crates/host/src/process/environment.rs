@@ -51,7 +51,7 @@ fn cm_timeout() -> Option<Duration> {
 }
 
 /// Whether packets for other processes of this host may go by memory that both map: `VERBENA_SAME_HOST`.
-pub(super) fn same_host() -> bool {
+pub(crate) fn same_host() -> bool {
     match std::env::var_os("VERBENA_SAME_HOST") {
         Some(text) if text == "off" => false,
         Some(text) if text != "on" => {

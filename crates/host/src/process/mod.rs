@@ -46,6 +46,7 @@ impl Instance {
     }
 
     /// Whether this process made it; false in a forked child.
+    #[inline]
     pub fn is_ours(&self) -> bool {
         self.host.is_ours()
     }

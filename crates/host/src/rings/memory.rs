@@ -1,9 +1,10 @@
-//! Memory that two processes share (memfd_create(2)), of a size that neither can change.
+//! Memory that processes share (memfd_create(2)), of a size that none of them can change.
 
 use std::io;
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use nic::Errno;
 use ring::Word;
@@ -26,21 +27,45 @@ unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMemory {}
 
+/// A part of shared memory.
+#[derive(Debug)]
+pub(crate) struct Part {
+    first: NonNull<Word>,
+    words: usize,
+    _memory: Arc<SharedMemory>,
+}
+
+// SAFETY: as for the whole.
+unsafe impl Send for Part {}
+// SAFETY: as above.
+unsafe impl Sync for Part {}
+
 impl SharedMemory {
     /// New memory of `len` bytes (whole pages), all zero, and the descriptor by which another process maps it.
     pub(crate) fn create(len: usize) -> io::Result<(SharedMemory, Fd)> {
+        SharedMemory::create_sealed(len, 0)
+    }
+
+    /// The same, which nobody else can write to.
+    pub(crate) fn create_read_only(len: usize) -> io::Result<(SharedMemory, Fd)> {
+        SharedMemory::create_sealed(len, libc::F_SEAL_FUTURE_WRITE)
+    }
+
+    fn create_sealed(len: usize, more: i32) -> io::Result<(SharedMemory, Fd)> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a string that lives as long as the process.
         let fd = Fd::open_raw(|| unsafe { libc::memfd_create(c"verbena ring".as_ptr(), flags) })?;
         let raw = fd.as_raw_fd();
         // SAFETY: integers only.
-        let made = unsafe {
-            libc::ftruncate(raw, len as libc::off_t) == 0 && libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) == 0
-        };
-        if !made {
+        if unsafe { libc::ftruncate(raw, len as libc::off_t) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok((SharedMemory::map(&fd, len)?, fd))
+        let memory = SharedMemory::map(&fd, len, libc::PROT_READ | libc::PROT_WRITE)?;
+        // SAFETY: integers only.
+        if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS | more) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((memory, fd))
     }
 
     /// Memory that another process made, at most `most` bytes.
@@ -49,6 +74,15 @@ impl SharedMemory {
     ///
     /// EINVAL where its size may change or does not fit; those of mmap(2).
     pub(crate) fn open(fd: &Fd, most: usize) -> io::Result<SharedMemory> {
+        SharedMemory::open_as(fd, most, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// The same, to read only. Nothing may be stored there.
+    pub(crate) fn open_read_only(fd: &Fd, most: usize) -> io::Result<SharedMemory> {
+        SharedMemory::open_as(fd, most, libc::PROT_READ)
+    }
+
+    fn open_as(fd: &Fd, most: usize, rights: i32) -> io::Result<SharedMemory> {
         let raw = fd.as_raw_fd();
         // SAFETY: integers only.
         let seals = unsafe { libc::fcntl(raw, libc::F_GET_SEALS) };
@@ -62,13 +96,26 @@ impl SharedMemory {
             return Err(io::Error::last_os_error());
         }
         match usize::try_from(about.st_size) {
-            Ok(len) if len > 0 && len <= most && len.is_multiple_of(4096) => SharedMemory::map(fd, len),
+            Ok(len) if len > 0 && len <= most && len.is_multiple_of(4096) => {
+                SharedMemory::map(fd, len, rights)
+            }
             _ => Err(Errno::EINVAL.into()),
         }
     }
 
-    fn map(fd: &Fd, len: usize) -> io::Result<SharedMemory> {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
+    /// The first `bytes` bytes, and the others; `None` where there are not so many.
+    pub(crate) fn split(self, bytes: usize) -> Option<(Part, Part)> {
+        let memory = Arc::new(self);
+        let (first, second) = memory.split_at_checked(bytes / size_of::<Word>())?;
+        let part = |words: &[Word]| Part {
+            first: NonNull::from(words).cast(),
+            words: words.len(),
+            _memory: memory.clone(),
+        };
+        Some((part(first), part(second)))
+    }
+
+    fn map(fd: &Fd, len: usize, rights: i32) -> io::Result<SharedMemory> {
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), len, rights, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
@@ -90,6 +137,16 @@ impl Deref for SharedMemory {
         // SAFETY: mapped while `self` lives, page-aligned, of a size that is sealed, and any bytes make atomic integers. In a forked child it
         // is not mapped; whoever holds it there is inert and does not look (`RealWorld::is_ours`).
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.words) }
+    }
+}
+
+impl Deref for Part {
+    type Target = [Word];
+
+    #[inline]
+    fn deref(&self) -> &[Word] {
+        // SAFETY: words of the memory that the part keeps.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.words) }
     }
 }
 

@@ -2,10 +2,9 @@
 //!
 //! A process that sends to a queue pair of another one of its user, at one of this host's addresses, makes a ring and hands its memory
 //! over the connection to the name of the other one's block ([`crate::names`]). From then on all packets for that process go by the ring, the first
-//! one too: so they keep their order. There is one ring for each direction, and one for what a process sends to itself. Messages of
-//! connection managers and packets to multicast groups go by the network, as nobody knows which process they are for; but for the last one of a
-//! connection, which takes the way of its data. Before a message that came by the network is dispatched the rings are read, so that it does not
-//! overtake what was sent before it.
+//! one too: so they keep their order. There is one ring for each direction, and one for what a process sends to itself. Packets to multicast groups
+//! go by the network, as nobody knows which processes they are for. Messages of connection managers go by the ring, too, where there is one
+//! (`messages`). Before one that came another way is dispatched the rings are read, so that it does not overtake what was sent before it.
 //!
 //! Who reads: a thread that polls looks at each ring, which costs it a load or two; while it does (`lease`) nobody wakes anybody. Else
 //! the engine thread says in each ring that it sleeps, and who writes then sends it a message over the connection to the name.
@@ -15,10 +14,12 @@
 //! | file | what |
 //! |---|---|
 //! | this one | which rings there are |
+//! | `messages` | messages of connection managers |
 //! | `tx_ring`, `rx_ring` | the two ends |
 //! | `memory` | shared memory; unsafe |
 
-mod memory;
+pub(crate) mod memory;
+mod messages;
 mod rx_ring;
 mod tx_ring;
 
@@ -30,6 +31,7 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use locks::{Mutex, Rank, RwLock};
 use nic::Path;
+use nic::reach::Piece;
 use node::world::{Datagram, Hold};
 use node::{Guest, Name};
 use transport::TxBatch;
@@ -39,7 +41,8 @@ use crate::counters::add;
 use crate::fork::Fd;
 use crate::lease::Lease;
 use crate::name_messages;
-use crate::names::Bearer;
+use crate::names::{Bearer, Connection};
+use crate::reach::{Cleared, Known, Transfer};
 use crate::rx_socket::{Delivery, Drained};
 use crate::sockets::{ROCE_PORT, endpoint};
 use crate::world::RealWorld;
@@ -50,10 +53,8 @@ use tx_ring::{Sent, TxRing};
 
 /// Bytes of a ring.
 const RING_BYTES: usize = 1 << 20;
-/// In front of a message as between names: bytes of each packet but the last.
-const SIZE_BYTES: usize = 4;
 /// Bytes of the longest record: its packets leave in one segmented send elsewhere.
-const LONGEST_RECORD: usize = transport::batch::MAX_RUN + name_messages::HEADER + SIZE_BYTES;
+const LONGEST_RECORD: usize = transport::batch::MAX_RUN + name_messages::HEADER + name_messages::SIZE;
 /// Most rings that are read: so much memory others can make us map.
 const MOST_READ: usize = 512;
 /// Where there was no ring to be had, nobody asks again for so long.
@@ -123,27 +124,35 @@ impl Rings {
     /// Sends a batch to a process of this host; false where it has to go by the network.
     #[inline]
     pub(crate) fn send(&self, path: &Path, batch: &mut TxBatch, world: &RealWorld) -> bool {
-        if !self.enabled || path.dest_qpn == Qpn::GSI || path.dest.is_multicast() {
+        if path.dest_qpn == Qpn::GSI || path.dest.is_multicast() {
             return false;
         }
-        let known = world.interfaces.current();
-        let Some(interface) = known.bearing(path.dest, path.interface).map(|interface| interface.index)
-        else {
-            return false;
-        };
+        let Some(interface) = self.interface_here(path, world) else { return false };
         let Some(ring) = self.to(Name::Block((path.dest_qpn.get() >> 12) as u16), world) else {
             return false;
         };
+        self.push(&ring, path, interface, batch, world)
+    }
+
+    /// The interface at the end of a path, where that is this host's and packets need not go by the network.
+    #[inline]
+    fn interface_here(&self, path: &Path, world: &RealWorld) -> Option<u32> {
+        let known = self.enabled.then(|| world.interfaces.current())?;
+        known.bearing(path.dest, path.interface).map(|interface| interface.index)
+    }
+
+    /// Sends a batch by a ring; false where that is of no use.
+    #[inline]
+    fn push(
+        &self,
+        ring: &TxRing,
+        path: &Path,
+        interface: u32,
+        batch: &mut TxBatch,
+        world: &RealWorld,
+    ) -> bool {
         let (bytes, runs) = batch.parts_mut();
-        let datagram = Datagram {
-            source: endpoint(path.source, ROCE_PORT, path.interface),
-            dest: endpoint(path.dest, ROCE_PORT, interface),
-            interface,
-            forwarded: false,
-            hold: Hold::No,
-            bytes: &[],
-        };
-        let header = name_messages::emit(&datagram);
+        let header = name_messages::emit(&datagram(path, interface));
         match ring.send(&header, bytes, runs, &world.counters) {
             Sent::All => {}
             Sent::Later => {
@@ -156,6 +165,11 @@ impl Rings {
         }
         add(&world.counters.ring_packets_sent, batch.len());
         true
+    }
+
+    /// Makes the ring to the process that has a queue pair, where it is of this host.
+    pub(crate) fn prepare(&self, qpn: Qpn, world: &RealWorld) {
+        _ = self.to(Name::Block((qpn.get() >> 12) as u16), world);
     }
 
     /// The ring to the process that bears a block.
@@ -243,25 +257,77 @@ impl Rings {
     /// # Errors
     ///
     /// Where it can not be read, or there are too many.
-    pub(crate) fn add(&self, fd: &Fd, token: u64, world: &RealWorld) -> std::io::Result<()> {
+    pub(crate) fn add(
+        &self,
+        fd: &Fd,
+        connection: &Arc<Connection>,
+        world: &RealWorld,
+    ) -> std::io::Result<()> {
+        let token = connection.token();
         let _changing = self.changing.lock();
         let rings = self.rx.load();
-        if !self.enabled || rings.len() >= MOST_READ || rings.iter().any(|ring| ring.token == token) {
+        if !self.enabled || rings.len() >= MOST_READ || rings.iter().any(|ring| ring.token() == token) {
             return Err(nic::Errno::ENOMEM.into());
         }
-        let ring = Arc::new(RxRing::open(fd, token)?);
-        self.rx.store(Arc::new(rings.iter().cloned().chain([ring]).collect()));
+        let ring = Arc::new(RxRing::open(fd, connection.clone())?);
+        self.rx.store(Arc::new(rings.iter().cloned().chain([ring.clone()]).collect()));
         add(&world.counters.rings_taken, 1);
+        // Who takes something back from now on finds the ring in the list.
+        ring.lend(&world.lent);
         Ok(())
+    }
+
+    /// The process at the end of this connection took our ring, and lets its memory be reached.
+    pub(crate) fn lent(&self, bearer: &Bearer, tables: &Fd, guard: Known, world: &RealWorld) {
+        let Name::Block(block) = bearer.name() else { return };
+        let ring = match self.tx.read().get(&block) {
+            Some(Way::Ring(ring)) if ring.bearer().token() == bearer.token() => ring.clone(),
+            _ => return,
+        };
+        match bearer.lender(tables, guard) {
+            Ok(lender) => ring.lent(lender),
+            Err(_) => add(&world.counters.reach_refused, 1),
+        }
+    }
+
+    /// Copies to or from the memory of a process of this host; false where it can not.
+    ///
+    /// # Safety
+    ///
+    /// That of [`nic::Reach::copy`].
+    pub(crate) unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], world: &RealWorld) -> bool {
+        let path = transfer.path;
+        let Some(ring) = self.known(path) else { return false };
+        if world.interfaces.current().bearing(path.dest, path.interface).is_none() {
+            return false;
+        }
+        // SAFETY: as the caller says.
+        unsafe { ring.copy(transfer, pieces) }
+    }
+
+    /// Whether memory of the process at the end of a path is reached.
+    pub(crate) fn reaches(&self, path: &Path) -> bool {
+        self.known(path).is_some_and(|ring| ring.reaches())
+    }
+
+    /// The ring to the process at the end of a path, if it is there.
+    fn known(&self, path: &Path) -> Option<Arc<TxRing>> {
+        self.ring_to(Name::Block((path.dest_qpn.get() >> 12) as u16))
+    }
+
+    /// Waits until nobody uses what was taken back.
+    pub(crate) fn wait_for(&self, cleared: Cleared, world: &RealWorld) {
+        let mut began = None;
+        self.rx.load().iter().for_each(|ring| ring.wait_for(cleared, &mut began, world));
     }
 
     /// What came by the ring of this connection is dispatched, then the ring is forgotten.
     pub(crate) fn remove<G: Guest>(&self, token: u64, to: &Delivery<'_, G>) {
         let rings = self.rx.load();
-        let Some(ring) = rings.iter().find(|ring| ring.token == token) else { return };
+        let Some(ring) = rings.iter().find(|ring| ring.token() == token) else { return };
         sweep(ring, to);
         let _changing = self.changing.lock();
-        let left = self.rx.load().iter().filter(|ring| ring.token != token).cloned().collect();
+        let left = self.rx.load().iter().filter(|ring| ring.token() != token).cloned().collect();
         self.rx.store(Arc::new(left));
     }
 
@@ -351,17 +417,11 @@ impl Rings {
         self.polled_at.load(Ordering::Relaxed)
     }
 
-    /// The connections whose rings are of no use: whoever writes shall know.
+    /// The connections whose rings are of no use: whoever writes shall know. Each is told once; the ring stays until its connection ends, as
+    /// calls of its writer may still be under way that reach our memory.
     pub(crate) fn take_broken(&self) -> Vec<u64> {
-        let is_broken = |ring: &&Arc<RxRing>| ring.is_broken();
-        if !self.rx.load().iter().any(|ring| ring.is_broken()) {
-            return Vec::new();
-        }
-        let _changing = self.changing.lock();
         let rings = self.rx.load();
-        let (broken, fine): (Vec<_>, Vec<_>) = rings.iter().partition(is_broken);
-        self.rx.store(Arc::new(fine.into_iter().cloned().collect()));
-        broken.iter().map(|ring| ring.token).collect()
+        rings.iter().filter(|ring| ring.must_tell()).map(|ring| ring.token()).collect()
     }
 
     /// Forgets all of them.
@@ -369,6 +429,19 @@ impl Rings {
         self.tx.write().clear();
         let _changing = self.changing.lock();
         self.rx.store(Arc::default());
+    }
+}
+
+/// Where a packet comes from and goes to, without its bytes.
+#[inline]
+fn datagram(path: &Path, interface: u32) -> Datagram<'static> {
+    Datagram {
+        source: endpoint(path.source, ROCE_PORT, path.interface),
+        dest: endpoint(path.dest, ROCE_PORT, interface),
+        interface,
+        forwarded: false,
+        hold: Hold::No,
+        bytes: &[],
     }
 }
 

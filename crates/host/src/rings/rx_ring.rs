@@ -1,20 +1,24 @@
 //! The ring by which packets come from one process of this host.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use locks::{Mutex, MutexGuard, Rank};
 use node::world::{Datagram, Hold};
 use node::{Guest, Input};
-use ring::{Broken, Reader, memory_len};
+use ring::{Broken, Reader, Word, memory_len};
 
 use crate::counters::add;
 use crate::fork::Fd;
-use crate::name_messages;
-use crate::rings::memory::SharedMemory;
-use crate::rings::{LONGEST_RECORD, RING_BYTES, SIZE_BYTES};
+use crate::name_messages::{self, Record};
+use crate::names::Connection;
+use crate::reach::{After, Borrower, Cleared, HAZARD_BYTES, Lent};
+use crate::rings::memory::{Part, SharedMemory};
+use crate::rings::{LONGEST_RECORD, RING_BYTES};
 use crate::rx_socket::{Delivery, Drained};
+use crate::world::RealWorld;
 
 /// After so many records ACKs leave even if there is more to read: senders wait for them.
 const RECORDS_PER_ACK: usize = 4;
@@ -24,15 +28,19 @@ const BULK: usize = 8_192;
 /// See the module.
 pub(crate) struct RxRing {
     /// The connection by which it was offered.
-    pub(crate) token: u64,
+    connection: Arc<Connection>,
+    /// Who offered it, who may reach memory of ours.
+    borrower: Borrower,
     receiver: Mutex<Receiver>,
     /// What came by it was no record, or no packet.
     broken: AtomicBool,
+    /// Whoever writes knows that.
+    told: AtomicBool,
 }
 
 /// What the holder of the token works with.
 struct Receiver {
-    reader: Reader<SharedMemory>,
+    reader: Reader<Part>,
     /// A record, copied out: the writer may change its memory at any time.
     bytes: Box<[u8]>,
 }
@@ -43,14 +51,61 @@ impl RxRing {
     /// # Errors
     ///
     /// EINVAL for memory that is none of [`SharedMemory`]'s; those of mmap(2).
-    pub(crate) fn open(fd: &Fd, token: u64) -> io::Result<RxRing> {
-        let memory = SharedMemory::open(fd, memory_len(RING_BYTES))?;
+    pub(crate) fn open(fd: &Fd, connection: Arc<Connection>) -> io::Result<RxRing> {
+        let memory = SharedMemory::open(fd, memory_len(RING_BYTES) + HAZARD_BYTES)?;
+        let (memory, hazards) = memory.split(memory_len(RING_BYTES)).ok_or(nic::Errno::EINVAL)?;
+        if hazards.len() * size_of::<Word>() != HAZARD_BYTES {
+            return Err(nic::Errno::EINVAL.into());
+        }
         let reader = Reader::new(memory).ok_or(nic::Errno::EINVAL)?;
         let receiver = Receiver { reader, bytes: vec![0; LONGEST_RECORD].into_boxed_slice() };
-        Ok(RxRing { token, receiver: Mutex::new(Rank::RingToken, receiver), broken: AtomicBool::new(false) })
+        let borrower = connection.borrower(hazards);
+        let receiver = Mutex::new(Rank::RingToken, receiver);
+        Ok(RxRing {
+            connection,
+            borrower,
+            receiver,
+            broken: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+        })
     }
 
-    pub(crate) fn is_broken(&self) -> bool {
+    /// The connection by which it was offered.
+    pub(crate) fn token(&self) -> u64 {
+        self.connection.token()
+    }
+
+    /// Lets whoever offered it reach what is lent.
+    pub(crate) fn lend(&self, lent: &Lent) {
+        if let Some(tables) = lent.tables().filter(|_| !lent.distrusts(self.borrower.pid()))
+            && let Ok(Some(known)) = self.borrower.renew()
+        {
+            self.connection.lend(&tables.fd, known);
+        }
+    }
+
+    /// Waits until whoever offered it does not use what was taken back. `began`: when we began to wait for anybody.
+    pub(crate) fn wait_for(&self, cleared: Cleared, began: &mut Option<Instant>, world: &RealWorld) {
+        match self.borrower.wait(cleared, began, || self.connection.is_gone()) {
+            After::Nothing => {}
+            After::Lend => self.lend(&world.lent),
+            After::CutOff => {
+                add(&world.counters.reach_cut_off, 1);
+                world.lent.distrust(self.borrower.pid());
+            }
+        }
+    }
+
+    /// Whether nothing comes by it any more, of which whoever writes has not been told. From now on he has, and reaches nothing.
+    pub(crate) fn must_tell(&self) -> bool {
+        let must = self.is_broken() && !self.told.swap(true, Ordering::Relaxed);
+        if must {
+            self.borrower.cut_off();
+        }
+        must
+    }
+
+    fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
 
@@ -132,13 +187,16 @@ fn dispatch<G: Guest>(
     to: &Delivery<'_, G>,
 ) -> Result<usize, Broken> {
     let Some(len) = receiver.reader.pop(&mut receiver.bytes)? else { return Ok(0) };
-    let (size, message) = receiver.bytes[..len].split_first_chunk::<SIZE_BYTES>().ok_or(Broken)?;
-    let run = name_messages::read(message).ok_or(Broken)?;
-    let size = u32::from_le_bytes(*size) as usize;
-    if run.bytes.is_empty() || size == 0 {
-        return Err(Broken);
-    }
+    let (run, size) = match name_messages::read_record(&receiver.bytes[..len]).ok_or(Broken)? {
+        Record::Packets { run, size } => (run, size),
+        Record::Pull(packet) => {
+            add(&to.counters.ring_packets_received, 1);
+            to.guest.input(now, Input::Pull(Datagram { hold, ..packet }));
+            // There are more bytes than those of the record, and more where they came from.
+            return Ok(len.max(BULK));
+        }
+    };
     add(&to.counters.ring_packets_received, run.bytes.len().div_ceil(size));
-    to.guest.input(now, Input::Unsealed { run: Datagram { forwarded: false, hold, ..run }, size });
+    to.guest.input(now, Input::Unsealed { run: Datagram { hold, ..run }, size });
     Ok(len)
 }

@@ -4,14 +4,18 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use locks::{Mutex, Rank};
+use nic::reach::Piece;
 use ring::{PushError, Writer, memory_len};
 use transport::batch::Run;
 
 use crate::counters::{Counters, add};
+use crate::name_messages::PULL;
 use crate::names::Bearer;
+use crate::reach::{HAZARD_BYTES, Lender, Transfer};
 use crate::rings::RING_BYTES;
-use crate::rings::memory::SharedMemory;
+use crate::rings::memory::{Part, SharedMemory};
 
 /// Most bytes that wait because the ring is full: as many as the receive buffer of a socket holds.
 const MOST_WAITING: usize = 16 << 20;
@@ -20,10 +24,14 @@ const MOST_WAITING: usize = 16 << 20;
 pub(crate) struct TxRing {
     bearer: Arc<Bearer>,
     state: Mutex<State>,
+    /// Where we say what we use of the reader's memory.
+    hazards: Part,
+    /// What the reader lends us.
+    lender: ArcSwapOption<Lender>,
 }
 
 struct State {
-    writer: Writer<SharedMemory>,
+    writer: Writer<Part>,
     /// Records for which there was no room, the oldest first.
     waiting: VecDeque<Box<[u8]>>,
     waiting_bytes: usize,
@@ -56,11 +64,13 @@ pub(crate) enum Backlog {
 impl TxRing {
     /// A new ring, and its announcement to the process that reads it.
     pub(crate) fn offer(bearer: Arc<Bearer>) -> io::Result<TxRing> {
-        let (memory, fd) = SharedMemory::create(memory_len(RING_BYTES))?;
+        let (memory, fd) = SharedMemory::create(memory_len(RING_BYTES) + HAZARD_BYTES)?;
+        let (memory, hazards) = memory.split(memory_len(RING_BYTES)).ok_or(nic::Errno::EINVAL)?;
         let writer = Writer::new(memory).ok_or(nic::Errno::EINVAL)?;
         bearer.offer_ring(&fd)?;
         let state = State { writer, waiting: VecDeque::new(), waiting_bytes: 0, over: false };
-        Ok(TxRing { bearer, state: Mutex::new(Rank::TxRing, state) })
+        let state = Mutex::new(Rank::TxRing, state);
+        Ok(TxRing { bearer, state, hazards, lender: ArcSwapOption::empty() })
     }
 
     pub(crate) fn bearer(&self) -> &Arc<Bearer> {
@@ -68,7 +78,7 @@ impl TxRing {
     }
 
     /// Sends these packets, a record for each run of equal ones, and wakes the reader where it sleeps; each record begins with its run's
-    /// size, then `header`.
+    /// size, and whether it is to be pulled, then `header`.
     #[inline]
     pub(crate) fn send(&self, header: &[u8], mut bytes: &[u8], runs: &[Run], counters: &Counters) -> Sent {
         let mut state = self.state.lock();
@@ -76,7 +86,8 @@ impl TxRing {
         for run in runs {
             let (packets, rest) = bytes.split_at(run.len);
             bytes = rest;
-            state.push(&[&(run.size as u32).to_le_bytes(), header, packets], run.count, counters);
+            let size = run.size as u32 | if run.pull { PULL } else { 0 };
+            state.push(&[&size.to_le_bytes(), header, packets], run.count, counters);
         }
         let wakes = state.writer.must_wake();
         let sent = match (state.over, state.waiting.is_empty()) {
@@ -103,6 +114,27 @@ impl TxRing {
         drop(state);
         self.wake_reader(wakes, counters);
         backlog
+    }
+
+    /// The reader's memory can be reached from now on, so.
+    pub(crate) fn lent(&self, lender: Lender) {
+        self.lender.store(Some(Arc::new(lender)));
+    }
+
+    /// Whether the reader's memory can be reached.
+    pub(crate) fn reaches(&self) -> bool {
+        self.lender.load().as_ref().is_some_and(|lender| lender.is_there())
+    }
+
+    /// Copies to or from the reader's memory; false where it can not.
+    ///
+    /// # Safety
+    ///
+    /// That of [`nic::Reach::copy`].
+    pub(crate) unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece]) -> bool {
+        let lender = self.lender.load();
+        // SAFETY: as the caller says.
+        lender.as_ref().is_some_and(|lender| unsafe { lender.copy(&self.hazards, transfer, pieces) })
     }
 
     /// The other end wants no ring, or is gone.

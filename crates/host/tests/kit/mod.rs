@@ -105,7 +105,7 @@ impl Guest for Recorder {
                 }
                 return;
             }
-            Input::Datagram(datagram) => {
+            Input::Datagram(datagram) | Input::Pull(datagram) => {
                 if let Some(name) = *self.forward_to.lock().unwrap()
                     && !datagram.forwarded
                 {

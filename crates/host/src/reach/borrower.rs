@@ -1,0 +1,217 @@
+//! A process that we lend to, and how long it is waited for when something is taken back.
+//!
+//! What it says that it uses is its word. An honest process uses something for as long as a copy takes, and its thread may be
+//! preempted meanwhile. After [`LONG`] the page by which it knows us is taken away, so that it can begin no call; after [`BELIEVED`] without that page
+//! nothing that it had begun runs, whatever it says. Who is waited for in vain so, or again and again, gets no page any more: what it says
+//! then counts for nothing, and its requests go as packets. So a process that means harm holds us up for 20 ms a time, or beyond that for a sixteenth
+//! of the time and ten seconds at most, and then not at all.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use locks::{Mutex, Rank};
+
+use super::guard::{Guard, Known};
+use super::{Cleared, hazards};
+use crate::fork::Fd;
+use crate::rings::memory::Part;
+use crate::sys;
+
+/// How long somebody may use what is taken back before he is asked what keeps him: longer than a copy takes, and the turn of another thread
+/// that his processor may have given up in the middle.
+const LONG: Duration = Duration::from_millis(20);
+/// How long somebody is believed who can begin no call: far longer than any call that had begun takes on a busy machine.
+const BELIEVED: Duration = Duration::from_secs(5);
+/// How often then.
+const AGAIN: Duration = Duration::from_micros(200);
+/// Of so much time a process may keep us waiting for one part, in which it can begin no call; beyond [`BELIEVED`], which it may at any time.
+const OF_THE_TIME: u32 = 16;
+
+/// See the module.
+pub(crate) struct Borrower {
+    /// Where it says what it uses.
+    hazards: Part,
+    trust: Mutex<Trust>,
+    /// Its number, or 0.
+    pid: i32,
+}
+
+/// What it can do, and may.
+#[derive(Default)]
+struct Trust {
+    /// The page by which it knows us; none while it is taken away.
+    guard: Option<Guard>,
+    /// When that was taken away last. `None`: it never had one.
+    taken: Option<Instant>,
+    /// Threads that wait for it without its page.
+    waiting: usize,
+    /// How long it has kept us waiting so, less its part of the time since then, and when that was last reckoned.
+    kept: Duration,
+    reckoned: Option<Instant>,
+    /// It gets no page any more.
+    cut_off: bool,
+}
+
+/// What follows from a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// Nothing.
+    Nothing,
+    /// It does not know us any more, and may again.
+    Lend,
+    /// It is not to be believed.
+    CutOff,
+}
+
+impl Borrower {
+    /// One that says so in this memory, at the other end of a connection.
+    pub(crate) fn new(hazards: Part, connection: &Fd) -> Borrower {
+        let pid = sys::peer_pid(connection).unwrap_or(0);
+        Borrower { hazards, trust: Mutex::new(Rank::Guard, Trust::default()), pid }
+    }
+
+    /// The number of its process, or 0.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// By which it shall know us from now on; `None` where it shall not.
+    ///
+    /// # Errors
+    ///
+    /// Those of mmap(2).
+    pub(crate) fn renew(&self) -> io::Result<Option<Known>> {
+        let new = Guard::new()?;
+        let known = new.known();
+        let mut trust = self.trust.lock();
+        if trust.cut_off || trust.waiting > 0 {
+            return Ok(None);
+        }
+        trust.guard = Some(new);
+        Ok(Some(known))
+    }
+
+    /// It shall not know us any more.
+    pub(crate) fn cut_off(&self) {
+        let mut trust = self.trust.lock();
+        trust.take(Instant::now());
+        trust.cut_off = true;
+    }
+
+    /// Waits until it does not use an entry any more, or can not. `began`: when we began to wait for anybody. `is_gone`: whether its connection
+    /// has ended.
+    pub(crate) fn wait(
+        &self,
+        cleared: Cleared,
+        began: &mut Option<Instant>,
+        is_gone: impl Fn() -> bool,
+    ) -> After {
+        let Cleared(entry) = cleared;
+        let mut waits = false;
+        if hazards::users(&self.hazards, entry).next().is_none() || self.trust.lock().is_harmless() {
+            return After::Nothing;
+        }
+        while let Some((_, thread)) = hazards::users(&self.hazards, entry).next() {
+            if began.get_or_insert_with(Instant::now).elapsed() < LONG {
+                std::thread::yield_now();
+                continue;
+            }
+            // From now on it can begin no call.
+            let Some(taken) = self.trust.lock().wait(&mut waits, Instant::now()) else { break };
+            if taken.elapsed() > BELIEVED || is_gone() || sys::is_stopped(self.pid, thread) {
+                break;
+            }
+            std::thread::sleep(AGAIN);
+        }
+        if waits { self.trust.lock().waited(Instant::now()) } else { After::Nothing }
+    }
+}
+
+impl Trust {
+    /// Whether nothing of it runs, or ever will.
+    fn is_harmless(&self) -> bool {
+        let ended = self.taken.is_none_or(|taken| self.cut_off && taken.elapsed() > BELIEVED);
+        self.guard.is_none() && ended
+    }
+
+    /// Takes the page away, so that it can begin no call; when it could last. `None`: never.
+    fn take(&mut self, now: Instant) -> Option<Instant> {
+        if self.guard.take().is_some() {
+            self.taken = Some(now);
+        }
+        self.taken
+    }
+
+    /// The same for a thread that waits, which `waits` notes.
+    fn wait(&mut self, waits: &mut bool, now: Instant) -> Option<Instant> {
+        let taken = self.take(now)?;
+        if !std::mem::replace(waits, true) {
+            self.waiting += 1;
+        }
+        Some(taken)
+    }
+
+    /// Such a thread does not wait any more.
+    fn waited(&mut self, now: Instant) -> After {
+        self.waiting -= 1;
+        if self.waiting > 0 || self.cut_off {
+            return After::Nothing;
+        }
+        let waited = self.taken.map_or(Duration::ZERO, |taken| now - taken);
+        let since = self.reckoned.replace(now).map_or(Duration::ZERO, |then| now - then);
+        self.kept = self.kept.saturating_sub(since / OF_THE_TIME) + waited;
+        self.cut_off = self.kept > BELIEVED;
+        if self.cut_off { After::CutOff } else { After::Lend }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A wait of a length, and a pause; what follows from it.
+    fn waits(trust: &mut Trust, now: &mut Instant, wait: Duration, pause: Duration) -> After {
+        trust.guard = Some(Guard::new().unwrap());
+        assert!(!trust.is_harmless());
+        let mut waits = false;
+        assert_eq!(trust.wait(&mut waits, *now), Some(*now));
+        // Another look, and another thread.
+        assert_eq!(trust.wait(&mut waits, *now + wait / 2), Some(*now));
+        let mut others = false;
+        trust.wait(&mut others, *now + wait / 2);
+        *now += wait;
+        assert_eq!(trust.waited(*now), After::Nothing, "the other one waits");
+        let after = trust.waited(*now);
+        *now += pause;
+        after
+    }
+
+    #[test]
+    fn who_lets_go_in_time_each_time_is_not_believed_for_ever() {
+        let (mut trust, mut now) = (Trust::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        for _ in 0..5 {
+            assert_eq!(waits(&mut trust, &mut now, second, Duration::ZERO), After::Lend);
+        }
+        assert_eq!(waits(&mut trust, &mut now, second, Duration::ZERO), After::CutOff);
+        assert!(trust.guard.is_none() && trust.cut_off);
+    }
+
+    #[test]
+    fn who_is_slow_now_and_then_is() {
+        let (mut trust, mut now) = (Trust::default(), Instant::now());
+        for _ in 0..1000 {
+            let after = waits(&mut trust, &mut now, Duration::from_millis(50), Duration::from_secs(1));
+            assert_eq!(after, After::Lend);
+        }
+        let in_vain = BELIEVED + Duration::from_millis(1);
+        assert_eq!(waits(&mut trust, &mut now, in_vain, Duration::ZERO), After::CutOff);
+    }
+
+    #[test]
+    fn who_never_could_reach_anything_is_not_waited_for() {
+        assert!(Trust::default().is_harmless());
+        let mut waits = false;
+        assert_eq!((Trust::default().wait(&mut waits, Instant::now()), waits), (None, false));
+    }
+}

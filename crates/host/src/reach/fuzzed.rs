@@ -1,0 +1,76 @@
+//! What fuzz targets call: the ends of memory that another process writes to as it likes. No part of the crate's face.
+
+use nic::reach::{Grant, Region};
+use ring::Word;
+use transport::op::Remote;
+use wire::Qpn;
+
+use super::tables::Entry;
+use super::{hazards, tables};
+
+/// Words of the tables that a process lends.
+pub const WORDS: usize = tables::BYTES / size_of::<Word>();
+
+/// The owner: enters a queue pair.
+pub fn open(memory: &[Word], grant: &Grant<'_>) -> bool {
+    tables::open(memory, grant)
+}
+
+/// The owner: enters a region.
+pub fn publish(memory: &[Word], table: u8, slot: u16, region: &Region) {
+    tables::publish(memory, table, slot, region);
+}
+
+/// The owner: takes a queue pair back.
+pub fn close(memory: &[Word], qpn: Qpn) {
+    tables::clear(memory, tables::queue_pair(qpn));
+}
+
+/// The owner: takes a region back.
+pub fn withdraw(memory: &[Word], table: u8, slot: u16) {
+    tables::clear(memory, Entry::Region(table, slot));
+}
+
+/// A number for the ends of a path, as the owner sees them.
+pub fn ends(path: &nic::Path) -> u32 {
+    tables::ends(path.source, path.dest)
+}
+
+/// An initiator: where the bytes that it names are, if the queue pair `qpn` lets its peer `from` do so; between the two looks `meanwhile` runs.
+pub fn look_up(
+    memory: &[Word],
+    (qpn, from, ends): (Qpn, Qpn, u32),
+    remote: Remote,
+    right: u32,
+    meanwhile: impl FnOnce(),
+) -> Option<u64> {
+    let found = tables::look_up(memory, qpn, from, ends, right)?;
+    meanwhile();
+    tables::find(memory, found, remote, right)
+}
+
+/// The owner: who says in a borrower's memory that he uses a region; the places and threads.
+pub fn users_of_region(memory: &[Word], table: u8, slot: u16) -> Vec<(usize, u32)> {
+    hazards::users(memory, Entry::Region(table, slot)).collect()
+}
+
+/// The same of a queue pair.
+pub fn users_of_queue_pair(memory: &[Word], qpn: Qpn) -> Vec<(usize, u32)> {
+    hazards::users(memory, tables::queue_pair(qpn)).collect()
+}
+
+/// A borrower: says that it uses a queue pair and, where it is named, a region, and calls `meanwhile`. False where it can not say so.
+pub fn uses(
+    memory: &[Word],
+    thread: u32,
+    qpn: Qpn,
+    region: Option<(u8, u16)>,
+    meanwhile: impl FnOnce(),
+) -> bool {
+    let Some(access) = hazards::begin(memory, thread, qpn.get() as u16) else { return false };
+    if let Some((table, slot)) = region {
+        access.uses(Entry::Region(table, slot));
+    }
+    meanwhile();
+    true
+}

@@ -1,0 +1,180 @@
+//! A page by which a process is known, and copies that reach no other.
+//!
+//! process_vm_readv(2) and process_vm_writev(2) take the number of a process, and that may be another one's by the time of the call, or the process may
+//! run another program. So the process gives each that may reach it a page at an address that nobody can foresee, and each call begins
+//! with eight bytes to or from there: a call keeps to one address space, goes on in order, and ends at the first address that is not
+//! there. A page that is taken back ends all calls that have not begun.
+
+use std::io;
+use std::ptr::NonNull;
+
+use nic::Errno;
+use nic::reach::Piece;
+
+use crate::fork;
+
+const PAGE: usize = 4096;
+/// Where in the page a writer leaves eight bytes: what is in front of it stays.
+const WRITTEN: u64 = 64;
+/// Tries to find a free address.
+const TRIES: usize = 8;
+/// Where such a page may be: far from what systems map by themselves, at page 2^32 to 2^33.
+const FIRST: u64 = 1 << 44;
+/// Elements of a list of pieces, with the guard's.
+const ELEMENTS: usize = 12;
+
+/// A page of ours that somebody knows.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    page: NonNull<u8>,
+    known: Known,
+    generation: u32,
+}
+
+// SAFETY: nobody looks at the page; its address is a number.
+unsafe impl Send for Guard {}
+// SAFETY: as above.
+unsafe impl Sync for Guard {}
+
+/// What others know of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Its address.
+    pub(crate) address: u64,
+    /// What its first eight bytes say.
+    pub(crate) says: u64,
+}
+
+impl Guard {
+    /// A new page.
+    pub(crate) fn new() -> io::Result<Guard> {
+        for _ in 0..TRIES {
+            let mut random = [0; 16];
+            getrandom::fill(&mut random).map_err(|_| Errno::EAGAIN)?;
+            let [low, says] = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|n| random[at + n])));
+            let address = FIRST + low % FIRST / PAGE as u64 * PAGE as u64;
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            // SAFETY: a new mapping, where none is; older systems take the address for a hint.
+            let page = unsafe { libc::mmap(address as *mut _, PAGE, rights, flags, -1, 0) };
+            if page == libc::MAP_FAILED {
+                continue;
+            }
+            // SAFETY: the mapping that was just made. A forked child does not have it.
+            unsafe { libc::madvise(page, PAGE, libc::MADV_DONTFORK) };
+            let Some(page) = NonNull::new(page.cast::<u8>()) else { continue };
+            let known = Known { address: page.as_ptr() as u64, says };
+            let guard = Guard { page, known, generation: fork::generation() };
+            if known.address != address {
+                continue;
+            }
+            // SAFETY: the page is ours, and writable; nobody knows it yet.
+            unsafe { page.cast::<u64>().write(says) };
+            return Ok(guard);
+        }
+        Err(Errno::ENOMEM.into())
+    }
+
+    pub(crate) fn known(&self) -> Known {
+        self.known
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.generation == fork::generation() {
+            // SAFETY: the mapping that `new` made, which nobody borrows.
+            unsafe { libc::munmap(self.page.as_ptr().cast(), PAGE) };
+        }
+    }
+}
+
+/// What became of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copied {
+    /// All of it.
+    All,
+    /// A part at most: some memory was not there.
+    Part,
+    /// Nothing: the process is not there, or may not be reached so.
+    Nothing,
+}
+
+/// A process, and the page by which it is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: i32,
+    pub(crate) guard: Known,
+}
+
+impl Process {
+    /// Whether it can be reached both ways.
+    pub(crate) fn is_reached(&self) -> bool {
+        // SAFETY: nothing but the page is copied.
+        unsafe { self.write(&[], &[]) == Copied::All && self.read(&[], 0) == Copied::All }
+    }
+
+    /// Copies pieces of ours to ranges of its memory, one behind the other, in order.
+    ///
+    /// # Safety
+    ///
+    /// The pieces may be read, where they are mapped.
+    pub(crate) unsafe fn write(&self, pieces: &[Piece], to: &[Piece]) -> Copied {
+        let mark = [self.guard.says; 1];
+        let first = Piece { addr: (&raw const mark) as u64, len: 8 };
+        let Some(ours) = elements(first, pieces) else { return Copied::Part };
+        let Some(theirs) = elements(Piece { addr: self.guard.address + WRITTEN, len: 8 }, to) else {
+            return Copied::Part;
+        };
+        // SAFETY: as the caller says; the kernel checks all addresses, and writes to no memory of ours.
+        let done = unsafe {
+            libc::process_vm_writev(self.pid, ours.0.as_ptr(), ours.1, theirs.0.as_ptr(), theirs.1, 0)
+        };
+        copied(done, pieces)
+    }
+
+    /// Copies from `from` on in its memory to pieces of ours.
+    ///
+    /// # Safety
+    ///
+    /// The pieces may be written to, where they are mapped, and nobody claims that their bytes do not change.
+    pub(crate) unsafe fn read(&self, pieces: &[Piece], from: u64) -> Copied {
+        let mut mark = 0_u64;
+        let first = Piece { addr: (&raw mut mark) as u64, len: 8 };
+        let Some(ours) = elements(first, pieces) else { return Copied::Part };
+        let len = pieces.iter().map(|piece| piece.len).sum();
+        let range = Piece { addr: from, len };
+        let Some(theirs) = elements(Piece { addr: self.guard.address, len: 8 }, &[range]) else {
+            return Copied::Part;
+        };
+        // SAFETY: as the caller says; `mark` is ours.
+        let done = unsafe {
+            libc::process_vm_readv(self.pid, ours.0.as_ptr(), ours.1, theirs.0.as_ptr(), theirs.1, 0)
+        };
+        // SAFETY: ours; the kernel may have written to it.
+        let mark = unsafe { (&raw const mark).read_volatile() };
+        if mark == self.guard.says { copied(done, pieces) } else { Copied::Nothing }
+    }
+}
+
+fn copied(done: isize, pieces: &[Piece]) -> Copied {
+    let wanted = pieces.iter().map(|piece| piece.len).sum::<u64>() + 8;
+    match done {
+        _ if done == wanted as isize => Copied::All,
+        8.. => Copied::Part,
+        _ => Copied::Nothing,
+    }
+}
+
+type Elements = ([libc::iovec; ELEMENTS], libc::c_ulong);
+
+fn elements(first: Piece, pieces: &[Piece]) -> Option<Elements> {
+    const NONE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    let mut all = [NONE; ELEMENTS];
+    let mut count = 0;
+    for piece in std::iter::once(&first).chain(pieces) {
+        *all.get_mut(count)? = libc::iovec { iov_base: piece.addr as *mut _, iov_len: piece.len as usize };
+        count += 1;
+    }
+    Some((all, count as libc::c_ulong))
+}

@@ -1,0 +1,271 @@
+//! Memory of other processes of this host, which WRITEs and READs reach without them ([`nic::Reach`]).
+//!
+//! Who takes another process's ring ([`crate::rings`]) lends it in return what it needs to reach this one: tables of queue pairs and regions, to read, and
+//! an address that proves who it is. The other one then looks a queue pair and a key up there, and copies by process_vm_writev(2) and process_vm_readv(2).
+//! Meanwhile it says so in the memory of its ring: who takes a region or a queue pair back clears the entry, and waits for those
+//! who say that they use it.
+//!
+//! Nobody waits for the dead: the connection to the name ends when its process has ended or runs another program, not before its last call, as each access
+//! holds it. Nor for a process that is stopped: the page by which it knows us is taken away, so its calls that have not begun find
+//! nothing, and a thread that is stopped is in no call. It gets another page, and sends packets until it has read so.
+//!
+//! | file | what |
+//! |---|---|
+//! | this one | both sides: lending, and reaching |
+//! | `borrower` | how long somebody is waited for who uses what is taken back |
+//! | `tables` | what is lent |
+//! | `hazards` | who uses what just now |
+//! | `guard` | calls that reach the right process or none; unsafe |
+
+mod borrower;
+#[doc(hidden)]
+pub mod fuzzed;
+mod guard;
+mod hazards;
+mod tables;
+
+use std::cell::Cell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering, fence};
+
+use arc_swap::ArcSwapOption;
+use locks::{Mutex, Rank};
+use nic::Path;
+use nic::reach::{Copy, Grant, Piece, Region};
+use ring::Word;
+use transport::op::Remote;
+use wire::Qpn;
+
+use crate::fork::{self, Fd};
+use crate::rings::memory::{Part, SharedMemory};
+use crate::sys;
+pub(crate) use borrower::{After, Borrower};
+pub(crate) use guard::Known;
+use guard::{Copied, Process};
+pub(crate) use hazards::BYTES as HAZARD_BYTES;
+use tables::Entry;
+
+/// Processes that are remembered because they are not to be believed.
+const REMEMBERED: usize = 16;
+/// Pieces of a transfer at most.
+const MOST_PIECES: usize = 8;
+
+/// What this process lends to others.
+pub(crate) struct Lent {
+    memory: ArcSwapOption<Tables>,
+    /// Held while it is made.
+    making: Mutex<()>,
+    tables: AtomicU8,
+    /// Numbers of processes that kept us waiting for nothing, the last ones.
+    distrusted: [AtomicI32; REMEMBERED],
+    next: AtomicUsize,
+}
+
+/// Its tables, and the descriptor by which others map them.
+pub(crate) struct Tables {
+    memory: SharedMemory,
+    pub(crate) fd: Fd,
+}
+
+impl Default for Lent {
+    fn default() -> Lent {
+        Lent {
+            memory: ArcSwapOption::empty(),
+            making: Mutex::new(Rank::LentTables, ()),
+            tables: AtomicU8::new(0),
+            distrusted: [const { AtomicI32::new(-1) }; REMEMBERED],
+            next: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Lent {
+    /// The tables; `None` where there are none to be had.
+    pub(crate) fn tables(&self) -> Option<Arc<Tables>> {
+        if let Some(tables) = &*self.memory.load() {
+            return Some(tables.clone());
+        }
+        let _making = self.making.lock();
+        if let Some(tables) = &*self.memory.load() {
+            return Some(tables.clone());
+        }
+        let (memory, fd) = SharedMemory::create_read_only(tables::BYTES).ok()?;
+        let tables = Arc::new(Tables { memory, fd });
+        self.memory.store(Some(tables.clone()));
+        Some(tables)
+    }
+
+    /// A process of this number is lent nothing any more, by whatever connection it comes.
+    pub(crate) fn distrust(&self, pid: i32) {
+        let at = self.next.fetch_add(1, Ordering::Relaxed) % REMEMBERED;
+        self.distrusted[at].store(pid, Ordering::Relaxed);
+    }
+
+    /// Whether that was said of it.
+    pub(crate) fn distrusts(&self, pid: i32) -> bool {
+        self.distrusted.iter().any(|known| known.load(Ordering::Relaxed) == pid)
+    }
+
+    /// The number of a table of regions that nobody has.
+    pub(crate) fn table(&self) -> Option<u8> {
+        self.tables()?;
+        let taken = self.tables.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+            (taken < tables::TABLES).then_some(taken + 1)
+        });
+        taken.ok()
+    }
+
+    pub(crate) fn publish(&self, table: u8, slot: u16, region: &Region) {
+        if let Some(lent) = self.tables() {
+            tables::publish(&lent.memory, table, slot, region);
+        }
+    }
+
+    /// Takes a region's entry back; what to wait for.
+    pub(crate) fn withdraw(&self, table: u8, slot: u16) -> Option<Cleared> {
+        let memory = &self.tables()?.memory;
+        let entry = Entry::Region(table, slot);
+        tables::clear(memory, entry).then_some(Cleared(entry))
+    }
+
+    /// Enters a queue pair, where it is not entered so already; what to wait for before that is called again.
+    pub(crate) fn open(&self, grant: &Grant<'_>) -> Option<Cleared> {
+        let memory = &self.tables()?.memory;
+        if tables::is_open(memory, grant) {
+            return None;
+        }
+        if tables::is_of(memory, grant.qpn) {
+            return self.close(grant.qpn);
+        }
+        tables::open(memory, grant);
+        None
+    }
+
+    /// Takes a queue pair's entry back, if it has one; what to wait for.
+    pub(crate) fn close(&self, qpn: Qpn) -> Option<Cleared> {
+        let memory = &self.tables()?.memory;
+        let entry = tables::queue_pair(qpn);
+        if tables::is_of(memory, qpn) {
+            tables::clear(memory, entry);
+        }
+        Some(Cleared(entry))
+    }
+}
+
+/// An entry that was taken back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cleared(Entry);
+
+/// A process that lends to us.
+pub(crate) struct Lender {
+    process: Process,
+    tables: SharedMemory,
+    /// It can not be reached any more.
+    is_over: AtomicBool,
+}
+
+impl Lender {
+    /// The process that listens at the other end of a connection, which sent this.
+    ///
+    /// # Errors
+    ///
+    /// EPERM where the system does not let us reach it; EINVAL for memory that is not to be had so.
+    pub(crate) fn new(connection: &Fd, tables: &Fd, guard: Known) -> io::Result<Lender> {
+        let tables = SharedMemory::open_read_only(tables, tables::BYTES)?;
+        if tables.len() * size_of::<Word>() != tables::BYTES {
+            return Err(nic::Errno::EINVAL.into());
+        }
+        let process = Process { pid: sys::peer_pid(connection)?, guard };
+        if process.pid <= 0 || !process.is_reached() {
+            return Err(nic::Errno::EPERM.into());
+        }
+        Ok(Lender { process, tables, is_over: AtomicBool::new(false) })
+    }
+
+    /// Whether it could be reached the last time.
+    pub(crate) fn is_there(&self) -> bool {
+        !self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Copies, as [`nic::Reach::copy`]; false where it can not. `hazards`: where we say what we use.
+    ///
+    /// # Safety
+    ///
+    /// That of [`nic::Reach::copy`].
+    pub(crate) unsafe fn copy(&self, hazards: &Part, transfer: &Transfer<'_>, pieces: &[Piece]) -> bool {
+        let Transfer { path, from, remote, what } = *transfer;
+        if !self.is_there() || pieces.len() > MOST_PIECES {
+            return false;
+        }
+        let Entry::QueuePair(entry) = tables::queue_pair(path.dest_qpn) else { return false };
+        let right = match what {
+            Copy::Write => nic::Access::REMOTE_WRITE,
+            Copy::Read => nic::Access::REMOTE_READ,
+            Copy::Pull => 0,
+        };
+        let Some(access) = hazards::begin(hazards, this_thread(), entry) else { return false };
+        let ends = tables::ends(path.dest, path.source);
+        let Some(found) = tables::look_up(&self.tables, path.dest_qpn, from, ends, right) else {
+            return false;
+        };
+        let at = match what {
+            Copy::Pull => remote.addr,
+            Copy::Write | Copy::Read => {
+                access.uses(found.region(remote.rkey.0));
+                let Some(at) = tables::find(&self.tables, found, remote, right) else { return false };
+                at
+            }
+        };
+        let copied = match what {
+            // SAFETY: as the caller says.
+            Copy::Read | Copy::Pull => unsafe { self.process.read(pieces, at) },
+            Copy::Write => {
+                let (body, tail) = with_last_word(at, remote.length);
+                let ranges = if body.len == 0 { &[tail][..] } else { &[body, tail][..] };
+                // SAFETY: as the caller says.
+                unsafe { self.process.write(pieces, ranges) }
+            }
+        };
+        if copied == Copied::Nothing {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        // What was pulled is what the peer sent only if it did not take that back before: it closes its queue pair first.
+        let look_again = || {
+            fence(Ordering::SeqCst);
+            tables::look_up(&self.tables, path.dest_qpn, from, ends, right).is_some()
+        };
+        copied == Copied::All && (what != Copy::Pull || look_again())
+    }
+}
+
+/// What is to be copied.
+#[derive(Clone, Copy)]
+pub(crate) struct Transfer<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) from: Qpn,
+    pub(crate) remote: Remote,
+    pub(crate) what: Copy,
+}
+
+/// A range and its last word: from the last multiple of eight below its end.
+fn with_last_word(at: u64, len: u64) -> (Piece, Piece) {
+    let end = at.saturating_add(len);
+    let last = (end.saturating_sub(1) & !7).max(at);
+    (Piece { addr: at, len: last - at }, Piece { addr: last, len: end - last })
+}
+
+thread_local! {
+    static THREAD: Cell<(u32, u32)> = const { Cell::new((0, u32::MAX)) };
+}
+
+/// The number of this thread, as the system calls it.
+fn this_thread() -> u32 {
+    let (number, generation) = THREAD.get();
+    if generation == fork::generation() && number != 0 {
+        return number;
+    }
+    let number = sys::thread::own_thread();
+    THREAD.set((number, fork::generation()));
+    number
+}

@@ -1,0 +1,163 @@
+//! What a process lets others reach, in memory that they can read: its queue pairs that have a peer on this host, and its regions.
+//!
+//! | words | what |
+//! |---|---|
+//! | 0..2^17 | an entry of two words for each number of a queue pair, by its lower 16 bits; where two have the same the second is not there |
+//! | then 2^18 for each of four adapters | an entry of four words for each slot of its table of regions |
+//!
+//! An entry of a queue pair: its number (upper 24 bits), its peer's (24), the table of its regions (8), rights (8); its protection domain
+//! (upper half), [`ends`] of its path. One of a region: key (upper half) and protection domain; first address; rights (upper 16
+//! bits) and length; the address that peers have for the first byte. An entry whose first word is 0 is none: that word is written last, and taken
+//! back first.
+//!
+//! Who reads checks all of it; what is written there by a process that means harm reaches that process's own memory and no other.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+use nic::reach::{Grant, Region};
+use ring::Word;
+use transport::op::Remote;
+use wire::Qpn;
+
+/// Tables of regions.
+pub(super) const TABLES: u8 = 4;
+const QUEUE_PAIRS: usize = 1 << 16;
+const QUEUE_PAIR_WORDS: usize = 2;
+const REGIONS: usize = 1 << 16;
+const REGION_WORDS: usize = 4;
+/// Words of all of it.
+const WORDS: usize = QUEUE_PAIRS * QUEUE_PAIR_WORDS + TABLES as usize * REGIONS * REGION_WORDS;
+/// Bytes of all of it.
+pub(super) const BYTES: usize = WORDS * size_of::<Word>();
+/// Bits of a region's length.
+const LENGTH_BITS: u32 = 48;
+
+/// Where an entry is: what an access says it uses, and whoever takes the entry back waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Entry {
+    /// Of a queue pair.
+    QueuePair(u16),
+    /// A slot of a table of regions.
+    Region(u8, u16),
+}
+
+/// What an initiator found of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pd: u32,
+    table: u8,
+}
+
+impl Found {
+    /// The entry of a region that its peer names by a key.
+    pub(super) fn region(self, key: u32) -> Entry {
+        Entry::Region(self.table, (key >> 16) as u16)
+    }
+}
+
+/// The entry of a queue pair.
+pub(super) fn queue_pair(qpn: Qpn) -> Entry {
+    Entry::QueuePair(qpn.get() as u16)
+}
+
+/// A number for the two ends of a connection, as the one that lets memory be reached sees them.
+pub(super) fn ends(here: IpAddr, there: IpAddr) -> u32 {
+    let mut sum = 0x811c_9dc5_u32;
+    for address in [here, there] {
+        let octets = match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        for octet in octets {
+            sum = (sum ^ u32::from(octet)).wrapping_mul(0x0100_0193);
+        }
+    }
+    sum
+}
+
+fn words(memory: &[Word], entry: Entry) -> Option<&[Word]> {
+    let (first, len) = match entry {
+        Entry::QueuePair(at) => (usize::from(at) * QUEUE_PAIR_WORDS, QUEUE_PAIR_WORDS),
+        Entry::Region(table, slot) => {
+            let tables = QUEUE_PAIRS * QUEUE_PAIR_WORDS;
+            let slot = usize::from(table) * REGIONS + usize::from(slot);
+            (tables + slot * REGION_WORDS, REGION_WORDS)
+        }
+    };
+    memory.get(first..first + len)
+}
+
+fn first_of_queue_pair(qpn: Qpn, peer: Qpn, table: u8, access: u32) -> u64 {
+    u64::from(qpn.get()) << 40 | u64::from(peer.get()) << 16 | u64::from(table) << 8 | u64::from(access as u8)
+}
+
+/// Writes a queue pair's entry. False where another one has its place.
+pub(super) fn open(memory: &[Word], grant: &Grant<'_>) -> bool {
+    let Some([first, second]) = words(memory, queue_pair(grant.qpn)) else { return false };
+    // Its number and nothing else: the place is taken, and no peer finds itself there.
+    let number = u64::from(grant.qpn.get()) << 40;
+    if first.compare_exchange(0, number, Relaxed, Relaxed).is_err() {
+        return false;
+    }
+    let path = grant.path;
+    second.store(u64::from(grant.pd) << 32 | u64::from(ends(path.source, path.dest)), Relaxed);
+    first.store(first_of_queue_pair(grant.qpn, path.dest_qpn, grant.table, grant.access), Release);
+    true
+}
+
+/// Whether a queue pair has its place in the table, and just this entry there.
+pub(super) fn is_open(memory: &[Word], grant: &Grant<'_>) -> bool {
+    let Some([first, second]) = words(memory, queue_pair(grant.qpn)) else { return false };
+    let path = grant.path;
+    first.load(Relaxed) == first_of_queue_pair(grant.qpn, path.dest_qpn, grant.table, grant.access)
+        && second.load(Relaxed) == u64::from(grant.pd) << 32 | u64::from(ends(path.source, path.dest))
+}
+
+/// Whether the entry of this number is this queue pair's.
+pub(super) fn is_of(memory: &[Word], qpn: Qpn) -> bool {
+    words(memory, queue_pair(qpn)).is_some_and(|words| words[0].load(Relaxed) >> 40 == u64::from(qpn.get()))
+}
+
+/// Writes a region's entry.
+pub(super) fn publish(memory: &[Word], table: u8, slot: u16, region: &Region) {
+    let Some([first, addr, len, iova]) = words(memory, Entry::Region(table, slot)) else { return };
+    if region.len >> LENGTH_BITS != 0 {
+        return;
+    }
+    addr.store(region.addr, Relaxed);
+    len.store(u64::from(region.access as u16) << LENGTH_BITS | region.len, Relaxed);
+    iova.store(region.iova, Relaxed);
+    first.store(u64::from(region.key) << 32 | u64::from(region.pd), Release);
+}
+
+/// Takes an entry back; whether there was one. Accesses that were begun before may go on: see `hazards`.
+pub(super) fn clear(memory: &[Word], entry: Entry) -> bool {
+    words(memory, entry).is_some_and(|words| words[0].load(Relaxed) != 0 && words[0].swap(0, SeqCst) != 0)
+}
+
+/// For an initiator: what the queue pair at the other end lets ours, `from`, do. `ends`: of the path, as the other one sees it.
+pub(super) fn look_up(memory: &[Word], qpn: Qpn, from: Qpn, ends: u32, right: u32) -> Option<Found> {
+    let [first, second] = words(memory, queue_pair(qpn))? else { return None };
+    let (entry, more) = (first.load(Acquire), second.load(Relaxed));
+    let is_it = entry >> 16 == u64::from(qpn.get()) << 24 | u64::from(from.get()) && more as u32 == ends;
+    let table = (entry >> 8) as u8;
+    let allowed = is_it && entry as u32 & right == right && table < TABLES;
+    allowed.then_some(Found { pd: (more >> 32) as u32, table })
+}
+
+/// For an initiator: where the bytes that it names are, if it may.
+pub(super) fn find(memory: &[Word], found: Found, remote: Remote, right: u32) -> Option<u64> {
+    let [first, addr, len, iova] = words(memory, found.region(remote.rkey.0))? else { return None };
+    if first.load(Acquire) != u64::from(remote.rkey.0) << 32 | u64::from(found.pd) {
+        return None;
+    }
+    let (addr, len, iova) = (addr.load(Relaxed), len.load(Relaxed), iova.load(Relaxed));
+    let at = remote.addr.checked_sub(iova)?;
+    let inside = at.checked_add(remote.length)? <= len & ((1 << LENGTH_BITS) - 1);
+    let allowed = (len >> LENGTH_BITS) as u32 & right == right;
+    let first = addr.checked_add(at)?;
+    // What no region has: an end beyond the last address.
+    first.checked_add(remote.length)?;
+    (inside && allowed).then_some(first)
+}

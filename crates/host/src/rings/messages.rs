@@ -1,0 +1,63 @@
+//! Messages of connection managers to a process of this host. Its communication id says which one it is, or the name of the service that
+//! somebody asks for: so none has to land in the socket of a process that happens to share the port, and be handed on from there.
+//!
+//! They go by the ring to that process, where there is one; a message alone is not worth making one, and goes over the connection to the name.
+
+use std::sync::Arc;
+
+use nic::Path;
+use node::Name;
+use transport::TxBatch;
+use wire::icrc::{self, Flow};
+
+use super::{Rings, TxRing, Way, datagram};
+use crate::world::RealWorld;
+
+impl Rings {
+    /// Hands messages to the process of this host that bears one of `names`; false where they have to go by the network.
+    pub(crate) fn hand_over(
+        &self,
+        names: &[Name],
+        path: &Path,
+        batch: &mut TxBatch,
+        world: &RealWorld,
+    ) -> bool {
+        let interface = self.interface_here(path, world);
+        let Some(interface) = interface.filter(|_| !path.dest.is_multicast()) else { return false };
+        // To ask for a name that nobody bears is a few system calls.
+        let known = names.iter().find(|name| world.names.is_known(**name));
+        let mut names = known.map_or(names, std::slice::from_ref).iter();
+        names.any(|&name| match self.ring_to(name) {
+            Some(ring) => self.push(&ring, path, interface, batch, world),
+            None => over_connection(name, path, interface, batch, world),
+        })
+    }
+
+    /// The ring to the process that bears a name, if it is there.
+    pub(super) fn ring_to(&self, name: Name) -> Option<Arc<TxRing>> {
+        let Name::Block(block) = name else { return None };
+        match self.tx.read().get(&block) {
+            Some(Way::Ring(ring)) => Some(ring.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// Sends each message over the connection to a name; false where nobody bears it that we may send to so.
+fn over_connection(name: Name, path: &Path, interface: u32, batch: &mut TxBatch, world: &RealWorld) -> bool {
+    let head = datagram(path, interface);
+    let flow = Flow { source: head.source, dest: head.dest };
+    let (mut bytes, runs) = batch.parts_mut();
+    for run in runs {
+        let (packets, rest) = bytes.split_at_mut(run.len);
+        for packet in packets.chunks_mut(run.size) {
+            icrc::seal(&flow, 0, packet);
+            let message = node::world::Datagram { bytes: packet, ..head };
+            if !world.names.hand_over(name, &message, &world.reactor, &world.counters) {
+                return false;
+            }
+        }
+        bytes = rest;
+    }
+    true
+}

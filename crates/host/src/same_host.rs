@@ -1,0 +1,73 @@
+//! How what is for other processes of this host travels, before anybody sends.
+
+use std::fs;
+
+use crate::process::environment;
+use crate::sys;
+
+/// May trace, and so reach, any process (capabilities(7)).
+const CAP_SYS_PTRACE: u32 = 19;
+
+/// How what a queue pair sends to another process of this host and user travels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SameHost {
+    /// By the network: `VERBENA_SAME_HOST` is `off`.
+    Network,
+    /// In packets, by memory that both map; WRITEs, READs and long SENDs, too, because of this.
+    Packets(&'static str),
+    /// In packets, by memory that both map; WRITEs, READs and long SENDs of RC straight between the memory of both.
+    Memory,
+}
+
+/// How it travels from programs that are started as this one was. What a container refuses by a filter of system calls is not seen.
+pub fn same_host() -> SameHost {
+    if !environment::same_host() {
+        return SameHost::Network;
+    }
+    let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    match refusal(&yama, may_trace(&status), sys::own_uid()) {
+        Some(why) => SameHost::Packets(why),
+        None => SameHost::Memory,
+    }
+}
+
+/// Whether the effective capabilities of /proc/PID/status hold CAP_SYS_PTRACE.
+fn may_trace(status: &str) -> bool {
+    let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = bits.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> CAP_SYS_PTRACE & 1 != 0)
+}
+
+/// Why the system lets no process of the user reach another one's memory. `yama`: what ptrace_scope says, nothing where there is no Yama
+/// (Documentation/admin-guide/LSM/Yama.rst of the kernel).
+fn refusal(yama: &str, may_trace: bool, uid: u32) -> Option<&'static str> {
+    match yama.trim() {
+        "1" if !may_trace => Some("kernel.yama.ptrace_scope is 1"),
+        "2" if !may_trace => Some("kernel.yama.ptrace_scope is 2"),
+        "3" => Some("kernel.yama.ptrace_scope is 3"),
+        _ if uid != 0 => {
+            Some("verbena run gives each program of an ordinary user a user namespace of its own")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_trace_may_reach_and_yama_and_user_namespaces_refuse() {
+        let status = |bits| format!("Name:\tx\nCapInh:\t0000000000000000\nCapEff:\t{bits}\n");
+        assert!(may_trace(&status("000001ffffffffff")) && may_trace(&status("0000000000080000")));
+        assert!(!may_trace(&status("00000000a80425fb")) && !may_trace("") && !may_trace(&status("x")));
+        assert_eq!(
+            (refusal("", false, 0), refusal("0\n", false, 0), refusal("1\n", true, 0)),
+            (None, None, None)
+        );
+        assert_eq!(refusal("1\n", false, 0), Some("kernel.yama.ptrace_scope is 1"));
+        assert_eq!(refusal("3\n", true, 0), Some("kernel.yama.ptrace_scope is 3"));
+        assert!(refusal("0\n", false, 1000).is_some());
+    }
+}

@@ -1,0 +1,47 @@
+//! What is asked of the system about the calling thread.
+
+use std::mem::MaybeUninit;
+
+/// The number of the calling thread.
+pub(crate) fn own_thread() -> u32 {
+    // SAFETY: it takes nothing and can not fail. By its number: the C library has a function for it since glibc 2.30 only.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// Lets the calling thread run on every processor that the process may have (sched_setaffinity(2)), and not only on those of the thread
+/// that started it.
+pub(crate) fn run_anywhere() {
+    // SAFETY: all zero is the empty set; the numbers are below the set's size; the kernel reads the set, and leaves out what is not allowed.
+    // Where it refuses, the thread stays where it is.
+    unsafe {
+        let mut all: libc::cpu_set_t = std::mem::zeroed();
+        (0..libc::CPU_SETSIZE as usize).for_each(|cpu| libc::CPU_SET(cpu, &mut all));
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const all);
+    }
+}
+
+/// Runs `start` with every signal blocked but those that tell of a fault of the running thread itself, so that a
+/// thread it starts leaves the program's signals to the program's threads.
+pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
+    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigfillset initializes `blocked`, pthread_sigmask `before`; all signal numbers are valid.
+    unsafe {
+        libc::sigfillset(blocked.as_mut_ptr());
+        for fault in faults {
+            libc::sigdelset(blocked.as_mut_ptr(), fault);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), before.as_mut_ptr());
+    }
+    let result = start();
+    // SAFETY: initialized above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    result
+}
+
+/// Lets timers of the calling thread run out to the microsecond; the default lets them be 50 us late (prctl(2)).
+pub(crate) fn tighten_timers() {
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
+}

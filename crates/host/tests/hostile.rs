@@ -1,0 +1,324 @@
+//! A process of this host that means harm: it has a ring to us and what we lend, and keeps to no rule.
+
+mod kit;
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use host::{Config, RealWorld, name_messages};
+use kit::{PATIENCE, Recording, V4, alone, batch, counter, path, start_with};
+use nic::reach::{Copy, Grant, Piece, Region};
+use nic::{Access, Link, Path, Platform, Reach};
+use node::world::Claim;
+use node::{Name, World};
+use transport::op::Remote;
+use wire::{Qpn, Rkey};
+
+const BLOCK: Name = Name::Block(0x123);
+const TARGET: Qpn = Qpn::new(0x123_456);
+const INITIATOR: Qpn = Qpn::new(0x321_001);
+const PD: u32 = 7;
+const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ;
+/// A region that an honest process uses, and one that nobody does.
+const USED: u16 = 0x42;
+const UNUSED: u16 = 0x99;
+/// Bytes of a ring's memory, and of that behind it where its writer says what it uses.
+const RING: usize = ring::memory_len(1 << 20);
+const HAZARDS: usize = 4096;
+/// What `host::reach` promises.
+const BELIEVED: Duration = Duration::from_secs(5);
+
+fn reach(world: &RealWorld) -> &dyn Reach {
+    world.others_memory().unwrap()
+}
+
+fn key(slot: u16) -> u32 {
+    u32::from(slot) << 16 | 0x11
+}
+
+/// Who is attacked, with a queue pair and two regions of 512 bytes.
+struct Target {
+    host: Recording,
+    memory: Box<[u64]>,
+    table: u8,
+    _claim: Box<dyn Claim>,
+}
+
+impl Target {
+    fn new() -> Target {
+        let host = start_with(Config::default());
+        let claim = host.world().claim(BLOCK).unwrap();
+        let table = reach(host.world()).table().unwrap();
+        let target = Target { host, memory: vec![0; 64].into_boxed_slice(), table, _claim: claim };
+        target.publish(USED);
+        target.publish(UNUSED);
+        let path = Path { dest_qpn: INITIATOR, ..path(V4) };
+        let grant = Grant { qpn: TARGET, path: &path, pd: PD, table, access: BOTH };
+        reach(target.host.world()).open(&grant);
+        target
+    }
+
+    fn publish(&self, slot: u16) {
+        let addr = self.memory.as_ptr() as u64;
+        let region = Region { key: key(slot), pd: PD, access: BOTH, addr, len: 512, iova: 0 };
+        reach(self.host.world()).publish(self.table, slot, &region);
+    }
+
+    /// How long it takes to take a region back that nobody uses.
+    fn takes_back(&self) -> Duration {
+        let begin = Instant::now();
+        reach(self.host.world()).withdraw(self.table, UNUSED);
+        let took = begin.elapsed();
+        self.publish(UNUSED);
+        took
+    }
+}
+
+/// Who keeps to the rules.
+struct Honest(Recording);
+
+impl Honest {
+    fn new(target: &Target) -> Honest {
+        let honest = Honest(start_with(Config::default()));
+        honest.0.world().send(&path(V4), &mut batch(0, &[64]));
+        assert!(target.host.guest().packet().is_some());
+        let begin = Instant::now();
+        while !honest.writes(0) {
+            assert!(begin.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        honest
+    }
+
+    fn writes(&self, word: u64) -> bool {
+        let remote = Remote { addr: 8, length: 8, rkey: Rkey(key(USED)) };
+        let pieces = [Piece { addr: (&raw const word) as u64, len: 8 }];
+        // SAFETY: the piece is `word`, which lives across the call and is read only.
+        unsafe { reach(self.0.world()).copy(&path(V4), INITIATOR, remote, Copy::Write, &pieces) }
+    }
+
+    /// Sends packets and writes while `during` runs, and checks that all arrive; how often it was at it, and the longest time it took.
+    fn goes_on<T>(&self, target: &Target, during: impl FnOnce() -> T) -> (T, u32, Duration) {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let traffic = scope.spawn(|| {
+                let (mut rounds, mut longest) = (0, Duration::ZERO);
+                while !over.load(Ordering::Relaxed) {
+                    let begin = Instant::now();
+                    self.0.world().send(&path(V4), &mut batch(rounds, &[64]));
+                    assert!(self.writes(u64::from(rounds) + 1));
+                    let packet = target.host.guest().packet().expect("it arrives");
+                    assert_eq!(packet.bytes[12], rounds as u8);
+                    longest = longest.max(begin.elapsed());
+                    rounds += 1;
+                }
+                (rounds, longest)
+            });
+            let result = during();
+            over.store(true, Ordering::Relaxed);
+            let (rounds, longest) = traffic.join().unwrap();
+            (result, rounds, longest)
+        })
+    }
+}
+
+/// Who keeps to none. No library: what it sends and maps is its own.
+struct Liar {
+    socket: OwnedFd,
+    memory: OwnedFd,
+    words: &'static [AtomicU64],
+}
+
+/// What a process lends.
+struct Lent {
+    tables: OwnedFd,
+    guard: u64,
+}
+
+impl Liar {
+    /// Connects to the target's name and offers a ring.
+    fn connect() -> Liar {
+        let name = name_messages::text(BLOCK);
+        // SAFETY: descriptors and memory of the test's own; all-zero addresses and flags are valid.
+        unsafe {
+            let socket = OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0));
+            let mut address: libc::sockaddr_un = std::mem::zeroed();
+            address.sun_family = libc::AF_UNIX as u16;
+            for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+                *to = from as libc::c_char;
+            }
+            let len = (2 + 1 + name.len()) as u32;
+            assert_eq!(libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len), 0);
+            let flags = libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC;
+            let memory = OwnedFd::from_raw_fd(libc::memfd_create(c"a liar's".as_ptr(), flags));
+            assert_eq!(libc::ftruncate(memory.as_raw_fd(), (RING + HAZARDS) as i64), 0);
+            let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+            assert_eq!(libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, seals), 0);
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                RING + HAZARDS,
+                rights,
+                libc::MAP_SHARED,
+                memory.as_raw_fd(),
+                0,
+            );
+            assert_ne!(at, libc::MAP_FAILED);
+            // Never unmapped.
+            let words = std::slice::from_raw_parts(at.cast::<AtomicU64>(), (RING + HAZARDS) / 8);
+            let liar = Liar { socket, memory, words };
+            liar.offer();
+            liar
+        }
+    }
+
+    fn offer(&self) {
+        let mut control = [0u64; 3];
+        control[0] = 20;
+        let kind = [libc::SOL_SOCKET.to_ne_bytes(), libc::SCM_RIGHTS.to_ne_bytes()].concat();
+        control[1] = u64::from_ne_bytes(kind.try_into().unwrap());
+        control[2] = self.memory.as_raw_fd() as u64;
+        let mut byte = [name_messages::RING];
+        let mut buffer = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+        // SAFETY: the message names memory of this frame; the control message has the layout of cmsg(3) on 64-bit Linux.
+        unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            (message.msg_iov, message.msg_iovlen) = (&raw mut buffer, 1);
+            (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), 24);
+            assert_eq!(libc::sendmsg(self.socket.as_raw_fd(), &raw const message, 0), 1);
+        }
+    }
+
+    fn look(&self) {
+        let byte = [name_messages::LOOK];
+        // SAFETY: one byte that lives across the call.
+        unsafe { libc::send(self.socket.as_raw_fd(), byte.as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
+    }
+
+    /// The next message within a time, and the descriptor with it.
+    fn hears(&self, time: Duration) -> Option<(Vec<u8>, Option<OwnedFd>)> {
+        let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let (mut bytes, mut control) = ([0u8; 64], [0u64; 8]);
+        let mut buffer = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 64 };
+        // SAFETY: as above; the kernel writes into arrays of this frame, no more than it is told.
+        unsafe {
+            if libc::poll(&raw mut poll, 1, time.as_millis() as i32) == 0 {
+                return None;
+            }
+            let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
+            (message.msg_iov, message.msg_iovlen) = (&raw mut buffer, 1);
+            (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), 64);
+            let len = libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, 0);
+            let descriptor =
+                (message.msg_controllen > 0).then(|| OwnedFd::from_raw_fd(control[2] as u32 as i32));
+            (len > 0).then(|| (bytes[..len as usize].to_vec(), descriptor))
+        }
+    }
+
+    fn is_lent(&self) -> Option<Lent> {
+        let (bytes, tables) = self.hears(PATIENCE)?;
+        let (guard, _) = name_messages::read_lend(&bytes)?;
+        Some(Lent { tables: tables?, guard })
+    }
+
+    /// Says that it uses what is not even there, and everything else.
+    fn claims_to_use(&self, table: u8, slot: u16) {
+        for place in self.words[RING / 8..].chunks_exact(2) {
+            place[1].store(1, Ordering::Relaxed);
+            let both = u64::from(slot) << 16 | u64::from(TARGET.get() as u16);
+            place[0].store(1 << 63 | u64::from(table) << 32 | both, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Whether a page of this process is there.
+fn is_mapped(page: u64) -> bool {
+    let mut resident = 0u8;
+    // SAFETY: the kernel writes one byte, for one page.
+    unsafe { libc::mincore(page as *mut libc::c_void, 4096, &raw mut resident) == 0 }
+}
+
+#[test]
+fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
+    let _alone = alone();
+    let target = Target::new();
+    let honest = Honest::new(&target);
+    assert!(target.takes_back() < Duration::from_secs(1));
+    let liar = Liar::connect();
+    let lent = liar.is_lent().expect("it is a neighbour as any other one");
+    liar.claims_to_use(target.table, UNUSED);
+    let (took, rounds, longest) = honest.goes_on(&target, || target.takes_back());
+    assert!((BELIEVED..BELIEVED + Duration::from_secs(2)).contains(&took), "{took:?}");
+    assert!(rounds > 1000 && longest < Duration::from_secs(1), "{rounds} rounds, {longest:?}");
+    assert_eq!((counter(&target.host, "reach_cut_off"), counter(&target.host, "ring_errors")), (1, 0));
+
+    // From now on it is not believed, and reaches nothing; by another connection neither.
+    let again = Liar::connect();
+    again.claims_to_use(target.table, UNUSED);
+    let soon = Duration::from_millis(200);
+    assert!(liar.hears(soon).is_none() && again.hears(soon).is_none());
+    assert!(!is_mapped(lent.guard));
+    let (took, ..) = honest.goes_on(&target, || (0..20).map(|_| target.takes_back()).max());
+    assert!(took < Some(Duration::from_millis(500)), "{took:?}");
+    let begin = Instant::now();
+    reach(target.host.world()).close(TARGET, true);
+    assert!(begin.elapsed() < Duration::from_millis(500));
+}
+
+#[test]
+fn what_is_lent_is_read_and_not_written_to() {
+    let _alone = alone();
+    let target = Target::new();
+    let liar = Liar::connect();
+    let lent = liar.is_lent().unwrap();
+    let fd = lent.tables.as_raw_fd();
+    let name = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).unwrap();
+    // SAFETY: calls on a descriptor and mappings of the test's own.
+    unsafe {
+        let map = |rights, fd| libc::mmap(std::ptr::null_mut(), 4096, rights, libc::MAP_SHARED, fd, 0);
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let opened = libc::open(name.as_ptr(), libc::O_RDWR);
+        for fd in [fd, opened].into_iter().filter(|fd| *fd >= 0) {
+            assert_eq!(map(both, fd), libc::MAP_FAILED);
+            let read = map(libc::PROT_READ, fd);
+            assert_ne!(read, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(read, 4096, both), -1);
+            assert_eq!(libc::pwrite(fd, (&raw const fd).cast(), 4, 0), -1);
+            let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            assert_eq!(libc::fallocate(fd, hole, 0, 4096), -1);
+            assert_eq!(libc::ftruncate(fd, 4096), -1);
+        }
+    }
+    drop(target);
+}
+
+#[test]
+fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_ring() {
+    let _alone = alone();
+    let target = Target::new();
+    let honest = Honest::new(&target);
+    let liar = Liar::connect();
+    let lent = liar.is_lent().unwrap();
+    assert!(is_mapped(lent.guard));
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let (heard, rounds, _) = honest.goes_on(&target, || {
+        for word in &liar.words[..RING / 8] {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            word.store(state | 2, Ordering::Relaxed);
+        }
+        liar.look();
+        let heard = liar.hears(PATIENCE);
+        std::thread::sleep(Duration::from_millis(50));
+        heard
+    });
+    assert_eq!(heard.unwrap().0, [name_messages::NO_RING]);
+    assert!(rounds > 10 && counter(&target.host, "ring_errors") == 1, "{rounds}");
+    assert!(!is_mapped(lent.guard));
+    liar.words[..RING / 8].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    liar.offer();
+    assert_eq!(liar.hears(PATIENCE).unwrap().0, [name_messages::NO_RING]);
+    assert_eq!(counter(&target.host, "rings_taken"), 2);
+    assert_eq!(counter(&target.host, "panics"), 0);
+}

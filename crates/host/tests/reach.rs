@@ -1,0 +1,388 @@
+//! Memory of another process of this host, reached without it.
+
+mod kit;
+
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use host::{Config, RealWorld};
+use kit::{PATIENCE, Recording, V4, alone, batch, counter, path, start_with};
+use nic::reach::{Copy, Grant, Piece, Region};
+use nic::{Access, Link, Path, Platform, Reach};
+use node::world::Claim;
+use node::{Name, World};
+use transport::op::Remote;
+use wire::{Qpn, Rkey};
+
+/// The queue pair at the target, to which `kit::path` leads, and its peer.
+const TARGET: Qpn = Qpn::new(0x123_456);
+const INITIATOR: Qpn = Qpn::new(0x321_001);
+const PD: u32 = 7;
+const KEY: u32 = 0x0042_1111;
+const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ;
+const IOVA: u64 = 0x1_0000;
+
+fn reach(world: &RealWorld) -> &dyn Reach {
+    world.others_memory().unwrap()
+}
+
+/// The target's path to the initiator.
+fn back() -> Path {
+    Path { dest_qpn: INITIATOR, ..path(V4) }
+}
+
+struct Pair {
+    initiator: Recording,
+    target: Recording,
+    memory: Box<[u64]>,
+    table: u8,
+    _claim: Box<dyn Claim>,
+}
+
+impl Pair {
+    /// A target that lets its peer reach 512 bytes from [`IOVA`] on.
+    fn new() -> Pair {
+        let (initiator, target) = (start_with(Config::default()), start_with(Config::default()));
+        let claim = target.world().claim(Name::Block(0x123)).unwrap();
+        let memory = vec![0; 64].into_boxed_slice();
+        let table = reach(target.world()).table().unwrap();
+        let pair = Pair { initiator, target, memory, table, _claim: claim };
+        pair.publish(BOTH);
+        pair.open(BOTH);
+        // The first packet makes the ring; what the target lends comes some time after it.
+        pair.initiator.world().send(&path(V4), &mut batch(0, &[64]));
+        let begin = Instant::now();
+        while !pair.copies(Copy::Read, pair.remote(0, 8), &mut [0]) {
+            assert!(begin.elapsed() < PATIENCE, "{:?}", pair.initiator.world().counters().snapshot());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        pair
+    }
+
+    fn publish(&self, access: u32) {
+        let region =
+            Region { key: KEY, pd: PD, access, addr: self.memory.as_ptr() as u64, len: 512, iova: IOVA };
+        reach(self.target.world()).publish(self.table, (KEY >> 16) as u16, &region);
+    }
+
+    fn open(&self, access: u32) {
+        let grant = Grant { qpn: TARGET, path: &back(), pd: PD, table: self.table, access };
+        reach(self.target.world()).open(&grant);
+    }
+
+    fn remote(&self, at: u64, length: u64) -> Remote {
+        Remote { addr: IOVA + at, length, rkey: Rkey(KEY) }
+    }
+
+    fn copies_as(&self, path: &Path, from: Qpn, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {
+        let pieces = [Piece { addr: ours.as_mut_ptr() as u64, len: remote.length }];
+        assert!(remote.length <= size_of_val(ours) as u64);
+        // SAFETY: the piece is `ours`, which is borrowed across the call.
+        unsafe { reach(self.initiator.world()).copy(path, from, remote, what, &pieces) }
+    }
+
+    fn copies(&self, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {
+        self.copies_as(&path(V4), INITIATOR, what, remote, ours)
+    }
+
+    /// What lies in the target's memory.
+    fn word(&self, at: usize) -> u64 {
+        // SAFETY: a word of ours, which the kernel may change.
+        unsafe { (&raw const self.memory[at]).read_volatile() }
+    }
+}
+
+#[test]
+fn bytes_go_both_ways_and_no_packet_does() {
+    let _alone = alone();
+    let pair = Pair::new();
+    let before = counter(&pair.initiator, "ring_packets_sent");
+    assert!(pair.copies(Copy::Write, pair.remote(8, 16), &mut [1, 2]));
+    assert_eq!([0, 1, 2, 3].map(|at| pair.word(at)), [0, 1, 2, 0]);
+    let mut read = [0; 3];
+    assert!(pair.copies(Copy::Read, pair.remote(0, 24), &mut read));
+    assert_eq!(read, [0, 1, 2]);
+    // Any length and place: the last word is a range of its own.
+    for (at, len) in [(0, 1), (1, 7), (3, 6), (5, 8), (7, 9), (1, 100), (511, 1), (0, 512)] {
+        assert!(pair.copies(Copy::Write, pair.remote(at, len), &mut [!0; 64]), "{at} {len}");
+    }
+    assert_eq!(counter(&pair.initiator, "ring_packets_sent"), before);
+    assert_eq!(
+        (counter(&pair.initiator, "writes_at_once"), counter(&pair.initiator, "reach_refused")),
+        (9, 0)
+    );
+}
+
+#[test]
+fn what_is_not_granted_is_not_reached() {
+    let _alone = alone();
+    let pair = Pair::new();
+    let good = pair.remote(0, 8);
+    let mut word = [5];
+    for remote in [
+        Remote { rkey: Rkey(KEY ^ 1), ..good },
+        Remote { rkey: Rkey(KEY + 0x1_0000), ..good },
+        Remote { rkey: Rkey(0), ..good },
+        Remote { addr: IOVA - 1, ..good },
+        Remote { addr: IOVA + 505, ..good },
+        Remote { addr: u64::MAX - 3, ..good },
+    ] {
+        for what in [Copy::Write, Copy::Read] {
+            assert!(!pair.copies(what, remote, &mut word), "{remote:?}");
+        }
+    }
+    let stranger = Qpn::new(INITIATOR.get() + 1);
+    assert!(!pair.copies_as(&path(V4), stranger, Copy::Write, good, &mut word));
+    let other = Path { dest_qpn: Qpn::new(TARGET.get() + 1), ..path(V4) };
+    assert!(!pair.copies_as(&other, INITIATOR, Copy::Write, good, &mut word));
+    let elsewhere = Path { source: "127.0.0.2".parse().unwrap(), ..path(V4) };
+    assert!(!pair.copies_as(&elsewhere, INITIATOR, Copy::Write, good, &mut word));
+    assert_eq!((pair.word(0), word), (0, [5]));
+
+    // Rights of the region, and of the queue pair.
+    reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
+    assert!(!pair.copies(Copy::Read, good, &mut word));
+    pair.publish(Access::REMOTE_READ);
+    assert!(!pair.copies(Copy::Write, good, &mut word) && pair.copies(Copy::Read, good, &mut word));
+    reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
+    pair.publish(BOTH);
+    pair.open(Access::REMOTE_WRITE);
+    assert!(pair.copies(Copy::Write, good, &mut word) && !pair.copies(Copy::Read, good, &mut word));
+    reach(pair.target.world()).close(TARGET, true);
+    assert!(!pair.copies(Copy::Write, good, &mut word));
+}
+
+#[test]
+fn what_is_pulled_needs_no_key_but_an_open_queue_pair() {
+    let _alone = alone();
+    let pair = Pair::new();
+    let offered = [7_u64, 8];
+    let at = Remote { addr: offered.as_ptr() as u64, length: 16, rkey: Rkey(0) };
+    let mut pulled = [0; 2];
+    assert!(pair.copies(Copy::Pull, at, &mut pulled) && pulled == offered);
+    assert_eq!(counter(&pair.initiator, "pulls"), 1);
+    assert!(!pair.copies_as(&path(V4), Qpn::new(0x321_002), Copy::Pull, at, &mut pulled));
+    assert!(!pair.copies(Copy::Pull, Remote { addr: 8, ..at }, &mut pulled), "no memory is there");
+    pair.open(0);
+    assert!(pair.copies(Copy::Pull, at, &mut pulled));
+    reach(pair.target.world()).close(TARGET, false);
+    assert!(!pair.copies(Copy::Pull, at, &mut pulled));
+}
+
+#[test]
+fn what_was_taken_back_meanwhile_does_not_count_as_pulled() {
+    let _alone = alone();
+    let pair = Pair::new();
+    let offered: Vec<AtomicU64> = (0..8192).map(|_| AtomicU64::new(1)).collect();
+    let at = Remote { addr: offered.as_ptr() as u64, length: 1 << 16, rkey: Rkey(0) };
+    std::thread::scope(|s| {
+        let puller = s.spawn(|| {
+            let mut pulled = vec![0; 8192];
+            let (mut count, begin) = ([0; 2], Instant::now());
+            while begin.elapsed() < Duration::from_millis(300) {
+                let counts = pair.copies(Copy::Pull, at, &mut pulled);
+                assert!(!counts || pulled.iter().all(|word| *word == 1), "of memory that was taken back");
+                count[usize::from(counts)] += 1;
+            }
+            count
+        });
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(280) {
+            reach(pair.target.world()).close(TARGET, false);
+            offered.iter().for_each(|word| word.store(2, Relaxed));
+            offered.iter().for_each(|word| word.store(1, Relaxed));
+            // Not to be taken for open all the time.
+            reach(pair.target.world()).close(TARGET, true);
+            pair.open(BOTH);
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        let count = puller.join().unwrap();
+        assert!(count.into_iter().all(|count| count > 2), "{count:?}");
+    });
+}
+
+#[test]
+fn memory_that_is_not_there_is_not_reached_and_the_rest_is_still() {
+    let _alone = alone();
+    let pair = Pair::new();
+    // SAFETY: a new mapping of two pages.
+    let pages = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    let key = 0x0099_0001;
+    let region = Region { key, pd: PD, access: BOTH, addr: pages as u64, len: 8192, iova: 0 };
+    reach(pair.target.world()).publish(pair.table, 0x99, &region);
+    let at = |addr| Remote { addr, length: 16, rkey: Rkey(key) };
+    assert!(pair.copies(Copy::Write, at(4088), &mut [1, 2]));
+    // SAFETY: the mapping from above, which nothing borrows.
+    unsafe { libc::mprotect(pages.add(4096), 4096, libc::PROT_READ) };
+    assert!(
+        !pair.copies(Copy::Write, at(4088), &mut [3, 4]) && !pair.copies(Copy::Write, at(4096), &mut [3, 4])
+    );
+    let mut read = [0; 2];
+    assert!(pair.copies(Copy::Read, at(4088), &mut read) && read[1] == 2, "{read:?}");
+    // SAFETY: as above.
+    unsafe { libc::munmap(pages, 8192) };
+    assert!(!pair.copies(Copy::Read, at(4088), &mut read) && !pair.copies(Copy::Write, at(0), &mut read));
+    assert!(pair.copies(Copy::Write, pair.remote(0, 8), &mut [9]));
+    assert_eq!(pair.word(0), 9);
+}
+
+#[test]
+fn who_takes_something_back_waits_for_those_who_copy() {
+    let _alone = alone();
+    let pair = Pair::new();
+    std::thread::scope(|s| {
+        let writers: Vec<_> = (0..2)
+            .map(|_| {
+                s.spawn(|| {
+                    let mut word = [!0];
+                    let (mut copied, begin) = (0_u64, Instant::now());
+                    while begin.elapsed() < Duration::from_millis(300) {
+                        copied += u64::from(pair.copies(Copy::Write, pair.remote(0, 8), &mut word));
+                    }
+                    copied
+                })
+            })
+            .collect();
+        let (mut rounds, begin) = (0, Instant::now());
+        while begin.elapsed() < Duration::from_millis(250) {
+            match rounds % 2 {
+                0 => reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16),
+                _ => reach(pair.target.world()).close(TARGET, true),
+            }
+            // SAFETY: a word of ours, which nobody may change now.
+            unsafe { pair.memory.as_ptr().cast_mut().write_volatile(0) };
+            std::thread::sleep(Duration::from_micros(50));
+            assert_eq!(pair.word(0), 0, "written to when it was taken back");
+            match rounds % 2 {
+                0 => pair.publish(BOTH),
+                _ => pair.open(BOTH),
+            }
+            rounds += 1;
+        }
+        let copied: u64 = writers.into_iter().map(|writer| writer.join().unwrap()).sum();
+        assert!(rounds > 2 && copied > 2, "{rounds} {copied}");
+    });
+}
+
+/// Another process, which writes to the target's first word all the time.
+struct Writer(std::process::Child);
+
+impl Writer {
+    const ENVIRONMENT: &str = "VERBENA_TEST_WRITER";
+
+    fn start() -> Writer {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "a_writer_of_another_process"]).env(Writer::ENVIRONMENT, "1");
+        Writer(command.stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    fn signal(&self, number: i32) {
+        // SAFETY: integers only; the child is not waited for yet.
+        assert_eq!(unsafe { libc::kill(self.0.id() as i32, number) }, 0);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+/// No test of its own: what [`Writer`] runs. Killed, or ended by its parent's end.
+#[test]
+fn a_writer_of_another_process() {
+    if std::env::var_os(Writer::ENVIRONMENT).is_none() {
+        return;
+    }
+    // SAFETY: integers only.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let initiator = start_with(Config::default());
+    initiator.world().send(&path(V4), &mut batch(0, &[64]));
+    let remote = Remote { addr: IOVA, length: 8, rkey: Rkey(KEY) };
+    for n in 1_u64.. {
+        let pieces = [Piece { addr: (&raw const n) as u64, len: 8 }];
+        // SAFETY: the piece is `n`, which lives across the call and is read only.
+        unsafe { reach(initiator.world()).copy(&path(V4), INITIATOR, remote, Copy::Write, &pieces) };
+    }
+}
+
+#[test]
+fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
+    let _alone = alone();
+    let target = start_with(Config::default());
+    let _claim = target.world().claim(Name::Block(0x123)).unwrap();
+    let memory = vec![0_u64; 64].into_boxed_slice();
+    let table = reach(target.world()).table().unwrap();
+    // SAFETY: a word of ours, which the kernel may change.
+    let word = || unsafe { (&raw const memory[0]).read_volatile() };
+    let clear = || {
+        // SAFETY: as above; nobody else may write to it now.
+        unsafe { memory.as_ptr().cast_mut().write_volatile(0) };
+    };
+    let publish = || {
+        let region =
+            Region { key: KEY, pd: PD, access: BOTH, addr: memory.as_ptr() as u64, len: 512, iova: IOVA };
+        reach(target.world()).publish(table, (KEY >> 16) as u16, &region);
+    };
+    let take_back = || {
+        let begin = Instant::now();
+        reach(target.world()).withdraw(table, (KEY >> 16) as u16);
+        assert!(begin.elapsed() < PATIENCE / 3, "{:?}", begin.elapsed());
+        clear();
+    };
+    let comes = || {
+        let begin = Instant::now();
+        while word() == 0 {
+            assert!(begin.elapsed() < PATIENCE, "nothing is written");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    };
+    let stays_away = || {
+        std::thread::sleep(Duration::from_millis(5));
+        assert_eq!(word(), 0, "written to when it was taken back");
+    };
+    reach(target.world()).open(&Grant { qpn: TARGET, path: &back(), pd: PD, table, access: BOTH });
+    for kills in 0..4 {
+        publish();
+        let mut writer = Writer::start();
+        for _ in 0..20 {
+            comes();
+            writer.signal(libc::SIGSTOP);
+            take_back();
+            writer.signal(libc::SIGCONT);
+            stays_away();
+            publish();
+        }
+        comes();
+        if kills % 2 == 0 {
+            writer.signal(libc::SIGKILL);
+            take_back();
+        } else {
+            // Nothing of its last access may come after the news of its end.
+            writer.signal(libc::SIGKILL);
+            writer.0.wait().unwrap();
+            take_back();
+        }
+        stays_away();
+    }
+}
+
+#[test]
+fn where_rings_are_off_nothing_is_reached() {
+    let _alone = alone();
+    let off = start_with(Config { same_host: false, ..Config::default() });
+    assert!(off.world().others_memory().is_none());
+    let (initiator, target) = (start_with(Config::default()), off);
+    let _claim = target.world().claim(Name::Block(0x123)).unwrap();
+    initiator.world().send(&path(V4), &mut batch(0, &[64]));
+    std::thread::sleep(Duration::from_millis(20));
+    let (mut word, remote) = ([0_u64], Remote { addr: IOVA, length: 8, rkey: Rkey(KEY) });
+    let pieces = [Piece { addr: word.as_mut_ptr() as u64, len: 8 }];
+    // SAFETY: the piece is `word`, which lives across the call.
+    assert!(!unsafe { reach(initiator.world()).copy(&path(V4), INITIATOR, remote, Copy::Read, &pieces) });
+}
