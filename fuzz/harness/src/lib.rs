@@ -25,10 +25,12 @@ pub mod cm_engine;
 pub mod cm_pair;
 pub mod frames_flows;
 pub mod icrc;
+pub mod lent_tables;
 pub mod mad;
 pub mod names;
 pub mod rc_engine;
 pub mod rc_pair;
+pub mod ring_records;
 pub mod roce_packet;
 pub mod tag_matching;
 pub mod uc_ud;
@@ -46,10 +48,12 @@ pub const TARGETS: &[Target] = &[
     ("cm_pair", cm_pair::run),
     ("frames_flows", frames_flows::run),
     ("icrc", icrc::run),
+    ("lent_tables", lent_tables::run),
     ("mad", mad::run),
     ("names", names::run),
     ("rc_engine", rc_engine::run),
     ("rc_pair", rc_pair::run),
+    ("ring_records", ring_records::run),
     ("roce_packet", roce_packet::run),
     ("tag_matching", tag_matching::run),
     ("uc_ud", uc_ud::run),

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use host::name_messages;
+use host::name_messages::{self, Record};
 use nic::device::async_events::AsyncEventQueue;
 use nic::{Cq, Qp, QpCap, QpInit, QpType};
 use node::world::{Datagram, Hold, World};
@@ -62,7 +62,7 @@ fn name(bytes: &[u8]) {
 }
 
 /// A node with a listener and a queue pair, and another host.
-struct Scene {
+pub(crate) struct Scene {
     sim: Sim,
     process: ProcessId,
     node: Arc<Node<SimWorld>>,
@@ -73,7 +73,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new() -> Scene {
+    pub(crate) fn new() -> Scene {
         let mut sim = Sim::new(7, Faults::default());
         let here = sim.add_host(&[HERE], 1500);
         sim.add_host(&[THERE], 1500);
@@ -134,6 +134,42 @@ impl Scene {
         bytes
     }
 
+    /// A record of a neighbour's ring, as the host takes it out; the packets of it are the node's.
+    pub(crate) fn record(&mut self, bytes: &[u8]) {
+        let told = match name_messages::read_record(bytes) {
+            None => return,
+            Some(Record::Packets { run, size }) => {
+                assert!(size > 0 && !run.bytes.is_empty() && !run.forwarded);
+                Told::Unsealed { run, size }
+            }
+            Some(Record::Pull(packet)) => {
+                assert!(!packet.bytes.is_empty() && !packet.forwarded);
+                Told::Pull(packet)
+            }
+        };
+        let before = self.sim.counters();
+        self.node.input(self.node.world().now(), told);
+        self.sim.run_for(Duration::from_millis(1));
+        while self.node.next_event(&self.channel).is_some() {}
+        assert_eq!(self.sim.counters().forwarded, before.forwarded, "no other process can be meant");
+    }
+
+    /// One as a neighbour writes it.
+    pub(crate) fn record_of(&mut self, input: &mut Input<'_>) -> Vec<u8> {
+        let source = SocketAddr::new(if input.one_in(4) { THERE } else { HERE }, 49_152);
+        let dest = SocketAddr::new(HERE, 4791);
+        let packet = self.packet(input);
+        let interface = if input.one_in(16) { 1 } else { INTERFACE };
+        let datagram = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &[] };
+        let mut size = packet.len() as u32;
+        if input.one_in(8) {
+            size = input.u32();
+        }
+        let mut packets = packet.repeat(1 + input.index(3));
+        packets.truncate(packets.len() - input.index(8).min(packets.len()));
+        [&size.to_le_bytes()[..], &name_messages::emit(&datagram), &packets].concat()
+    }
+
     /// A packet with room for the ICRC: for the connection manager, the queue pair, or nobody.
     fn packet(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let qpn = match input.below(8) {
@@ -171,7 +207,7 @@ impl Scene {
         Some(mad)
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.qp.destroy();
         self.sim.kill(self.process);
     }

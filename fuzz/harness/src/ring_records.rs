@@ -1,0 +1,149 @@
+//! A ring whose other end keeps to no rule: any words anywhere, before, between and in the middle of the calls of the end that does. What comes out goes
+//! to a node, as the host hands it on.
+//!
+//! Nothing panics; no record is longer than its buffer; while nobody breaks a rule, what goes in comes out.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use ring::{PushError, Reader, Word, Writer};
+
+use crate::Input;
+use crate::names::Scene;
+
+/// Most steps of one input.
+const STEPS: u32 = 60;
+/// Words of a line, and lines in front of the records.
+const LINE: usize = 8;
+const HEAD: usize = 2;
+
+/// Memory that changes each time it is looked at, as far as the script goes.
+struct Shared {
+    words: Vec<Word>,
+    /// Words to be, oldest first.
+    script: RefCell<VecDeque<(usize, u64)>>,
+    /// Looks until the next one of them.
+    pause: Cell<u32>,
+    /// A word was written that the other end would not write.
+    foul: Cell<bool>,
+}
+
+#[derive(Clone)]
+struct Memory(Rc<Shared>);
+
+impl Deref for Memory {
+    type Target = [Word];
+
+    fn deref(&self) -> &[Word] {
+        match self.0.pause.get() {
+            0 => {
+                if let Some((at, word)) = self.0.script.borrow_mut().pop_front() {
+                    self.0.words[at].store(word, Ordering::Relaxed);
+                }
+            }
+            left => self.0.pause.set(left - 1),
+        }
+        &self.0.words
+    }
+}
+
+/// The fuzzer's bytes.
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let lines = 4 + input.index(40);
+    let shared = Shared {
+        words: (0..(HEAD + lines) * LINE).map(|_| Word::new(0)).collect(),
+        script: RefCell::default(),
+        pause: Cell::new(0),
+        foul: Cell::new(false),
+    };
+    let memory = Memory(Rc::new(shared));
+    let (Some(mut writer), Some(mut reader)) = (Writer::new(memory.clone()), Reader::new(memory.clone()))
+    else {
+        unreachable!("four lines are a ring")
+    };
+    let mut scene = input.any::<bool>().then(Scene::new);
+    let mut inside: VecDeque<Vec<u8>> = VecDeque::new();
+    let mut buffer = vec![0; 64 + input.index(2000)];
+    let is_fair = |memory: &Memory| !memory.0.foul.get();
+    for _ in 0..STEPS {
+        if !input.more() {
+            break;
+        }
+        match input.below(8) {
+            0 | 1 => {
+                let record = match &mut scene {
+                    Some(scene) if input.any() => scene.record_of(&mut input),
+                    _ => input.bytes(600).to_vec(),
+                };
+                let (a, b) = record.split_at(input.index(record.len() + 1));
+                match writer.push(&[a, b]) {
+                    Ok(()) => inside.push_back(record),
+                    Err(PushError::TooLong) => assert!(record.len() > writer.longest()),
+                    Err(PushError::Full) => {
+                        assert!(!is_fair(&memory) || !inside.is_empty() || !reader.is_empty())
+                    }
+                    Err(PushError::Broken) => assert!(!is_fair(&memory), "nobody broke it"),
+                }
+            }
+            2 | 3 => {
+                let popped = reader.pop(&mut buffer);
+                if let Ok(Some(len)) = popped {
+                    assert!(len <= buffer.len());
+                    if let Some(scene) = &mut scene {
+                        scene.record(&buffer[..len]);
+                    }
+                }
+                let expected = inside.pop_front();
+                if is_fair(&memory) {
+                    match (popped, expected) {
+                        (Ok(None), None) => {}
+                        (Ok(Some(len)), Some(record)) => assert_eq!(buffer[..len], record),
+                        // It says that it is broken from then on.
+                        (Err(_), Some(record)) if record.len() > buffer.len() => memory.0.foul.set(true),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            4 => _ = (reader.sleep(), writer.must_wake()),
+            5 => _ = reader.is_empty(),
+            _ => foul(&memory, &mut input),
+        }
+    }
+    if let Some(scene) = scene {
+        scene.end();
+    }
+}
+
+/// Words that are written now, or while somebody looks.
+fn foul(memory: &Memory, input: &mut Input<'_>) {
+    let Shared { words, script, pause, foul } = &*memory.0;
+    foul.set(true);
+    let lines = words.len() / LINE - HEAD;
+    for _ in 0..=input.below(4) {
+        let line = input.index(lines);
+        let (at, word) = match input.below(6) {
+            // A header as of a writer that is so far.
+            0 | 1 => {
+                let position = line as u64 + lines as u64 * u64::from(input.below(3));
+                let len = input.below(4000);
+                let len = input.choose(&[len, u32::MAX, u32::MAX - 1, 0, 0x8000_0000]);
+                ((HEAD + line) * LINE, u64::from(len) << 32 | u64::from((position as u32) << 1 | 1))
+            }
+            2 => ((HEAD + line) * LINE, 0),
+            // The reader's progress, and whether it sleeps.
+            3 => (0, input.choose(&[line as u64, u64::MAX, 0, 1 << 63])),
+            4 => (1, input.u64()),
+            _ => (input.index(words.len()), input.u64()),
+        };
+        if input.any() {
+            words[at].store(word, Ordering::Relaxed);
+        } else {
+            script.borrow_mut().push_back((at, word));
+        }
+    }
+    pause.set(input.below(6));
+}
