@@ -239,6 +239,7 @@ def verbena_devices(row):
     p = row.plain(row.harness.verbena, "devices", ns=row.namespace())
     row.check(p.wait() == 0, f"exit {p.rc}")
     row.check(any("rxe_lo" in line for line in p.out.lines), "there is no rxe_lo")
+    row.check(any(line.startswith("same host ") for line in p.out.lines), "nothing is said of processes of one host")
 
 
 @row(HERE, "the demonstration", "verbena demo", limit=60)
