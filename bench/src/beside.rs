@@ -8,6 +8,8 @@ use crate::report::{Better, Figure};
 
 /// Turns of what lasts two seconds.
 const TURNS: usize = 3;
+/// Of processor time, to which each turn adds what the engine threads of both ends happen to do.
+const POST_TURNS: usize = 9;
 
 /// A process of this program: see `rust`.
 fn crate_process(role: &str, what: &str, size: usize) -> io::Result<Running> {
@@ -48,7 +50,7 @@ pub fn figure(what: String, unit: &'static str, ours: f64, floor: f64, floor_is:
 /// When a process fails.
 pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    let [by_c, normal, polled] = by_turns(TURNS, |at| match at {
+    let [by_c, normal, polled] = by_turns(POST_TURNS, |at| match at {
         0 => c.measure(&["post", "64", "1"]),
         1 => measured(c.start(&["server", "post", "64", "1"])?, || crate_process("client", "post", 64)),
         _ => {

@@ -173,14 +173,16 @@ fn measure(args: &Args) -> io::Result<()> {
         (1, 1000, "connections, one after the other"),
         (64, 500, "connections from 64 processes, 500 each, to one server"),
     ] {
-        figures.push(Figure {
-            what: what.to_owned(),
-            unit: "1/s",
-            better: Better::Higher,
-            floor: floor::connects(clients, each)?,
-            floor_is: "TCP from as many threads: connect, accept, one byte, close",
-            ours: connections.as_ref().map(|p| p.connects(clients, each)).transpose()?,
-        });
+        for (options, by) in [(rdma::BY_NETWORK, ""), (&[][..], ", by memory")] {
+            figures.push(Figure {
+                what: format!("{what}{by}"),
+                unit: "1/s",
+                better: Better::Higher,
+                floor: floor::connects(clients, each)?,
+                floor_is: "TCP from as many threads: connect, accept, one byte, close",
+                ours: connections.as_ref().map(|p| p.connects(options, clients, each)).transpose()?,
+            });
+        }
     }
     let held = connections.as_ref().map(|p| p.hold(HELD)).transpose()?;
     let mut table = report::table(&figures);

@@ -73,15 +73,16 @@ impl Program {
         measured(server, || self.start_with(options, &[&["client"], what].concat()))
     }
 
-    /// Connections a second of `rdma_connections`, by the network: as many client processes as `clients`, each of which makes `each`, one after the other.
+    /// Connections a second of `rdma_connections` with options of `verbena run`: as many client processes as `clients`, each of which makes `each`, one
+    /// after the other.
     ///
     /// # Errors
     /// When one of the processes fails.
-    pub fn connects(&self, clients: usize, each: usize) -> io::Result<f64> {
-        let mut server = self.start_with(BY_NETWORK, &["server", &(clients * each).to_string()])?;
+    pub fn connects(&self, options: &[&str], clients: usize, each: usize) -> io::Result<f64> {
+        let mut server = self.start_with(options, &["server", &(clients * each).to_string()])?;
         server.expect("listening")?;
         let each = each.to_string();
-        let client = |_| self.start_with(BY_NETWORK, &["client", &each]);
+        let client = |_| self.start_with(options, &["client", &each]);
         let mut running = (0..clients).map(client).collect::<io::Result<Vec<Running>>>()?;
         running.iter_mut().try_for_each(|client| client.expect("ready"))?;
         let begin = Instant::now();
