@@ -72,6 +72,8 @@ counters! {
     writes_at_once,
     /// READs likewise.
     reads_at_once,
+    /// FLUSHes likewise.
+    flushes_at_once,
     /// Pieces of SENDs that were copied from the sender's memory.
     pulls,
     /// Processes of this host whose memory the system does not let us reach.

@@ -268,6 +268,7 @@ impl nic::Reach for RealWorld {
             Copy::Write => &self.counters.writes_at_once,
             Copy::Read => &self.counters.reads_at_once,
             Copy::Pull => &self.counters.pulls,
+            Copy::Flush(_) => &self.counters.flushes_at_once,
         };
         add(counter, copied.into());
         copied

@@ -62,7 +62,8 @@ impl Target {
 
     fn publish(&self, slot: u16) {
         let addr = self.memory.as_ptr() as u64;
-        let region = Region { key: key(slot), pd: PD, access: BOTH, addr, len: 512, iova: 0 };
+        let region =
+            Region { key: key(slot), pd: PD, access: BOTH, addr, len: 512, iova: 0, persists: false };
         reach(self.host.world()).publish(self.table, slot, &region);
     }
 

@@ -12,7 +12,7 @@ use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Access, Link, Path, Platform, Reach};
 use node::world::Claim;
 use node::{Name, World};
-use transport::op::Remote;
+use transport::op::{Flush, Remote};
 use wire::{Qpn, Rkey};
 
 /// The queue pair at the target, to which `kit::path` leads, and its peer.
@@ -61,8 +61,15 @@ impl Pair {
     }
 
     fn publish(&self, access: u32) {
-        let region =
-            Region { key: KEY, pd: PD, access, addr: self.memory.as_ptr() as u64, len: 512, iova: IOVA };
+        let region = Region {
+            key: KEY,
+            pd: PD,
+            access,
+            addr: self.memory.as_ptr() as u64,
+            len: 512,
+            iova: IOVA,
+            persists: false,
+        };
         reach(self.target.world()).publish(self.table, (KEY >> 16) as u16, &region);
     }
 
@@ -154,6 +161,52 @@ fn what_is_not_granted_is_not_reached() {
 }
 
 #[test]
+fn a_flush_needs_its_rights_and_memory_that_persists_without_work() {
+    let _alone = alone();
+    let pair = Pair::new();
+    let both = Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
+    // SAFETY: a new mapping of ten pages.
+    let pages = unsafe {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), 40960, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    let publish = |slot: u16, access, persists| {
+        let (key, addr) = (u32::from(slot) << 16 | 1, pages as u64);
+        let region = Region { key, pd: PD, access, addr, len: 40960, iova: 0, persists };
+        reach(pair.target.world()).publish(pair.table, slot, &region);
+        key
+    };
+    let (file, in_memory) = (publish(0x99, both, false), publish(0x9a, both, true));
+    let visible_only = publish(0x9b, Access::FLUSH_GLOBAL, true);
+    pair.open(both);
+    let flush = |key, addr, length, how| {
+        let remote = Remote { addr, length, rkey: Rkey(key) };
+        // SAFETY: no memory of ours is named.
+        unsafe { reach(pair.initiator.world()).copy(&path(V4), INITIATOR, remote, Copy::Flush(how), &[]) }
+    };
+    let global = Flush { global: true, persistent: false, whole: false };
+    let persistent = Flush { global: false, persistent: true, whole: false };
+    let before = counter(&pair.initiator, "ring_packets_sent");
+    for key in [file, in_memory, visible_only] {
+        assert!(flush(key, 8, 40952, global), "{key:x}");
+        assert!(!flush(key, 8, 40953, global) && !flush(key ^ 1, 8, 8, global), "{key:x}");
+        assert!(!flush(key, 0, 8, Flush { whole: true, ..global }), "the length is the owner's to know");
+        assert_eq!(flush(key, 4090, 8, persistent), key == in_memory, "{key:x}");
+    }
+    assert!(flush(in_memory, 1, 32767, Flush { global: true, ..persistent }));
+    assert!(!flush(in_memory, 4095, 28674, persistent), "more pages than are looked at");
+    // SAFETY: the mapping from above, which nothing borrows.
+    unsafe { libc::munmap(pages.add(4096), 4096) };
+    assert!(flush(in_memory, 0, 4096, persistent) && !flush(in_memory, 0, 4097, persistent));
+    pair.open(Access::FLUSH_GLOBAL);
+    assert!(flush(in_memory, 0, 8, global) && !flush(in_memory, 0, 8, persistent));
+    assert_eq!(counter(&pair.initiator, "ring_packets_sent"), before);
+    assert_eq!(counter(&pair.initiator, "flushes_at_once"), 7);
+    // SAFETY: as above.
+    unsafe { libc::munmap(pages, 40960) };
+}
+
+#[test]
 fn what_is_pulled_needs_no_key_but_an_open_queue_pair() {
     let _alone = alone();
     let pair = Pair::new();
@@ -212,7 +265,8 @@ fn memory_that_is_not_there_is_not_reached_and_the_rest_is_still() {
         libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     };
     let key = 0x0099_0001;
-    let region = Region { key, pd: PD, access: BOTH, addr: pages as u64, len: 8192, iova: 0 };
+    let region =
+        Region { key, pd: PD, access: BOTH, addr: pages as u64, len: 8192, iova: 0, persists: false };
     reach(pair.target.world()).publish(pair.table, 0x99, &region);
     let at = |addr| Remote { addr, length: 16, rkey: Rkey(key) };
     assert!(pair.copies(Copy::Write, at(4088), &mut [1, 2]));
@@ -325,8 +379,15 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
         unsafe { memory.as_ptr().cast_mut().write_volatile(0) };
     };
     let publish = || {
-        let region =
-            Region { key: KEY, pd: PD, access: BOTH, addr: memory.as_ptr() as u64, len: 512, iova: IOVA };
+        let region = Region {
+            key: KEY,
+            pd: PD,
+            access: BOTH,
+            addr: memory.as_ptr() as u64,
+            len: 512,
+            iova: IOVA,
+            persists: false,
+        };
         reach(target.world()).publish(table, (KEY >> 16) as u16, &region);
     };
     let take_back = || {

@@ -5,7 +5,7 @@
 //! closed (no such region, other rights, a queue pair that is not connected so, memory that is not mapped) the request goes as packets,
 //! and the peer's responder says what is wrong.
 
-use transport::op::Remote;
+use transport::op::{Flush, Remote};
 use wire::Qpn;
 
 use crate::link::Path;
@@ -30,9 +30,11 @@ pub trait Reach: Send + Sync {
     /// Copies between memory of ours and what the peer at the end of a path names, for our queue pair `from`; the last word of a WRITE becomes
     /// visible last. What is pulled counts only if the peer's queue pair is open to ours all the time. False where it can not: nothing is copied then, or a part, as when a connection breaks.
     ///
+    /// A FLUSH has no pieces. False where it would have to wait for anything, or is for all of a region.
+    ///
     /// # Safety
     ///
-    /// The pieces are registered, and stay so until it returns; they have `remote.length` bytes in all. They need not be mapped.
+    /// The pieces are registered, and stay so until it returns; they have `remote.length` bytes in all, but for a FLUSH. They need not be mapped.
     unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> bool;
 }
 
@@ -51,6 +53,8 @@ pub struct Region {
     pub len: u64,
     /// The address that peers have for its first byte.
     pub iova: u64,
+    /// What is visible in it is persistent, as long as it is mapped: a file in memory.
+    pub persists: bool,
 }
 
 /// A queue pair that lets its peer reach memory.
@@ -77,6 +81,8 @@ pub enum Copy {
     Read,
     /// From it, where it said itself that the bytes are: at an address of its process. No key is asked for.
     Pull,
+    /// Neither way: what was written to the peer's memory becomes visible to all, or persistent.
+    Flush(Flush),
 }
 
 /// A piece of memory of ours.

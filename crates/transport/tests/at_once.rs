@@ -3,7 +3,7 @@
 mod support;
 
 use support::*;
-use transport::op::{SendWr, Status};
+use transport::op::{Flush, SendWr, Status};
 use transport::rc::Hold;
 use wire::roce::{Op, ReadAt};
 
@@ -37,6 +37,37 @@ fn writes_and_reads_are_done_without_a_packet_in_their_order() {
     assert_eq!(done(&a), [0, 1, 2, 3, 4, 5]);
     assert_eq!(a.completed(), [(0, OK), (1, OK), (2, OK), (4, OK)]);
     assert_eq!((a.rc.outstanding(), a.rc.deadline(), a.rc.drained()), (0, None, true));
+}
+
+fn flush_of(wr_id: u64) -> SendWr {
+    flush(wr_id, sge(1, 0, 300), Flush { global: true, persistent: true, whole: false })
+}
+
+#[test]
+fn a_flush_behind_writes_is_done_with_them_and_so_are_writes_behind_it() {
+    let mut a = reaching();
+    for n in 0..4 {
+        a.post(if n % 2 == 0 { write_of(n) } else { flush_of(n) });
+    }
+    assert_eq!((a.sent(), done(&a)), (vec![], &[0, 1, 2, 3][..]));
+    assert_eq!(a.completed(), [(0, OK), (1, OK), (2, OK), (3, OK)]);
+}
+
+#[test]
+fn a_flush_that_takes_the_peer_time_goes_by_a_packet_and_no_write_behind_it_waits_for_that() {
+    let mut a = reaching();
+    a.cx.reach.as_mut().unwrap().flushes_take_time = true;
+    a.post(write_of(0));
+    a.post(flush_of(1));
+    a.post(write_of(2));
+    assert_eq!((psns(&a.sent()), done(&a)), (vec![0, 1, 2], &[0][..]));
+    assert_eq!(a.completed(), [(0, OK)]);
+    // Nothing was refused.
+    a.hear(0, Op::ReadResponse(ReadAt::Only(aeth(2))), &[]);
+    a.hear(2, ack(3), &[]);
+    assert_eq!(a.completed(), [(1, OK), (2, OK)]);
+    a.post(write_of(3));
+    assert_eq!((a.sent(), done(&a)), (vec![], &[0, 3][..]));
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl Scene<'_, '_> {
         Asked {
             ends: (qpn, from, input.choose(&[0, 7])),
             remote: Remote { addr, length, rkey },
-            right: input.choose(&[2, 4, 6, 0]),
+            right: input.choose(&[2, 4, 6, 0, 0x200, 0x8200]),
         }
     }
 
@@ -104,13 +104,13 @@ impl Scene<'_, '_> {
         let (queue_pair, region) = Self::places(asked, table.min(3));
         let (qpn, from, ends) = asked.ends;
         let pd = self.input.below(3);
-        let rights = self.input.choose(&[2, 4, 6, 0xff]);
+        let rights = self.input.choose(&[2, 4, 6, 0xfff, 0x206]);
         let number = |qpn: Qpn| u64::from(qpn.get());
         let len = self.input.choose(&[0, 8, 4096, (1 << 48) - 1]);
         let start = self.input.choose(&[0, 0x7000_0000_0000, u64::MAX - 4096, u64::MAX]);
         let back = self.input.choose(&[0, 0, 1, 4095, 1 << 40]);
         let entries = [
-            (queue_pair, number(qpn) << 40 | number(from) << 16 | u64::from(table) << 8 | rights),
+            (queue_pair, number(qpn) << 40 | number(from) << 16 | u64::from(table) << 12 | rights),
             (queue_pair + 1, u64::from(pd) << 32 | u64::from(ends)),
             (region, u64::from(asked.remote.rkey.0) << 32 | u64::from(pd)),
             (region + 1, start),
@@ -133,7 +133,7 @@ impl Scene<'_, '_> {
         let word = |at: usize| words[at].load(Ordering::Relaxed);
         let (queue_pair, _) = Self::places(asked, 0);
         let (entry, more) = (word(queue_pair), word(queue_pair + 1));
-        let table = (entry >> 8) as u8;
+        let table = (entry as u16 >> 12) as u8;
         // Another word while it looks: it is as if that had always been there, or not yet.
         let change = self.input.one_in(4).then(|| {
             let (_, region) = Self::places(asked, table.min(3));
@@ -148,7 +148,7 @@ impl Scene<'_, '_> {
         let named = entry >> 40 == u64::from(ends.0.get())
             && entry >> 16 & 0xff_ffff == u64::from(ends.1.get())
             && more as u32 == ends.2
-            && entry as u32 & right == right
+            && entry as u32 & 0xfff & right == right
             && table < 4;
         let (_, region) = Self::places(asked, table.min(3));
         let [key, addr, rights, iova] = [0, 1, 2, 3].map(|at| word(region + at));
@@ -187,7 +187,7 @@ impl Scene<'_, '_> {
         let access = self.input.choose(&[2, 4, 6]);
         assert!(fuzzed::open(self.words, &Grant { qpn, path: &path, pd, table, access }));
         let key = asked.remote.rkey.0;
-        let place = Region { key, pd, access, addr: 1 << 40, len: 4096, iova: 0x1000 };
+        let place = Region { key, pd, access, addr: 1 << 40, len: 4096, iova: 0x1000, persists: false };
         fuzzed::publish(self.words, table, (key >> 16) as u16, &place);
         let at = u64::from(self.input.below(4096));
         let remote = Remote { addr: 0x1000 + at, length: 4096 - at, rkey: asked.remote.rkey };

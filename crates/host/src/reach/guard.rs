@@ -8,12 +8,15 @@
 use std::io;
 use std::ptr::NonNull;
 
+use arrayvec::ArrayVec;
 use nic::Errno;
 use nic::reach::Piece;
 
 use crate::fork;
 
 const PAGE: usize = 4096;
+/// Most pages of a range that is looked at.
+const MOST_PAGES: usize = 8;
 /// Where in the page a writer leaves eight bytes: what is in front of it stays.
 const WRITTEN: u64 = 64;
 /// Tries to find a free address.
@@ -111,7 +114,23 @@ impl Process {
     /// Whether it can be reached both ways.
     pub(crate) fn is_reached(&self) -> bool {
         // SAFETY: nothing but the page is copied.
-        unsafe { self.write(&[], &[]) == Copied::All && self.read(&[], 0) == Copied::All }
+        unsafe { self.write(&[], &[]) == Copied::All && self.read(&[], &[]) == Copied::All }
+    }
+
+    /// Whether a range of its memory is there and may be read: a byte of each of its pages. False, too, where they are more than a few.
+    pub(crate) fn has(&self, addr: u64, len: u64) -> bool {
+        let mut pages = ArrayVec::<Piece, MOST_PAGES>::new();
+        let (mut at, end) = (addr, addr.saturating_add(len));
+        while at < end {
+            if pages.try_push(Piece { addr: at, len: 1 }).is_err() {
+                return false;
+            }
+            at = (at | (PAGE as u64 - 1)).saturating_add(1);
+        }
+        let mut bytes = [0_u8; MOST_PAGES];
+        let piece = Piece { addr: (&raw mut bytes) as u64, len: pages.len() as u64 };
+        // SAFETY: as many bytes of ours as there are pages.
+        unsafe { self.read(&[piece], &pages) == Copied::All }
     }
 
     /// Copies pieces of ours to ranges of its memory, one behind the other, in order.
@@ -133,18 +152,16 @@ impl Process {
         copied(done, pieces)
     }
 
-    /// Copies from `from` on in its memory to pieces of ours.
+    /// Copies ranges of its memory, one behind the other, to pieces of ours.
     ///
     /// # Safety
     ///
     /// The pieces may be written to, where they are mapped, and nobody claims that their bytes do not change.
-    pub(crate) unsafe fn read(&self, pieces: &[Piece], from: u64) -> Copied {
+    pub(crate) unsafe fn read(&self, pieces: &[Piece], from: &[Piece]) -> Copied {
         let mut mark = 0_u64;
         let first = Piece { addr: (&raw mut mark) as u64, len: 8 };
         let Some(ours) = elements(first, pieces) else { return Copied::Part };
-        let len = pieces.iter().map(|piece| piece.len).sum();
-        let range = Piece { addr: from, len };
-        let Some(theirs) = elements(Piece { addr: self.guard.address, len: 8 }, &[range]) else {
+        let Some(theirs) = elements(Piece { addr: self.guard.address, len: 8 }, from) else {
             return Copied::Part;
         };
         // SAFETY: as the caller says; `mark` is ours.

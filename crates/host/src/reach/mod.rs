@@ -1,4 +1,4 @@
-//! Memory of other processes of this host, which WRITEs and READs reach without them ([`nic::Reach`]).
+//! Memory of other processes of this host, which WRITEs, READs and FLUSHes reach without them ([`nic::Reach`]).
 //!
 //! Who takes another process's ring ([`crate::rings`]) lends it in return what it needs to reach this one: tables of queue pairs and regions, to read, and
 //! an address that proves who it is. The other one then looks a queue pair and a key up there, and copies by process_vm_writev(2) and process_vm_readv(2).
@@ -34,7 +34,7 @@ use locks::{Mutex, Rank};
 use nic::Path;
 use nic::reach::{Copy, Grant, Piece, Region};
 use ring::Word;
-use transport::op::Remote;
+use transport::op::{Flush, Remote};
 use wire::Qpn;
 
 use crate::fork::{self, Fd};
@@ -188,7 +188,7 @@ impl Lender {
         !self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Copies, as [`nic::Reach::copy`]; false where it can not. `hazards`: where we say what we use.
+    /// Copies or flushes, as [`nic::Reach::copy`]; false where it can not. `hazards`: where we say what we use.
     ///
     /// # Safety
     ///
@@ -203,6 +203,8 @@ impl Lender {
             Copy::Write => nic::Access::REMOTE_WRITE,
             Copy::Read => nic::Access::REMOTE_READ,
             Copy::Pull => 0,
+            Copy::Flush(how) if how.whole => return false,
+            Copy::Flush(how) => flush_rights(how),
         };
         let Some(access) = hazards::begin(hazards, this_thread(), entry) else { return false };
         let ends = tables::ends(path.dest, path.source);
@@ -211,15 +213,24 @@ impl Lender {
         };
         let at = match what {
             Copy::Pull => remote.addr,
-            Copy::Write | Copy::Read => {
+            Copy::Write | Copy::Read | Copy::Flush(_) => {
                 access.uses(found.region(remote.rkey.0));
+                let persists = matches!(what, Copy::Flush(how) if how.persistent);
+                let right = right | if persists { tables::PERSISTS } else { 0 };
                 let Some(at) = tables::find(&self.tables, found, remote, right) else { return false };
                 at
             }
         };
         let copied = match what {
-            // SAFETY: as the caller says.
-            Copy::Read | Copy::Pull => unsafe { self.process.read(pieces, at) },
+            Copy::Read | Copy::Pull => {
+                let range = Piece { addr: at, len: remote.length };
+                // SAFETY: as the caller says.
+                unsafe { self.process.read(pieces, &[range]) }
+            }
+            // What was written to it is visible; for the rest the memory has only to be there, as it has for msync(2).
+            Copy::Flush(how) => {
+                return self.process.has(at, if how.persistent { remote.length } else { 0 });
+            }
             Copy::Write => {
                 let (body, tail) = with_last_word(at, remote.length);
                 let ranges = if body.len == 0 { &[tail][..] } else { &[body, tail][..] };
@@ -246,6 +257,12 @@ pub(crate) struct Transfer<'a> {
     pub(crate) from: Qpn,
     pub(crate) remote: Remote,
     pub(crate) what: Copy,
+}
+
+/// What a FLUSH may do only where the owner says so.
+fn flush_rights(how: Flush) -> u32 {
+    let bit = |wanted, bit| if wanted { bit } else { 0 };
+    bit(how.global, nic::Access::FLUSH_GLOBAL) | bit(how.persistent, nic::Access::FLUSH_PERSISTENT)
 }
 
 /// A range and its last word: from the last multiple of eight below its end.

@@ -5,9 +5,9 @@
 //! | 0..2^17 | an entry of two words for each number of a queue pair, by its lower 16 bits; where two have the same the second is not there |
 //! | then 2^18 for each of four adapters | an entry of four words for each slot of its table of regions |
 //!
-//! An entry of a queue pair: its number (upper 24 bits), its peer's (24), the table of its regions (8), rights (8); its protection domain
-//! (upper half), [`ends`] of its path. One of a region: key (upper half) and protection domain; first address; rights (upper 16
-//! bits) and length; the address that peers have for the first byte. An entry whose first word is 0 is none: that word is written last, and taken
+//! An entry of a queue pair: its number (upper 24 bits), its peer's (24), the table of its regions (4), rights (12); its protection domain
+//! (upper half), [`ends`] of its path. One of a region: key (upper half) and protection domain; first address; whether what is visible in it is
+//! persistent (the uppermost bit), rights (15 bits) and length; the address that peers have for the first byte. An entry whose first word is 0 is none: that word is written last, and taken
 //! back first.
 //!
 //! Who reads checks all of it; what is written there by a process that means harm reaches that process's own memory and no other.
@@ -32,6 +32,11 @@ const WORDS: usize = QUEUE_PAIRS * QUEUE_PAIR_WORDS + TABLES as usize * REGIONS 
 pub(super) const BYTES: usize = WORDS * size_of::<Word>();
 /// Bits of a region's length.
 const LENGTH_BITS: u32 = 48;
+/// Bits of rights: `enum ibv_access_flags` but for hints.
+const RIGHTS_BITS: u32 = 12;
+const RIGHTS: u32 = (1 << RIGHTS_BITS) - 1;
+/// A region's right that its owner has given no peer, but its memory: what is visible in it is persistent.
+pub(super) const PERSISTS: u32 = 1 << 15;
 
 /// Where an entry is: what an access says it uses, and whoever takes the entry back waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +94,8 @@ fn words(memory: &[Word], entry: Entry) -> Option<&[Word]> {
 }
 
 fn first_of_queue_pair(qpn: Qpn, peer: Qpn, table: u8, access: u32) -> u64 {
-    u64::from(qpn.get()) << 40 | u64::from(peer.get()) << 16 | u64::from(table) << 8 | u64::from(access as u8)
+    let (table, rights) = (u64::from(table) << RIGHTS_BITS, u64::from(access & RIGHTS));
+    u64::from(qpn.get()) << 40 | u64::from(peer.get()) << 16 | table | rights
 }
 
 /// Writes a queue pair's entry. False where another one has its place.
@@ -126,7 +132,8 @@ pub(super) fn publish(memory: &[Word], table: u8, slot: u16, region: &Region) {
         return;
     }
     addr.store(region.addr, Relaxed);
-    len.store(u64::from(region.access as u16) << LENGTH_BITS | region.len, Relaxed);
+    let rights = region.access & RIGHTS | if region.persists { PERSISTS } else { 0 };
+    len.store(u64::from(rights) << LENGTH_BITS | region.len, Relaxed);
     iova.store(region.iova, Relaxed);
     first.store(u64::from(region.key) << 32 | u64::from(region.pd), Release);
 }
@@ -141,8 +148,8 @@ pub(super) fn look_up(memory: &[Word], qpn: Qpn, from: Qpn, ends: u32, right: u3
     let [first, second] = words(memory, queue_pair(qpn))? else { return None };
     let (entry, more) = (first.load(Acquire), second.load(Relaxed));
     let is_it = entry >> 16 == u64::from(qpn.get()) << 24 | u64::from(from.get()) && more as u32 == ends;
-    let table = (entry >> 8) as u8;
-    let allowed = is_it && entry as u32 & right == right && table < TABLES;
+    let table = (entry as u16 >> RIGHTS_BITS) as u8;
+    let allowed = is_it && entry as u32 & RIGHTS & right == right && table < TABLES;
     allowed.then_some(Found { pd: (more >> 32) as u32, table })
 }
 

@@ -290,7 +290,7 @@ impl Rings {
         }
     }
 
-    /// Copies to or from the memory of a process of this host; false where it can not.
+    /// Copies to or from the memory of a process of this host, or flushes it; false where it can not.
     ///
     /// # Safety
     ///

@@ -126,7 +126,7 @@ impl TxRing {
         self.lender.load().as_ref().is_some_and(|lender| lender.is_there())
     }
 
-    /// Copies to or from the reader's memory; false where it can not.
+    /// Copies to or from the reader's memory, or flushes it; false where it can not.
     ///
     /// # Safety
     ///

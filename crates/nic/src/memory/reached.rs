@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use transport::op::{Pull, Remote, Sge};
+use transport::op::{Flush, Pull, Remote, Sge};
 use wire::Qpn;
 
+use super::backing::Backing;
 use super::copy::Place;
 use super::rights::Access;
 use super::slot::InFlight;
@@ -17,7 +18,8 @@ use crate::reach::{Copy, Piece, Reach, Region};
 /// Most pieces of a list that are copied at once.
 const MOST_PIECES: usize = 8;
 /// What peers may do without the responder.
-pub(crate) const REACHED: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ;
+pub(crate) const REACHED: u32 =
+    Access::REMOTE_WRITE | Access::REMOTE_READ | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
 
 /// What is copied to or from a peer's memory.
 pub(crate) struct Transfer<'a> {
@@ -53,6 +55,8 @@ impl Table {
             addr: slot.addr.load(Ordering::Relaxed),
             len: slot.len.load(Ordering::Relaxed),
             iova: slot.iova.load(Ordering::Relaxed),
+            persists: access & Access::FLUSH_PERSISTENT != 0
+                && Backing::from(slot.backing.load(Ordering::Relaxed)) == Backing::Memory,
         };
         reach.publish(table, index as u16, &region);
     }
@@ -81,6 +85,12 @@ impl Transfer<'_> {
         let Some(held) = view.hold(part(sges, at, self.remote.length), what) else { return false };
         // SAFETY: the pieces are registered and held.
         unsafe { self.reach.copy(self.path, self.from, self.remote, what, &held.pieces) }
+    }
+
+    /// Flushes what was written to the peer's memory. False where only the peer can.
+    pub fn flush(&self, how: Flush) -> bool {
+        // SAFETY: no memory of ours is named.
+        unsafe { self.reach.copy(self.path, self.from, self.remote, Copy::Flush(how), &[]) }
     }
 
     /// Copies bytes of our own to the peer's memory.

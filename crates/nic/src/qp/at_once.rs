@@ -1,7 +1,7 @@
-//! WRITEs and READs that need nobody at the target: those of a connection whose peer is another process of this host, where the world reaches
+//! WRITEs, READs and FLUSHes that need nobody at the target: those of a connection whose peer is another process of this host, where the world reaches
 //! its memory ([`Reach`](crate::Reach)); and long SENDs, whose bytes the peer copies itself.
 //!
-//! A WRITE or READ only while nothing of the queue pair is under way: so requests are executed in the order in which they were posted. What the world does not
+//! Only while nothing of the queue pair is under way: so requests are executed in the order in which they were posted. What the world does not
 //! do leaves as packets, and the peer's responder says why.
 
 use transport::op::{AtOnce, Data, Pull, RecvWr, Remote, SendOp, SendWr};
@@ -21,25 +21,34 @@ const FEWEST_OFFERED: u64 = 32 << 10;
 impl EngineContext<'_> {
     /// Whether the peer's memory is reached for a request like this.
     pub(super) fn reaches_for(&self, wr: &SendWr) -> bool {
-        self.peer
-            .is_some_and(|(reach, path)| (1..=MOST).contains(&wr.data.len_bytes()) && reach.reaches(path))
+        let some = match wr.op {
+            SendOp::Flush { length, .. } => length > 0,
+            _ => (1..=MOST).contains(&wr.data.len_bytes()),
+        };
+        self.peer.is_some_and(|(reach, path)| some && reach.reaches(path))
     }
 
     /// Executes a request, if it may be.
     pub(super) fn at_once(&mut self, wr: &SendWr) -> AtOnce {
         let Some((reach, path)) = self.peer.filter(|_| self.reaches_for(wr)) else { return AtOnce::NoWay };
-        let (addr, rkey, what) = match wr.op {
-            SendOp::Write { addr, rkey, .. } => (addr, rkey, Copy::Write),
-            SendOp::Read { addr, rkey } => (addr, rkey, Copy::Read),
+        let from = self.qp.qpn;
+        let to = |addr, rkey, length| Transfer { reach, path, from, remote: Remote { addr, length, rkey } };
+        let len = wr.data.len_bytes();
+        let done = match (&wr.op, &wr.data) {
+            (&SendOp::Write { addr, rkey, .. }, Data::Sges(list)) => {
+                to(addr, rkey, len).copy(Copy::Write, list.as_slice(), &self.view)
+            }
+            (&SendOp::Write { addr, rkey, .. }, Data::Inline(bytes)) => to(addr, rkey, len).write(bytes),
+            (&SendOp::Write { addr, rkey, .. }, Data::InlineLong(bytes)) => to(addr, rkey, len).write(bytes),
+            (&SendOp::Read { addr, rkey }, Data::Sges(list)) => {
+                to(addr, rkey, len).copy(Copy::Read, list.as_slice(), &self.view)
+            }
+            // Where the peer has work to do it is told by a packet; nothing was refused.
+            (&SendOp::Flush { addr, rkey, length, how }, _) if !to(addr, rkey, length.into()).flush(how) => {
+                return AtOnce::NoWay;
+            }
+            (SendOp::Flush { .. }, _) => true,
             _ => return AtOnce::NoWay,
-        };
-        let remote = Remote { addr, length: wr.data.len_bytes(), rkey };
-        let transfer = Transfer { reach, path, from: self.qp.qpn, remote };
-        let done = match &wr.data {
-            Data::Sges(list) => transfer.copy(what, list.as_slice(), &self.view),
-            _ if what == Copy::Read => false,
-            Data::Inline(bytes) => transfer.write(bytes),
-            Data::InlineLong(bytes) => transfer.write(bytes),
         };
         if !done {
             return AtOnce::Refused;

@@ -57,7 +57,7 @@ pub enum QpEvent {
     Fatal,
 }
 
-/// What became of a WRITE or READ that might need no packet.
+/// What became of a WRITE, READ or FLUSH that might need no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtOnce {
     /// It is done.
@@ -96,7 +96,7 @@ pub trait Context {
     fn choose_srq(&mut self, _number: u32) -> Result<(), Fault> {
         Err(Fault::Key)
     }
-    /// Executes a WRITE or READ without the peer's responder, where its memory is reached from here. Nothing of the queue pair is under way.
+    /// Executes a WRITE, READ or FLUSH without the peer's responder, where its memory is reached from here. Nothing of the queue pair is under way.
     fn execute_at_once(&mut self, _wr: &SendWr) -> AtOnce {
         AtOnce::NoWay
     }

@@ -100,9 +100,13 @@ impl Request {
         }
     }
 
-    /// Whether it only moves bytes to or from the peer's memory, so that it might need no packet.
-    pub fn is_one_sided(&self) -> bool {
+    /// Whether it only moves bytes to or from the peer's memory.
+    pub fn moves_bytes(&self) -> bool {
         matches!(self.wr.op, SendOp::Write { immediate: None, .. } | SendOp::Read { .. })
+    }
+    /// Whether it concerns nothing but the peer's memory, so that it might need no packet.
+    pub fn is_one_sided(&self) -> bool {
+        self.moves_bytes() || matches!(self.wr.op, SendOp::Flush { .. })
     }
     /// Whether it is a SEND.
     pub fn is_send(&self) -> bool {

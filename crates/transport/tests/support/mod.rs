@@ -169,6 +169,8 @@ pub struct TestContext {
 #[derive(Debug, Default)]
 pub struct TestReach {
     pub refuses: bool,
+    /// The peer has work to do with a FLUSH.
+    pub flushes_take_time: bool,
     /// Marks of the requests that were executed so.
     pub done: Vec<u64>,
 }
@@ -190,6 +192,7 @@ impl Context for TestContext {
         match &mut self.reach {
             None => AtOnce::NoWay,
             Some(reach) if reach.refuses => AtOnce::Refused,
+            Some(reach) if reach.flushes_take_time && matches!(wr.op, SendOp::Flush { .. }) => AtOnce::NoWay,
             Some(reach) => {
                 reach.done.push(wr.wr_id);
                 AtOnce::Done

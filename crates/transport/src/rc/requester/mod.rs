@@ -202,12 +202,14 @@ impl Requester {
         }
     }
 
-    /// Whether the request at the cursor waits until those before it are complete, because it needs no packet then: after others of its kind,
-    /// which are complete soon.
+    /// Whether the request at the cursor waits until those before it are complete, because it needs no packet then: after a WRITE or READ,
+    /// which is complete soon.
     fn waits_to_be_executed(&self, at: usize, cx: &impl Context) -> bool {
-        let one_sided = |at: usize| self.queue.get(at).filter(|request| request.is_one_sided());
-        let next = one_sided(at).filter(|next| at > 0 && !next.begun && self.refused.lets(self.retired));
-        next.is_some_and(|next| one_sided(at - 1).is_some() && cx.reaches(&next.wr))
+        let Some(next) = self.queue.get(at).filter(|next| !next.begun && next.is_one_sided()) else {
+            return false;
+        };
+        let behind_bytes = at > 0 && self.queue.get(at - 1).is_some_and(Request::moves_bytes);
+        behind_bytes && self.refused.lets(self.retired) && cx.reaches(&next.wr)
     }
 
     /// Does what needs no packet at the cursor: once, however often the cursor comes by.
