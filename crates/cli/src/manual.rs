@@ -48,7 +48,8 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     (
         "VERBENA_SAME_HOST",
         "off: what is for other processes of this host goes by the network, too, and not by memory that both map. `verbena run --wire` \
-         sets it",
+         sets it. ptracer: any process of the user may trace the program (PR_SET_PTRACER of prctl(2)), so that others reach its memory where \
+         kernel.yama.ptrace_scope is 1",
     ),
     (
         "VERBENA_CM_TIMEOUT",

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::process::environment;
+use crate::process::environment::{self, SameHost as Wish};
 use crate::sys;
 
 /// May trace, and so reach, any process (capabilities(7)).
@@ -21,12 +21,14 @@ pub enum SameHost {
 
 /// How it travels from programs that are started as this one was. What a container refuses by a filter of system calls is not seen.
 pub fn same_host() -> SameHost {
-    if !environment::same_host() {
+    let wish = environment::same_host().unwrap_or_default();
+    if wish == Wish::Off {
         return SameHost::Network;
     }
     let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    match refusal(&yama, may_trace(&status), sys::own_uid()) {
+    let is_let = wish == Wish::Ptracer;
+    match refusal(&yama, may_trace(&status), is_let, sys::own_uid()) {
         Some(why) => SameHost::Packets(why),
         None => SameHost::Memory,
     }
@@ -40,10 +42,12 @@ fn may_trace(status: &str) -> bool {
 }
 
 /// Why the system lets no process of the user reach another one's memory. `yama`: what ptrace_scope says, nothing where there is no Yama
-/// (Documentation/admin-guide/LSM/Yama.rst of the kernel).
-fn refusal(yama: &str, may_trace: bool, uid: u32) -> Option<&'static str> {
+/// (Documentation/admin-guide/LSM/Yama.rst of the kernel). `is_let`: by PR_SET_PTRACER.
+fn refusal(yama: &str, may_trace: bool, is_let: bool, uid: u32) -> Option<&'static str> {
     match yama.trim() {
-        "1" if !may_trace => Some("kernel.yama.ptrace_scope is 1"),
+        "1" if !may_trace && !is_let => Some(
+            "kernel.yama.ptrace_scope is 1; VERBENA_SAME_HOST=ptracer would let processes reach each other",
+        ),
         "2" if !may_trace => Some("kernel.yama.ptrace_scope is 2"),
         "3" => Some("kernel.yama.ptrace_scope is 3"),
         _ if uid != 0 => {
@@ -63,11 +67,16 @@ mod tests {
         assert!(may_trace(&status("000001ffffffffff")) && may_trace(&status("0000000000080000")));
         assert!(!may_trace(&status("00000000a80425fb")) && !may_trace("") && !may_trace(&status("x")));
         assert_eq!(
-            (refusal("", false, 0), refusal("0\n", false, 0), refusal("1\n", true, 0)),
+            (refusal("", false, false, 0), refusal("0\n", false, false, 0), refusal("1\n", true, false, 0)),
             (None, None, None)
         );
-        assert_eq!(refusal("1\n", false, 0), Some("kernel.yama.ptrace_scope is 1"));
-        assert_eq!(refusal("3\n", true, 0), Some("kernel.yama.ptrace_scope is 3"));
-        assert!(refusal("0\n", false, 1000).is_some());
+        assert!(
+            refusal("1\n", false, false, 0)
+                .is_some_and(|why| why.starts_with("kernel.yama.ptrace_scope is 1;"))
+        );
+        assert_eq!(refusal("1\n", false, true, 0), None);
+        assert_eq!(refusal("2\n", false, true, 0), Some("kernel.yama.ptrace_scope is 2"));
+        assert_eq!(refusal("3\n", true, true, 0), Some("kernel.yama.ptrace_scope is 3"));
+        assert!(refusal("0\n", false, true, 1000).is_some());
     }
 }

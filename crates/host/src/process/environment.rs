@@ -4,9 +4,10 @@
 //! |---|---|---|
 //! | `VERBENA_DEVICES` | the devices, as `name=roce:interface`, comma separated; all that are up where it is not set | no devices |
 //! | `VERBENA_CM_TIMEOUT` | for how long connection requests are repeated, in seconds, 0.1 to 3600 | the default |
-//! | `VERBENA_SAME_HOST` | `off`: what is for other processes of this host goes by the network, too | on |
+//! | `VERBENA_SAME_HOST` | `off`: what is for other processes of this host goes by the network, too; `ptracer`: any process of the user may trace this one | on |
 //! | `VERBENA_COUNTERS` | a file for the counters, written at exit; `%p` stands for the process's number | a message at exit |
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -50,15 +51,34 @@ fn cm_timeout() -> Option<Duration> {
     total
 }
 
-/// Whether packets for other processes of this host may go by memory that both map: `VERBENA_SAME_HOST`.
-pub(crate) fn same_host() -> bool {
-    match std::env::var_os("VERBENA_SAME_HOST") {
-        Some(text) if text == "off" => false,
-        Some(text) if text != "on" => {
-            eprintln!("verbena: VERBENA_SAME_HOST: '{}' is neither on nor off", text.to_string_lossy());
-            true
-        }
-        _ => true,
+/// How what is for other processes of this host may travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SameHost {
+    /// By the network.
+    Off,
+    /// By memory.
+    #[default]
+    On,
+    /// By memory, which any process of the user may reach, also under Yama.
+    Ptracer,
+}
+
+/// What `VERBENA_SAME_HOST` says.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub(crate) fn same_host() -> Result<SameHost, String> {
+    parse_same_host(std::env::var_os("VERBENA_SAME_HOST").as_deref())
+}
+
+fn parse_same_host(text: Option<&OsStr>) -> Result<SameHost, String> {
+    let Some(text) = text else { return Ok(SameHost::On) };
+    match text.to_str() {
+        Some("on") => Ok(SameHost::On),
+        Some("off") => Ok(SameHost::Off),
+        Some("ptracer") => Ok(SameHost::Ptracer),
+        _ => Err(format!("VERBENA_SAME_HOST: '{}' is none of on, off and ptracer", text.to_string_lossy())),
     }
 }
 
@@ -70,4 +90,21 @@ pub(super) fn counters_file() -> Option<PathBuf> {
         return None;
     }
     std::path::absolute(std::env::var_os("VERBENA_COUNTERS")?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_processes_of_a_host_reach_each_other_is_one_of_three_words() {
+        let parse = |text: &str| parse_same_host(Some(OsStr::new(text)));
+        assert_eq!(parse_same_host(None), Ok(SameHost::On));
+        assert_eq!(parse("on"), Ok(SameHost::On));
+        assert_eq!(parse("off"), Ok(SameHost::Off));
+        assert_eq!(parse("ptracer"), Ok(SameHost::Ptracer));
+        for other in ["", "OFF", "0", "off "] {
+            assert!(parse(other).is_err_and(|said| said.contains(&format!("'{other}'"))));
+        }
+    }
 }

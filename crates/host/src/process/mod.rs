@@ -26,7 +26,8 @@ use nic::{Device, Element, Errno, EventKind};
 use node::Node;
 
 use crate::per_process::PerProcess;
-use crate::{Config, Host, RealWorld};
+use crate::{Config, Host, RealWorld, sys};
+use environment::SameHost;
 
 /// A host and its node, running.
 #[derive(Debug)]
@@ -168,10 +169,15 @@ fn start() -> io::Result<Instance> {
         }
         Node::new(world, &config, &interfaces)
     };
-    let host = Host::start(
-        make,
-        Config { on_panic: fail, same_host: environment::same_host(), ..Config::default() },
-    )?;
+    let wish = environment::same_host().unwrap_or_else(|e| {
+        eprintln!("verbena: {e}");
+        SameHost::default()
+    });
+    if wish == SameHost::Ptracer {
+        sys::thread::let_anybody_trace();
+    }
+    let same_host = wish != SameHost::Off;
+    let host = Host::start(make, Config { on_panic: fail, same_host, ..Config::default() })?;
     // A forked child inherits the function. No `Once`, which a child could inherit as taken; one thread at a time is here.
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
     if !AT_EXIT.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! What is asked of the system about the calling thread.
+//! What is asked of the system about the calling thread, or its process.
 
 use std::mem::MaybeUninit;
 
@@ -18,6 +18,13 @@ pub(crate) fn run_anywhere() {
         (0..libc::CPU_SETSIZE as usize).for_each(|cpu| libc::CPU_SET(cpu, &mut all));
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const all);
     }
+}
+
+/// Lets every process of the user trace this one, and so reach its memory, where Yama would let its parents only; elsewhere it does nothing
+/// (PR_SET_PTRACER of prctl(2)).
+pub(crate) fn let_anybody_trace() {
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
 }
 
 /// Runs `start` with every signal blocked but those that tell of a fault of the running thread itself, so that a
