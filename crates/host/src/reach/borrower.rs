@@ -10,8 +10,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use locks::{Mutex, Rank};
+use ring::Word;
 
 use super::guard::{Guard, Known};
+use super::tables::Entry;
 use super::{Cleared, hazards};
 use crate::fork::Fd;
 use crate::rings::memory::Part;
@@ -31,16 +33,15 @@ const OF_THE_TIME: u32 = 16;
 pub(crate) struct Borrower {
     /// Where it says what it uses.
     hazards: Part,
-    trust: Mutex<Trust>,
+    trust: Mutex<Trust<Guard>>,
     /// Its number, or 0.
     pid: i32,
 }
 
 /// What it can do, and may.
-#[derive(Default)]
-struct Trust {
-    /// The page by which it knows us; none while it is taken away.
-    guard: Option<Guard>,
+pub(super) struct Trust<G> {
+    /// The page by which it knows us, which is there while this is; none while it is taken away.
+    guard: Option<G>,
     /// When that was taken away last. `None`: it never had one.
     taken: Option<Instant>,
     /// Threads that wait for it without its page.
@@ -83,12 +84,7 @@ impl Borrower {
     pub(crate) fn renew(&self) -> io::Result<Option<Known>> {
         let new = Guard::new()?;
         let known = new.known();
-        let mut trust = self.trust.lock();
-        if trust.cut_off || trust.waiting > 0 {
-            return Ok(None);
-        }
-        trust.guard = Some(new);
-        Ok(Some(known))
+        Ok(self.trust.lock().renew(new).then_some(known))
     }
 
     /// It shall not know us any more.
@@ -107,30 +103,92 @@ impl Borrower {
         is_gone: impl Fn() -> bool,
     ) -> After {
         let Cleared(entry) = cleared;
-        let mut waits = false;
-        if hazards::users(&self.hazards, entry).next().is_none() || self.trust.lock().is_harmless() {
-            return After::Nothing;
-        }
-        while let Some((_, thread)) = hazards::users(&self.hazards, entry).next() {
-            if began.get_or_insert_with(Instant::now).elapsed() < LONG {
-                std::thread::yield_now();
-                continue;
-            }
-            // From now on it can begin no call.
-            let Some(taken) = self.trust.lock().wait(&mut waits, Instant::now()) else { break };
-            if taken.elapsed() > BELIEVED || is_gone() || sys::is_stopped(self.pid, thread) {
-                break;
-            }
-            std::thread::sleep(AGAIN);
-        }
-        if waits { self.trust.lock().waited(Instant::now()) } else { After::Nothing }
+        wait(&self.hazards, &self.trust, entry, began, &Others { is_gone, pid: self.pid })
     }
 }
 
-impl Trust {
+/// What a wait asks of the system.
+pub(super) trait System {
+    fn now(&self) -> Instant;
+    /// Whether nothing of the process runs any more.
+    fn is_gone(&self) -> bool;
+    /// Whether one of its threads is stopped: then it is in no call.
+    fn is_stopped(&self, thread: u32) -> bool;
+    /// Lets others run. `None`: just now.
+    fn pause(&self, time: Option<Duration>);
+}
+
+/// This one, about a process.
+struct Others<F> {
+    is_gone: F,
+    pid: i32,
+}
+
+impl<F: Fn() -> bool> System for Others<F> {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn is_gone(&self) -> bool {
+        (self.is_gone)()
+    }
+
+    fn is_stopped(&self, thread: u32) -> bool {
+        sys::is_stopped(self.pid, thread)
+    }
+
+    fn pause(&self, time: Option<Duration>) {
+        time.map_or_else(std::thread::yield_now, std::thread::sleep);
+    }
+}
+
+/// [`Borrower::wait`] for an entry that is cleared.
+pub(super) fn wait<G>(
+    hazards: &[Word],
+    trust: &Mutex<Trust<G>>,
+    entry: Entry,
+    began: &mut Option<Instant>,
+    system: &impl System,
+) -> After {
+    let mut waits = false;
+    if hazards::users(hazards, entry).next().is_none() || trust.lock().is_harmless(system.now()) {
+        return After::Nothing;
+    }
+    while let Some((_, thread)) = hazards::users(hazards, entry).next() {
+        let began = *began.get_or_insert_with(|| system.now());
+        if system.now() - began < LONG {
+            system.pause(None);
+            continue;
+        }
+        // From now on it can begin no call.
+        let Some(taken) = trust.lock().wait(&mut waits, system.now()) else { break };
+        if system.now() - taken > BELIEVED || system.is_gone() || system.is_stopped(thread) {
+            break;
+        }
+        system.pause(Some(AGAIN));
+    }
+    if waits { trust.lock().waited(system.now()) } else { After::Nothing }
+}
+
+impl<G> Default for Trust<G> {
+    fn default() -> Trust<G> {
+        Trust { guard: None, taken: None, waiting: 0, kept: Duration::ZERO, reckoned: None, cut_off: false }
+    }
+}
+
+impl<G> Trust<G> {
+    /// By this page it shall know us from now on; false where it shall not.
+    pub(super) fn renew(&mut self, guard: G) -> bool {
+        let may = !self.cut_off && self.waiting == 0;
+        if may {
+            self.guard = Some(guard);
+        }
+        may
+    }
+
     /// Whether nothing of it runs, or ever will.
-    fn is_harmless(&self) -> bool {
-        let ended = self.taken.is_none_or(|taken| self.cut_off && taken.elapsed() > BELIEVED);
+    fn is_harmless(&self, now: Instant) -> bool {
+        let ended = self.taken.is_none_or(|taken| self.cut_off && now - taken > BELIEVED);
         self.guard.is_none() && ended
     }
 
@@ -170,9 +228,9 @@ mod tests {
     use super::*;
 
     /// A wait of a length, and a pause; what follows from it.
-    fn waits(trust: &mut Trust, now: &mut Instant, wait: Duration, pause: Duration) -> After {
+    fn waits(trust: &mut Trust<Guard>, now: &mut Instant, wait: Duration, pause: Duration) -> After {
         trust.guard = Some(Guard::new().unwrap());
-        assert!(!trust.is_harmless());
+        assert!(!trust.is_harmless(*now));
         let mut waits = false;
         assert_eq!(trust.wait(&mut waits, *now), Some(*now));
         // Another look, and another thread.
@@ -210,8 +268,8 @@ mod tests {
 
     #[test]
     fn who_never_could_reach_anything_is_not_waited_for() {
-        assert!(Trust::default().is_harmless());
-        let mut waits = false;
-        assert_eq!((Trust::default().wait(&mut waits, Instant::now()), waits), (None, false));
+        let (mut trust, mut waits, now) = (Trust::<Guard>::default(), false, Instant::now());
+        assert!(trust.is_harmless(now));
+        assert_eq!((trust.wait(&mut waits, now), waits), (None, false));
     }
 }

@@ -6,11 +6,11 @@
 //! | 2 n | 0: free. 1: somebody's. Else an access: 1 (bit 63), table (8 bits), slot of the region (16), entry of the queue pair (16) |
 //! | 2 n + 1 | the thread, as its process numbers it |
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::fence;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use ring::Word;
 
+use crate::reach::fences::{At, fence};
 use crate::reach::tables::Entry;
 
 /// Bytes of it.
@@ -35,7 +35,7 @@ pub(super) fn begin(memory: &[Word], thread: u32, queue_pair: u16) -> Option<Acc
     };
     who.store(thread.into(), Relaxed);
     access.store(ACCESS | u64::from(queue_pair), Release);
-    fence(SeqCst);
+    fence(At::QueuePairInUse);
     Some(Access(access))
 }
 
@@ -45,7 +45,7 @@ impl Access<'_> {
         let Entry::Region(table, slot) = region else { return };
         let queue_pair = self.0.load(Relaxed) & 0xffff;
         self.0.store(ACCESS | u64::from(table) << 32 | u64::from(slot) << 16 | queue_pair, Release);
-        fence(SeqCst);
+        fence(At::RegionInUse);
     }
 }
 
@@ -55,11 +55,10 @@ impl Drop for Access<'_> {
     }
 }
 
-/// The threads whose accesses use an entry, with where each says so. To be called when the entry is cleared.
+/// The threads whose accesses use an entry, with where each says so. To be called when the entry is cleared, which puts a fence in front of this.
 pub(super) fn users(memory: &[Word], entry: Entry) -> impl Iterator<Item = (usize, u32)> {
-    fence(SeqCst);
     memory.chunks_exact(2).take(ACCESSES).enumerate().filter_map(move |(at, place)| {
-        let access = place[0].load(SeqCst);
+        let access = place[0].load(Acquire);
         let used = match entry {
             Entry::QueuePair(queue_pair) => access as u16 == queue_pair,
             // An access that has not said which region is none of a region yet: it looks after it has said so.

@@ -12,29 +12,35 @@
 //! | file | what |
 //! |---|---|
 //! | this one | both sides: lending, and reaching |
+//! | `initiator` | looking up and copying, and who waits for that: the order of the steps |
 //! | `borrower` | how long somebody is waited for who uses what is taken back |
 //! | `tables` | what is lent |
 //! | `hazards` | who uses what just now |
+//! | `fences` | what keeps the steps of both in order |
 //! | `guard` | calls that reach the right process or none; unsafe |
 
 mod borrower;
+#[cfg(all(test, loom))]
+mod every_order;
+mod fences;
 #[doc(hidden)]
 pub mod fuzzed;
 mod guard;
 mod hazards;
+mod initiator;
 mod tables;
 
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 use locks::{Mutex, Rank};
 use nic::Path;
 use nic::reach::{Copy, Grant, Piece, Region};
 use ring::Word;
-use transport::op::{Flush, Remote};
+use transport::op::Remote;
 use wire::Qpn;
 
 use crate::fork::{self, Fd};
@@ -44,6 +50,7 @@ pub(crate) use borrower::{After, Borrower};
 pub(crate) use guard::Known;
 use guard::{Copied, Process};
 pub(crate) use hazards::BYTES as HAZARD_BYTES;
+use initiator::Request;
 use tables::Entry;
 
 /// Processes that are remembered because they are not to be believed.
@@ -198,55 +205,31 @@ impl Lender {
         if !self.is_there() || pieces.len() > MOST_PIECES {
             return false;
         }
-        let Entry::QueuePair(entry) = tables::queue_pair(path.dest_qpn) else { return false };
-        let right = match what {
-            Copy::Write => nic::Access::REMOTE_WRITE,
-            Copy::Read => nic::Access::REMOTE_READ,
-            Copy::Pull => 0,
-            Copy::Flush(how) if how.whole => return false,
-            Copy::Flush(how) => flush_rights(how),
-        };
-        let Some(access) = hazards::begin(hazards, this_thread(), entry) else { return false };
         let ends = tables::ends(path.dest, path.source);
-        let Some(found) = tables::look_up(&self.tables, path.dest_qpn, from, ends, right) else {
-            return false;
-        };
-        let at = match what {
-            Copy::Pull => remote.addr,
-            Copy::Write | Copy::Read | Copy::Flush(_) => {
-                access.uses(found.region(remote.rkey.0));
-                let persists = matches!(what, Copy::Flush(how) if how.persistent);
-                let right = right | if persists { tables::PERSISTS } else { 0 };
-                let Some(at) = tables::find(&self.tables, found, remote, right) else { return false };
-                at
+        let request = Request { qpn: path.dest_qpn, from, ends, remote, what };
+        initiator::reach(hazards, &self.tables, this_thread(), &request, |at| {
+            let copied = match what {
+                Copy::Read | Copy::Pull => {
+                    let range = Piece { addr: at, len: remote.length };
+                    // SAFETY: as the caller says.
+                    unsafe { self.process.read(pieces, &[range]) }
+                }
+                Copy::Write => {
+                    let (body, tail) = with_last_word(at, remote.length);
+                    let ranges = if body.len == 0 { &[tail][..] } else { &[body, tail][..] };
+                    // SAFETY: as the caller says.
+                    unsafe { self.process.write(pieces, ranges) }
+                }
+                // What was written to it is visible; for the rest the memory has only to be there, as it has for msync(2).
+                Copy::Flush(how) => {
+                    return self.process.has(at, if how.persistent { remote.length } else { 0 });
+                }
+            };
+            if copied == Copied::Nothing {
+                self.is_over.store(true, Ordering::Relaxed);
             }
-        };
-        let copied = match what {
-            Copy::Read | Copy::Pull => {
-                let range = Piece { addr: at, len: remote.length };
-                // SAFETY: as the caller says.
-                unsafe { self.process.read(pieces, &[range]) }
-            }
-            // What was written to it is visible; for the rest the memory has only to be there, as it has for msync(2).
-            Copy::Flush(how) => {
-                return self.process.has(at, if how.persistent { remote.length } else { 0 });
-            }
-            Copy::Write => {
-                let (body, tail) = with_last_word(at, remote.length);
-                let ranges = if body.len == 0 { &[tail][..] } else { &[body, tail][..] };
-                // SAFETY: as the caller says.
-                unsafe { self.process.write(pieces, ranges) }
-            }
-        };
-        if copied == Copied::Nothing {
-            self.is_over.store(true, Ordering::Relaxed);
-        }
-        // What was pulled is what the peer sent only if it did not take that back before: it closes its queue pair first.
-        let look_again = || {
-            fence(Ordering::SeqCst);
-            tables::look_up(&self.tables, path.dest_qpn, from, ends, right).is_some()
-        };
-        copied == Copied::All && (what != Copy::Pull || look_again())
+            copied == Copied::All
+        })
     }
 }
 
@@ -257,12 +240,6 @@ pub(crate) struct Transfer<'a> {
     pub(crate) from: Qpn,
     pub(crate) remote: Remote,
     pub(crate) what: Copy,
-}
-
-/// What a FLUSH may do only where the owner says so.
-fn flush_rights(how: Flush) -> u32 {
-    let bit = |wanted, bit| if wanted { bit } else { 0 };
-    bit(how.global, nic::Access::FLUSH_GLOBAL) | bit(how.persistent, nic::Access::FLUSH_PERSISTENT)
 }
 
 /// A range and its last word: from the last multiple of eight below its end.

@@ -13,18 +13,20 @@
 //! Who reads checks all of it; what is written there by a process that means harm reaches that process's own memory and no other.
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use nic::reach::{Grant, Region};
 use ring::Word;
 use transport::op::Remote;
 use wire::Qpn;
 
+use super::fences::{At, fence};
+
 /// Tables of regions.
 pub(super) const TABLES: u8 = 4;
-const QUEUE_PAIRS: usize = 1 << 16;
+const QUEUE_PAIRS: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 const QUEUE_PAIR_WORDS: usize = 2;
-const REGIONS: usize = 1 << 16;
+const REGIONS: usize = if cfg!(loom) { 2 } else { 1 << 16 };
 const REGION_WORDS: usize = 4;
 /// Words of all of it.
 const WORDS: usize = QUEUE_PAIRS * QUEUE_PAIR_WORDS + TABLES as usize * REGIONS * REGION_WORDS;
@@ -138,9 +140,13 @@ pub(super) fn publish(memory: &[Word], table: u8, slot: u16, region: &Region) {
     first.store(u64::from(region.key) << 32 | u64::from(region.pd), Release);
 }
 
-/// Takes an entry back; whether there was one. Accesses that were begun before may go on: see `hazards`.
+/// Takes an entry back; whether there was one. Accesses that were begun before may go on: see `hazards`. Who began later, and whoever is lent
+/// to later, finds nothing; and so does who sees anything that is written behind this.
 pub(super) fn clear(memory: &[Word], entry: Entry) -> bool {
-    words(memory, entry).is_some_and(|words| words[0].load(Relaxed) != 0 && words[0].swap(0, SeqCst) != 0)
+    let was = words(memory, entry)
+        .is_some_and(|words| words[0].load(Relaxed) != 0 && words[0].swap(0, AcqRel) != 0);
+    fence(At::TakenBack);
+    was
 }
 
 /// For an initiator: what the queue pair at the other end lets ours, `from`, do. `ends`: of the path, as the other one sees it.

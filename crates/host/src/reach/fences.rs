@@ -1,0 +1,44 @@
+//! The fences between what a process says to another one and what it then looks at. Each stands between a store and a later load of other memory,
+//! and pairs with one of the other process: one of the two sees what the other one said.
+//!
+//! They are here by name so that `every_order` shows of each that it is needed: there a model leaves one out.
+
+/// Where a fence is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum At {
+    /// An initiator said that it uses a queue pair, and looks that up.
+    QueuePairInUse,
+    /// The same of a region.
+    RegionInUse,
+    /// An entry was taken back. Who did that looks for those who use it; what he then writes is not seen before.
+    TakenBack,
+    /// Bytes were copied, and their queue pair is looked up once more.
+    Copied,
+}
+
+#[cfg(not(loom))]
+#[inline]
+pub(super) fn fence(_: At) {
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+#[cfg(loom)]
+pub(super) use model::fence;
+
+#[cfg(loom)]
+pub(super) mod model {
+    use std::cell::Cell;
+
+    use super::At;
+
+    thread_local! {
+        /// The one that is left out. All threads of a model are one of the system's.
+        pub(in crate::reach) static LEFT_OUT: Cell<Option<At>> = const { Cell::new(None) };
+    }
+
+    pub(in crate::reach) fn fence(at: At) {
+        if LEFT_OUT.get() != Some(at) {
+            loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
+        }
+    }
+}
