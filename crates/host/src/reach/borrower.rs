@@ -154,7 +154,7 @@ pub(super) fn wait<G>(
     if hazards::users(hazards, entry).next().is_none() || trust.lock().is_harmless(system.now()) {
         return After::Nothing;
     }
-    while let Some((_, thread)) = hazards::users(hazards, entry).next() {
+    while hazards::users(hazards, entry).next().is_some() {
         let began = *began.get_or_insert_with(|| system.now());
         if system.now() - began < LONG {
             system.pause(None);
@@ -162,7 +162,9 @@ pub(super) fn wait<G>(
         }
         // From now on it can begin no call.
         let Some(taken) = trust.lock().wait(&mut waits, system.now()) else { break };
-        if system.now() - taken > BELIEVED || system.is_gone() || system.is_stopped(thread) {
+        // One that is stopped says nothing of the others, which may be in a call that had begun.
+        let all_stopped = || hazards::users(hazards, entry).all(|(_, thread)| system.is_stopped(thread));
+        if system.now() - taken > BELIEVED || system.is_gone() || all_stopped() {
             break;
         }
         system.pause(Some(AGAIN));

@@ -369,6 +369,11 @@ fn who_is_stopped_writes_nothing_afterwards() {
     one_loses_patience(1, false);
 }
 
+#[test]
+fn a_thread_that_is_stopped_does_not_hide_one_that_copies() {
+    one_loses_patience(2, false);
+}
+
 /// Who says for ever that he uses something is cut off when no call of his is left.
 #[test]
 fn who_lies_is_cut_off() {
