@@ -25,13 +25,16 @@ use super::hazards;
 use super::initiator::{self, Request};
 use super::tables::{self, Entry};
 
-/// The owner's queue pair.
+/// The owner's queue pair, and another one that has the same entry.
 const QPN: Qpn = Qpn::new(0x10_0000);
+const OTHER: Qpn = Qpn::new(0x11_0000);
 /// The initiator's.
 const FROM: Qpn = Qpn::new(0x20_0000);
 const KEY: u32 = 1 << 16 | 0x77;
 const PD: u32 = 7;
 const BOTH: u32 = nic::Access::REMOTE_WRITE | nic::Access::REMOTE_READ;
+const LENT: Region =
+    Region { key: KEY, pd: PD, access: BOTH, addr: 0x1000, len: 64, iova: 0, persists: false };
 const QUEUE_PAIR: Entry = Entry::QueuePair(0);
 const REGION: Entry = Entry::Region(0, 1);
 
@@ -110,9 +113,7 @@ impl Shared {
         let (lent, hazards) = (words(10), words(4));
         let shared = Arc::new(Shared { lent, hazards, region: UnsafeCell::new(()), kernel });
         shared.open(QPN, FROM, PD);
-        let region =
-            Region { key: KEY, pd: PD, access: BOTH, addr: 0x1000, len: 64, iova: 0, persists: false };
-        tables::publish(&shared.lent, 0, 1, &region);
+        tables::publish(&shared.lent, 0, 1, &LENT);
         shared
     }
 
@@ -336,6 +337,21 @@ fn what_was_taken_back_does_not_count_as_pulled() {
         tables::clear(&shared.lent, QUEUE_PAIR);
         sent.store(2, Relaxed);
         puller.join().unwrap();
+    });
+}
+
+/// Two queue pairs of one entry, of different domains: who looks one up while the other takes the place does not find the other's domain.
+#[test]
+fn what_is_found_is_of_one_queue_pair() {
+    every_order(4, || {
+        let shared = Shared::new();
+        tables::clear(&shared.lent, REGION);
+        tables::publish(&shared.lent, 0, 1, &Region { pd: PD + 1, ..LENT });
+        let theirs = shared.clone();
+        let initiator = thread::spawn(move || theirs.reach(Copy::Write, || ()));
+        tables::clear(&shared.lent, QUEUE_PAIR);
+        shared.open(OTHER, FROM, PD + 1);
+        assert!(!initiator.join().unwrap(), "a region of another domain than the queue pair's");
     });
 }
 

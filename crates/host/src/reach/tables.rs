@@ -109,7 +109,8 @@ pub(super) fn open(memory: &[Word], grant: &Grant<'_>) -> bool {
         return false;
     }
     let path = grant.path;
-    second.store(u64::from(grant.pd) << 32 | u64::from(ends(path.source, path.dest)), Relaxed);
+    // Who finds this finds that number in the first word, or what comes below.
+    second.store(u64::from(grant.pd) << 32 | u64::from(ends(path.source, path.dest)), Release);
     first.store(first_of_queue_pair(grant.qpn, path.dest_qpn, grant.table, grant.access), Release);
     true
 }
@@ -152,8 +153,11 @@ pub(super) fn clear(memory: &[Word], entry: Entry) -> bool {
 /// For an initiator: what the queue pair at the other end lets ours, `from`, do. `ends`: of the path, as the other one sees it.
 pub(super) fn look_up(memory: &[Word], qpn: Qpn, from: Qpn, ends: u32, right: u32) -> Option<Found> {
     let [first, second] = words(memory, queue_pair(qpn))? else { return None };
-    let (entry, more) = (first.load(Acquire), second.load(Relaxed));
-    let is_it = entry >> 16 == u64::from(qpn.get()) << 24 | u64::from(from.get()) && more as u32 == ends;
+    let (entry, more) = (first.load(Acquire), second.load(Acquire));
+    // Another queue pair may have the place by now, and the second word be its.
+    let is_one = first.load(Relaxed) == entry;
+    let is_it =
+        is_one && entry >> 16 == u64::from(qpn.get()) << 24 | u64::from(from.get()) && more as u32 == ends;
     let table = (entry as u16 >> RIGHTS_BITS) as u8;
     let allowed = is_it && entry as u32 & RIGHTS & right == right && table < TABLES;
     allowed.then_some(Found { pd: (more >> 32) as u32, table })
