@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use locks::{Mutex, MutexGuard, Rank};
-use node::Name;
 use node::world::{Claim, ClaimError, Datagram};
+use node::{Name, Watch};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use wire::mad::PortSpace;
 
@@ -241,26 +241,35 @@ impl Names {
         false
     }
 
-    /// Has the engine tell when the bearer of `name` ends; false where nobody bears it. One that can not be watched (another
+    /// Has the engine tell when the bearer of `name` ends; `None` where nobody bears it. One that can not be watched (another
     /// user's) passes for one that lives.
-    pub(crate) fn watch(&self, name: Name, reactor: &Reactor) -> bool {
-        let bearer = match self.bearer(name, reactor) {
-            Ok(bearer) => bearer,
-            Err(error) => return error.kind() != io::ErrorKind::ConnectionRefused,
-        };
-        bearer.watched.store(true, Ordering::Release);
-        // A hang-up that the engine has seen before the mark was set is found here.
-        if self.lock().get(&name).is_some_and(|known| known.token == bearer.token) {
-            return true;
+    pub(crate) fn watch(&self, name: Name, reactor: &Reactor) -> Option<Watch> {
+        // A connection may have ended unnoticed, and its name have a new bearer: so a second attempt.
+        for _ in 0..2 {
+            let bearer = match self.bearer(name, reactor) {
+                Ok(bearer) => bearer,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return None,
+                Err(_) => return Some(Watch::NONE),
+            };
+            if sys::has_hung_up(&bearer.fd) {
+                self.forget(&bearer);
+                continue;
+            }
+            bearer.watched.store(true, Ordering::Release);
+            // A hang-up that the engine has seen before the mark was set is found here.
+            let is_known = self.lock().get(&name).is_some_and(|known| known.token == bearer.token);
+            if is_known || !bearer.watched.swap(false, Ordering::AcqRel) {
+                return Some(Watch(bearer.token));
+            }
         }
-        !bearer.watched.swap(false, Ordering::AcqRel)
+        None
     }
 
-    /// A bearer hung up; its name where somebody watches it.
-    pub(crate) fn ended(&self, bearer: &Bearer, reactor: &Reactor) -> Option<Name> {
+    /// A bearer hung up; its name, and which bearer it was, where somebody watches it.
+    pub(crate) fn ended(&self, bearer: &Bearer, reactor: &Reactor) -> Option<(Name, Watch)> {
         self.forget(bearer);
         reactor.remove(bearer.token, &bearer.fd);
-        bearer.watched.swap(false, Ordering::AcqRel).then_some(bearer.name)
+        bearer.watched.swap(false, Ordering::AcqRel).then_some((bearer.name, Watch(bearer.token)))
     }
 
     /// Forgets all bearers.

@@ -328,8 +328,8 @@ impl<G: Guest> Engine<G> {
                 world.rings.ended(&bearer);
                 // What it sent before it ended.
                 self.guarded(|guest| world.rings.drain_all(&world.delivery(guest)));
-                if let Some(name) = world.names.ended(&bearer, &world.reactor) {
-                    self.guarded(|guest| guest.input(Instant::now(), Input::Gone(name)));
+                if let Some((name, watch)) = world.names.ended(&bearer, &world.reactor) {
+                    self.guarded(|guest| guest.input(Instant::now(), Input::Gone(name, watch)));
                 }
             }
         }

@@ -10,7 +10,7 @@ use locks::{Mutex, Rank};
 use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Errno, Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
-use node::{Name, World};
+use node::{Name, Watch, World};
 use transport::TxBatch;
 use transport::op::Remote;
 use wire::Qpn;
@@ -319,8 +319,8 @@ impl World for RealWorld {
         self.names.is_known(name)
     }
 
-    fn watch(&self, name: Name) -> bool {
-        self.is_ours() && self.names.watch(name, &self.reactor)
+    fn watch(&self, name: Name) -> Option<Watch> {
+        if self.is_ours() { self.names.watch(name, &self.reactor) } else { None }
     }
 
     fn host_id(&self) -> u64 {

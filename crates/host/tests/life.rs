@@ -56,7 +56,7 @@ fn a_stopped_host_gives_back_its_sockets_and_its_thread() {
         let host = start();
         host.world().attach(LO).unwrap();
         let claim = host.world().claim(Name::Block(1)).unwrap();
-        assert!(host.world().watch(Name::Block(1)));
+        assert!(host.world().watch(Name::Block(1)).is_some());
         host.world().send(&path(V4), &mut batch(2, &[64]));
         assert!(host.guest().packet().is_some());
         host.stop();

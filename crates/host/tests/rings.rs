@@ -269,7 +269,7 @@ fn what_a_process_sent_before_it_ended_comes_before_the_news_of_its_end() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
     let theirs = sender.world().claim(Name::Block(0x77)).unwrap();
-    assert!(reader.world().watch(Name::Block(0x77)));
+    let watch = reader.world().watch(Name::Block(0x77)).unwrap();
     sender.world().send(&path(V4), &mut batch(0, &[4096; 15]));
     sender.stop();
     drop((theirs, sender));
@@ -280,7 +280,34 @@ fn what_a_process_sent_before_it_ended_comes_before_the_news_of_its_end() {
             other => panic!("{other:?} before packet {n}"),
         }
     }
-    assert!(reader.guest().find(|told| (*told == Told::Gone(Name::Block(0x77))).then_some(())).is_some());
+    assert!(
+        reader.guest().find(|told| (*told == Told::Gone(Name::Block(0x77), watch)).then_some(())).is_some()
+    );
+}
+
+#[test]
+fn a_name_that_changes_hands_is_watched_in_the_new_ones() {
+    let _alone = alone();
+    let [one, two, watcher] = [(); 3].map(|()| start_with(Config::default()));
+    let name = Name::Block(0x77);
+    let claim = one.world().claim(name).unwrap();
+    let first = watcher.world().watch(name).unwrap();
+    // Its engine is busy: it hears of the end of the first bearer when there is a second one.
+    watcher.world().attach(LO).unwrap();
+    *watcher.guest().thinks.lock().unwrap() = Duration::from_millis(300);
+    one.world().send(&nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) }, &mut message());
+    while counter(&watcher, "packets_received") == 0 {
+        std::thread::yield_now();
+    }
+    drop(claim);
+    let claim = two.world().claim(name).unwrap();
+    let second = watcher.world().watch(name).unwrap();
+    assert_ne!(second, first, "of a connection that has ended");
+    let gone = |told: &Told| matches!(told, Told::Gone(..)).then(|| told.clone());
+    assert_eq!(watcher.guest().find(gone), Some(Told::Gone(name, first)));
+    assert_eq!(watcher.world().watch(name), Some(second));
+    drop(claim);
+    assert_eq!(watcher.guest().find(gone), Some(Told::Gone(name, second)));
 }
 
 #[test]

@@ -190,11 +190,11 @@ fn a_name_is_held_by_one_and_free_again_when_dropped() {
     let claim = one.world().claim(name).unwrap();
     assert_eq!(other.world().claim(name).err(), Some(ClaimError::InUse));
     assert_eq!(one.world().claim(name).err(), Some(ClaimError::InUse));
-    assert!(other.world().watch(name));
-    assert!(other.world().watch(name));
+    let watch = other.world().watch(name).unwrap();
+    assert_eq!(other.world().watch(name), Some(watch));
     drop(claim);
-    assert_eq!(other.guest().find(|told| (*told == Told::Gone(name)).then_some(())), Some(()));
-    assert!(!other.world().watch(name));
+    assert_eq!(other.guest().find(|told| (*told == Told::Gone(name, watch)).then_some(())), Some(()));
+    assert_eq!(other.world().watch(name), None);
     let datagram = Datagram {
         source: (V4, 1).into(),
         dest: (V4, 4791).into(),
@@ -225,10 +225,10 @@ fn a_name_vanishes_with_its_process() {
     std::io::Read::read_exact(python.stdout.as_mut().unwrap(), &mut line).unwrap();
     assert_eq!(host.world().claim(name).err(), Some(ClaimError::InUse));
     assert_eq!(host.world().port_names(PortSpace::Tcp, 7174), [name]);
-    assert!(host.world().watch(name));
+    let watch = host.world().watch(name).unwrap();
     python.kill().unwrap();
     python.wait().unwrap();
-    assert_eq!(host.guest().find(|told| (*told == Told::Gone(name)).then_some(())), Some(()));
+    assert_eq!(host.guest().find(|told| (*told == Told::Gone(name, watch)).then_some(())), Some(()));
     assert!(host.world().port_names(PortSpace::Tcp, 7174).is_empty());
     assert!(host.world().claim(name).is_ok());
 }
@@ -246,7 +246,7 @@ fn the_names_of_a_port_are_listed_wildcard_and_specific_each_once() {
         host.world().claim(Name::Port { space: PortSpace::Udp, addr: None, port: 4000 }).unwrap(),
         host.world().claim(Name::Block(1)).unwrap(),
     ];
-    assert!(host.world().watch(names[0]));
+    assert!(host.world().watch(names[0]).is_some());
     assert_eq!(host.world().port_names(PortSpace::Tcp, 4000), names);
 }
 

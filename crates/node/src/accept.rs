@@ -19,7 +19,7 @@ use crate::datagram::toward;
 use crate::event::{ConnParam, Event, EventKind, check_private_data};
 use crate::id::{Claimed, Id, NOT_CONNECTED, Progress};
 use crate::listener::Listener;
-use crate::world::{Route, RouteQuery, World};
+use crate::world::{Route, RouteQuery, Watch, World};
 use crate::{Errno, Error, Node};
 
 /// Consumer private data of an accept for RDMA_PS_TCP, in bytes (rdma_accept(3)).
@@ -176,13 +176,13 @@ impl<W: World> Node<W> {
 
     /// What is to be known of a request before it is admitted; the system is asked, so no lock is held. The way back, and whether
     /// whoever sent it still lives.
-    pub(crate) fn look_up(&self, arrival: &Arrival) -> (Option<Route>, bool) {
+    pub(crate) fn look_up(&self, arrival: &Arrival) -> (Option<Route>, Option<Watch>) {
         let (path, process) = arrival.asked.by();
         let (source, dest) = (path.local_gid.ip(), path.remote_gid.ip());
         let query = RouteQuery { dest, scope: path.link, source: Some(source) };
         let route = self.world.route(query).ok();
-        let lives = self.watch_peer(route.is_some_and(|route| route.local), process);
-        (route, lives)
+        let watch = self.watch_peer(route.is_some_and(|route| route.local), process);
+        (route, watch)
     }
 
     /// A request gets an identifier, which its listener offers to the program, unless the request, the listener or whoever sent it
@@ -192,12 +192,12 @@ impl<W: World> Node<W> {
         core: &mut Core,
         now: Instant,
         arrival: Arrival,
-        (route, lives): (Option<Route>, bool),
+        (route, watch): (Option<Route>, Option<Watch>),
     ) {
         let Arrival { key, at, listener, asked } = arrival;
         let stands = core.cm(key).is_some_and(|(cm, conn)| cm.is_unanswered(conn));
         let listens = core.listeners.get(&at).is_some_and(|l| Arc::ptr_eq(&l.id, &listener));
-        if !(lives && stands && listens) {
+        if !(watch.is_some() && stands && listens) {
             // What lay in the socket of a process that was stopped, and whoever sent it is gone, among others.
             if let Some((cm, conn)) = core.cm(key) {
                 cm.destroy(now, conn);
@@ -205,6 +205,7 @@ impl<W: World> Node<W> {
             return;
         }
         let id = self.incoming(&listener, key, at, &asked, route);
+        id.lock().watch = watch;
         let event = asked.event(&id, &listener);
         core.ids.insert(key, id);
         if let Some(listener) = core.listeners.get_mut(&at) {

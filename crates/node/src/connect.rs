@@ -12,7 +12,7 @@ use crate::cm_agent::{ConnKey, Core, plain};
 use crate::event::{ConnParam, Event, EventKind, check_private_data};
 use crate::id::{Id, Inner, NOT_CONNECTED, Progress};
 use crate::number_blocks::process_name;
-use crate::world::{Route, World};
+use crate::world::{Route, Watch, World};
 use crate::{Errno, Error, Node};
 
 /// Consumer private data of a request for RDMA_PS_TCP, in bytes (rdma_connect(3)).
@@ -67,7 +67,8 @@ impl<W: World> Node<W> {
             inner.remote_ece = reply.parameters.ece;
             (inner.qp.is_some(), inner.route.is_some_and(|route| route.local))
         };
-        let lives = self.watch_peer(local, reply.process);
+        let watch = self.watch_peer(local, reply.process);
+        id.lock().watch = watch;
         let kind = if has_qp {
             if self.join(core, now, key, id).is_err() {
                 return core.push(plain(id, EventKind::ConnectError, -Errno::EINVAL.0));
@@ -79,7 +80,9 @@ impl<W: World> Node<W> {
         };
         let param = ConnParam::from(&reply.parameters);
         core.push(Event { param, private_data: reply.private_data, ..plain(id, kind, 0) });
-        if !lives && let Some((cm, conn)) = core.cm(key) {
+        if watch.is_none()
+            && let Some((cm, conn)) = core.cm(key)
+        {
             cm.end_of_peer(now, conn);
         }
     }
@@ -140,11 +143,11 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// Where the peer is a process of this host: be told when it ends, because nobody sends a DREQ for one that was killed. False
+    /// Where the peer is a process of this host: be told when it ends, because nobody sends a DREQ for one that was killed. `None`
     /// where it has ended already.
-    pub(crate) fn watch_peer(&self, local: bool, process: u32) -> bool {
+    pub(crate) fn watch_peer(&self, local: bool, process: u32) -> Option<Watch> {
         let owner = process_name(process);
-        !local || self.blocks.owns(owner) || self.world.watch(owner)
+        if !local || self.blocks.owns(owner) { Some(Watch::NONE) } else { self.world.watch(owner) }
     }
 
     pub(crate) fn random_psn(&self) -> Psn {

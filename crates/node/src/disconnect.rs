@@ -1,5 +1,6 @@
 //! How connections end: `rdma_disconnect`, `rdma_destroy_id`, processes and hosts that are gone, the end of this process.
 
+use std::cell::LazyCell;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +15,7 @@ use crate::event::EventKind;
 use crate::farewell;
 use crate::id::{Id, NOT_CONNECTED, Progress};
 use crate::number_blocks::comm_owner;
-use crate::world::{Name, World};
+use crate::world::{Name, Watch, World};
 use crate::{Error, Node};
 
 impl<W: World> Node<W> {
@@ -120,8 +121,8 @@ impl<W: World> Node<W> {
         self.carry_out(core, now);
     }
 
-    /// A process of this host ended. What it said last may still be under way.
-    pub(crate) fn peer_gone(&self, now: Instant, name: Name) {
+    /// A process of this host ended. What it said last may still be under way. Another one may bear its name already: connections to that stay.
+    pub(crate) fn peer_gone(&self, now: Instant, name: Name, watch: Watch) {
         let devices = self.devices();
         let local = |ip: IpAddr| devices.iter().any(|d| d.port().gids.index_of(ip).is_some());
         let is_it = |remote: Option<CommId>, gid: Gid| {
@@ -130,7 +131,13 @@ impl<W: World> Node<W> {
         let of_cm =
             |(&device, cm): (&DeviceId, &Cm)| cm.with_peer(is_it).into_iter().map(move |c| (device, c));
         let mut core = self.cm_agent.lock();
-        let ended: Vec<ConnKey> = core.cms.iter().flat_map(of_cm).collect();
+        let mut ended: Vec<ConnKey> = core.cms.iter().flat_map(of_cm).collect();
+        let is_borne = LazyCell::new(|| self.world.watch(name).is_some());
+        ended.retain(|key| match core.ids.get(key).and_then(|id| id.lock().watch) {
+            Some(known) => known == watch,
+            // One that came from nobody we watch yet: whoever that is is found out before it goes on.
+            None => !*is_borne,
+        });
         ended.into_iter().for_each(|key| self.end_by_exit(&mut core, now, key));
         self.carry_out(core, now);
     }

@@ -90,7 +90,7 @@ impl<W: World> Guest for Node<W> {
                 }
             }
             Input::Interfaces(interfaces) => self.update_interfaces(now, interfaces),
-            Input::Gone(name) => self.peer_gone(now, name),
+            Input::Gone(name, watch) => self.peer_gone(now, name, watch),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::cm_agent::{ConnKey, ListenKey, plain};
 use crate::event::{ConnParam, Event, EventChannel, EventKind};
 use crate::multicast::Membership;
 use crate::ports::Place;
-use crate::world::{Claim, Route, World};
+use crate::world::{Claim, Route, Watch, World};
 
 /// How far an identifier has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +129,8 @@ pub struct Inner {
     /// The port itself, of a listener whose port others may be bound to.
     pub(crate) listen_claim: Option<Claimed>,
     pub(crate) conn: Option<ConnKey>,
+    /// The process at its other end; none before that is known.
+    pub(crate) watch: Option<Watch>,
     /// What the request offered, for an accept without parameters.
     pub(crate) offered: ConnParam,
     /// The program has accepted it.
@@ -204,6 +206,7 @@ impl Id {
                     claim: None,
                     listen_claim: None,
                     conn: None,
+                    watch: None,
                     offered: ConnParam::default(),
                     accepted: false,
                     param: ConnParam::default(),

@@ -92,7 +92,7 @@ pub use event::{ConnParam, Event, EventChannel, EventKind, UdParam};
 pub use id::{Id, PathChoice, Progress};
 pub use nic::{Errno, Error};
 pub use number_blocks::NumberBlocks;
-pub use world::{Guest, Input, Interface, Name, World};
+pub use world::{Guest, Input, Interface, Name, Watch, World};
 
 /// What a node is made from.
 #[derive(Clone, Debug, Default)]

@@ -180,8 +180,18 @@ pub enum Input<'a> {
     },
     /// The interfaces or their addresses changed; all of them, as they are now.
     Interfaces(&'a [Interface]),
-    /// A name that [`World::watch`] watches is gone: its process ended.
-    Gone(Name),
+    /// A name that [`World::watch`] watches is gone: the process ended that bore it when that call gave this number. Another process may bear it
+    /// by now.
+    Gone(Name, Watch),
+}
+
+/// Which one of the processes that bear a name one behind the other is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watch(pub u64);
+
+impl Watch {
+    /// One of whose end nothing is told.
+    pub const NONE: Watch = Watch(0);
 }
 
 /// The world around a node. No call waits (a bounded system call such as a netlink request is not waiting).
@@ -211,8 +221,8 @@ pub trait World: Link + Frames + Platform {
     }
     /// Whether [`World::forward`] to `name` is cheap, because its bearer is known from earlier.
     fn is_known(&self, name: Name) -> bool;
-    /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. False where nobody bears it.
-    fn watch(&self, name: Name) -> bool;
+    /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. `None` where nobody bears it.
+    fn watch(&self, name: Name) -> Option<Watch>;
     /// The host's random part of GUIDs: the same for all processes of this host and namespace, 40 bits.
     fn host_id(&self) -> u64;
     /// The time, for calls that come from programs.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nic::{Errno, Frames, Link, Path, Persist, Platform};
-use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, World};
+use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, Watch, World};
 use transport::TxBatch;
 use wire::icrc::{self, Flow};
 use wire::mad::PortSpace;
@@ -22,6 +22,13 @@ pub struct HostId(pub(crate) usize);
 /// A process on a host. Never used twice in a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub(crate) usize);
+
+impl ProcessId {
+    /// What tells it from those that bear its names before and after it.
+    pub(crate) fn watch(self) -> Watch {
+        Watch(self.0 as u64 + 1)
+    }
+}
 
 /// Index of the one interface of every host.
 pub(crate) const INTERFACE: u32 = 2;
@@ -266,13 +273,11 @@ impl World for SimWorld {
         self.with_host(|h| h.names.contains_key(&name))
     }
 
-    fn watch(&self, name: Name) -> bool {
-        self.with_host(|h| match h.names.get(&name) {
-            Some(&whose) => {
-                h.watchers.insert((self.process, whose, name));
-                true
-            }
-            None => false,
+    fn watch(&self, name: Name) -> Option<Watch> {
+        self.with_host(|h| {
+            let whose = *h.names.get(&name)?;
+            h.watchers.insert((self.process, whose, name));
+            Some(whose.watch())
         })
     }
 

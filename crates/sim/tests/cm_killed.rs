@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kit::connections::{PORT, Party, Side, param};
 use kit::{Endpoint, SimNode};
-use node::{ConnParam, Event, EventKind};
+use node::{ConnParam, Event, EventKind, Guest, Input, Watch, World};
 use sim::{Dice, Faults, Sim};
 use transport::op::Status;
 use wire::mad::PortSpace;
@@ -158,7 +158,7 @@ impl Pair {
         sim.run_for(Duration::from_secs(60));
         assert!(alive.next().is_none(), "{case:?}: an event after the end");
         assert_eq!(alive.node.connections(), 0, "{case:?}");
-        assert_eq!(node::world::Guest::deadline(&*alive.node), None, "{case:?}");
+        assert_eq!(Guest::deadline(&*alive.node), None, "{case:?}");
     }
 }
 
@@ -272,6 +272,29 @@ fn a_request_that_lay_with_a_stopped_process_is_dropped_where_its_sender_has_end
             assert_eq!(pair.server.node.connections(), 0);
         }
     }
+}
+
+#[test]
+fn the_end_of_an_earlier_bearer_of_a_name_ends_no_connection_to_the_one_of_now() {
+    let case = Case { stage: Stage::Established, server_dies: true, together: true, heir: false };
+    let mut pair = Pair::new(1, Faults::none(), &case);
+    pair.advance(Stage::Established);
+    let Pair { mut sim, client, server, .. } = pair;
+    let names = sim.names(client.host);
+    let tell = |name, watch| {
+        client.node.input(client.node.world().now(), Input::Gone(name, watch));
+    };
+    let watches: Vec<_> =
+        names.iter().map(|&name| (name, client.node.world().watch(name).unwrap())).collect();
+    for &(name, Watch(watch)) in &watches {
+        // Told late, of a process that had the same random number and ended.
+        tell(name, Watch(watch + 1_000));
+    }
+    sim.run_for(Duration::from_secs(1));
+    assert!(client.next().is_none() && server.next().is_none(), "both live");
+    watches.iter().for_each(|&(name, watch)| tell(name, watch));
+    sim.run_for(Duration::from_secs(1));
+    assert_eq!(client.next().map(|event| event.kind), Some(EventKind::Disconnected));
 }
 
 impl Pair {

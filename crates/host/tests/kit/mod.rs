@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use host::{Config, Host, RealWorld};
 use nic::{Errno, Path};
 use node::world::Route;
-use node::{Guest, Input, Interface, Name, World};
+use node::{Guest, Input, Interface, Name, Watch, World};
 use transport::TxBatch;
 use wire::bth::Bth;
 use wire::icrc::{self, Flow};
@@ -75,7 +75,7 @@ pub enum Told {
         sent: Vec<u8>,
     },
     Interfaces(Vec<Interface>),
-    Gone(Name),
+    Gone(Name, Watch),
     Expired(Instant),
 }
 
@@ -124,7 +124,7 @@ impl Guest for Recorder {
                 Told::Unreachable { dest, source, errno, sent: sent.to_vec() }
             }
             Input::Interfaces(interfaces) => Told::Interfaces(interfaces.to_vec()),
-            Input::Gone(name) => Told::Gone(name),
+            Input::Gone(name, watch) => Told::Gone(name, watch),
             Input::Frame { interface, outgoing, bytes } => {
                 Told::Frame { interface, outgoing, bytes: bytes.to_vec() }
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nic::{Errno, Persist};
-use node::world::{Guest, Input, Interface, Name};
+use node::world::{Guest, Input, Interface, Name, Watch};
 use node::{Config, Node};
 use wire::icrc::Flow;
 
@@ -67,7 +67,7 @@ enum What {
     Forwarded { to: ProcessId, flow: Flow, bytes: Vec<u8> },
     Resolved { to: ProcessId, ticket: u64, result: Result<(), Errno> },
     Refused { to: ProcessId, flow: Flow, bytes: Vec<u8> },
-    Gone { to: ProcessId, name: Name },
+    Gone { to: ProcessId, name: Name, watch: Watch },
     Interfaces { to: ProcessId, interfaces: Vec<Interface> },
     Flushed { process: ProcessId, work: Persist },
     PowerFails(HostId),
@@ -208,7 +208,7 @@ impl Sim {
         self.shared.alarms()[process.0] = None;
         self.note("killed", &[process.0 as u64]);
         for (to, _, name) in told {
-            self.schedule(ARP, What::Gone { to, name });
+            self.schedule(ARP, What::Gone { to, name, watch: process.watch() });
         }
         // Queue pairs and their device hold each other: all memory of a process goes with it.
         node.devices().iter().flat_map(|d| d.qps()).for_each(|qp| qp.destroy());
@@ -435,9 +435,9 @@ impl Sim {
                 let (dest, source) = (flow.dest.ip(), flow.source.ip());
                 self.tell(to, Input::Unreachable { dest, source, errno: Errno::ECONNREFUSED, sent: &bytes });
             }
-            What::Gone { to, name } => {
+            What::Gone { to, name, watch } => {
                 self.note("gone", &[to.0 as u64]);
-                self.tell(to, Input::Gone(name));
+                self.tell(to, Input::Gone(name, watch));
             }
             What::Flushed { process, work } => self.flushed(process, work),
             What::PowerFails(host) => self.power_fails(host),
