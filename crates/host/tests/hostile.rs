@@ -54,10 +54,13 @@ impl Target {
         let target = Target { host, memory: vec![0; 64].into_boxed_slice(), table, _claim: claim };
         target.publish(USED);
         target.publish(UNUSED);
-        let path = Path { dest_qpn: INITIATOR, ..path(V4) };
-        let grant = Grant { qpn: TARGET, path: &path, pd: PD, table, access: BOTH };
-        reach(target.host.world()).open(&grant);
+        assert!(target.opens(BOTH));
         target
+    }
+
+    fn opens(&self, access: u32) -> bool {
+        let path = Path { dest_qpn: INITIATOR, ..path(V4) };
+        reach(self.host.world()).open(&Grant { qpn: TARGET, path: &path, pd: PD, table: self.table, access })
     }
 
     fn publish(&self, slot: u16) {
@@ -239,6 +242,21 @@ fn is_mapped(page: u64) -> bool {
     let mut resident = 0u8;
     // SAFETY: the kernel writes one byte, for one page.
     unsafe { libc::mincore(page as *mut libc::c_void, 4096, &raw mut resident) == 0 }
+}
+
+#[test]
+fn nobody_is_waited_for_where_a_lock_may_be_held() {
+    let _alone = alone();
+    let target = Target::new();
+    let liar = Liar::connect();
+    assert!(liar.is_lent().is_some());
+    liar.claims_to_use(target.table, UNUSED);
+    // Other rights: the program's call waits when it has given the lock back.
+    let begin = Instant::now();
+    assert!(!target.opens(Access::REMOTE_READ));
+    reach(target.host.world()).close(TARGET, false);
+    assert!(begin.elapsed() < BELIEVED / 2, "{:?}", begin.elapsed());
+    assert!(target.opens(Access::REMOTE_READ) && target.opens(Access::REMOTE_READ));
 }
 
 #[test]

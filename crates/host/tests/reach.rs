@@ -75,7 +75,10 @@ impl Pair {
 
     fn open(&self, access: u32) {
         let grant = Grant { qpn: TARGET, path: &back(), pd: PD, table: self.table, access };
-        reach(self.target.world()).open(&grant);
+        if !reach(self.target.world()).open(&grant) {
+            reach(self.target.world()).close(TARGET, true);
+            assert!(reach(self.target.world()).open(&grant));
+        }
     }
 
     fn remote(&self, at: u64, length: u64) -> Remote {

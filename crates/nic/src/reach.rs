@@ -19,8 +19,9 @@ pub trait Reach: Send + Sync {
     fn publish(&self, table: u8, slot: u16, region: &Region);
     /// They may not any more. Returns when nobody does: at once, unless somebody does just now.
     fn withdraw(&self, table: u8, slot: u16);
-    /// From now on the peer of a queue pair may reach regions of its protection domain.
-    fn open(&self, grant: &Grant<'_>);
+    /// From now on the peer of a queue pair may reach regions of its protection domain. False where it could otherwise: then it can not any more,
+    /// and may again when [`Reach::close`] has waited.
+    fn open(&self, grant: &Grant<'_>) -> bool;
     /// It may not any more. `wait`: returns when it does not.
     fn close(&self, qpn: Qpn, wait: bool);
     /// Whether a path leads to this host.

@@ -136,17 +136,20 @@ impl Lent {
         tables::clear(memory, entry).then_some(Cleared(entry))
     }
 
-    /// Enters a queue pair, where it is not entered so already; what to wait for before that is called again.
-    pub(crate) fn open(&self, grant: &Grant<'_>) -> Option<Cleared> {
-        let memory = &self.tables()?.memory;
+    /// Enters a queue pair, where it is not entered so already. False where it was entered otherwise: that is taken back, and to be waited for
+    /// before this is called again.
+    pub(crate) fn open(&self, grant: &Grant<'_>) -> bool {
+        let Some(tables) = self.tables() else { return true };
+        let memory = &tables.memory;
         if tables::is_open(memory, grant) {
-            return None;
+            return true;
         }
         if tables::is_of(memory, grant.qpn) {
-            return self.close(grant.qpn);
+            self.close(grant.qpn);
+            return false;
         }
         tables::open(memory, grant);
-        None
+        true
     }
 
     /// Takes a queue pair's entry back, if it has one; what to wait for.

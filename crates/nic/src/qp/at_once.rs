@@ -98,7 +98,7 @@ impl Inner {
     }
 
     /// Lets the peer of a queue pair reach memory, or does not any more, as its state and its rights are now; whether the latter, and then
-    /// [`Qp::await_peer`] waits until it does not. In RTR only once the peer was heard, which is an event.
+    /// [`Qp::await_peer`] waits until it does not, and lets it reach memory again where that changes only. In RTR only once the peer was heard, which is an event.
     pub(super) fn open_or_close(&mut self, qp: &Qp) -> bool {
         let Some(reach) = qp.pd.device.platform.others_memory() else { return false };
         let ready = match self.current_state() {
@@ -111,9 +111,9 @@ impl Inner {
             && let Some(carrier) = self.carrier.datagram().filter(|carrier| carrier.is_here)
             && let Some(table) = qp.pd.device.memory.reached_as()
         {
-            reach.open(&Grant { qpn: qp.qpn, path: &carrier.path, pd: qp.pd.id, table, access });
-            (self.is_open, self.was_open) = (true, true);
-            return false;
+            let grant = Grant { qpn: qp.qpn, path: &carrier.path, pd: qp.pd.id, table, access };
+            (self.is_open, self.was_open) = (reach.open(&grant), true);
+            return !self.is_open;
         }
         if std::mem::take(&mut self.is_open) {
             reach.close(qp.qpn, false);
@@ -128,6 +128,7 @@ impl Qp {
     pub(super) fn await_peer(&self) {
         if let Some(reach) = self.pd.device.platform.others_memory() {
             reach.close(self.qpn, true);
+            self.lock().open_or_close(self);
         }
     }
 }

@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use nic::device::Port;
 use nic::{
     Device, DeviceConfig, DeviceId, Errno, Error, Frames, GidTable, Link, Numbers, Path, Persist, Platform,
-    Signal, Transport,
+    Reach, Signal, Transport,
 };
 use transport::TxBatch;
 use wire::{Guid, Mtu, Qpn};
@@ -23,6 +23,8 @@ pub struct Kept {
     pub open: AtomicU32,
     pub watched: AtomicU32,
     random: AtomicU32,
+    /// How memory of other processes is reached, if it is.
+    pub reach: OnceLock<Box<dyn Reach>>,
 }
 
 impl Link for Kept {
@@ -36,6 +38,9 @@ impl Link for Kept {
 impl Platform for Kept {
     fn persist(&self, _work: Persist) {}
     fn wake_at(&self, _at: Instant) {}
+    fn others_memory(&self) -> Option<&dyn Reach> {
+        self.reach.get().map(|reach| &**reach)
+    }
     fn fill_random(&self, bytes: &mut [u8]) {
         let next = self.random.fetch_add(0x0101, Ordering::Relaxed).to_ne_bytes();
         bytes.iter_mut().zip(next.iter().cycle()).for_each(|(to, from)| *to = *from);
@@ -89,6 +94,11 @@ pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 /// A device on an interface of that world.
 pub fn device(world: Arc<Kept>) -> Arc<Device> {
+    device_of(world, &[])
+}
+
+/// The same; the interface has these addresses.
+pub fn device_of(world: Arc<Kept>, addresses: &[IpAddr]) -> Arc<Device> {
     let config = DeviceConfig {
         id: DeviceId(0),
         name: "raw".to_owned(),
@@ -98,6 +108,10 @@ pub fn device(world: Arc<Kept>) -> Arc<Device> {
         interface_name: "raw0".to_owned(),
         mac: MAC,
     };
-    let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids: GidTable::default() };
+    let gids = match addresses {
+        [] => GidTable::default(),
+        _ => GidTable::updated(&GidTable::default(), MAC, addresses),
+    };
+    let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids };
     Device::new(config, port, world, Arc::new(InOrder::default()))
 }

@@ -1,0 +1,99 @@
+//! Queue pairs whose peers reach memory without them.
+
+mod kit;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Instant;
+
+use kit::{Kept, Nobody};
+use nic::device::async_events::AsyncEventQueue;
+use nic::reach::{Copy, Grant, Piece, Region};
+use nic::{Access, AddressVector, Cq, Path, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Reach, mask};
+use transport::op::Remote;
+use wire::{Mtu, Qpn};
+
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ;
+
+/// What a peer may do, and how often it was waited for.
+#[derive(Default)]
+struct Peer {
+    may: Mutex<Option<u32>>,
+    waits: Mutex<u32>,
+    qp: OnceLock<Weak<Qp>>,
+}
+
+struct Neighbours(Arc<Peer>);
+
+impl Reach for Neighbours {
+    fn table(&self) -> Option<u8> {
+        Some(0)
+    }
+    fn publish(&self, _: u8, _: u16, _: &Region) {}
+    fn withdraw(&self, _: u8, _: u16) {}
+    fn open(&self, grant: &Grant<'_>) -> bool {
+        let mut may = self.0.may.lock().unwrap();
+        let opens = may.is_none_or(|before| before == grant.access);
+        *may = opens.then_some(grant.access);
+        opens
+    }
+    fn close(&self, _: Qpn, wait: bool) {
+        *self.0.may.lock().unwrap() = None;
+        if wait {
+            *self.0.waits.lock().unwrap() += 1;
+            // Whoever has a packet for the queue pair takes its lock. Debug assertions tell where we hold it.
+            self.0.qp.get().and_then(Weak::upgrade).unwrap().state();
+        }
+    }
+    fn is_here(&self, _: &Path) -> bool {
+        true
+    }
+    fn reaches(&self, _: &Path) -> bool {
+        false
+    }
+    unsafe fn copy(&self, _: &Path, _: Qpn, _: Remote, _: Copy, _: &[Piece]) -> bool {
+        false
+    }
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "a moment to begin from")]
+fn other_rights_are_waited_for_without_a_lock_and_then_granted() {
+    let start = Instant::now();
+    let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
+    assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
+    let device = kit::device_of(world, &[HERE]);
+    let pd = Arc::new(device.alloc_pd().unwrap());
+    let events = AsyncEventQueue::new(Box::new(Nobody));
+    let cq = Cq::new(1, None, events.clone()).unwrap();
+    let (send_cq, recv_cq, cap) = (cq.clone(), cq, QpCap::default());
+    let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: false, events };
+    let qp = Qp::create(&device, &pd, init).unwrap();
+    peer.qp.set(Arc::downgrade(&qp)).unwrap();
+
+    let av =
+        AddressVector { dgid: HERE.into(), sgid_index: 1, is_global: true, port: 1, ..Default::default() };
+    let attr = QpAttr { access: BOTH, av, path_mtu: Mtu::M1024, port: 1, ..QpAttr::default() };
+    let modify = |state, bits| qp.modify(start, &attr.with_state(state), mask::STATE | bits).unwrap();
+    modify(QpState::Init, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS);
+    let receive = mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
+    modify(QpState::Rtr, mask::AV | mask::PATH_MTU | mask::DEST_QPN | receive);
+    let retry = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY;
+    modify(QpState::Rts, mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC | retry);
+    let now = || (*peer.may.lock().unwrap(), *peer.waits.lock().unwrap());
+    assert_eq!(now(), (Some(BOTH), 0));
+
+    let grant = |access| {
+        let attr = QpAttr { access, ..attr };
+        qp.modify(start, &attr, mask::ACCESS_FLAGS).unwrap();
+    };
+    grant(Access::REMOTE_READ);
+    assert_eq!(now(), (Some(Access::REMOTE_READ), 1));
+    grant(Access::REMOTE_READ);
+    assert_eq!(now(), (Some(Access::REMOTE_READ), 1));
+    modify(QpState::Error, 0);
+    assert_eq!(now(), (None, 2));
+    qp.destroy();
+    assert_eq!(now(), (None, 3));
+}
