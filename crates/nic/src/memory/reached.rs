@@ -134,3 +134,74 @@ impl<'a> View<'a> {
         Some(Pull { addr, len: u32::try_from(range.length).ok()? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::{Arc, OnceLock, Weak};
+    use std::time::Instant;
+
+    use super::*;
+    use crate::link::{Persist, Platform};
+    use crate::reach::Grant;
+
+    /// Neighbours that are waited for.
+    #[derive(Default)]
+    struct Neighbours {
+        table: OnceLock<Weak<Table>>,
+        /// How often that was, and how often windows could be bound meanwhile.
+        waits: AtomicUsize,
+        free: AtomicUsize,
+    }
+
+    impl Platform for Neighbours {
+        fn wake_at(&self, _: Instant) {}
+        fn fill_random(&self, _: &mut [u8]) {}
+        fn persist(&self, _: Persist) {}
+        fn others_memory(&self) -> Option<&dyn Reach> {
+            Some(self)
+        }
+    }
+
+    impl Reach for Neighbours {
+        fn table(&self) -> Option<u8> {
+            Some(0)
+        }
+        fn publish(&self, _: u8, _: u16, _: &Region) {}
+        fn withdraw(&self, _: u8, _: u16) {
+            let table = self.table.get().and_then(Weak::upgrade).unwrap();
+            self.waits.fetch_add(1, Ordering::Relaxed);
+            self.free.fetch_add(table.binding.try_lock().is_some().into(), Ordering::Relaxed);
+        }
+        fn open(&self, _: &Grant<'_>) -> bool {
+            true
+        }
+        fn close(&self, _: Qpn, _: bool) {}
+        fn is_here(&self, _: &Path) -> bool {
+            true
+        }
+        fn reaches(&self, _: &Path) -> bool {
+            false
+        }
+        unsafe fn copy(&self, _: &Path, _: Qpn, _: Remote, _: Copy, _: &[Piece]) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn windows_are_bound_while_neighbours_are_waited_for() {
+        let neighbours = Arc::new(Neighbours::default());
+        let table = Arc::new(Table::of(neighbours.clone()));
+        neighbours.table.set(Arc::downgrade(&table)).unwrap();
+        let mut bytes = [0_u8; 64];
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let addr = bytes.as_mut_ptr() as u64;
+        // SAFETY: the bytes live longer than the region, and nobody reaches them.
+        let mr = unsafe { table.register(1, addr, 64, 0, access, 7) }.unwrap();
+        // SAFETY: as above.
+        unsafe { table.reregister(mr, None, Some((addr, 32, 0)), None) }.unwrap();
+        table.deregister(mr).unwrap();
+        let count = [&neighbours.waits, &neighbours.free].map(|count| count.load(Ordering::Relaxed));
+        assert_eq!(count, [2, 2]);
+    }
+}

@@ -45,23 +45,30 @@ impl Table {
         access: Option<u32>,
     ) -> Result<(), Error> {
         let slot = self.slot(mr.key.0 >> 16);
-        let _binding = self.binding();
         let now = |field: &AtomicU64| field.load(Ordering::Relaxed);
-        if mr.key.0 == 0 || slot.key.load(Ordering::SeqCst) != mr.key.0 || !slot.is_region() {
-            return Err(Error::hex("no memory region has the key", mr.key.0));
-        }
-        if slot.windows.load(Ordering::Relaxed) != 0 {
-            return Err(Error::Busy);
-        }
+        let check = || {
+            if mr.key.0 == 0 || slot.key.load(Ordering::SeqCst) != mr.key.0 || !slot.is_region() {
+                return Err(Error::hex("no memory region has the key", mr.key.0));
+            }
+            if slot.windows.load(Ordering::Relaxed) != 0 { Err(Error::Busy) } else { Ok(()) }
+        };
+        check()?;
         let (addr, len, iova) = place.unwrap_or((now(&slot.addr), now(&slot.len), now(&slot.iova)));
         let access = access.unwrap_or(slot.access.load(Ordering::Relaxed));
         let pd = pd.unwrap_or(slot.pd.load(Ordering::Relaxed));
         let backing = self.check_region(addr, len, iova, access)?;
-        slot.key.store(0, Ordering::SeqCst);
+        {
+            let _binding = self.binding();
+            check()?;
+            slot.key.store(0, Ordering::SeqCst);
+        }
+        // From here on nobody else changes the slot, and no window is bound to it. Whoever binds others does not wait for its neighbours.
         self.withdraw(mr.key.0 >> 16);
         slot.wait();
         slot.describe(pd, addr, len, iova, access);
         slot.backing.store(backing.into(), Ordering::Relaxed);
+        // Whoever deregisters it takes back what was published.
+        let _binding = self.binding();
         slot.key.store(mr.key.0, Ordering::SeqCst);
         self.publish(mr.key.0 >> 16);
         Ok(())
