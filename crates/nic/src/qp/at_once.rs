@@ -25,12 +25,12 @@ impl EngineContext<'_> {
             SendOp::Flush { length, .. } => length > 0,
             _ => (1..=MOST).contains(&wr.data.len_bytes()),
         };
-        self.peer.is_some_and(|(reach, path)| some && reach.reaches(path))
+        self.peer().is_some_and(|(reach, path)| some && reach.reaches(path))
     }
 
     /// Executes a request, if it may be.
     pub(super) fn at_once(&mut self, wr: &SendWr) -> AtOnce {
-        let Some((reach, path)) = self.peer.filter(|_| self.reaches_for(wr)) else { return AtOnce::NoWay };
+        let Some((reach, path)) = self.peer().filter(|_| self.reaches_for(wr)) else { return AtOnce::NoWay };
         let from = self.qp.qpn;
         let to = |addr, rkey, length| Transfer { reach, path, from, remote: Remote { addr, length, rkey } };
         let len = wr.data.len_bytes();
@@ -66,17 +66,17 @@ impl EngineContext<'_> {
 impl EngineContext<'_> {
     /// Where the peer finds bytes of a SEND, if it may reach our memory, as we reach its.
     pub(super) fn offered(&self, wr: &SendWr, at: u64, len: u64) -> Option<Pull> {
-        let (reach, path) = self.peer.filter(|_| self.is_open)?;
         let Data::Sges(list) = &wr.data else { return None };
-        if len < FEWEST_OFFERED {
+        if len < FEWEST_OFFERED || !self.is_open {
             return None;
         }
+        let (reach, path) = self.peer()?;
         reach.reaches(path).then(|| self.view.offer(list.as_slice(), at, len))?
     }
 
     /// Copies what the peer offers to where a receive says.
     pub(super) fn pulled(&self, receive: &RecvWr, at: u64, pull: Pull) -> bool {
-        let Some((reach, path)) = self.peer else { return false };
+        let Some((reach, path)) = self.peer() else { return false };
         let remote = Remote { addr: pull.addr, length: pull.len.into(), rkey: Rkey(0) };
         let view = self.srq_view.as_ref().unwrap_or(&self.view);
         let transfer = Transfer { reach, path, from: self.qp.qpn, remote };
@@ -85,7 +85,7 @@ impl EngineContext<'_> {
 
     /// A request failed, and the program may use its memory again when it learns of it: nothing of it is to be pulled then.
     pub(super) fn withdraw_offers(&self) {
-        if let Some((reach, _)) = self.peer.filter(|_| self.is_open) {
+        if let Some((reach, _)) = self.peer().filter(|_| self.is_open) {
             reach.close(self.qp.qpn, false);
         }
     }

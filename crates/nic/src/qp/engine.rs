@@ -217,6 +217,11 @@ impl Engine {
             Engine::Ud(_) | Engine::Raw(_) => {}
         }
     }
+    /// Whether [`Engine::fill`] is known to have nothing to write.
+    #[inline]
+    pub fn is_at_rest(&mut self) -> bool {
+        if let Engine::Rc(e) = self { e.is_at_rest() } else { false }
+    }
     /// The peer's next share of the time begins ([`Rc::begin_turn`]).
     pub fn begin_turn(&mut self) {
         if let Engine::Rc(e) = self {

@@ -35,8 +35,8 @@ pub(crate) struct EngineContext<'a> {
     notes: &'a mut Vec<Note>,
     pub(crate) counted: Option<&'a mut Counted>,
     fetch: &'a mut Option<Box<Rendezvous>>,
-    /// The peer's memory, where it may be reached, and the way to it.
-    pub(crate) peer: Option<(&'a dyn Reach, &'a Path)>,
+    /// The way to a peer whose memory may be reached.
+    here: Option<&'a Path>,
     /// The peer may reach our memory.
     pub(crate) is_open: bool,
     /// The queue pair is being destroyed or reset: its completions are dropped, as nobody will fetch them.
@@ -110,13 +110,24 @@ impl Context for EngineContext<'_> {
         self.offered(wr, at, len)
     }
     fn may_pull(&self) -> bool {
-        self.peer.is_some_and(|(reach, path)| reach.reaches(path))
+        self.peer().is_some_and(|(reach, path)| reach.reaches(path))
     }
     fn pull(&self, receive: &RecvWr, at: u64, pull: Pull) -> bool {
         self.pulled(receive, at, pull)
     }
     fn window(&self) -> &CongestionWindow {
         self.window
+    }
+}
+
+impl<'a> EngineContext<'a> {
+    /// The peer's memory, where it may be reached, and the way to it.
+    pub(crate) fn peer(&self) -> Option<(&'a dyn Reach, &'a Path)> {
+        let (qp, path) = (self.qp, self.here?);
+        // The READ of a rendezvous is none of the program's, and completes behind what matched.
+        let plain = qp.init.kind == QpType::Rc && qp.init.tags().is_none();
+        let reach = plain.then(|| qp.pd().device.platform.others_memory())??;
+        Some((reach, path))
     }
 }
 
@@ -136,12 +147,7 @@ impl Inner {
             notes: &mut self.notes,
             counted: self.counted.as_deref_mut(),
             fetch: &mut self.fetch,
-            peer: self.carrier.datagram().filter(|carrier| carrier.is_here).and_then(|carrier| {
-                let reach = qp.pd().device.platform.others_memory()?;
-                // The READ of a rendezvous is none of the program's, and completes behind what matched.
-                let plain = qp.init.kind == QpType::Rc && qp.init.tags().is_none();
-                plain.then_some((reach, &carrier.path))
-            }),
+            here: self.carrier.datagram().filter(|carrier| carrier.is_here).map(|carrier| &carrier.path),
             is_open: self.is_open,
             mute: false,
         };

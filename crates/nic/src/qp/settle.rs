@@ -94,8 +94,10 @@ impl Inner {
                 if self.engine.take_path_suspect() {
                     carrier.suspect(now, self.attr.timeout);
                 }
-                let path = carrier.path;
-                self.transmit_connected(qp, now, &path);
+                if !self.engine.is_at_rest() {
+                    let path = carrier.path;
+                    self.transmit_connected(qp, now, &path);
+                }
             }
             Carrier::AddressHandles => self.transmit_datagrams(qp, now),
             Carrier::Frames => self.transmit_frames(qp),
@@ -113,6 +115,9 @@ impl Inner {
                     break;
                 }
                 qp.pd.device.link.send(path, batch);
+                if self.engine.is_at_rest() {
+                    break;
+                }
             }
         });
     }

@@ -83,7 +83,12 @@ impl Answers {
     pub fn is_full(&self) -> bool {
         self.queue.len() >= MAX_ANSWERS
     }
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
     /// Whether an ACK is all there is to say.
+    #[inline]
     pub fn is_lone_ack(&self) -> bool {
         let is_ack =
             |a: &Answer| matches!(a, Answer::Acknowledge(_, Aeth { syndrome: Syndrome::Ack { .. }, .. }));

@@ -322,6 +322,21 @@ impl Rc {
         }
     }
 
+    /// Whether [`Rc::fill`] has nothing to write; then it need not be called, as what it would note is noted here.
+    #[inline]
+    pub fn is_at_rest(&mut self) -> bool {
+        let is_silent = self.responder.has_no_answers();
+        let waits = self.held != Hold::No && self.responder.has_lone_ack();
+        let asks = matches!(self.state, State::Rts | State::Sqd) && !self.requester.is_at_rest();
+        if asks || !(is_silent || waits) {
+            return false;
+        }
+        if is_silent {
+            self.unanswered = 0;
+        }
+        true
+    }
+
     fn respond(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
         self.unanswered = 0;
         if self.responder.fill(&self.conn, batch, cx).is_err() && self.state != State::Error {

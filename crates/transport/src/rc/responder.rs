@@ -103,6 +103,11 @@ impl Responder {
     pub fn wants_turn(&self) -> bool {
         self.answers.wants_turn()
     }
+    #[inline]
+    pub fn has_no_answers(&self) -> bool {
+        self.answers.is_empty()
+    }
+    #[inline]
     pub fn has_lone_ack(&self) -> bool {
         self.answers.is_lone_ack()
     }

@@ -297,7 +297,9 @@ impl End {
         let mut batch = TxBatch::new();
         loop {
             batch.clear();
+            let rests = self.rc.is_at_rest();
             self.rc.fill(self.now, &mut batch, &mut self.cx);
+            assert!(!rests || batch.is_empty(), "who is at rest has nothing to send");
             if batch.is_empty() {
                 return sent;
             }

@@ -132,6 +132,13 @@ impl Requester {
 
     // ---- sending ----
 
+    /// Whether there is nothing that could be sent now, so that it is not the window that stops us.
+    #[inline]
+    pub fn is_at_rest(&mut self) -> bool {
+        self.held_back = false;
+        self.rnr_until.is_some() || self.queue.len() <= self.cursor.request
+    }
+
     /// Sends what window, depth, fence and batch allow.
     pub fn fill(
         &mut self,
@@ -141,11 +148,7 @@ impl Requester {
         batch: &mut TxBatch,
         cx: &mut impl Context,
     ) -> Outcome {
-        self.held_back = false;
-        if self.rnr_until.is_some() {
-            return Ok(());
-        }
-        if self.queue.len() <= self.cursor.request {
+        if self.is_at_rest() {
             return Ok(());
         }
         // Who asks for a share counts as one who has one.
