@@ -200,13 +200,13 @@ impl Device {
     /// hand with a turn that a peer waits for.
     pub fn release(&self, now: impl FnOnce() -> Instant, all: bool) {
         let turn = all && !self.turns.is_empty();
-        if self.delayed_acks.is_empty() && !turn {
+        let acks = !self.delayed_acks.is_empty() && (all || !self.delayed_acks.none_is_brief());
+        if !acks && !turn {
             return;
         }
         let now = now();
-        if !self.delayed_acks.is_empty() {
-            let until = self.delayed_acks.release(now, |qp| qp.release(now, all));
-            until.into_iter().for_each(|at| self.platform.wake_at(at));
+        if acks {
+            self.delayed_acks.visit(|qp| qp.release(now, |_| all));
         }
         if turn {
             self.turns.take(now, 1, |qp| qp.take_turn(now));
@@ -242,7 +242,7 @@ impl Device {
         }
         self.turns.take(now, TURNS_AT_ONCE, |qp| qp.take_turn(now));
         if self.delayed_acks.deadline().is_some_and(|until| until <= now) {
-            self.release(|| now, true);
+            self.delayed_acks.visit(|qp| qp.release(now, |until| until <= now));
         }
     }
 }

@@ -1,71 +1,94 @@
 //! Queue pairs that may hold an ACK back for a request to leave with.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use locks::{Mutex, MutexGuard, Rank};
+use transport::rc::Hold;
 
 /// How long an ACK may wait where the program does nothing: far less than any peer waits for it.
 const HOLD: Duration = Duration::from_micros(200);
 
-/// The list of them, which keeps none.
+/// The list of them, which keeps none. One that is in it stays for a while when its ACK has left with a request: where messages go back and
+/// forth, none is put in and taken out for each.
 #[derive(Debug)]
 pub(crate) struct DelayedAcks<T> {
-    /// Readable without the lock: whoever polls asks each time.
-    any: AtomicBool,
+    /// How many ACKs are held back; readable without the lock: whoever polls asks each time.
+    held: AtomicU32,
+    /// Some of them may not wait for the program.
+    any_brief: AtomicBool,
     list: Mutex<List<T>>,
 }
 
 #[derive(Debug)]
 struct List<T> {
     qps: Vec<Weak<T>>,
-    /// When the first of those that wait for the program has waited for long enough.
+    /// When the list is to be looked at because one that waits for the program may have waited for long enough.
     until: Option<Instant>,
+    /// Calls of [`DelayedAcks::visit`] that have queue pairs of the list in hand.
+    visits: u32,
+}
+
+/// What the list knows of a queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Noted {
+    /// How its ACK is held back.
+    held: Hold,
+    /// Until when, where it waits for the program.
+    until: Option<Instant>,
+    /// It is in the list, for an ACK that was held back so.
+    listed: Hold,
 }
 
 impl<T> Default for DelayedAcks<T> {
     fn default() -> Self {
         DelayedAcks {
-            any: AtomicBool::new(false),
-            list: Mutex::new(Rank::DelayedAcks, List { qps: Vec::new(), until: None }),
+            held: AtomicU32::new(0),
+            any_brief: AtomicBool::new(false),
+            list: Mutex::new(Rank::DelayedAcks, List { qps: Vec::new(), until: None, visits: 0 }),
         }
     }
 }
 
 impl<T> DelayedAcks<T> {
+    /// Whether no ACK is held back.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        !self.any.load(Ordering::Acquire)
+        self.held.load(Ordering::Acquire) == 0
     }
-    /// Adds one.
-    pub fn add(&self, qp: Weak<T>) {
-        self.lock().qps.push(qp);
-        self.any.store(true, Ordering::Release);
+    /// Whether all that are held back wait for the program.
+    #[inline]
+    pub fn none_is_brief(&self) -> bool {
+        !self.any_brief.load(Ordering::Acquire)
     }
-    /// When all must go.
+    /// When [`DelayedAcks::visit`] wants to be called at the latest.
     pub fn deadline(&self) -> Option<Instant> {
-        if self.is_empty() { None } else { self.lock().until }
+        self.lock().until
     }
-    /// Asks `each` queue pair in the list to let its ACK go; those that say true stay, for [`HOLD`] from their first time. When
-    /// that is over, where the list stays now. Its lock is not held while `each` runs, which may lock a queue pair.
-    pub fn release(&self, now: Instant, mut each: impl FnMut(Arc<T>) -> bool) -> Option<Instant> {
-        let (mut taken, until) = {
+    /// Asks `each` queue pair in the list until when its ACK waits; those where none does leave the list. Its lock is not held while `each`
+    /// runs, which may lock a queue pair.
+    pub fn visit(&self, mut each: impl FnMut(Arc<T>) -> Option<Instant>) {
+        let mut taken = {
             let mut list = self.lock();
-            self.any.store(false, Ordering::Release);
-            (std::mem::take(&mut list.qps), list.until.take())
+            list.visits += 1;
+            self.any_brief.store(false, Ordering::Release);
+            std::mem::take(&mut list.qps)
         };
-        taken.retain(|qp| qp.upgrade().is_some_and(&mut each));
-        let stays = !taken.is_empty();
+        let mut until = None;
+        taken.retain(|qp| {
+            let waits = qp.upgrade().and_then(&mut each);
+            until = until.into_iter().chain(waits).min();
+            waits.is_some()
+        });
         let mut list = self.lock();
+        list.visits -= 1;
+        // Who came meanwhile was told the time that there was before.
+        let before = list.until.filter(|_| list.visits > 0 || !list.qps.is_empty());
+        list.until = until.into_iter().chain(before).min();
         // The memory serves again.
         taken.append(&mut list.qps);
         list.qps = taken;
-        if stays {
-            self.any.store(true, Ordering::Release);
-            list.until = Some(until.unwrap_or(now + HOLD));
-        }
-        list.until.filter(|_| stays && until.is_none())
     }
     /// Visits those in the list if nobody has its lock.
     pub fn try_each(&self, mut each: impl FnMut(Arc<T>)) {
@@ -75,5 +98,120 @@ impl<T> DelayedAcks<T> {
     }
     fn lock(&self) -> MutexGuard<'_, List<T>> {
         self.list.lock()
+    }
+}
+
+impl Noted {
+    /// An ACK of the queue pair is held back so from now on. When the list is to be looked at, where the world may not know.
+    #[inline]
+    pub fn change<T>(
+        &mut self,
+        held: Hold,
+        now: Instant,
+        me: &Weak<T>,
+        acks: &DelayedAcks<T>,
+    ) -> Option<Instant> {
+        if held == self.held {
+            return None;
+        }
+        match (std::mem::replace(&mut self.held, held), held) {
+            (_, Hold::No) => {
+                acks.held.fetch_sub(1, Ordering::Release);
+                return None;
+            }
+            (Hold::No, _) => {
+                acks.held.fetch_add(1, Ordering::Release);
+            }
+            _ => {}
+        }
+        let waits = held == Hold::ForProgram;
+        self.until = waits.then(|| now + HOLD);
+        let is_listed = self.listed == Hold::ForProgram || self.listed == held;
+        if is_listed && waits {
+            return None;
+        }
+        let mut list = acks.lock();
+        if self.listed == Hold::No {
+            list.qps.push(me.clone());
+        }
+        if !is_listed {
+            self.listed = held;
+        }
+        if !waits {
+            acks.any_brief.store(true, Ordering::Release);
+            return None;
+        }
+        let is_new = list.until.is_none();
+        list.until = list.until.or(self.until);
+        list.until.filter(|_| is_new)
+    }
+
+    /// Until when the ACK waits for the program, where it does.
+    pub fn waits_until(&self) -> Option<Instant> {
+        self.until.filter(|_| self.held == Hold::ForProgram)
+    }
+
+    /// None is held back any more.
+    pub fn end<T>(&mut self, acks: &DelayedAcks<T>) {
+        if std::mem::take(&mut self.held) != Hold::No {
+            acks.held.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// The queue pair leaves the list.
+    pub fn leave(&mut self) {
+        self.listed = Hold::No;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "where time starts does not matter")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sent_its_ack_with_a_request_stays_in_the_list_and_is_not_asked_for() {
+        let (acks, one, mut noted, now) =
+            (DelayedAcks::default(), Arc::new(()), Noted::default(), Instant::now());
+        let me = Arc::downgrade(&one);
+        assert_eq!(noted.change(Hold::ForProgram, now, &me, &acks), Some(now + HOLD));
+        assert!(!acks.is_empty() && acks.none_is_brief());
+        assert_eq!(noted.change(Hold::No, now, &me, &acks), None);
+        assert!(acks.is_empty());
+        let later = now + HOLD / 2;
+        assert_eq!(noted.change(Hold::ForProgram, later, &me, &acks), None, "that is known already");
+        assert_eq!(acks.deadline(), Some(now + HOLD));
+        let mut visits = 0;
+        acks.visit(|_| {
+            visits += 1;
+            noted.waits_until()
+        });
+        assert_eq!((visits, acks.deadline()), (1, Some(later + HOLD)), "it waits from then on");
+        noted.change(Hold::No, later, &me, &acks);
+        acks.visit(|_| {
+            noted.leave();
+            noted.waits_until()
+        });
+        assert_eq!(acks.deadline(), None);
+        assert_eq!(noted.change(Hold::ForProgram, later, &me, &acks), Some(later + HOLD), "listed anew");
+    }
+
+    #[test]
+    fn who_may_not_wait_any_more_is_seen() {
+        let (acks, one, mut noted, now) =
+            (DelayedAcks::default(), Arc::new(()), Noted::default(), Instant::now());
+        let me = Arc::downgrade(&one);
+        noted.change(Hold::ForProgram, now, &me, &acks);
+        assert_eq!(noted.change(Hold::Briefly, now, &me, &acks), None);
+        assert!(!acks.none_is_brief());
+        acks.visit(|_| noted.waits_until());
+        assert!(acks.none_is_brief() && acks.deadline().is_none());
+        // One that was brief first has a time from when it waits on.
+        let mut other = Noted::default();
+        assert_eq!(other.change(Hold::Briefly, now, &me, &acks), None);
+        assert_eq!(other.change(Hold::ForProgram, now, &me, &acks), Some(now + HOLD));
+        other.end(&acks);
+        noted.end(&acks);
+        assert!(acks.is_empty());
     }
 }

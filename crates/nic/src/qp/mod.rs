@@ -60,6 +60,7 @@ use crate::limits;
 use crate::memory::pd::Pd;
 use crate::qp::attr::{QpAttr, QpState, QpType};
 use crate::qp::carrier::Carrier;
+use crate::qp::delayed_ack::Noted;
 use crate::qp::engine::Engine;
 use crate::qp::places::Places;
 use crate::qp::xrc::domain::Xrcd;
@@ -141,8 +142,8 @@ struct Inner {
     /// The completion counters it counts into, where there are some.
     counted: Option<Box<Counted>>,
     destroyed: bool,
-    /// The device knows that an ACK may be held back here.
-    listed: bool,
+    /// What the device knows of an ACK that is held back.
+    noted: Noted,
     /// FLUSHes begun that take long, and resets: tells the latest from those before.
     flushes: u32,
     /// A rendezvous that was matched just now.
@@ -229,7 +230,7 @@ impl Qp {
                     notes: Vec::new(),
                     counted: None,
                     destroyed: false,
-                    listed: false,
+                    noted: Noted::default(),
                     flushes: 0,
                     fetch: None,
                     places: Places::default(),
@@ -286,6 +287,7 @@ impl Qp {
             context.mute = true;
             engine.fail(&mut context);
             inner.receives.clear();
+            inner.no_ack_waits(self);
             inner.counted = None;
             // What a shared receive queue completes in its own queue.
             self.unlock(inner);

@@ -116,11 +116,8 @@ impl Qp {
     }
 
     /// Packets came, of which the engine has had `taken`.
-    fn received(&self, mut inner: MutexGuard<'_, Inner>, now: Instant, taken: u64) {
+    fn received(&self, inner: MutexGuard<'_, Inner>, now: Instant, taken: u64) {
         self.pd.device.counters.received.fetch_add(taken, Ordering::Relaxed);
-        if inner.engine.held() != Hold::No && !std::mem::replace(&mut inner.listed, true) {
-            self.device.delayed_acks.add(self.me.clone());
-        }
         self.settle(inner, now);
     }
 }

@@ -29,20 +29,33 @@ impl Qp {
         self.settle(inner, now);
     }
 
-    /// An ACK held back leaves, those that wait for the program only with `all`. Whether one still waits.
-    pub(crate) fn release(&self, now: Instant, all: bool) -> bool {
+    /// An ACK held back leaves; one that waits for the program until then only where `leaves` says so. Until when it still waits.
+    pub(crate) fn release(&self, now: Instant, leaves: impl FnOnce(Instant) -> bool) -> Option<Instant> {
         let mut inner = self.lock();
-        if inner.engine.held() == Hold::ForProgram && !all {
-            return true;
+        let waits = inner.noted.waits_until().filter(|until| !leaves(*until));
+        if waits.is_some() {
+            return waits;
         }
-        inner.listed = false;
-        inner.engine.release();
-        self.settle(inner, now);
-        false
+        inner.noted.leave();
+        if inner.engine.held() != Hold::No {
+            inner.engine.release();
+            self.settle(inner, now);
+        }
+        None
     }
 }
 
 impl Inner {
+    /// Has the device know how an ACK is held back now; when that wants to be looked at, where the world may not know.
+    #[inline]
+    pub(super) fn note_ack(&mut self, qp: &Qp, now: Instant) -> Option<Instant> {
+        self.noted.change(self.engine.held(), now, &qp.me, &qp.device.delayed_acks)
+    }
+    /// The queue pair ends.
+    pub(super) fn no_ack_waits(&mut self, qp: &Qp) {
+        self.noted.end(&qp.device.delayed_acks);
+    }
+
     /// Has the queue pair looked at when its engine wants to be; when that is, where the world may not know.
     pub(crate) fn set_timer(&mut self, qp: &Qp) -> Option<Instant> {
         let at = self.engine.deadline().filter(|at| self.timer.is_none_or(|entry| *at < entry))?;

@@ -35,7 +35,8 @@ impl Qp {
             inner.open_or_close(self);
         }
         inner.begin_flush(self);
-        let wake = inner.set_timer(self).into_iter().chain(inner.queue_up(self, now)).min();
+        let ack = inner.note_ack(self, now);
+        let wake = inner.set_timer(self).into_iter().chain(inner.queue_up(self, now)).chain(ack).min();
         self.unlock(inner);
         if let Some(at) = wake {
             self.pd.device.platform.wake_at(at);
