@@ -14,6 +14,8 @@ pub struct Reader<M> {
     capacity: usize,
     /// Lines read since the beginning.
     position: u64,
+    /// Which line of the ring comes next.
+    at: usize,
     /// How many of them the writer was told of.
     told: u64,
 }
@@ -22,7 +24,7 @@ impl<M: Deref<Target = [Word]>> Reader<M> {
     /// The reading end of a ring in this memory; `None` where it is too small for one.
     pub fn new(memory: M) -> Option<Reader<M>> {
         let capacity = capacity(memory.len())?;
-        Some(Reader { memory, capacity, position: 0, told: 0 })
+        Some(Reader { memory, capacity, position: 0, at: 0, told: 0 })
     }
 
     /// Whether nothing is there to read. What the last records took is the writer's again.
@@ -47,7 +49,7 @@ impl<M: Deref<Target = [Word]>> Reader<M> {
             if header == 0 {
                 return Ok(None);
             }
-            let (len, at) = ((header >> 32) as u32, self.index());
+            let (len, at) = ((header >> 32) as u32, self.at);
             if header as u32 != mark(self.position) {
                 return Err(Broken);
             }
@@ -57,6 +59,7 @@ impl<M: Deref<Target = [Word]>> Reader<M> {
                     return Err(Broken);
                 }
                 self.position += (self.capacity - at) as u64;
+                self.at = 0;
                 continue;
             }
             let len = len as usize;
@@ -66,6 +69,7 @@ impl<M: Deref<Target = [Word]>> Reader<M> {
             }
             copy_out(&self.line(at)[1..lines * LINE], &mut to[..len]);
             self.position += lines as u64;
+            self.at = if at + lines == self.capacity { 0 } else { at + lines };
             if self.position - self.told > self.capacity as u64 / 8 {
                 self.tell();
             }
@@ -92,12 +96,9 @@ impl<M: Deref<Target = [Word]>> Reader<M> {
         self.told = self.position;
     }
 
-    fn index(&self) -> usize {
-        (self.position % self.capacity as u64) as usize
-    }
-
+    #[inline]
     fn next(&self) -> &Word {
-        &self.line(self.index())[0]
+        &self.line(self.at)[0]
     }
 
     fn line(&self, at: usize) -> &[Word] {

@@ -5,7 +5,7 @@ use crate::atomic::Ordering::Relaxed;
 
 /// Writes pieces of bytes one behind the other.
 pub(crate) struct Filler<'a> {
-    to: std::slice::Iter<'a, Word>,
+    to: &'a [Word],
     /// Bytes that do not fill a word yet.
     begun: u64,
     count: u32,
@@ -13,7 +13,7 @@ pub(crate) struct Filler<'a> {
 
 impl<'a> Filler<'a> {
     pub(crate) fn new(to: &'a [Word]) -> Filler<'a> {
-        Filler { to: to.iter(), begun: 0, count: 0 }
+        Filler { to, begun: 0, count: 0 }
     }
 
     /// Writes a piece. What goes beyond the words is left out.
@@ -23,13 +23,17 @@ impl<'a> Filler<'a> {
             self.add_byte(bytes[0]);
             bytes = &bytes[1..];
         }
-        let mut chunks = bytes.chunks_exact(8);
-        for (chunk, word) in chunks.by_ref().zip(self.to.by_ref()) {
-            let mut eight = [0; 8];
-            eight.copy_from_slice(chunk);
-            word.store(u64::from_le_bytes(eight), Relaxed);
+        let (whole, mut rest) = bytes.as_chunks::<8>();
+        let (words, after) = self.to.split_at(whole.len().min(self.to.len()));
+        for (eight, word) in whole.iter().zip(words) {
+            word.store(u64::from_le_bytes(*eight), Relaxed);
         }
-        chunks.remainder().iter().for_each(|byte| self.add_byte(*byte));
+        self.to = after;
+        // Packets are whole words of four bytes.
+        if let Some((four, after)) = rest.split_first_chunk::<4>() {
+            (self.begun, self.count, rest) = (u32::from_le_bytes(*four).into(), 4, after);
+        }
+        rest.iter().for_each(|byte| self.add_byte(*byte));
     }
 
     /// Writes what does not fill a word.
@@ -48,8 +52,9 @@ impl<'a> Filler<'a> {
     }
 
     fn write(&mut self) {
-        if let Some(word) = self.to.next() {
+        if let Some((word, after)) = self.to.split_first() {
             word.store(self.begun, Relaxed);
+            self.to = after;
         }
         (self.begun, self.count) = (0, 0);
     }
@@ -58,14 +63,12 @@ impl<'a> Filler<'a> {
 /// Copies bytes out of words; there are enough.
 #[inline]
 pub(crate) fn copy_out(from: &[Word], to: &mut [u8]) {
-    let mut chunks = to.chunks_exact_mut(8);
-    let mut words = from.iter();
-    // The chunks come first: a word is not taken where there is no whole chunk left.
-    for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-        chunk.copy_from_slice(&word.load(Relaxed).to_le_bytes());
+    let (whole, rest) = to.as_chunks_mut::<8>();
+    let (words, after) = from.split_at(whole.len().min(from.len()));
+    for (eight, word) in whole.iter_mut().zip(words) {
+        *eight = word.load(Relaxed).to_le_bytes();
     }
-    let rest = chunks.into_remainder();
-    if let Some(word) = words.next() {
+    if let Some(word) = after.first() {
         let bytes = word.load(Relaxed).to_le_bytes();
         let len = rest.len();
         rest.copy_from_slice(&bytes[..len]);

@@ -14,6 +14,8 @@ pub struct Writer<M> {
     capacity: usize,
     /// Lines written since the beginning.
     position: u64,
+    /// Which line of the ring comes next.
+    at: usize,
     /// How many of them the reader was done with when last looked at.
     done: u64,
 }
@@ -33,7 +35,7 @@ impl<M: Deref<Target = [Word]>> Writer<M> {
     /// The writing end of a ring in this memory; `None` where it is too small for one.
     pub fn new(memory: M) -> Option<Writer<M>> {
         let capacity = capacity(memory.len())?;
-        Some(Writer { memory, capacity, position: 0, done: 0 })
+        Some(Writer { memory, capacity, position: 0, at: 0, done: 0 })
     }
 
     /// Bytes of the longest record that is taken: half of the ring.
@@ -53,24 +55,25 @@ impl<M: Deref<Target = [Word]>> Writer<M> {
             return Err(PushError::TooLong);
         }
         let lines = lines(len);
-        let at = self.index(self.position);
-        let skipped = if at + lines > self.capacity { self.capacity - at } else { 0 };
+        let skipped = if self.at + lines > self.capacity { self.capacity - self.at } else { 0 };
         // One line more: the word that is watched next.
         self.make_sure_of(skipped + lines + 1)?;
         if skipped > 0 {
             self.line(0)[0].store(0, Relaxed);
-            self.line(at)[0].store(header(SKIP, self.position), Release);
+            self.line(self.at)[0].store(header(SKIP, self.position), Release);
             self.position += skipped as u64;
+            self.at = 0;
         }
-        let at = self.index(self.position);
-        let next = self.position + lines as u64;
-        self.line(self.index(next))[0].store(0, Relaxed);
-        let record = self.line(at);
+        let end = self.at + lines;
+        let next = if end == self.capacity { 0 } else { end };
+        self.line(next)[0].store(0, Relaxed);
+        let record = self.line(self.at);
         let mut filler = Filler::new(&record[1..lines * LINE]);
         parts.iter().for_each(|part| filler.add(part));
         filler.finish();
         record[0].store(header(len as u32, self.position), Release);
-        self.position = next;
+        self.position += lines as u64;
+        self.at = next;
         Ok(())
     }
 
@@ -97,10 +100,6 @@ impl<M: Deref<Target = [Word]>> Writer<M> {
         }
         self.done = done;
         if room(done) >= lines { Ok(()) } else { Err(PushError::Full) }
-    }
-
-    fn index(&self, position: u64) -> usize {
-        (position % self.capacity as u64) as usize
     }
 
     /// The words from the beginning of a line of records.
