@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use locks::{Mutex, MutexGuard, Rank, RwLock};
 use nic::Errno;
@@ -52,6 +53,8 @@ impl Known {
 /// The interfaces as they are now.
 pub(crate) struct Interfaces {
     current: RwLock<Arc<Known>>,
+    /// How often that has changed.
+    changed: AtomicU64,
     /// Told of changes; the engine reads it.
     changes: Mutex<Netlink>,
 }
@@ -62,11 +65,21 @@ impl Interfaces {
         let groups = [libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
         let changes = Netlink::for_notifications(&groups)?;
         let current = RwLock::new(Rank::Interfaces, Arc::new(read(requests)?));
-        Ok(Interfaces { current, changes: Mutex::new(Rank::InterfaceChanges, changes) })
+        Ok(Interfaces {
+            current,
+            changed: AtomicU64::new(0),
+            changes: Mutex::new(Rank::InterfaceChanges, changes),
+        })
     }
 
     pub(crate) fn current(&self) -> Arc<Known> {
         self.current.read().clone()
+    }
+
+    /// A number that is another one when they have changed. Ask for it first: what is known by then may be kept with it.
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.changed.load(Ordering::Acquire)
     }
 
     /// The descriptor to wait on.
@@ -84,6 +97,7 @@ impl Interfaces {
             return None;
         }
         *current = Arc::new(known);
+        self.changed.fetch_add(1, Ordering::Release);
         Some(current.clone())
     }
 }

@@ -70,7 +70,7 @@ pub const HEADER: usize = 52;
 /// Bytes in front of that in a record of a ring.
 pub const SIZE: usize = 4;
 /// With that number: the record holds one packet that stands for several.
-pub const PULL: u32 = 1 << 31;
+const PULL: u32 = 1 << 31;
 
 /// The name as an abstract address, without the leading zero.
 pub fn text(name: Name) -> String {
@@ -134,6 +134,19 @@ pub fn mark_handed_over(header: &mut [u8; HEADER]) {
 /// Whether a message is such a packet.
 pub fn is_handed_over(message: &[u8]) -> bool {
     message.get(1) == Some(&1)
+}
+
+/// What a record of a ring begins with, as [`Record`] says; [`set_size`] says the rest of it.
+pub fn emit_record(datagram: &Datagram<'_>) -> [u8; SIZE + HEADER] {
+    let mut head = [0; SIZE + HEADER];
+    head[SIZE..].copy_from_slice(&emit(datagram));
+    head
+}
+
+/// Says in the beginning of a record how long its packets are, and whether it is one that stands for several.
+pub fn set_size(head: &mut [u8; SIZE + HEADER], size: usize, pull: bool) {
+    let size = size as u32 | if pull { PULL } else { 0 };
+    head[..SIZE].copy_from_slice(&size.to_le_bytes());
 }
 
 /// A packet's header in a message to another process.

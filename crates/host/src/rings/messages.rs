@@ -10,7 +10,7 @@ use node::Name;
 use transport::TxBatch;
 use wire::icrc::{self, Flow};
 
-use super::{Rings, TxRing, Way, datagram};
+use super::{Head, Rings, TxRing, Way, datagram};
 use crate::world::RealWorld;
 
 impl Rings {
@@ -22,13 +22,14 @@ impl Rings {
         batch: &mut TxBatch,
         world: &RealWorld,
     ) -> bool {
+        let version = world.interfaces.version();
         let interface = self.interface_here(path, world);
         let Some(interface) = interface.filter(|_| !path.dest.is_multicast()) else { return false };
         // To ask for a name that nobody bears is a few system calls.
         let known = names.iter().find(|name| world.names.is_known(**name));
         let mut names = known.map_or(names, std::slice::from_ref).iter();
         names.any(|&name| match self.ring_to(name) {
-            Some(ring) => self.push(&ring, path, interface, batch, world),
+            Some(ring) => self.push(&ring, Head::new(path, version, interface), batch, world),
             None => over_connection(name, path, interface, batch, world),
         })
     }

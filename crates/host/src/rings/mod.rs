@@ -49,7 +49,7 @@ use crate::world::RealWorld;
 pub(crate) use tx_ring::Backlog;
 
 use rx_ring::RxRing;
-use tx_ring::{Sent, TxRing};
+use tx_ring::{Head, Sent, TxRing};
 
 /// Bytes of a ring.
 const RING_BYTES: usize = 1 << 20;
@@ -124,14 +124,19 @@ impl Rings {
     /// Sends a batch to a process of this host; false where it has to go by the network.
     #[inline]
     pub(crate) fn send(&self, path: &Path, batch: &mut TxBatch, world: &RealWorld) -> bool {
-        if path.dest_qpn == Qpn::GSI || path.dest.is_multicast() {
+        if !self.enabled || path.dest_qpn == Qpn::GSI || path.dest.is_multicast() {
             return false;
         }
+        let (block, version) = ((path.dest_qpn.get() >> 12) as u16, world.interfaces.version());
+        if let Some(Way::Ring(ring)) = self.tx.read().get(&block) {
+            let (bytes, runs) = batch.parts_mut();
+            if let Some(sent) = ring.send_again(path, version, bytes, runs, &world.counters) {
+                return self.have_sent(sent, batch, world);
+            }
+        }
         let Some(interface) = self.interface_here(path, world) else { return false };
-        let Some(ring) = self.to(Name::Block((path.dest_qpn.get() >> 12) as u16), world) else {
-            return false;
-        };
-        self.push(&ring, path, interface, batch, world)
+        let Some(ring) = self.to(Name::Block(block), world) else { return false };
+        self.push(&ring, Head::new(path, version, interface), batch, world)
     }
 
     /// The interface at the end of a path, where that is this host's and packets need not go by the network.
@@ -142,18 +147,14 @@ impl Rings {
     }
 
     /// Sends a batch by a ring; false where that is of no use.
-    #[inline]
-    fn push(
-        &self,
-        ring: &TxRing,
-        path: &Path,
-        interface: u32,
-        batch: &mut TxBatch,
-        world: &RealWorld,
-    ) -> bool {
+    fn push(&self, ring: &TxRing, head: Head, batch: &mut TxBatch, world: &RealWorld) -> bool {
         let (bytes, runs) = batch.parts_mut();
-        let header = name_messages::emit(&datagram(path, interface));
-        match ring.send(&header, bytes, runs, &world.counters) {
+        self.have_sent(ring.send(head, bytes, runs, &world.counters), batch, world)
+    }
+
+    #[inline]
+    fn have_sent(&self, sent: Sent, batch: &TxBatch, world: &RealWorld) -> bool {
+        match sent {
             Sent::All => {}
             Sent::Later => {
                 if !self.waiting.swap(true, Ordering::AcqRel) {
@@ -332,19 +333,18 @@ impl Rings {
     }
 
     /// Whether nobody sends by a ring.
-    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.rx.load().is_empty()
     }
 
-    /// For a thread that polls a completion queue: takes what came by some of the rings to the guest.
+    /// For a thread that polls a completion queue, at this time: takes what came by some of the rings to the guest. `None` where nobody
+    /// sends by a ring.
     #[inline]
-    pub(crate) fn poll<G: Guest>(&self, at: Instant, to: &Delivery<'_, G>) -> Drained {
+    pub(crate) fn poll<G: Guest>(&self, at: Instant, now: u64, to: &Delivery<'_, G>) -> Option<Drained> {
         let rings = self.rx.load();
         if rings.is_empty() {
-            return Drained::Empty;
+            return None;
         }
-        let now = to.clock.nanos(at);
         self.lease.renew(now);
         self.polled_at.store(now, Ordering::Relaxed);
         let first = match rings.len() > RINGS_PER_POLL {
@@ -362,7 +362,7 @@ impl Rings {
             self.delivered_at.store(now, Ordering::Relaxed);
             self.lease.poll_found();
         }
-        drained
+        Some(drained)
     }
 
     /// Whether a thread that polls and found nothing in a ring shall look at the sockets: a system call that costs more than many

@@ -5,17 +5,18 @@ use std::io;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use locks::{Mutex, Rank};
+use locks::{Mutex, MutexGuard, Rank};
+use nic::Path;
 use nic::reach::Piece;
 use ring::{PushError, Writer, memory_len};
 use transport::batch::Run;
 
 use crate::counters::{Counters, add};
-use crate::name_messages::PULL;
+use crate::name_messages::{self, HEADER, SIZE};
 use crate::names::Bearer;
 use crate::reach::{HAZARD_BYTES, Lender, Transfer};
-use crate::rings::RING_BYTES;
 use crate::rings::memory::{Part, SharedMemory};
+use crate::rings::{RING_BYTES, datagram};
 
 /// Most bytes that wait because the ring is full: as many as the receive buffer of a socket holds.
 const MOST_WAITING: usize = 16 << 20;
@@ -32,11 +33,35 @@ pub(crate) struct TxRing {
 
 struct State {
     writer: Writer<Part>,
+    /// That of the last records.
+    head: Option<Head>,
     /// Records for which there was no room, the oldest first.
     waiting: VecDeque<Box<[u8]>>,
     waiting_bytes: usize,
     /// The other end wrote what can not be, or wants no ring.
     over: bool,
+}
+
+/// How records on a path begin.
+#[derive(Clone, Copy)]
+pub(crate) struct Head {
+    path: Path,
+    /// What was known of the interfaces.
+    version: u64,
+    bytes: [u8; SIZE + HEADER],
+}
+
+impl Head {
+    /// Of packets to this interface of ours, as [`crate::interfaces::Interfaces::version`] has it.
+    pub(crate) fn new(path: &Path, version: u64, interface: u32) -> Head {
+        Head { path: *path, version, bytes: name_messages::emit_record(&datagram(path, interface)) }
+    }
+
+    fn is_of(&self, path: &Path, version: u64) -> bool {
+        let ours = &self.path;
+        self.version == version
+            && (ours.interface, ours.source, ours.dest) == (path.interface, path.source, path.dest)
+    }
 }
 
 /// What became of packets.
@@ -68,7 +93,7 @@ impl TxRing {
         let (memory, hazards) = memory.split(memory_len(RING_BYTES)).ok_or(nic::Errno::EINVAL)?;
         let writer = Writer::new(memory).ok_or(nic::Errno::EINVAL)?;
         bearer.offer_ring(&fd)?;
-        let state = State { writer, waiting: VecDeque::new(), waiting_bytes: 0, over: false };
+        let state = State { writer, head: None, waiting: VecDeque::new(), waiting_bytes: 0, over: false };
         let state = Mutex::new(Rank::TxRing, state);
         Ok(TxRing { bearer, state, hazards, lender: ArcSwapOption::empty() })
     }
@@ -77,17 +102,43 @@ impl TxRing {
         &self.bearer
     }
 
-    /// Sends these packets, a record for each run of equal ones, and wakes the reader where it sleeps; each record begins with its run's
-    /// size, and whether it is to be pulled, then `header`.
-    #[inline]
-    pub(crate) fn send(&self, header: &[u8], mut bytes: &[u8], runs: &[Run], counters: &Counters) -> Sent {
+    /// Sends these packets, a record for each run of equal ones, and wakes the reader where it sleeps.
+    pub(crate) fn send(&self, head: Head, bytes: &[u8], runs: &[Run], counters: &Counters) -> Sent {
         let mut state = self.state.lock();
+        state.head = Some(head);
+        self.send_locked(state, head.bytes, bytes, runs, counters)
+    }
+
+    /// The same where the last packets took that path, and the interfaces are what they were.
+    #[inline]
+    pub(crate) fn send_again(
+        &self,
+        path: &Path,
+        version: u64,
+        bytes: &[u8],
+        runs: &[Run],
+        counters: &Counters,
+    ) -> Option<Sent> {
+        let state = self.state.lock();
+        let head = state.head.as_ref().filter(|head| head.is_of(path, version))?.bytes;
+        Some(self.send_locked(state, head, bytes, runs, counters))
+    }
+
+    #[inline]
+    fn send_locked(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        mut head: [u8; SIZE + HEADER],
+        mut bytes: &[u8],
+        runs: &[Run],
+        counters: &Counters,
+    ) -> Sent {
         state.flush();
         for run in runs {
             let (packets, rest) = bytes.split_at(run.len);
             bytes = rest;
-            let size = run.size as u32 | if run.pull { PULL } else { 0 };
-            state.push(&[&size.to_le_bytes(), header, packets], run.count, counters);
+            name_messages::set_size(&mut head, run.size, run.pull);
+            state.push(&[&head, packets], run.count, counters);
         }
         let wakes = state.writer.must_wake();
         let sent = match (state.over, state.waiting.is_empty()) {
@@ -193,5 +244,35 @@ impl State {
         self.over = true;
         self.waiting.clear();
         self.waiting_bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::Qpn;
+
+    use super::*;
+
+    #[test]
+    fn what_a_record_begins_with_serves_for_the_same_addresses_while_the_interfaces_are_the_same() {
+        let path = Path {
+            source: [127, 0, 0, 1].into(),
+            dest: [127, 0, 0, 2].into(),
+            interface: 1,
+            dest_qpn: Qpn::new(0x1000),
+            traffic_class: 0,
+            hop_limit: 64,
+            source_port_epoch: 0,
+            no_multicast_loop: false,
+        };
+        let head = Head::new(&path, 3, 1);
+        assert!(head.is_of(&path, 3) && head.is_of(&Path { dest_qpn: Qpn::new(0x1fff), ..path }, 3));
+        assert!(!head.is_of(&path, 4), "the interfaces have changed");
+        let others = [
+            Path { source: path.dest, ..path },
+            Path { dest: path.source, ..path },
+            Path { interface: 2, ..path },
+        ];
+        assert!(others.iter().all(|other| !head.is_of(other, 3)));
     }
 }
