@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use locks::{Mutex, MutexGuard, Rank};
 use nic::{Error, Numbers};
@@ -22,6 +23,8 @@ const QPN_BITS: u32 = 12;
 const COMM_BITS: u32 = 20;
 /// NumberBlocks a process holds at most: [`nic::limits::MAX_QP`] queue pairs.
 const MAX_BLOCKS: usize = (nic::limits::MAX_QP >> QPN_BITS) as usize;
+/// Words with a bit for each block.
+const OWNED: usize = (1 << (24 - QPN_BITS)) / 64;
 /// Tries to find a free block; at half of all blocks taken each fails with probability 1/2.
 const TRIES: usize = 64;
 
@@ -69,18 +72,24 @@ struct Inner {
 /// The blocks of this process.
 pub struct NumberBlocks<W> {
     world: Arc<W>,
+    /// A bit for each block of the host: it is one of ours. Readable without the lock: each packet asks.
+    owned: [AtomicU64; OWNED],
     inner: Mutex<Inner>,
 }
 
 impl<W: World> NumberBlocks<W> {
     /// No block yet: the first number claims one.
     pub fn new(world: Arc<W>) -> Self {
-        NumberBlocks { world, inner: Mutex::new(Rank::NumberBlocks, Inner::default()) }
+        let owned = [const { AtomicU64::new(0) }; OWNED];
+        NumberBlocks { world, owned, inner: Mutex::new(Rank::NumberBlocks, Inner::default()) }
     }
 
     /// Whether a name is a block of this process.
+    #[inline]
     pub fn owns(&self, name: Name) -> bool {
-        matches!(name, Name::Block(p) if self.lock().blocks.iter().any(|b| b.prefix == p))
+        let Name::Block(prefix) = name else { return false };
+        let word = self.owned.get(usize::from(prefix) / 64);
+        word.is_some_and(|word| word.load(Ordering::Acquire) >> (prefix % 64) & 1 == 1)
     }
 
     /// A random communication id in a block of this process; whoever keeps the table of those in use asks again where it is.
@@ -102,6 +111,7 @@ impl<W: World> NumberBlocks<W> {
             let prefix = (1 + self.random() % 0xffe) as u16;
             match self.world.claim(Name::Block(prefix)) {
                 Ok(claim) => {
+                    self.owned[usize::from(prefix) / 64].fetch_or(1 << (prefix % 64), Ordering::Release);
                     inner.blocks.push(Block { prefix, free: self.shuffled(), _claim: claim });
                     return Ok(());
                 }
