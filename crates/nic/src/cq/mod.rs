@@ -242,7 +242,7 @@ impl Cq {
             return Err(Error::Invalid("the completion queue was overrun"));
         }
         let n = max.min(state.queue.len());
-        state.queue.drain(..n).for_each(|(completion, _)| take(completion));
+        (0..n).filter_map(|_| state.queue.pop_front()).for_each(|(completion, _)| take(completion));
         self.len.store(state.queue.len(), Ordering::Release);
         Ok(n)
     }
