@@ -1,4 +1,4 @@
-//! What may happen to packets between two hosts. Inside a host packets only take their time.
+//! What may happen to packets between two hosts. Inside a host packets only take their time; copies may fail.
 
 use std::time::Duration;
 
@@ -47,6 +47,9 @@ pub struct Faults {
     /// Received together with the packets of its flow that arrive at the same moment (UDP_GRO). No fault, but a program then finds
     /// that more has happened than its next completion tells of.
     pub together: f64,
+    /// A copy to or from the memory of another process of the host does not come about, or only a part: memory that is not there for a moment.
+    /// What was to be copied goes as packets then.
+    pub unreached: f64,
 }
 
 impl Faults {
@@ -71,6 +74,7 @@ impl Faults {
             flush: Duration::from_micros(10),
             flush_jitter: Duration::ZERO,
             together: 0.7,
+            unreached: 0.0,
         }
     }
 

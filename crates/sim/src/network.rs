@@ -60,6 +60,11 @@ impl Network {
         self.links.get(&(from, to)).is_some_and(|l| now < l.cut_until)
     }
 
+    /// When what is sent now may arrive at the earliest, as its way is clogged.
+    pub fn clogged_until(&self, from: HostId, to: HostId) -> u64 {
+        self.links.get(&(from, to)).map_or(0, |link| link.clogged_until)
+    }
+
     /// How long a flush takes that begins now.
     pub fn flush_time(&mut self) -> Duration {
         let most = self.faults.flush_jitter;

@@ -5,14 +5,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use nic::{Errno, Frames, Link, Path, Persist, Platform};
+use nic::reach::Copy;
+use nic::{Errno, Frames, Link, Path, Persist, Platform, Reach};
 use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, Watch, World};
 use transport::TxBatch;
+use wire::Qpn;
 use wire::icrc::{self, Flow};
 use wire::mad::PortSpace;
 
 use crate::Dice;
 use crate::clock::Clock;
+use crate::same_host::{SameHost, block};
 use crate::storage::Storage;
 
 /// A host of a simulation.
@@ -53,6 +56,37 @@ pub(crate) struct Host {
     pub groups: BTreeSet<(IpAddr, ProcessId)>,
     pub dice: Dice,
     pub storage: Storage,
+    /// What they are to each other.
+    pub same_host: SameHost,
+    /// Processes that died in the midst of a call.
+    pub died: Vec<ProcessId>,
+}
+
+impl Host {
+    /// The process that bears a block of queue pair numbers.
+    pub fn bearer(&self, block: u16) -> Option<ProcessId> {
+        self.names.get(&Name::Block(block)).copied()
+    }
+
+    /// A process does a step of its own, or somebody with it: it may die of that. Whether it lives.
+    pub fn goes_on(&mut self, now: u64, process: ProcessId) -> bool {
+        let lives = self.processes.contains(&process);
+        if lives && self.same_host.burn(process) {
+            self.bury(now, process);
+            self.died.push(process);
+            return false;
+        }
+        lives
+    }
+
+    /// A process is dead: it has no name any more, and nothing of it is reached.
+    pub fn bury(&mut self, now: u64, process: ProcessId) {
+        self.processes.remove(&process);
+        self.attached.remove(&process);
+        self.groups.retain(|(_, member)| *member != process);
+        self.names.retain(|_, p| *p != process);
+        self.same_host.bury(now, process);
+    }
 }
 
 /// What a node did that takes effect when its call is over.
@@ -73,7 +107,30 @@ pub(crate) enum Action {
         flow: Flow,
         bytes: Vec<u8>,
     },
+    /// By the channel to the bearer of a block.
+    Put {
+        block: u16,
+        record: Record,
+    },
+    /// Bytes were copied to or from another process's memory, or not all of them.
+    Copied {
+        to: ProcessId,
+        what: Copy,
+        len: u64,
+        whole: bool,
+    },
     Persist(Persist),
+}
+
+/// What goes by a channel at once: packets of `size` bytes but for the last, which may be shorter, unsealed.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub source: SocketAddr,
+    pub dest: SocketAddr,
+    pub size: usize,
+    /// One packet, which says where the bytes of several are.
+    pub pull: bool,
+    pub bytes: Vec<u8>,
 }
 
 /// What all worlds of a simulation share.
@@ -125,6 +182,8 @@ pub struct SimWorld {
     pub(crate) shared: Arc<Shared>,
     pub(crate) host: HostId,
     pub(crate) process: ProcessId,
+    /// Whether it reaches other processes of its host without the network.
+    pub(crate) same_host: bool,
 }
 
 impl SimWorld {
@@ -133,11 +192,39 @@ impl SimWorld {
         self.host
     }
     /// Runs `f` on what the host's processes share.
-    fn with_host<T>(&self, f: impl FnOnce(&mut Host) -> T) -> T {
+    pub(crate) fn with_host<T>(&self, f: impl FnOnce(&mut Host) -> T) -> T {
         f(&mut self.shared.hosts()[self.host.0])
     }
-    fn act(&self, action: Action) {
-        self.shared.outbox().push_back((self.process, action));
+    /// The same as one step of the process, which may die of it. A dead one does nothing.
+    pub(crate) fn step<T>(&self, f: impl FnOnce(&mut Host, ProcessId) -> T) -> Option<T> {
+        let now = self.shared.clock.nanos();
+        self.with_host(|host| host.goes_on(now, self.process).then(|| f(host, self.process)))
+    }
+    /// What takes effect when the call is over, if the process lives.
+    pub(crate) fn act(&self, action: Action) {
+        if self.with_host(|host| host.processes.contains(&self.process)) {
+            self.shared.outbox().push_back((self.process, action));
+        }
+    }
+    /// Sends a batch to the process of this host that bears a block; false where there is none, or no way but the network.
+    fn put(&self, block: u16, path: &Path, batch: &TxBatch) -> bool {
+        let now = self.shared.clock.nanos();
+        let way = |host: &mut Host| {
+            let is_here = host.interface.addresses.contains(&path.dest);
+            let bearer = host.bearer(block);
+            is_here && host.same_host.channel(now, self.process, block, bearer).is_some()
+        };
+        if !self.same_host || path.dest.is_multicast() || !self.with_host(way) {
+            return false;
+        }
+        let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
+        for (run, bytes) in batch.runs() {
+            let (size, pull, bytes) = (run.size, run.pull, bytes.to_vec());
+            if self.step(|_, _| ()).is_some() {
+                self.act(Action::Put { block, record: Record { source, dest, size, pull, bytes } });
+            }
+        }
+        true
     }
     fn source_port(&self, source_port_epoch: u32) -> u16 {
         let span = u32::from(u16::MAX) - FIRST_SOURCE_PORT;
@@ -147,6 +234,9 @@ impl SimWorld {
 
 impl Link for SimWorld {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
+        if path.dest_qpn != Qpn::GSI && self.put(block(path.dest_qpn), path, batch) {
+            return;
+        }
         let flow = Flow {
             source: SocketAddr::new(path.source, self.source_port(path.source_port_epoch)),
             dest: SocketAddr::new(path.dest, PORT),
@@ -155,7 +245,9 @@ impl Link for SimWorld {
         for (ip_id, packet) in (0..).zip(batch.iter()) {
             let mut bytes = packet.to_vec();
             icrc::seal(&flow, ip_id, &mut bytes);
-            self.act(Action::Send { flow, bytes, quiet: path.no_multicast_loop });
+            if self.step(|_, _| ()).is_some() {
+                self.act(Action::Send { flow, bytes, quiet: path.no_multicast_loop });
+            }
         }
     }
 
@@ -184,6 +276,10 @@ impl Platform for SimWorld {
 
     fn storage(&self) -> Option<&dyn nic::Storage> {
         Some(self)
+    }
+
+    fn others_memory(&self) -> Option<&dyn Reach> {
+        self.same_host.then_some(self)
     }
 
     fn wake_at(&self, at: Instant) {
@@ -267,6 +363,13 @@ impl World for SimWorld {
         let flow = Flow { source: datagram.source, dest: datagram.dest };
         self.act(Action::Forward { to, flow, bytes: datagram.bytes.to_vec() });
         true
+    }
+
+    fn hand_over(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> bool {
+        names.iter().any(|name| match name {
+            Name::Block(block) => self.put(*block, path, batch),
+            _ => false,
+        })
     }
 
     fn is_known(&self, name: Name) -> bool {

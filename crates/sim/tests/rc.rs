@@ -1,6 +1,6 @@
-//! Two queue pairs, wired by hand, with random work in both directions over bad networks. Every message must have the
-//! effect it has on a perfect one, once and in order, or the queue pair must end in the error state with the completions
-//! the standard gives it.
+//! Two queue pairs, wired by hand, with random work in both directions over bad networks, and between two processes of one host. Every
+//! message must have the effect it has on a perfect network, once and in order, or the queue pair must end in the error state with the
+//! completions the standard gives it.
 
 mod kit;
 
@@ -8,14 +8,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use kit::jobs::{AREAS, Job, Kind, apply, jobs, pieces};
-use kit::{DEPTH, Endpoint, RIGHTS, SimNode, Wiring, wire_up};
+use kit::{DEPTH, Endpoint, RIGHTS, SimNode, Way, Wiring, wire_up};
 use nic::{Buffer, PostError, QpAttr, QpState, mask};
-use sim::{Dice, Faults, Sim};
+use sim::{Counters, Dice, Faults, Sim};
 use transport::op::{AtomicOp, Completed, Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
 use wire::{Mtu, Psn};
 
-/// Seeds of each of the two parts.
+/// Seeds of each part.
 const SEEDS: u64 = 1000;
 /// Places for READ results and received messages; more than a queue holds.
 const PLACES: usize = DEPTH as usize + 1;
@@ -55,6 +55,7 @@ struct Run {
     max: usize,
     ends: [End; 2],
     wiring: Wiring,
+    way: Way,
 }
 
 impl End {
@@ -93,7 +94,7 @@ impl End {
 }
 
 impl Run {
-    fn new(seed: u64, faults: impl Fn(&mut Dice) -> Faults) -> Run {
+    fn new(seed: u64, way: Way, faults: impl Fn(&mut Dice) -> Faults) -> Run {
         let mut dice = Dice::new(seed).fork(1000);
         let mut sim = Sim::new(seed, faults(&mut dice));
         if sim::seeds::single().is_some() {
@@ -112,7 +113,8 @@ impl Run {
         }
         let link_mtu = dice.pick(&[1500, 4200, 9000]);
         let here = sim.add_host(&[address(1)], link_mtu);
-        let together = dice.chance(0.1);
+        let together = dice.chance(0.1) || way == Way::Channel;
+        sim.set_same_host(here, way == Way::Channel);
         let there = if together { here } else { sim.add_host(&[address(2)], link_mtu) };
         let max = dice.pick(&[64, 1024, 1024, 4096, 4096, 16_384, 16_384, 65_536]);
         let nodes = [here, there].map(|host| {
@@ -140,7 +142,7 @@ impl Run {
             let wanted = ends[peer].jobs.iter().filter(|j| j.takes_receive()).count();
             ends[me].receives_wanted = wanted as u64 + dice.below(4);
         }
-        Run { sim, dice, max, ends, wiring }
+        Run { sim, dice, max, ends, wiring, way }
     }
 
     /// Both programs work until everything posted has completed.
@@ -152,6 +154,9 @@ impl Run {
                 self.ends.each_ref().map(|e| (e.done, e.posted))
             );
             for me in [0, 1] {
+                if self.way == Way::Channel && self.dice.chance(0.1) {
+                    self.drain_or_resume(me);
+                }
                 if self.dice.chance(0.6) {
                     self.post_receives(me);
                 }
@@ -180,6 +185,18 @@ impl Run {
         self.ends.iter().all(done)
     }
 
+    /// In SQD nothing more leaves, and the peer reaches no memory until it is over.
+    fn drain_or_resume(&mut self, me: usize) {
+        let End { node, endpoint, .. } = &self.ends[me];
+        let to = match endpoint.qp.state() {
+            QpState::Rts => QpState::Sqd,
+            QpState::Sqd => QpState::Rts,
+            _ => return,
+        };
+        let now = node::World::now(&**node.world());
+        endpoint.qp.modify(now, &QpAttr::default().with_state(to), mask::STATE).unwrap();
+    }
+
     fn post_receives(&mut self, me: usize) {
         let Run { dice, max, ends, .. } = self;
         let end = &mut ends[me];
@@ -204,7 +221,9 @@ impl Run {
         let end = &mut ends[me];
         let now = node::World::now(&**end.node.world());
         let mut sender = end.endpoint.qp.sender(now);
-        for _ in 0..dice.between(1, 8) {
+        // One at a time there is often nothing else under way.
+        let most = if self.way == Way::Channel && max.is_multiple_of(4096) { 1 } else { 8 };
+        for _ in 0..dice.between(1, most) {
             let Some(job) = end.jobs.get(end.posted) else { break };
             let (addr, rkey) = peer_areas;
             let landing = end.place(end.posted, *max);
@@ -289,7 +308,7 @@ impl Run {
     /// A completion of the receive queue: the peer's jobs up to it have had their effect, and none after it where packets are
     /// received one by one.
     fn received(&mut self, me: usize, c: &Completion) {
-        let one_by_one = self.sim.faults().together == 0.0;
+        let one_by_one = self.sim.faults().together == 0.0 && self.way == Way::Wire;
         let Run { ends, max, dice, .. } = self;
         let [a, b] = ends;
         let (end, peer) = if me == 0 { (a, b) } else { (b, a) };
@@ -334,8 +353,10 @@ impl Run {
         for me in [0, 1] {
             let now = node::World::now(&**self.ends[me].node.world());
             let qp = self.ends[me].endpoint.qp.clone();
-            let expected = if self.ends[me].failed.is_some() { QpState::Error } else { QpState::Rts };
-            assert_eq!(qp.state(), expected);
+            match self.ends[me].failed {
+                Some(_) => assert_eq!(qp.state(), QpState::Error),
+                None => assert!(matches!(qp.state(), QpState::Rts | QpState::Sqd)),
+            }
             let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
             qp.modify(now, &attr, mask::STATE).unwrap();
             self.poll(me);
@@ -391,11 +412,16 @@ fn worse(dice: &mut Dice) -> Faults {
     }
 }
 
-fn run(seed: u64, faults: fn(&mut Dice) -> Faults) -> (bool, u64) {
-    let mut run = Run::new(seed, faults);
+/// None; copies that do not come about, now and then or mostly.
+fn of_one_host(dice: &mut Dice) -> Faults {
+    Faults { unreached: dice.pick(&[0.0, 0.0, 0.1, 0.7]), ..Faults::none() }
+}
+
+fn run(seed: u64, way: Way, faults: fn(&mut Dice) -> Faults) -> (bool, Counters, u64) {
+    let mut run = Run::new(seed, way, faults);
     run.go();
-    let trace = run.sim.trace();
-    (run.finish(), trace)
+    let (trace, counters) = (run.sim.trace(), run.sim.counters());
+    (run.finish(), counters, trace)
 }
 
 #[test]
@@ -403,7 +429,7 @@ fn every_byte_arrives_once_and_in_order_whatever_single_packets_suffer() {
     let (mut failed, mut all) = (Vec::new(), 0);
     sim::each_seed("rc", "every_byte_arrives", SEEDS, |seed| {
         all += 1;
-        if !run(seed, bad).0 {
+        if !run(seed, Way::Wire, bad).0 {
             failed.push(seed);
         }
     });
@@ -411,11 +437,25 @@ fn every_byte_arrives_once_and_in_order_whatever_single_packets_suffer() {
 }
 
 #[test]
+fn between_processes_of_one_host_every_byte_arrives_once_and_in_order_and_nothing_fails() {
+    let (mut copied, mut not_copied, mut all) = (0, 0, 0);
+    sim::each_seed("rc", "between_processes_of_one_host", SEEDS, |seed| {
+        let (good, counters, _) = run(seed + 2_000_000, Way::Channel, of_one_host);
+        assert!(good, "a channel loses nothing");
+        assert_eq!((counters.lost, counters.sent - counters.by_channel), (0, 0), "{counters:?}");
+        all += 1;
+        copied += counters.copied;
+        not_copied += counters.not_copied;
+    });
+    assert!(all < SEEDS || copied > 3 * SEEDS && not_copied > SEEDS / 2, "{copied} {not_copied}");
+}
+
+#[test]
 fn clogs_and_partitions_end_in_delivery_or_in_a_clean_error() {
     let (mut failed, mut all) = (Vec::new(), 0);
     sim::each_seed("rc", "clogs_and_partitions", SEEDS, |seed| {
         all += 1;
-        if !run(seed + 1_000_000, worse).0 {
+        if !run(seed + 1_000_000, Way::Wire, worse).0 {
             failed.push(seed);
         }
     });
@@ -425,9 +465,11 @@ fn clogs_and_partitions_end_in_delivery_or_in_a_clean_error() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    for seed in 0..5 {
-        let (first, again, other) = (run(seed, worse), run(seed, worse), run(seed + 1, worse));
-        assert_eq!(first, again);
-        assert_ne!(first.1, other.1);
+    for (way, faults) in [(Way::Wire, worse as fn(&mut Dice) -> Faults), (Way::Channel, of_one_host)] {
+        for seed in 0..5 {
+            let [first, again, other] = [seed, seed, seed + 1].map(|seed| run(seed, way, faults));
+            assert_eq!(first, again);
+            assert_ne!(first.2, other.2);
+        }
     }
 }

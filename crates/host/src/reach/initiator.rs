@@ -13,7 +13,7 @@
 
 use nic::reach::Copy;
 use ring::Word;
-use transport::op::{Flush, Remote};
+use transport::op::Remote;
 use wire::Qpn;
 
 use super::fences::{At, fence};
@@ -44,13 +44,10 @@ pub(super) fn reach(
 ) -> bool {
     let Request { qpn, from, ends, remote, what } = *request;
     let Entry::QueuePair(entry) = tables::queue_pair(qpn) else { return false };
-    let right = match what {
-        Copy::Write => nic::Access::REMOTE_WRITE,
-        Copy::Read => nic::Access::REMOTE_READ,
-        Copy::Pull => 0,
-        Copy::Flush(how) if how.whole => return false,
-        Copy::Flush(how) => flush_rights(how),
-    };
+    if matches!(what, Copy::Flush(how) if how.whole) {
+        return false;
+    }
+    let right = what.rights();
     let Some(access) = hazards::begin(hazards, thread, entry) else { return false };
     let Some(found) = tables::look_up(lent, qpn, from, ends, right) else { return false };
     let at = match what {
@@ -69,10 +66,4 @@ pub(super) fn reach(
         tables::look_up(lent, qpn, from, ends, right).is_some()
     };
     copy(at) && (what != Copy::Pull || look_again())
-}
-
-/// What a FLUSH may do only where the owner says so.
-fn flush_rights(how: Flush) -> u32 {
-    let bit = |wanted, bit| if wanted { bit } else { 0 };
-    bit(how.global, nic::Access::FLUSH_GLOBAL) | bit(how.persistent, nic::Access::FLUSH_PERSISTENT)
 }

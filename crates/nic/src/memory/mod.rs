@@ -54,6 +54,7 @@ pub(crate) mod view;
 pub(crate) mod window;
 
 pub use guard::handler::{program_sets, system_sets};
+pub use reached::copy_here;
 pub use rereg::Advice;
 pub use rights::Access;
 pub use table::{Mr, Table};

@@ -8,6 +8,7 @@ use wire::Qpn;
 
 use super::backing::Backing;
 use super::copy::Place;
+use super::guard;
 use super::rights::Access;
 use super::slot::InFlight;
 use super::table::Table;
@@ -101,6 +102,21 @@ impl Transfer<'_> {
     }
 }
 
+impl Copy {
+    /// What a queue pair and a region must let a peer do for it (`enum ibv_access_flags`).
+    pub fn rights(self) -> u32 {
+        let bit = |wanted, bit| if wanted { bit } else { 0 };
+        match self {
+            Copy::Write => Access::REMOTE_WRITE,
+            Copy::Read => Access::REMOTE_READ,
+            Copy::Pull => 0,
+            Copy::Flush(how) => {
+                bit(how.global, Access::FLUSH_GLOBAL) | bit(how.persistent, Access::FLUSH_PERSISTENT)
+            }
+        }
+    }
+}
+
 /// The ranges of a list that hold `len` bytes of it, from `at` on.
 fn part(sges: &[Sge], at: u64, len: u64) -> impl Iterator<Item = Remote> {
     let (mut skip, mut left) = (at, len);
@@ -133,6 +149,28 @@ impl<'a> View<'a> {
         let Ok(Place::At(addr)) = self.with(range, 0, Who::Us, Ok) else { return None };
         Some(Pull { addr, len: u32::try_from(range.length).ok()? })
     }
+}
+
+/// Copies in order between pieces of memory of one process and what another one has at an address, where both are in one address space, as the
+/// processes of a simulated host are; `most` bytes at most. How many it copied: memory that is not there ends it.
+///
+/// # Safety
+///
+/// The pieces may be read, and written to where it is not a WRITE; as many bytes at `at` may be read, or written to where it is one. Nobody
+/// claims that those which are written do not change. Neither needs to be mapped.
+pub unsafe fn copy_here(what: Copy, pieces: &[Piece], at: u64, most: u64) -> u64 {
+    let mut copied = 0;
+    for piece in pieces {
+        let len = piece.len.min(most - copied);
+        let (ours, theirs) = (piece.addr as *mut u8, at.wrapping_add(copied) as *mut u8);
+        let (to, from) = if what == Copy::Write { (theirs, ours) } else { (ours, theirs) };
+        // SAFETY: as the caller says.
+        if unsafe { guard::copy(to, from, len as usize) }.is_err() {
+            break;
+        }
+        copied += len;
+    }
+    copied
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The simulation: hosts and processes, what is on its way to them, and the loop that moves time.
 
+mod channels;
 mod packets;
 mod power;
 mod trace;
@@ -17,8 +18,9 @@ use wire::icrc::Flow;
 
 use crate::clock::nanos;
 use crate::network::Network;
+use crate::same_host::{NEWS, SameHost};
 use crate::storage::Storage;
-use crate::world::{Action, Host, HostId, INTERFACE, ProcessId, Shared, SimWorld};
+use crate::world::{Action, Host, HostId, INTERFACE, ProcessId, Record, Shared, SimWorld};
 use crate::{Dice, Faults};
 pub use power::Power;
 
@@ -26,8 +28,9 @@ pub use power::Power;
 const ARP: Duration = Duration::from_micros(50);
 /// Until a neighbour that does not answer is given up.
 const ARP_TIMEOUT: Duration = Duration::from_secs(3);
-/// Labels of the dice of storages, beyond those of hosts.
+/// Labels of the dice of storages, beyond those of hosts, and of those of what processes of a host are to each other.
 const STORAGE: u64 = 1 << 32;
+const SAME_HOST: u64 = 2 << 32;
 /// A node that wants to be woken so often without time passing will never stop.
 const MAX_WAKES: u32 = 100_000;
 
@@ -46,6 +49,12 @@ pub struct Counters {
     pub corrupted: u64,
     /// Packets handed from one process of a host to another.
     pub forwarded: u64,
+    /// Packets that went from one process of a host to another by their channel.
+    pub by_channel: u64,
+    /// WRITEs and READs that were done in the memory of another process, and parts of SENDs that were copied from there.
+    pub copied: u64,
+    /// Those that were begun and did not come about.
+    pub not_copied: u64,
     /// Packets to a host on which nobody has the port open, or to no host.
     pub refused: u64,
     /// Times a node was woken.
@@ -65,6 +74,7 @@ struct Due {
 enum What {
     Arrival { from: ProcessId, at: HostId, flow: Flow, bytes: Vec<u8> },
     Forwarded { to: ProcessId, flow: Flow, bytes: Vec<u8> },
+    ByChannel { from: ProcessId, to: ProcessId, record: Record },
     Resolved { to: ProcessId, ticket: u64, result: Result<(), Errno> },
     Refused { to: ProcessId, flow: Flow, bytes: Vec<u8> },
     Gone { to: ProcessId, name: Name, watch: Watch },
@@ -165,6 +175,8 @@ impl Sim {
             groups: BTreeSet::new(),
             dice: self.dice.fork(1 + n as u64),
             storage: Storage::new(self.dice.fork(STORAGE + n as u64)),
+            same_host: SameHost::new(self.dice.fork(SAME_HOST + n as u64), self.network.faults.unreached),
+            died: Vec::new(),
         });
         HostId(n)
     }
@@ -172,13 +184,13 @@ impl Sim {
     /// Starts a process: a node that shares the host's addresses and names with those started before.
     pub fn start(&mut self, host: HostId, config: &Config) -> ProcessId {
         let process = ProcessId(self.nodes.len());
-        let interface = {
+        let (interface, same_host) = {
             let host = &mut self.shared.hosts()[host.0];
             host.processes.insert(process);
-            host.interface.clone()
+            (host.interface.clone(), host.same_host.on)
         };
         self.shared.alarms().push(None);
-        let world = Arc::new(SimWorld { shared: self.shared.clone(), host, process });
+        let world = Arc::new(SimWorld { shared: self.shared.clone(), host, process, same_host });
         self.nodes.push(Some(Node::new(world, config, &[interface])));
         process
     }
@@ -193,22 +205,25 @@ impl Sim {
     pub fn kill(&mut self, process: ProcessId) {
         self.flush();
         let Some(node) = self.nodes.get_mut(process.0).and_then(Option::take) else { return };
-        let told: Vec<_> = {
+        let now = self.shared.clock.nanos();
+        let (told, last): (Vec<_>, u64) = {
             let host = &mut self.shared.hosts()[node.world().host().0];
-            host.processes.remove(&process);
-            host.attached.remove(&process);
-            host.groups.retain(|(_, member)| *member != process);
-            host.names.retain(|_, p| *p != process);
+            host.bury(now, process);
+            let last = host.same_host.leave(process);
             let all = std::mem::take(&mut host.watchers);
             let (told, kept): (BTreeSet<_>, BTreeSet<_>) =
                 all.into_iter().partition(|(_, whose, _)| *whose == process);
             host.watchers = kept.into_iter().filter(|(who, ..)| *who != process).collect();
-            told.into_iter().filter(|(who, ..)| host.processes.contains(who)).collect()
+            (told.into_iter().filter(|(who, ..)| host.processes.contains(who)).collect(), last)
         };
         self.shared.alarms()[process.0] = None;
         self.note("killed", &[process.0 as u64]);
         for (to, _, name) in told {
-            self.schedule(ARP, What::Gone { to, name, watch: process.watch() });
+            // What it had sent comes before the news of its end.
+            self.schedule_at(
+                last.max(now.saturating_add(nanos(NEWS))),
+                What::Gone { to, name, watch: process.watch() },
+            );
         }
         // Queue pairs and their device hold each other: all memory of a process goes with it.
         node.devices().iter().flat_map(|d| d.qps()).for_each(|qp| qp.destroy());
@@ -224,6 +239,7 @@ impl Sim {
     /// The faults from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.network.faults = faults;
+        self.shared.hosts().iter_mut().for_each(|host| host.same_host.unreached = faults.unreached);
     }
 
     /// Loses what `from` sends to `to` for a while; the other direction works.
@@ -397,7 +413,7 @@ impl Sim {
     fn flush(&mut self) {
         loop {
             let next = self.shared.outbox().pop_front();
-            let Some((process, action)) = next else { return };
+            let Some((process, action)) = next else { break };
             if self.nodes.get(process.0).is_none_or(Option::is_none) {
                 continue;
             }
@@ -410,12 +426,15 @@ impl Sim {
                     self.schedule(after, What::Resolved { to: process, ticket, result });
                 }
                 Action::Persist(work) => self.persist(process, work),
+                Action::Put { block, record } => self.put(process, block, record),
+                Action::Copied { to, what, len, whole } => self.copied(process, to, what, len, whole),
                 Action::Forward { to, flow, bytes } => {
                     self.counters.forwarded += 1;
                     self.schedule(ARP, What::Forwarded { to, flow, bytes });
                 }
             }
         }
+        self.bury();
     }
 
     fn happen(&mut self, what: What) {
@@ -426,6 +445,7 @@ impl Sim {
             }
             What::Arrival { from, flow, bytes, .. } => self.arrive(from, flow, bytes),
             What::Forwarded { to, flow, bytes } => self.deliver(to, &flow, &bytes, bytes.len(), true),
+            What::ByChannel { from, to, record } => self.arrive_by_channel(from, to, &record),
             What::Resolved { to, ticket, result } => {
                 self.note("resolved", &[to.0 as u64, ticket, u64::from(result.is_ok())]);
                 self.tell(to, Input::Resolved { ticket, result });

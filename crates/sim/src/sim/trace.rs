@@ -4,6 +4,7 @@ use wire::icrc::{Flow, ICRC_LEN};
 use wire::roce::Packet;
 
 use super::Sim;
+use crate::world::Record;
 
 impl Sim {
     /// Adds something to the trace.
@@ -40,6 +41,21 @@ impl Sim {
                 ),
                 None => eprintln!("{time:>12?} {word:>9} {from}>{to} not a packet"),
             }
+        }
+    }
+
+    /// Records what goes by a channel. Nobody sealed it; and where the bytes of a long SEND are is another place in each run.
+    pub(super) fn note_record(&mut self, word: &str, record: &Record) {
+        let flow = Flow { source: record.source, dest: record.dest };
+        for bytes in record.bytes.chunks(record.size.max(1)) {
+            self.note_packet(word, &flow, bytes);
+        }
+        if !record.pull {
+            record.bytes.chunks(8).for_each(|chunk| {
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                self.mix(u64::from_le_bytes(word));
+            });
         }
     }
 

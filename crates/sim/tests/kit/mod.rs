@@ -1,7 +1,9 @@
 //! Queue pairs on simulated nodes.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod both_ways;
 pub mod connections;
+pub mod dying;
 pub mod jobs;
 pub mod plans;
 
@@ -23,6 +25,15 @@ pub const RIGHTS: u32 = nic::Access::LOCAL_WRITE
 
 /// Work requests of a queue.
 pub const DEPTH: u32 = 64;
+
+/// What two processes are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// On two hosts, with a network between them.
+    Wire,
+    /// On one, where a channel leads from one to the other and memory is reached past it.
+    Channel,
+}
 
 pub type SimNode = Arc<Node<SimWorld>>;
 

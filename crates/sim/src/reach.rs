@@ -1,0 +1,85 @@
+//! Memory of other processes of a simulated host ([`nic::Reach`]). The copies are real ones, in the one address space that a simulation has.
+
+use nic::Path;
+use nic::reach::{Copy, Grant, Piece, Reach, Region};
+use transport::op::Remote;
+use wire::Qpn;
+
+use crate::same_host::{SameHost, block};
+use crate::world::{Action, Host, ProcessId, SimWorld};
+
+impl Reach for SimWorld {
+    fn table(&self) -> Option<u8> {
+        self.step(|host, me| host.same_host.table(me)).flatten()
+    }
+
+    fn publish(&self, table: u8, slot: u16, region: &Region) {
+        self.step(|host, me| host.same_host.publish(me, table, slot, *region));
+    }
+
+    fn withdraw(&self, table: u8, slot: u16) {
+        self.step(|host, me| host.same_host.withdraw(me, table, slot));
+    }
+
+    fn open(&self, grant: &Grant<'_>) -> bool {
+        let now = self.shared.clock.nanos();
+        let block = block(grant.path.dest_qpn);
+        self.step(|host, me| {
+            // What the peer lends comes by the channel to it: so it is there soon.
+            let bearer = host.bearer(block);
+            host.same_host.channel(now, me, block, bearer);
+            host.same_host.open(me, grant);
+        });
+        true
+    }
+
+    fn close(&self, qpn: Qpn, _wait: bool) {
+        self.step(|host, me| host.same_host.close(me, qpn));
+    }
+
+    fn is_here(&self, path: &Path) -> bool {
+        self.with_host(|host| host.interface.addresses.contains(&path.dest))
+    }
+
+    fn reaches(&self, path: &Path) -> bool {
+        let now = self.shared.clock.nanos();
+        self.with_host(|host| host.same_host.reaches(now, self.process, block(path.dest_qpn)).is_some())
+    }
+
+    unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> bool {
+        let now = self.shared.clock.nanos();
+        let copied = self.step(|host, me| {
+            let target = host.same_host.reaches(now, me, block(path.dest_qpn))?;
+            if !host.interface.addresses.contains(&path.dest) || !host.goes_on(now, target) {
+                return None;
+            }
+            let at = host.same_host.find(target, path, from, remote, what)?;
+            let overlap = |piece: &Piece| piece.addr < at + remote.length && at < piece.addr + piece.len;
+            if pieces.iter().any(overlap) {
+                return None;
+            }
+            let most = host.copies(now, [me, target], remote.length);
+            if matches!(what, Copy::Flush(_)) {
+                return Some((target, most.is_none()));
+            }
+            // SAFETY: the caller holds the pieces. What the other process lends of its own is registered there, since it takes it back before it
+            // frees it, and all processes run in this thread; or it is a message of its own that it offers. None of it overlaps.
+            let copied = unsafe { nic::memory::copy_here(what, pieces, at, most.unwrap_or(remote.length)) };
+            Some((target, most.is_none() && copied == remote.length))
+        });
+        let Some(Some((to, whole))) = copied else { return false };
+        self.act(Action::Copied { to, what, len: remote.length, whole });
+        whole
+    }
+}
+
+impl Host {
+    /// How many bytes of a copy between two processes come about; `None`: all. It ends where one of the two dies, and where memory
+    /// can not be had, as the faults of the host say.
+    fn copies(&mut self, now: u64, both: [ProcessId; 2], len: u64) -> Option<u64> {
+        let lives = both.map(|process| self.goes_on(now, process));
+        let SameHost { unreached, dice, .. } = &mut self.same_host;
+        let breaks = lives != [true; 2] || dice.chance(*unreached);
+        breaks.then(|| dice.below(len + 1))
+    }
+}

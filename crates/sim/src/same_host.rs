@@ -1,0 +1,210 @@
+//! What the processes of one host are to each other: channels between them, which keep the order and lose nothing, and memory that they reach by
+//! themselves. A process that dies takes back what it lent at once, in the middle of whatever it did or others did with it.
+//!
+//! | real host | here |
+//! |---|---|
+//! | a ring to the process that bears a block of queue pair numbers | [`Channel`], from the first packet on |
+//! | tables that are lent in return for a ring, some time later | `regions` and `grants`, reached from [`Channel::lent_at`] on |
+//! | a process that uses what is taken back is waited for | nobody does between two calls: all of a simulation is one thread |
+//! | the end of the connection to a name | [`Channel::ends_at`]; until then what is sent goes to the dead |
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use nic::Path;
+use nic::reach::{Copy, Grant, Region};
+use transport::op::Remote;
+use wire::Qpn;
+
+use crate::Dice;
+use crate::clock::nanos;
+use crate::world::ProcessId;
+
+/// Tables of regions that a process lends.
+const TABLES: u8 = 4;
+/// Until a record of a channel is read: at least, and at most beyond that where nobody polls.
+const FASTEST: Duration = Duration::from_micros(1);
+const SLOWEST: Duration = Duration::from_micros(9);
+/// Until a process that was sent to has lent its memory, at most.
+const LENDING: Duration = Duration::from_micros(200);
+/// Until the end of a process is known to those that sent to it.
+pub(crate) const NEWS: Duration = Duration::from_micros(50);
+
+/// The way from a process to the one that bears a block of queue pair numbers.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub to: ProcessId,
+    /// When the memory of that process can be reached.
+    lent_at: u64,
+    /// When the last record arrives.
+    last: u64,
+    /// When it is known that it has ended.
+    ends_at: Option<u64>,
+}
+
+/// A queue pair that lets its peer reach memory.
+#[derive(Clone, Copy, Debug)]
+struct Granted {
+    peer: Qpn,
+    here: IpAddr,
+    there: IpAddr,
+    pd: u32,
+    table: u8,
+    access: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct SameHost {
+    /// Whether processes that start have all this.
+    pub on: bool,
+    /// How often a copy does not come about, or only a part of it.
+    pub unreached: f64,
+    pub dice: Dice,
+    tables: BTreeMap<ProcessId, u8>,
+    regions: BTreeMap<(ProcessId, u8, u16), Region>,
+    grants: BTreeMap<(ProcessId, u32), Granted>,
+    /// By the block it leads to.
+    channels: BTreeMap<(ProcessId, u16), Channel>,
+    /// Steps that processes have left.
+    fuses: BTreeMap<ProcessId, u64>,
+}
+
+/// The block of a queue pair number.
+pub(crate) fn block(qpn: Qpn) -> u16 {
+    (qpn.get() >> 12) as u16
+}
+
+impl SameHost {
+    pub fn new(dice: Dice, unreached: f64) -> SameHost {
+        SameHost {
+            on: true,
+            unreached,
+            dice,
+            tables: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            grants: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            fuses: BTreeMap::new(),
+        }
+    }
+
+    /// A process dies at its step of this number from now on (1: the next).
+    pub fn light(&mut self, process: ProcessId, steps: u64) {
+        self.fuses.insert(process, steps.max(1));
+    }
+
+    /// A process does a step; whether it dies of it.
+    pub fn burn(&mut self, process: ProcessId) -> bool {
+        let Some(left) = self.fuses.get_mut(&process) else { return false };
+        *left -= 1;
+        let dies = *left == 0;
+        if dies {
+            self.fuses.remove(&process);
+        }
+        dies
+    }
+
+    /// The channel from a process to the bearer of a block, made where there is none.
+    pub fn channel(
+        &mut self,
+        now: u64,
+        from: ProcessId,
+        block: u16,
+        bearer: Option<ProcessId>,
+    ) -> Option<&mut Channel> {
+        let key = (from, block);
+        if self.channels.get(&key).is_some_and(|channel| channel.ends_at.is_some_and(|at| at <= now)) {
+            self.channels.remove(&key);
+        }
+        if !self.channels.contains_key(&key) {
+            let lent_at = now + nanos(self.dice.duration(LENDING));
+            self.channels.insert(key, Channel { to: bearer?, lent_at, last: 0, ends_at: None });
+        }
+        self.channels.get_mut(&key)
+    }
+
+    /// When a record that is put into a channel now is read, and by whom; not before `clogged`.
+    pub fn put(
+        &mut self,
+        [now, clogged]: [u64; 2],
+        from: ProcessId,
+        block: u16,
+        bearer: Option<ProcessId>,
+    ) -> Option<(u64, ProcessId)> {
+        let after = nanos(FASTEST + self.dice.duration(SLOWEST));
+        let channel = self.channel(now, from, block, bearer)?;
+        channel.last = channel.last.max(now + after).max(clogged);
+        Some((channel.last, channel.to))
+    }
+
+    /// Whether memory of the bearer of a block is reached now, as far as `from` knows.
+    pub fn reaches(&self, now: u64, from: ProcessId, block: u16) -> Option<ProcessId> {
+        let channel = self.channels.get(&(from, block))?;
+        let is_there = channel.lent_at <= now && channel.ends_at.is_none_or(|at| now < at);
+        is_there.then_some(channel.to)
+    }
+
+    /// A table for one more adapter of a process.
+    pub fn table(&mut self, process: ProcessId) -> Option<u8> {
+        let taken = self.tables.entry(process).or_default();
+        (*taken < TABLES).then(|| std::mem::replace(taken, *taken + 1))
+    }
+
+    pub fn publish(&mut self, process: ProcessId, table: u8, slot: u16, region: Region) {
+        self.regions.insert((process, table, slot), region);
+    }
+
+    pub fn withdraw(&mut self, process: ProcessId, table: u8, slot: u16) {
+        self.regions.remove(&(process, table, slot));
+    }
+
+    pub fn open(&mut self, process: ProcessId, grant: &Grant<'_>) {
+        let Grant { qpn, path, pd, table, access } = *grant;
+        let (peer, here, there) = (path.dest_qpn, path.source, path.dest);
+        self.grants.insert((process, qpn.get()), Granted { peer, here, there, pd, table, access });
+    }
+
+    pub fn close(&mut self, process: ProcessId, qpn: Qpn) {
+        self.grants.remove(&(process, qpn.get()));
+    }
+
+    /// Where bytes are that the queue pair `from` names to its peer in `target`, if that lets it have them.
+    pub fn find(&self, target: ProcessId, path: &Path, from: Qpn, remote: Remote, what: Copy) -> Option<u64> {
+        let grant = self.grants.get(&(target, path.dest_qpn.get()))?;
+        let right = what.rights();
+        let is_it = (grant.peer, grant.here, grant.there) == (from, path.dest, path.source);
+        if !is_it || grant.access & right != right {
+            return None;
+        }
+        if what == Copy::Pull {
+            return Some(remote.addr);
+        }
+        let region = self.regions.get(&(target, grant.table, (remote.rkey.0 >> 16) as u16))?;
+        let allowed = (region.key, region.pd) == (remote.rkey.0, grant.pd) && region.access & right == right;
+        let at = remote.addr.checked_sub(region.iova)?;
+        let inside = at.checked_add(remote.length)? <= region.len;
+        // The others are the owner's work.
+        let is_done = !matches!(what, Copy::Flush(how) if how.whole || how.persistent && !region.persists);
+        (allowed && inside && is_done).then(|| region.addr.checked_add(at))?
+    }
+
+    /// A process is dead: nothing of it is reached from now on, and those that sent to it learn of it soon.
+    pub fn bury(&mut self, now: u64, process: ProcessId) {
+        self.fuses.remove(&process);
+        self.tables.remove(&process);
+        self.regions.retain(|(whose, ..), _| *whose != process);
+        self.grants.retain(|(whose, _), _| *whose != process);
+        let to_it = self.channels.values_mut().filter(|channel| channel.to == process);
+        to_it.for_each(|channel| channel.ends_at = channel.ends_at.or(Some(now + nanos(NEWS))));
+    }
+
+    /// Nobody has its channels any more; when the last record of them is read.
+    pub fn leave(&mut self, process: ProcessId) -> u64 {
+        let its = |channel: &(&(ProcessId, u16), &Channel)| channel.0.0 == process;
+        let last = self.channels.iter().filter(its).map(|(_, channel)| channel.last).max();
+        self.channels.retain(|(from, _), _| *from != process);
+        last.unwrap_or(0)
+    }
+}

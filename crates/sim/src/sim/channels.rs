@@ -1,0 +1,115 @@
+//! From process to process of one host, past the network; and processes that die in the midst of a call.
+
+use std::cmp::Reverse;
+
+use nic::reach::Copy;
+use node::world::{Datagram, Guest, Hold, Input};
+
+use super::{Sim, What};
+use crate::world::{HostId, INTERFACE, ProcessId, Record};
+
+/// Records after which ACKs that were held back leave, at the latest.
+const RECORDS_PER_ACK: u32 = 8;
+
+impl Sim {
+    /// Whether processes of a host that are started from now on reach each other past the network: by channels that lose nothing, and in each
+    /// other's memory. They do, unless this said no: then a host is as one whose processes run with `VERBENA_SAME_HOST=off`.
+    pub fn set_same_host(&mut self, host: HostId, on: bool) {
+        self.shared.hosts()[host.0].same_host.on = on;
+    }
+
+    /// Kills a process in the midst of a call, at its step of this number from now on (1: the next). A step is a packet that it sends, a record for a
+    /// channel, the beginning and the middle of a copy, also of one that another process does with its memory, and each time that it
+    /// lends something or takes it back. It may die in a call of its own program, which goes on with what has no effect any more: see
+    /// [`Sim::lives`].
+    pub fn kill_at_step(&mut self, process: ProcessId, steps: u64) {
+        let Some(node) = self.node(process) else { return };
+        self.shared.hosts()[node.world().host().0].same_host.light(process, steps);
+    }
+
+    /// Whether a process lives, to be asked after each call of its program where [`Sim::kill_at_step`] is used.
+    pub fn lives(&mut self, process: ProcessId) -> bool {
+        self.flush();
+        self.node(process).is_some()
+    }
+
+    /// Those that died in the midst of a call are killed, now that it is over.
+    pub(super) fn bury(&mut self) {
+        let died: Vec<ProcessId> =
+            self.shared.hosts().iter_mut().flat_map(|host| std::mem::take(&mut host.died)).collect();
+        died.into_iter().for_each(|process| self.kill(process));
+    }
+
+    pub(super) fn put(&mut self, from: ProcessId, block: u16, record: Record) {
+        let Some(node) = self.node(from) else { return };
+        let host = node.world().host();
+        let now = self.shared.clock.nanos();
+        let clogged = self.network.clogged_until(host, host);
+        let put = {
+            let host = &mut self.shared.hosts()[host.0];
+            let bearer = host.bearer(block);
+            host.same_host.put([now, clogged], from, block, bearer)
+        };
+        let packets = record.bytes.len().div_ceil(record.size.max(1)) as u64;
+        self.counters.sent += packets;
+        let Some((at, to)) = put else {
+            self.counters.lost += packets;
+            return;
+        };
+        self.counters.by_channel += packets;
+        self.note_record("put", &record);
+        self.schedule_at(at, What::ByChannel { from, to, record });
+    }
+
+    pub(super) fn copied(&mut self, from: ProcessId, to: ProcessId, what: Copy, len: u64, whole: bool) {
+        match whole {
+            true => self.counters.copied += 1,
+            false => self.counters.not_copied += 1,
+        }
+        let word = match what {
+            Copy::Write => "write",
+            Copy::Read => "read",
+            Copy::Pull => "pull",
+            Copy::Flush(_) => "flush",
+        };
+        self.note(word, &[from.0 as u64, to.0 as u64, len, whole.into()]);
+    }
+
+    /// A record is read, often with those behind it: by a thread of the program, or by the engine.
+    pub(super) fn arrive_by_channel(&mut self, from: ProcessId, to: ProcessId, record: &Record) {
+        let hold = self.dice.pick(&[Hold::No, Hold::Briefly, Hold::ForProgram]);
+        self.read(to, hold, record);
+        let now = self.shared.clock.nanos();
+        for _ in 1..RECORDS_PER_ACK {
+            if !self.dice.chance(self.network.faults.together) {
+                break;
+            }
+            match self.due.peek() {
+                Some(Reverse(due))
+                    if due.at == now
+                        && matches!(&due.what, What::ByChannel { from: f, to: t, .. } if (*f, *t) == (from, to)) =>
+                    {}
+                _ => break,
+            }
+            let Some(Reverse(due)) = self.due.pop() else { break };
+            if let What::ByChannel { record, .. } = due.what {
+                self.read(to, hold, &record);
+            }
+        }
+        if let Some(node) = self.node(to) {
+            node.release(false);
+        }
+    }
+
+    fn read(&mut self, to: ProcessId, hold: Hold, record: &Record) {
+        // It may have died of what came before.
+        self.flush();
+        let Some(_) = self.node(to) else { return };
+        let Record { source, dest, size, pull, bytes } = record;
+        self.counters.delivered += bytes.len().div_ceil((*size).max(1)) as u64;
+        self.note_record("read", record);
+        let (source, dest, interface, forwarded) = (*source, *dest, INTERFACE, false);
+        let run = Datagram { source, dest, interface, forwarded, hold, bytes };
+        self.tell(to, if *pull { Input::Pull(run) } else { Input::Unsealed { run, size: (*size).max(1) } });
+    }
+}

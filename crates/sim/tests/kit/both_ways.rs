@@ -1,0 +1,168 @@
+//! Two processes whose queue pairs are connected by hand: with a network between them, or on one host.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use nic::{Access, Buffer, QpAttr, QpState, mask};
+use sim::{Faults, ProcessId, Sim};
+use transport::Sge;
+use transport::op::{Completion, Data, RecvWr, SendOp, SendWr, Status};
+use wire::roce::SendTail;
+use wire::{Mtu, Psn, Rkey};
+
+use super::{Endpoint, RIGHTS, SimNode, Way, Wiring, wire_up};
+
+pub const WAYS: [Way; 2] = [Way::Wire, Way::Channel];
+/// Bytes of each end's memory.
+pub const LEN: usize = 400_000;
+/// A message that is offered, not sent, between processes of one host.
+pub const LONG: usize = 100_000;
+pub const WIRING: Wiring =
+    Wiring { mtu: Mtu::M1024, timeout: 10, rnr_retry: 7, min_rnr_timer: 12, max_rd_atomic: 4 };
+
+/// One end: a process with a queue pair and some memory, which peers reach from 0x10_0000 on.
+pub struct End {
+    pub process: ProcessId,
+    pub node: SimNode,
+    pub address: IpAddr,
+    pub endpoint: Endpoint,
+    pub memory: Buffer,
+}
+
+impl End {
+    pub fn new(sim: &Sim, process: ProcessId, address: IpAddr) -> End {
+        let node = sim.node(process).unwrap();
+        let endpoint = Endpoint::new(&node);
+        let memory = Buffer::new(&endpoint.pd, LEN, 0x10_0000, RIGHTS | Access::MW_BIND).unwrap();
+        End { process, node, address, endpoint, memory }
+    }
+    pub fn now(&self) -> std::time::Instant {
+        node::World::now(&**self.node.world())
+    }
+    pub fn post(&self, wr: SendWr) {
+        self.endpoint.qp.post_send(self.now(), wr).unwrap();
+    }
+    /// Posts a signaled request with memory of its own.
+    pub fn request(&self, wr_id: u64, op: SendOp, at: usize, len: usize) {
+        self.post(signaled(wr_id, op, self.memory.sge(at, len)));
+    }
+    pub fn receive(&self, wr_id: u64, at: usize, len: usize) {
+        let sges = [self.memory.sge(at, len)].into_iter().collect();
+        self.endpoint.qp.post_receive(RecvWr { wr_id, sges }).unwrap();
+    }
+    pub fn modify(&self, attr: QpAttr, bits: u32) {
+        self.endpoint.qp.modify(self.now(), &attr, bits).unwrap();
+    }
+    pub fn go_to(&self, state: QpState) {
+        self.modify(QpAttr::default().with_state(state), mask::STATE);
+    }
+    pub fn state(&self) -> QpState {
+        self.endpoint.qp.state()
+    }
+    pub fn all_sent(&self) -> Vec<Completion> {
+        Endpoint::poll(&self.endpoint.sends)
+    }
+    pub fn sent(&self) -> Vec<(u64, Status)> {
+        self.all_sent().iter().map(|c| (c.wr_id, c.status)).collect()
+    }
+    pub fn all_received(&self) -> Vec<Completion> {
+        Endpoint::poll(&self.endpoint.receives)
+    }
+    pub fn received(&self) -> Vec<(u64, Status)> {
+        self.all_received().iter().map(|c| (c.wr_id, c.status)).collect()
+    }
+    /// Requests that name this end's memory.
+    pub fn write(&self, at: usize) -> SendOp {
+        SendOp::Write { addr: self.memory.addr() + at as u64, rkey: self.memory.key(), immediate: None }
+    }
+    pub fn read(&self, at: usize) -> SendOp {
+        SendOp::Read { addr: self.memory.addr() + at as u64, rkey: self.memory.key() }
+    }
+}
+
+pub const SEND: SendOp = SendOp::Send(SendTail::None);
+
+pub fn signaled(wr_id: u64, op: SendOp, sge: Sge) -> SendWr {
+    let data = Data::Sges([sge].into_iter().collect());
+    SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false }
+}
+
+/// The same request by another key or of another place.
+pub fn elsewhere(op: SendOp, key: Rkey, by: i64) -> SendOp {
+    match op {
+        SendOp::Write { addr, immediate, .. } => {
+            SendOp::Write { addr: addr.wrapping_add_signed(by), rkey: key, immediate }
+        }
+        SendOp::Read { addr, .. } => SendOp::Read { addr: addr.wrapping_add_signed(by), rkey: key },
+        other => other,
+    }
+}
+
+/// Both ends, and the way between them.
+pub struct Pair {
+    pub sim: Sim,
+    pub a: End,
+    pub b: End,
+    pub way: Way,
+}
+
+impl Pair {
+    /// Connected, on a perfect network; on one host the memory of each is reached.
+    pub fn new(way: Way) -> Pair {
+        Pair::with(way, WIRING)
+    }
+
+    pub fn with(way: Way, wiring: Wiring) -> Pair {
+        let pair = Pair::apart(way);
+        connect(&pair.a, &pair.b, &wiring);
+        Pair::settled(pair)
+    }
+
+    /// Not connected yet.
+    pub fn apart(way: Way) -> Pair {
+        let mut sim = Sim::new(1, Faults::none());
+        if sim::seeds::single().is_some() {
+            sim.log();
+        }
+        let [here, there] = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
+        let first = sim.add_host(&[here], 1500);
+        let (second, there) = match way {
+            Way::Wire => (sim.add_host(&[there], 1500), there),
+            Way::Channel => (first, here),
+        };
+        let config = node::Config::default();
+        let [a, b] = [(first, here), (second, there)].map(|(host, address)| {
+            let process = sim.start(host, &config);
+            End::new(&sim, process, address)
+        });
+        Pair { sim, a, b, way }
+    }
+
+    pub fn settled(mut self) -> Pair {
+        self.pass();
+        self
+    }
+
+    /// Time for all that is under way.
+    pub fn pass(&mut self) {
+        self.sim.run_for(Duration::from_millis(500));
+    }
+
+    /// On one host so many copies came about so far, and on the wire none.
+    pub fn copied(&self, copies: u64) {
+        let counters = self.sim.counters();
+        let expected = if self.way == Way::Channel { copies } else { 0 };
+        assert_eq!(counters.copied, expected, "{:?} {counters:?}", self.way);
+        assert_eq!(counters.by_channel > 0, self.way == Way::Channel && counters.sent > 0, "{counters:?}");
+    }
+}
+
+pub fn connect(a: &End, b: &End, wiring: &Wiring) {
+    let psn = Psn::new(0xff_fff0);
+    wire_up(&a.node, &a.endpoint, &b.endpoint, b.address, wiring, (psn, psn));
+    wire_up(&b.node, &b.endpoint, &a.endpoint, a.address, wiring, (psn, psn));
+}
+
+pub fn bytes(len: usize, salt: u8) -> Vec<u8> {
+    (0..len).map(|n| (n as u8).wrapping_mul(7).wrapping_add((n >> 8) as u8) ^ salt).collect()
+}
