@@ -9,11 +9,11 @@ use std::time::Duration;
 use ::sim::{Faults, HostId};
 
 use super::task::Task;
-use super::world::{World, addresses};
+use super::world::World;
 use crate::error::RejectReason;
 use crate::provider::{Ours, Provider, Stack};
 
-/// A host of a simulation, with one process that runs its tasks. Clones are the same host. It stays in the thread of its simulation:
+/// A host of a simulation, with one process that runs its tasks; [`Host::neighbour`] has another one. Clones are the same host. It stays in the thread of its simulation:
 ///
 /// ```compile_fail,E0277
 /// fn sent(_: impl Send) {}
@@ -39,12 +39,20 @@ impl Host {
 
     /// Its IPv4 address, the one its name stands for.
     pub fn addr(&self) -> IpAddr {
-        addresses(self.place)[0]
+        self.world.addresses_of(self.place)[0]
     }
 
     /// Its IPv6 address.
     pub fn addr_v6(&self) -> IpAddr {
-        addresses(self.place)[1]
+        self.world.addresses_of(self.place)[1]
+    }
+
+    /// Starts another process on this host: a [`Host`] of the same name and addresses, whose tasks, kills, restarts and what it boots are its own.
+    /// The two share ports, files, power and the network. Over a connection between them nothing is lost, a WRITE or READ is done at once in
+    /// the other one's memory where it may be, and long messages are copied from there, as between processes of one real host.
+    pub fn neighbour(&self) -> Host {
+        let place = self.world.neighbour(self.place);
+        Host::new(&self.world, place)
     }
 
     /// Starts a task on it: [`Provider::current`](crate::Provider::current) is the host's there. A panic of the task fails the
@@ -76,7 +84,7 @@ impl Host {
         self.world.set_boot(self.place, Rc::new(boot));
     }
 
-    /// Its power fails: its process is gone as by [`Host::kill`], and of what its files ([`Memory::open`](crate::Memory::open)) had that was not flushed any words may
+    /// Its power fails: its process, and that of each neighbour, is gone as by [`Host::kill`], and of what its files ([`Memory::open`](crate::Memory::open)) had that was not flushed any words may
     /// be. [`Host::restart`] starts it again.
     pub fn power_fail(&self) {
         self.world.power_fail(self.place);

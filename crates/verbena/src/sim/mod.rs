@@ -56,6 +56,7 @@
 //! | `partition=1%`, `partition_time=5ms` | the link loses all for up to so long, beginning with this packet |
 //! | `power_fail=1%`, `power_time=5ms` | the host it is sent to, where it has persistent memory, is without power for up to so long; see below |
 //! | `flush=10us`, `flush=10us..2ms` | time that a flush to persistence takes |
+//! | `unreached=1%` | what was to be copied from process to process of one host ([`Host::neighbour`]) goes by packets, as memory is not there for a moment |
 //!
 //! At a moment of the test's choice:
 //!
@@ -63,6 +64,7 @@
 //! |---|---|
 //! | [`Host::cut`], [`Host::clog`], [`Host::heal`] | one direction of a link loses all, or stops; both end |
 //! | [`Host::kill`], [`Host::restart`] | the process ends; another begins |
+//! | [`Host::neighbour`] | another process on the same host |
 //! | [`Host::power_fail`] | the same, and of what was not flushed to persistence any words may be gone |
 //! | [`Host::fail_flush`] | the n-th flush to persistence fails |
 //! | [`Host::fail_queue_pairs`] | its queue pairs go to the error state, as when an adapter fails |
@@ -133,10 +135,12 @@
 //! |---|---|
 //! | `world` | the executor |
 //! | `task`, `host` | [`Task`], [`Host`] |
+//! | `hosts` | what stays of a host when its process is killed |
 //! | `settings` | the text of the attribute |
 //! | `run` | seeds, and the command that repeats one |
 
 mod host;
+mod hosts;
 mod run;
 mod settings;
 mod task;
@@ -207,7 +211,7 @@ pub(crate) fn current_provider() -> Option<Provider> {
 /// The addresses of a host of the simulation by its name, IPv4 first; none where there is no such host.
 pub(crate) fn addresses_of(name: &str) -> Vec<IpAddr> {
     let place = world().and_then(|world| world.host_of_name(name));
-    place.map_or_else(Vec::new, |place| world::addresses(place).to_vec())
+    place.map_or_else(Vec::new, |place| hosts::addresses(place).to_vec())
 }
 
 /// The simulation's time, in one.

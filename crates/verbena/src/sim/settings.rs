@@ -109,7 +109,7 @@ impl<'a> Text<'a> {
             } else if let Some(time) = time(&mut faults, name) {
                 *time = get!(self.time());
             } else {
-                let why = "faults are delay, loss, duplicate, replay, reorder, corrupt, clog, partition, power_fail, flush, together (and replay_delay, reorder_delay, clog_time, partition_time, power_time)";
+                let why = "faults are delay, loss, duplicate, replay, reorder, corrupt, clog, partition, power_fail, flush, together, unreached (and replay_delay, reorder_delay, clog_time, partition_time, power_time)";
                 return Err(Wrong { why, left: before });
             }
             get!(self.comma());
@@ -254,6 +254,7 @@ const fn rate<'f>(faults: &'f mut Faults, name: &[u8]) -> Option<&'f mut f64> {
         b"partition" => &mut faults.partition,
         b"power_fail" => &mut faults.power_fail,
         b"together" => &mut faults.together,
+        b"unreached" => &mut faults.unreached,
         _ => return None,
     })
 }

@@ -13,7 +13,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,6 +23,7 @@ use std::time::{Duration, Instant};
 use ::sim::{HostId, ProcessId, Sim};
 use nic::Later;
 
+use super::hosts::{HostState, addresses};
 use super::settings::Settings;
 use super::task::{Body, Slot, Task, TaskWaker, Woken};
 use crate::provider::{Ours, Provider, SimProcess, Stack};
@@ -34,19 +34,6 @@ const MTU: u32 = 1500;
 const MAX_POLLS: u32 = 1_000_000;
 /// The test function's task.
 const MAIN: u64 = 0;
-
-/// A host: what stays when its process is killed.
-struct HostState {
-    name: &'static str,
-    id: HostId,
-    /// The place in [`World::processes`] of the one that lives.
-    process: Option<usize>,
-    /// What each of its processes begins with.
-    boot: Option<Boot>,
-}
-
-/// Starts the task of a host that has begun a process.
-pub(super) type Boot = Rc<dyn Fn(&World, usize)>;
 
 /// A process, living or not.
 #[derive(Clone)]
@@ -62,8 +49,8 @@ pub(super) struct World {
     number: u64,
     seed: u64,
     limit: Duration,
-    sim: RefCell<Sim>,
-    hosts: RefCell<Vec<HostState>>,
+    pub(super) sim: RefCell<Sim>,
+    pub(super) hosts: RefCell<Vec<HostState>>,
     processes: RefCell<Vec<Process>>,
     tasks: RefCell<BTreeMap<u64, Slot>>,
     woken: Arc<Woken>,
@@ -79,7 +66,7 @@ pub(super) struct World {
     /// A hash over what was polled and when.
     trace: Cell<u64>,
     /// Nothing begins any more.
-    ending: Cell<bool>,
+    pub(super) ending: Cell<bool>,
 }
 
 thread_local! {
@@ -128,7 +115,8 @@ impl World {
         let hosts = names
             .iter()
             .zip(ids)
-            .map(|(name, id)| HostState { name, id, process: None, boot: None })
+            .enumerate()
+            .map(|(at, (name, id))| HostState { name, id, at, process: None, boot: None })
             .collect();
         let world = Rc::new(World {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -245,21 +233,6 @@ impl World {
         due.into_iter().for_each(Waker::wake);
     }
 
-    /// Hosts whose power failed have no tasks any more; those whose power is back begin.
-    fn follow_power(&self) {
-        let power = self.sim.borrow_mut().take_power();
-        for power in power {
-            let (::sim::Power::Failed(id) | ::sim::Power::Back(id)) = power;
-            let Some(host) = self.hosts.borrow().iter().position(|host| host.id == id) else { continue };
-            match power {
-                ::sim::Power::Failed(_) => self.kill(host),
-                // The test may have started it already.
-                ::sim::Power::Back(_) if self.living(host).is_none() => self.start(host),
-                ::sim::Power::Back(_) => {}
-            }
-        }
-    }
-
     fn take_timers(&self, elapsed: Duration) -> Vec<Waker> {
         let mut timers = self.timers.borrow_mut();
         let later = timers.split_off(&(elapsed + Duration::from_nanos(1), 0));
@@ -298,7 +271,7 @@ impl World {
         host.map_or("no host", |host| self.host_name(host))
     }
 
-    fn enter(&self, process: Option<usize>) -> Here<'_> {
+    pub(super) fn enter(&self, process: Option<usize>) -> Here<'_> {
         Here { world: self, before: self.current.replace(process) }
     }
 
@@ -332,18 +305,6 @@ impl World {
     }
     pub fn with_sim<T>(&self, f: impl FnOnce(&mut Sim) -> T) -> T {
         f(&mut self.sim.borrow_mut())
-    }
-    pub fn host_name(&self, host: usize) -> &'static str {
-        self.hosts.borrow().get(host).map_or("", |host| host.name)
-    }
-    pub fn host_id(&self, host: usize) -> Option<HostId> {
-        self.hosts.borrow().get(host).map(|host| host.id)
-    }
-    pub fn host_of_name(&self, name: &str) -> Option<usize> {
-        self.hosts.borrow().iter().position(|host| host.name == name)
-    }
-    pub fn living(&self, host: usize) -> Option<usize> {
-        self.hosts.borrow().get(host)?.process
     }
     pub fn current(&self) -> Option<usize> {
         self.current.get()
@@ -395,28 +356,6 @@ impl World {
         self.boot(host);
     }
 
-    /// What a host runs whenever it starts; it runs now, too, where its process lives.
-    pub fn set_boot(&self, host: usize, boot: Boot) {
-        let before = self.hosts.borrow_mut().get_mut(host).and_then(|host| host.boot.replace(boot));
-        drop(before);
-        self.boot(host);
-    }
-
-    fn boot(&self, host: usize) {
-        let boot = self.hosts.borrow().get(host).and_then(|host| Some((host.boot.clone()?, host.process?)));
-        if let Some((boot, process)) = boot {
-            let _here = self.enter(Some(process));
-            boot(self, process);
-        }
-    }
-
-    /// The power of a host fails: its process is killed, then what is not persistent is lost.
-    pub fn power_fail(&self, host: usize) {
-        self.kill(host);
-        let id = self.host_id(host);
-        id.into_iter().for_each(|id| self.sim.borrow_mut().power_fail(id));
-    }
-
     /// The host that a process runs on.
     pub fn host_of_process(&self, process: usize) -> Option<HostId> {
         let host = self.processes.borrow().get(process)?.host;
@@ -460,15 +399,8 @@ impl World {
     }
 }
 
-/// The addresses of a host.
-pub(super) fn addresses(host: usize) -> [IpAddr; 2] {
-    let [.., high, low] = (host + 1).to_be_bytes();
-    let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from_be_bytes([high, low]));
-    [Ipv4Addr::new(10, 0, high, low).into(), v6.into()]
-}
-
 /// The code of a process runs.
-struct Here<'a> {
+pub(super) struct Here<'a> {
     world: &'a World,
     before: Option<usize>,
 }

@@ -1,0 +1,107 @@
+//! The hosts of a simulation, each of which runs one process of those that live, or a neighbour beside it: names, addresses, what they boot, power.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
+
+use ::sim::{HostId, Power};
+
+use super::world::World;
+
+/// A host, or a neighbour on one: what stays when its process is killed.
+pub(super) struct HostState {
+    pub name: &'static str,
+    pub id: HostId,
+    /// The place whose addresses it bears: its own, or that of the host that it is a neighbour on.
+    pub at: usize,
+    /// The place in the list of processes of the one that lives.
+    pub process: Option<usize>,
+    /// What each of its processes begins with.
+    pub boot: Option<Boot>,
+}
+
+/// Starts the task of a host that has begun a process.
+pub(super) type Boot = Rc<dyn Fn(&World, usize)>;
+
+/// The addresses of a host.
+pub(super) fn addresses(host: usize) -> [IpAddr; 2] {
+    let [.., high, low] = (host + 1).to_be_bytes();
+    let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from_be_bytes([high, low]));
+    [Ipv4Addr::new(10, 0, high, low).into(), v6.into()]
+}
+
+impl World {
+    pub fn host_name(&self, host: usize) -> &'static str {
+        self.hosts.borrow().get(host).map_or("", |host| host.name)
+    }
+    pub fn host_id(&self, host: usize) -> Option<HostId> {
+        self.hosts.borrow().get(host).map(|host| host.id)
+    }
+    /// The place of a host of this name; never that of a neighbour, which bears the same addresses.
+    pub fn host_of_name(&self, name: &str) -> Option<usize> {
+        self.hosts.borrow().iter().position(|host| host.name == name)
+    }
+    pub fn addresses_of(&self, host: usize) -> [IpAddr; 2] {
+        addresses(self.hosts.borrow().get(host).map_or(host, |host| host.at))
+    }
+    pub fn living(&self, host: usize) -> Option<usize> {
+        self.hosts.borrow().get(host)?.process
+    }
+
+    /// Starts another process on the host of this place; its own place.
+    pub fn neighbour(&self, host: usize) -> usize {
+        let place = {
+            let mut hosts = self.hosts.borrow_mut();
+            if let Some(&HostState { name, id, at, .. }) = hosts.get(host) {
+                let more = HostState { name, id, at, process: None, boot: None };
+                hosts.push(more);
+            }
+            hosts.len() - 1
+        };
+        self.start(place);
+        place
+    }
+
+    /// All that run on a host.
+    fn places_on(&self, id: HostId) -> Vec<usize> {
+        let hosts = self.hosts.borrow();
+        hosts.iter().enumerate().filter(|(_, host)| host.id == id).map(|(place, _)| place).collect()
+    }
+
+    /// What a host runs whenever it starts; it runs now, too, where its process lives.
+    pub fn set_boot(&self, host: usize, boot: Boot) {
+        let before = self.hosts.borrow_mut().get_mut(host).and_then(|host| host.boot.replace(boot));
+        drop(before);
+        self.boot(host);
+    }
+
+    pub fn boot(&self, host: usize) {
+        let boot = self.hosts.borrow().get(host).and_then(|host| Some((host.boot.clone()?, host.process?)));
+        if let Some((boot, process)) = boot {
+            let _here = self.enter(Some(process));
+            boot(self, process);
+        }
+    }
+
+    /// The power of a host fails: its processes are killed, then what is not persistent is lost.
+    pub fn power_fail(&self, host: usize) {
+        let Some(id) = self.host_id(host) else { return };
+        self.places_on(id).into_iter().for_each(|place| self.kill(place));
+        self.sim.borrow_mut().power_fail(id);
+    }
+
+    /// Hosts whose power failed have no tasks any more; those whose power is back begin.
+    pub fn follow_power(&self) {
+        let power = self.sim.borrow_mut().take_power();
+        for power in power {
+            let (Power::Failed(id) | Power::Back(id)) = power;
+            for place in self.places_on(id) {
+                match power {
+                    Power::Failed(_) => self.kill(place),
+                    // The test may have started it already.
+                    Power::Back(_) if self.living(place).is_none() => self.start(place),
+                    Power::Back(_) => {}
+                }
+            }
+        }
+    }
+}
