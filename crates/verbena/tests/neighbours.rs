@@ -45,11 +45,15 @@ fn neighbour() {
     });
     let does = std::env::var(DOES).expect("something to do");
     let at = std::env::var(AT).expect("an address");
-    let conn = verbena::connect(at).timeout(PATIENCE).wait().expect("a connection");
+    if does == "may not reach" {
+        refuse_copies().expect("a filter of system calls");
+    }
+    let conn = verbena::connect(at).timeout(PATIENCE).queues(queues()).wait().expect("a connection");
     let theirs = RemoteMemory::from_bytes(conn.private_data()).expect("memory");
     let pool = Pool::new(conn.pd(), LEN, 1).expect("a pool");
     match does.as_str() {
         "is honest" => is_honest(&conn, theirs, &pool).expect("nobody disturbs it"),
+        "may not reach" => may_not_reach(&conn, theirs, &pool).expect("it needs nobody's leave"),
         "is reached" => {
             let memory = Memory::zeroed(LEN).expect("memory");
             let ours = memory.mr(conn.pd()).expect("a registration");
@@ -102,6 +106,47 @@ fn is_honest(conn: &Connection, theirs: RemoteMemory, pool: &Pool) -> Result<()>
             break;
         }
     }
+    Ok(())
+}
+
+/// As in a container whose filter of system calls (seccomp(2)) refuses copies between processes' memory.
+fn refuse_copies() -> std::io::Result<()> {
+    let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let is = |number, skip| instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, skip, 0, number as u32);
+    let answer = |answer| instruction(libc::BPF_RET | libc::BPF_K, 0, 0, answer);
+    let mut filter = [
+        // The call's number, which the kernel puts in front of all else.
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        is(libc::SYS_process_vm_readv, 2),
+        is(libc::SYS_process_vm_writev, 1),
+        answer(libc::SECCOMP_RET_ALLOW),
+        answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: integers, and a filter that lives across the call, which copies it.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    };
+    if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// WRITEs and READs of its own, and long SENDs both ways.
+fn may_not_reach(conn: &Connection, theirs: RemoteMemory, pool: &Pool) -> Result<()> {
+    for n in 0..20_u8 {
+        let mut buf = pool.get()?.sized(OFFERED)?;
+        buf.fill(n);
+        let there = theirs.slice(0..OFFERED as u64)?;
+        let mut buf = conn.write(buf, there).wait().buf()?;
+        buf.fill(!n);
+        let buf = conn.read(buf, there).wait().buf()?;
+        assert!(buf.iter().all(|byte| *byte == n), "round {n}");
+        conn.send(buf).wait().buf()?;
+        let message = conn.recv_wait()?.expect("an answer");
+        assert!(message.len() == OFFERED && message.iter().all(|byte| *byte == !n), "round {n}");
+    }
+    assert_eq!(["writes_at_once", "reads_at_once", "pulls"].map(counter), [0; 3]);
+    assert!(counter("ring_packets_sent") > 20 && counter("packets_sent") == 0, "by the ring");
     Ok(())
 }
 
@@ -174,6 +219,11 @@ struct Ours {
     mr: Mr<RemoteWrite>,
 }
 
+/// Of both ends: room for what is offered.
+fn queues() -> QueueConfig {
+    QueueConfig { recv_size: OFFERED, recv_depth: 16, ..QueueConfig::default() }
+}
+
 fn listener() -> Listener {
     kit::listen(kit::any_port()).wait().expect("a port")
 }
@@ -183,8 +233,7 @@ impl Ours {
         let request = kit::within(listener.request()).expect("a request");
         let memory = Memory::<RemoteWrite>::zeroed(LEN).expect("memory");
         let mr = memory.mr(request.pd()).expect("a registration");
-        let queues = QueueConfig { recv_size: OFFERED, recv_depth: 16, ..QueueConfig::default() };
-        let accept = request.accept().queues(queues).private_data(mr.remote().to_bytes());
+        let accept = request.accept().queues(queues()).private_data(mr.remote().to_bytes());
         let conn = kit::within(accept.into_future());
         Ours { conn: conn.expect("a connection"), mr }
     }
@@ -332,6 +381,27 @@ fn a_neighbour_that_is_stopped_is_not_waited_for_and_goes_on_without_what_was_ta
         kit::within(conn.ended());
         assert!(is_clear(&memory), "written to when it was revoked");
     }
+}
+
+#[test]
+fn a_neighbour_that_may_not_reach_our_memory_sends_writes_and_reads_by_the_ring() {
+    if !kit::is_software() {
+        return;
+    }
+    let listener = listener();
+    let mut child = Neighbour::start("may not reach", &listener);
+    let Ours { conn, mr: _mr } = Ours::accept(&listener);
+    let pool = Pool::new(conn.pd(), OFFERED, 1).expect("a pool");
+    for n in 0..20_u8 {
+        let message = conn.recv_wait_for(PATIENCE).expect("it comes").expect("the connection is there");
+        assert!(message.len() == OFFERED && message.iter().all(|byte| *byte == n), "round {n}");
+        let mut buf = pool.get().and_then(|buf| buf.sized(OFFERED)).expect("a buffer");
+        buf.fill(!n);
+        conn.send(buf).wait().buf().expect("it is heard");
+    }
+    // It lives as long as its input is open, which `wait` would close.
+    let _input = child.0.stdin.take();
+    assert!(child.0.wait().expect("it ends").success(), "it failed");
 }
 
 fn counter(name: &str) -> u64 {
