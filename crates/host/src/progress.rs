@@ -11,7 +11,7 @@ use node::{Guest, Input};
 
 use crate::counters::add;
 use crate::management::Management;
-use crate::names::{Answer, Listener, Message};
+use crate::names::{Answer, Bearer, Listener, Message};
 use crate::reactor::Source;
 use crate::rings::Backlog;
 use crate::rx_socket::{Drained, RxSocket};
@@ -38,6 +38,16 @@ const MOST_ROOM_PAUSE: Duration = Duration::from_millis(10);
 /// The other end of a connection is gone (epoll(7)).
 const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
+/// Rounds of events after which the news of an end are told at the latest: others must not be able to hold them up.
+const MOST_ROUNDS: u32 = 64;
+
+/// A process that is gone. What it sent may lie in a ring that it offered just before, by a connection that is not accepted yet, or in events that come
+/// behind: so it is told of after a round in which all that was there was taken in.
+struct Gone {
+    bearer: Arc<Bearer>,
+    rounds: u32,
+}
+
 /// The engine's own state.
 struct Engine<G> {
     world: Arc<RealWorld>,
@@ -58,6 +68,8 @@ struct Engine<G> {
     /// How long it waited last for room in a ring, and how often in vain.
     room_pause: Duration,
     room_tries: u32,
+    /// Processes that are gone, of which nobody has been told.
+    gone: Vec<Gone>,
     /// Bulk came lately: until then, on the world's clock, the engine does not sleep.
     awake_until: u64,
 }
@@ -85,6 +97,7 @@ pub(crate) fn run<G: Guest>(
         rings_leased: false,
         room_pause: ROOM_PAUSE,
         room_tries: 0,
+        gone: Vec::new(),
         awake_until: 0,
     };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
@@ -94,12 +107,16 @@ pub(crate) fn run<G: Guest>(
         let timeout = engine.timers();
         let timeout = engine.backlogs().or(timeout);
         let timeout = sooner(timeout, engine.rings());
+        let timeout = if engine.gone.is_empty() { timeout } else { Some(Duration::ZERO) };
         engine.guarded(|_| later.run());
         let world = engine.world.clone();
         match world.reactor.wait(&mut events, timeout) {
             // The program's own threads may want this core.
-            Ok([]) if engine.awake_until > 0 => std::thread::yield_now(),
-            Ok(events) => events.iter().for_each(|event| engine.event(event.events, event.u64)),
+            Ok([]) if engine.awake_until > 0 && engine.gone.is_empty() => std::thread::yield_now(),
+            Ok(events) => {
+                events.iter().for_each(|event| engine.event(event.events, event.u64));
+                engine.tell_of_the_gone(events.len() == EVENTS_PER_WAIT);
+            }
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             // Nothing that a valid epoll instance can say; but never turn in circles at full speed.
             Err(_) => std::thread::sleep(AFTER_PANIC),
@@ -326,11 +343,28 @@ impl<G: Guest> Engine<G> {
             },
             Source::Bearer(bearer) => {
                 world.rings.ended(&bearer);
-                // What it sent before it ended.
-                self.guarded(|guest| world.rings.drain_all(&world.delivery(guest)));
-                if let Some((name, watch)) = world.names.ended(&bearer, &world.reactor) {
-                    self.guarded(|guest| guest.input(Instant::now(), Input::Gone(name, watch)));
+                // Said again in each round until it is removed.
+                if !self.gone.iter().any(|gone| gone.bearer.token() == bearer.token()) {
+                    self.gone.push(Gone { bearer, rounds: 0 });
                 }
+            }
+        }
+    }
+
+    /// Tells of processes that are gone, behind all that they sent. `more`: of the events some may be left.
+    fn tell_of_the_gone(&mut self, more: bool) {
+        let world = self.world.clone();
+        let more = more || !self.asked.is_empty();
+        for mut gone in std::mem::take(&mut self.gone) {
+            gone.rounds += 1;
+            // The first one is that in which it was found.
+            if gone.rounds < 2 || more && gone.rounds < MOST_ROUNDS {
+                self.gone.push(gone);
+                continue;
+            }
+            self.guarded(|guest| world.rings.drain_all(&world.delivery(guest)));
+            if let Some((name, watch)) = world.names.ended(&gone.bearer, &world.reactor) {
+                self.guarded(|guest| guest.input(Instant::now(), Input::Gone(name, watch)));
             }
         }
     }
