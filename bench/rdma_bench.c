@@ -1,9 +1,10 @@
 /*
- * rdma_bench server|client lat SIZE 1 | sleep SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE 1
+ * rdma_bench server|client lat SIZE 1 | sleep SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE CLIENTS
  *
  * An ordinary RDMA program on 127.0.0.1. The server prints "listening"; the client prints one number: microseconds of half a round
- * trip (lat: both sides poll; sleep: both block in ibv_get_cq_event), GB/s of WRITEs (bw), SENDs a second, LIST of them posted at once (rate), or microseconds of the processor for
- * a SEND and its completion (post): 64 are posted, then all sleep, so that nobody spins.
+ * trip (lat: both sides poll; sleep: both block in ibv_get_cq_event), GB/s of WRITEs (bw), or SENDs a second, LIST of them posted at once (rate).
+ * With post it says "ready" and then, for each line that it reads, two numbers: microseconds of the processor for a SEND and its completion, those of the
+ * thread that posts and polls, and those of all threads. 64 are posted, then it sleeps, so that nobody spins. One server is for CLIENTS of them.
  * What is written is verified at its target.
  */
 #define _GNU_SOURCE
@@ -27,7 +28,8 @@
 #define STREAM_BYTES (1ULL << 30)
 #define MOST_WRITES (1ULL << 18)
 #define MOST_SENDS (1ULL << 20)
-#define POST_ROUNDS 1000
+#define SLICES 50
+#define SLICE_ROUNDS 8
 #define POSTS 64                /* a round */
 #define IN_FLIGHT (2U << 20)    /* bytes of outstanding WRITEs, two at least */
 
@@ -39,9 +41,10 @@ static struct rdma_event_channel *channel;
 static char *buffer;
 static struct ibv_mr *mr;
 static size_t size;
-static unsigned many;           /* QPS or LIST */
+static unsigned many;           /* QPS, LIST or CLIENTS */
 static int sleeps;              /* while nothing is there; else it polls */
 static struct ibv_comp_channel *events; /* of one that sleeps */
+static unsigned shared = 1;     /* queue pairs whose receives complete to one queue */
 
 static double now(void)
 {
@@ -85,7 +88,7 @@ static void make_qp(struct rdma_cm_id *id, struct ibv_cq *cq)
 
 	if (sleeps && !events)
 		MUST(events = ibv_create_comp_channel(id->verbs));
-	MUST(a.send_cq = a.recv_cq = cq ? cq : ibv_create_cq(id->verbs, DEPTH + RECEIVES, NULL, events, 0));
+	MUST(a.send_cq = a.recv_cq = cq ? cq : ibv_create_cq(id->verbs, DEPTH + shared * RECEIVES, NULL, events, 0));
 	MUST(!events || !ibv_req_notify_cq(a.send_cq, 0));
 	MUST(!rdma_create_qp(id, NULL, &a));
 }
@@ -243,11 +246,11 @@ static void send_rate(struct rdma_cm_id *id)
 	printf("%.0f\n", MOST_SENDS / (now() - begin));
 }
 
-static double processor_time(void)
+static double time_of(clockid_t clock)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	clock_gettime(clock, &t);
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
@@ -257,16 +260,49 @@ static void post_and_poll(struct rdma_cm_id *id)
 	struct ibv_sge sge = { (uintptr_t)buffer, size, mr->lkey };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
 	struct timespec sleep = { 0, 1000000 };
-	double begin = processor_time();
+	char line[2];
 
-	for (int r = 0; r < POST_ROUNDS; r++) {
-		for (int i = 0; i < POSTS; i++)
-			MUST(!ibv_post_send(id->qp, &wr, &bad));
-		nanosleep(&sleep, NULL);
-		for (int done = 0; done < POSTS;)
-			done += completions(id->qp->send_cq);
+	printf("ready\n");
+	for (int s = 0; s < SLICES; s++) {
+		double thread = 0, all, begin;
+
+		fflush(stdout);
+		MUST(fgets(line, sizeof(line), stdin));
+		all = -time_of(CLOCK_PROCESS_CPUTIME_ID);
+		for (int r = 0; r < SLICE_ROUNDS; r++) {
+			begin = time_of(CLOCK_THREAD_CPUTIME_ID);
+			for (int i = 0; i < POSTS; i++)
+				MUST(!ibv_post_send(id->qp, &wr, &bad));
+			thread += time_of(CLOCK_THREAD_CPUTIME_ID) - begin;
+			nanosleep(&sleep, NULL);
+			begin = time_of(CLOCK_THREAD_CPUTIME_ID);
+			for (int done = 0; done < POSTS;)
+				done += completions(id->qp->send_cq);
+			thread += time_of(CLOCK_THREAD_CPUTIME_ID) - begin;
+		}
+		all += time_of(CLOCK_PROCESS_CPUTIME_ID);
+		printf("%.6f %.6f\n", thread * 1e6 / SLICE_ROUNDS / POSTS, all * 1e6 / SLICE_ROUNDS / POSTS);
 	}
-	printf("%.4f\n", (processor_time() - begin) * 1e6 / POST_ROUNDS / POSTS);
+}
+
+/* From all clients, which have one completion queue. */
+static void receive_from(struct rdma_cm_id **ids, uint64_t sends)
+{
+	struct ibv_wc wc;
+	unsigned from;
+
+	while (sends) {
+		int n = ibv_poll_cq(ids[0]->qp->recv_cq, 1, &wc);
+
+		MUST(n >= 0);
+		if (!n)
+			continue;
+		MUST(wc.status == IBV_WC_SUCCESS);
+		for (from = 0; ids[from]->qp->qp_num != wc.qp_num;)
+			from++;
+		post_recv(ids[from], wc.wr_id);
+		sends--;
+	}
 }
 
 static void receive_all(struct rdma_cm_id *id, uint64_t sends)
@@ -303,12 +339,17 @@ static int takes_receives(const char *what)
 	return strcmp(what, "bw") != 0;
 }
 
+static void post_receives(struct rdma_cm_id *id)
+{
+	for (unsigned i = 0; i < RECEIVES; i++)
+		post_recv(id, i);
+}
+
 static void make_ready(struct rdma_cm_id *id, const char *what)
 {
 	make_buffer(id, takes_receives(what) ? size * (1 + RECEIVES) : size);
 	if (takes_receives(what))
-		for (unsigned i = 0; i < RECEIVES; i++)
-			post_recv(id, i);
+		post_receives(id);
 }
 
 static void client(const char *what)
@@ -346,15 +387,18 @@ static void verify(void)
 		}
 }
 
-static struct rdma_cm_id *accept_one(const char *what, int first)
+/* With this completion queue, or one of its own. */
+static struct rdma_cm_id *accept_one(const char *what, int first, struct ibv_cq *cq)
 {
 	struct rdma_cm_id *id = next(RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	struct rdma_conn_param p = param;
 	struct target t;
 
-	make_qp(id, NULL);
+	make_qp(id, cq);
 	if (first)
 		make_ready(id, what);
+	else if (takes_receives(what))
+		post_receives(id);
 	t = (struct target){ (uintptr_t)buffer, mr->rkey };
 	p.private_data = &t;
 	p.private_data_len = sizeof(t);
@@ -364,23 +408,26 @@ static struct rdma_cm_id *accept_one(const char *what, int first)
 
 static void server(const char *what)
 {
-	unsigned connections = strcmp(what, "bw") ? 1 : many;
+	int posts = !strcmp(what, "post");
+	unsigned connections = posts || !strcmp(what, "bw") ? many : 1;
 	struct sockaddr_in a = address();
-	struct rdma_cm_id *listener, *id = NULL;
+	struct rdma_cm_id *listener, *id = NULL, *ids[MAX_QPS];
 
+	if (posts)
+		shared = connections;
 	MUST(!rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP));
 	MUST(!rdma_bind_addr(listener, (struct sockaddr *)&a));
 	MUST(!rdma_listen(listener, MAX_QPS));
 	printf("listening\n");
 	fflush(stdout);
 	for (unsigned i = 0; i < connections; i++)
-		id = accept_one(what, !i);
+		ids[i] = id = accept_one(what, !i, posts && i ? ids[0]->qp->recv_cq : NULL);
 	if (!strcmp(what, "lat") || sleeps)
 		ping_pong(id, 0);
 	if (!strcmp(what, "rate"))
 		receive_all(id, MOST_SENDS);
-	if (!strcmp(what, "post"))
-		receive_all(id, POST_ROUNDS * POSTS);
+	if (posts)
+		receive_from(ids, (uint64_t)connections * SLICES * SLICE_ROUNDS * POSTS);
 	for (unsigned i = 0; i < connections; i++) {
 		id = next(RDMA_CM_EVENT_DISCONNECTED, NULL);
 		if (!i && !strcmp(what, "bw"))
@@ -397,7 +444,7 @@ int main(int argc, char **argv)
 
 	many = argc == 5 ? strtoul(argv[4], NULL, 10) : 0;
 	if (argc != 5 || !many || many > MAX_QPS) {
-		fprintf(stderr, "usage: rdma_bench server|client lat SIZE 1 | sleep SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE 1\n");
+		fprintf(stderr, "usage: rdma_bench server|client lat SIZE 1 | sleep SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE CLIENTS\n");
 		return 2;
 	}
 	pin(is_client ? 0 : 1);

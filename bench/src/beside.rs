@@ -5,11 +5,14 @@ use std::process::Command;
 
 use crate::rdma::{Program, Running, measured};
 use crate::report::{Better, Figure};
+use crate::rust::SLICES;
 
 /// Turns of what lasts two seconds.
 const TURNS: usize = 3;
-/// Of processor time, to which each turn adds what the engine threads of both ends happen to do.
-const POST_TURNS: usize = 9;
+/// Of the processes whose processor time is measured.
+const LIVES: usize = 7;
+/// Slices of processor time in which caches and memory are not yet what they are later.
+const WARM_UP: usize = 10;
 
 /// A process of this program: see `rust`.
 fn crate_process(role: &str, what: &str, size: usize) -> io::Result<Running> {
@@ -32,16 +35,50 @@ pub fn by_turns<const N: usize>(
             seen.push(measure(at)?);
         }
     }
-    Ok(seen.map(|mut values| {
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
-    }))
+    Ok(seen.map(median))
 }
 
 /// A line of a table of what is beside what.
 pub fn figure(what: String, unit: &'static str, ours: f64, floor: f64, floor_is: &'static str) -> Figure {
     let better = if unit == "us" { Better::Lower } else { Better::Higher };
-    Figure { what, unit, better, floor, floor_is, ours: Some(ours) }
+    Figure { what, unit, better, floor, floor_is, ours: Some(ours), of_pairs: None }
+}
+
+/// Microseconds of the processor a SEND, of the calling thread and of all threads, of the C program, `Connection` and `PolledConnection`.
+type Turn = [[f64; 2]; 3];
+
+/// Turns of several lives of three processes, which work one after the other, ten milliseconds each: so each meets what the others meet.
+fn post_and_poll(c: &Program) -> io::Result<Vec<Turn>> {
+    let mut turns = Vec::new();
+    for _ in 0..LIVES {
+        let mut server = c.start(&["server", "post", "64", "3"])?;
+        server.expect("listening")?;
+        let ready = |mut client: Running| client.expect("ready").map(|()| client);
+        // One after the other: the server takes one request at a time.
+        let mut clients = [
+            ready(c.start(&["client", "post", "64", "3"])?)?,
+            ready(crate_process("client", "post", 64)?)?,
+            ready(crate_process("client", "polled-post", 64)?)?,
+        ];
+        for slice in 0..SLICES {
+            let mut turn = Turn::default();
+            for (client, numbers) in clients.iter_mut().zip(&mut turn) {
+                client.go()?;
+                *numbers = client.numbers()?;
+            }
+            if slice >= WARM_UP {
+                turns.push(turn);
+            }
+        }
+        clients.iter_mut().try_for_each(|client| client.end().map(drop))?;
+        server.end()?;
+    }
+    Ok(turns)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// The lines of the table.
@@ -50,17 +87,17 @@ pub fn figure(what: String, unit: &'static str, ours: f64, floor: f64, floor_is:
 /// When a process fails.
 pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    let [by_c, normal, polled] = by_turns(POST_TURNS, |at| match at {
-        0 => c.measure(&["post", "64", "1"]),
-        1 => measured(c.start(&["server", "post", "64", "1"])?, || crate_process("client", "post", 64)),
-        _ => {
-            measured(c.start(&["server", "post", "64", "1"])?, || crate_process("client", "polled-post", 64))
-        }
-    })?;
+    let turns = post_and_poll(c)?;
     let calls = "ibv_post_send and ibv_poll_cq, to the same C program";
-    let post = |how: &str| format!("processor time of a 64-byte SEND and its completion, {how}");
-    figures.push(figure(post("Connection"), "us", normal, by_c, calls));
-    figures.push(figure(post("PolledConnection"), "us", polled, by_c, calls));
+    for (time, of) in [(0, "of the calling thread"), (1, "of all threads")] {
+        for (who, how) in [(1, "Connection"), (2, "PolledConnection")] {
+            let what = format!("processor time {of}, a 64-byte SEND and its completion, {how}");
+            let of_turns = |number: &dyn Fn(&Turn) -> f64| median(turns.iter().map(number).collect());
+            let [ours, by_c] = [who, 0].map(|who| of_turns(&|turn| turn[who][time]));
+            let ratio = of_turns(&|turn| turn[who][time] / turn[0][time]);
+            figures.push(Figure { of_pairs: Some(ratio), ..figure(what, "us", ours, by_c, calls) });
+        }
+    }
     let [polling, sleeping, normal, polled] = by_turns(TURNS, |at| match at {
         0 => c.measure(&["lat", "64", "1"]),
         1 => c.measure(&["sleep", "64", "1"]),

@@ -3,9 +3,10 @@
 //!
 //! `floor` holds the sockets, `rdma` runs `rdma_bench.c` (an ordinary RDMA program) on Verbena, `beside` compares the Rust crate with
 //! it and with TCP by the programs of `rust`, `persist` librpma's two libraries by `rpma_bench.c`, `peers` what carries messages between processes
-//! of one host, with `hop`, the time of a cache line, and `picture`, `guests` the kernel's rdma_rxe; `report` writes the tables.
+//! of one host, with `hop`, the time of a cache line, `copies`, the kernel's calls, `refused`, programs that may not make them, and `picture`, `guests` the kernel's rdma_rxe; `report` writes the tables.
 
 mod beside;
+mod copies;
 mod floor;
 mod guests;
 mod hop;
@@ -14,6 +15,7 @@ mod persist;
 mod picture;
 mod pin;
 mod rdma;
+mod refused;
 mod report;
 mod rust;
 
@@ -40,6 +42,9 @@ struct Args {
     /// Measure processes of one host only.
     #[arg(long = "peers")]
     of_peers: bool,
+    /// Measure processes of one host beside the kernel's calls only.
+    #[arg(long = "calls")]
+    of_calls: bool,
     /// How often processes of one host are measured: the figures are medians.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     turns: u8,
@@ -72,6 +77,8 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let done = match args.split_first() {
         Some((first, rest)) if first == "crate" => rust::run(rest),
+        Some((first, rest)) if first == "copies" => copies::run(rest),
+        Some((first, rest)) if first == "refused" => refused::run(rest),
         _ => measure(&Args::parse()),
     };
     match done {
@@ -84,14 +91,16 @@ fn main() -> ExitCode {
 }
 
 /// The tables of processes of one host; their pictures are written.
-fn of_peers(args: &Args) -> io::Result<String> {
-    let Some(measured) = peers::measure(&args.verbena, args.turns.into())? else { return Ok(String::new()) };
+fn of_peers(args: &Args, program: Option<&rdma::Program>) -> io::Result<String> {
+    let turns = args.turns.into();
+    let Some(measured) = peers::measure(&args.verbena, turns)? else { return Ok(String::new()) };
     if let Some(folder) = &args.pictures {
         for (name, picture) in measured.pictures() {
             std::fs::write(folder.join(name), picture)?;
         }
     }
-    Ok(measured.page())
+    let calls = program.map(|program| peers::calls::figures(program, &args.verbena, turns)).transpose()?;
+    Ok(measured.page() + &calls.map_or_else(String::new, |figures| report::calls_table(&figures)))
 }
 
 fn publish(args: &Args, page: &str) -> io::Result<()> {
@@ -100,10 +109,6 @@ fn publish(args: &Args, page: &str) -> io::Result<()> {
 }
 
 fn measure(args: &Args) -> io::Result<()> {
-    if args.of_peers {
-        print!("{}", of_peers(args)?);
-        return Ok(());
-    }
     if args.of_kernel {
         return publish(args, &report::guests_page(&guests::figures(&args.kernel_peer, &args.verbena)?));
     }
@@ -112,6 +117,15 @@ fn measure(args: &Args) -> io::Result<()> {
         (!args.floors).then(compiled).transpose()
     };
     let (program, connections) = (compile("rdma_bench", &[])?, compile("rdma_connections", &[])?);
+    if args.of_peers {
+        print!("{}", of_peers(args, program.as_ref())?);
+        return Ok(());
+    }
+    if let Some(program) = program.as_ref().filter(|_| args.of_calls) {
+        let figures = peers::calls::figures(program, &args.verbena, args.turns.into())?;
+        print!("{}", report::calls_table(&figures));
+        return Ok(());
+    }
     let rpma = compile("rpma_bench", &["-lrpma"]).unwrap_or_else(|e| {
         eprintln!("left out: librpma ({e})");
         None
@@ -136,6 +150,7 @@ fn measure(args: &Args) -> io::Result<()> {
         floor: same,
         floor_is: "UDP, the same datagrams (80 bytes, and 20 for the ACK)",
         ours: ours(&["lat", "64", "1"])?,
+        of_pairs: None,
     });
     figures.push(Figure {
         what: "the same, beside UDP without the ACKs".to_owned(),
@@ -144,6 +159,7 @@ fn measure(args: &Args) -> io::Result<()> {
         floor: floor::ping_pong(floor::Acks::None)?,
         floor_is: "UDP, 80 bytes",
         ours: figures[0].ours,
+        of_pairs: None,
     });
     for list in [1, 32] {
         figures.push(Figure {
@@ -153,6 +169,7 @@ fn measure(args: &Args) -> io::Result<()> {
             floor: floor::rate(list)?,
             floor_is: "UDP, datagrams of 80 bytes, a call for each list",
             ours: ours(&["rate", "64", &list.to_string()])?,
+            of_pairs: None,
         });
     }
     for size in WRITE_SIZES {
@@ -166,6 +183,7 @@ fn measure(args: &Args) -> io::Result<()> {
                 floor,
                 floor_is: "UDP with GSO and GRO, a WRITE's datagrams, each message by itself, without loss",
                 ours: ours(&["bw", &size.to_string(), &qps.to_string()])?,
+                of_pairs: None,
             });
         }
     }
@@ -181,6 +199,7 @@ fn measure(args: &Args) -> io::Result<()> {
                 floor: floor::connects(clients, each)?,
                 floor_is: "TCP from as many threads: connect, accept, one byte, close",
                 ours: connections.as_ref().map(|p| p.connects(options, clients, each)).transpose()?,
+                of_pairs: None,
             });
         }
     }
@@ -190,7 +209,7 @@ fn measure(args: &Args) -> io::Result<()> {
         table += &report::memory(HELD, client, server);
     }
     if !args.floors {
-        table += &of_peers(args)?;
+        table += &of_peers(args, program.as_ref())?;
     }
     if let Some(program) = &program {
         table += &report::crate_table(&beside::figures(program)?);

@@ -21,10 +21,19 @@ pub fn to_core(core: usize) -> io::Result<()> {
 }
 
 /// What all threads of this process have taken of the processor so far.
-pub fn processor_time() -> Duration {
+pub fn time_of_all() -> Duration {
+    time_of(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// What the calling thread has.
+pub fn time_of_thread() -> Duration {
+    time_of(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn time_of(clock: libc::clockid_t) -> Duration {
     // SAFETY: a timespec is two integers, for which zero is a value.
     let mut time: libc::timespec = unsafe { std::mem::zeroed() };
     // SAFETY: the clock writes the timespec, which is ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -143,7 +143,10 @@ impl Running {
     }
 
     /// Waits for a line.
-    fn expect(&mut self, wanted: &str) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// When it says something else.
+    pub fn expect(&mut self, wanted: &str) -> io::Result<()> {
         let mut line = String::new();
         if let Some(output) = &mut self.output {
             output.read_line(&mut line)?;
@@ -155,16 +158,44 @@ impl Running {
         }
     }
 
-    /// Lets it begin.
-    fn go(&mut self) -> io::Result<()> {
+    /// Lets it begin, or go on.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn go(&mut self) -> io::Result<()> {
+        self.tell("")
+    }
+
+    /// Tells it a line.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn tell(&mut self, line: &str) -> io::Result<()> {
         match &mut self.child.stdin {
-            Some(input) => input.write_all(b"\n"),
+            Some(input) => writeln!(input, "{line}"),
             None => Ok(()),
         }
     }
 
+    /// The numbers of its next line.
+    ///
+    /// # Errors
+    /// When it fails, or the line has others.
+    pub fn numbers<const N: usize>(&mut self) -> io::Result<[f64; N]> {
+        let mut line = String::new();
+        if let Some(output) = &mut self.output {
+            output.read_line(&mut line)?;
+        }
+        let numbers: Option<Vec<f64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
+        let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
+        numbers.ok_or_else(|| io::Error::other(format!("{line:?} instead of {N} numbers")))
+    }
+
     /// The rest of what it prints, when it has ended well.
-    fn end(&mut self) -> io::Result<String> {
+    ///
+    /// # Errors
+    /// When it has not.
+    pub fn end(&mut self) -> io::Result<String> {
         let mut text = String::new();
         if let Some(output) = &mut self.output {
             output.read_to_string(&mut text)?;

@@ -3,7 +3,7 @@
 //!
 //! | WHAT | client's number |
 //! |---|---|
-//! | `post`, `polled-post` | us of the processor, a SEND with its completion, as `rdma_bench post` does it, whose server this is for |
+//! | `post`, `polled-post` | us of the processor, a SEND with its completion, of the calling thread and of all, as `rdma_bench post` says them, whose server this is for |
 //! | `lat`, `polled-lat` | us, half a round trip of SENDs, both sides polling |
 //! | `tcp-echo`, `rdma-echo` | us, half a round trip of a stream, both sides in tokio's runtime of one thread |
 //! | `spin-echo` | the same by `verbena::block_on` |
@@ -22,9 +22,11 @@ use crate::pin;
 
 const PORT: u16 = 7555;
 const DEPTH: usize = 128;
-/// As `rdma_bench post`: so many are posted, then all sleep.
+/// As `rdma_bench post`: so many are posted, then it sleeps.
 const POSTS: usize = 64;
-const POST_ROUNDS: usize = 1000;
+const SLICE_ROUNDS: usize = 8;
+/// Slices, each begun by a line.
+pub const SLICES: usize = 50;
 const SLEEP: Duration = Duration::from_millis(1);
 const ROUNDS: usize = 9;
 const PINGS: usize = 20_000;
@@ -46,8 +48,8 @@ pub fn run(args: &[String]) -> io::Result<()> {
     let size = size.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
     pin::to_core(usize::from(!is_client))?;
     let number = match (what.as_str(), is_client) {
-        ("post", true) => Some(post(&connect(size)?, size)?),
-        ("polled-post", true) => Some(polled_post(&mut polled(connect(size)?)?, size)?),
+        ("post", true) => post(&connect(size)?, size)?,
+        ("polled-post", true) => polled_post(&mut polled(connect(size)?)?, size)?,
         ("lat", true) => Some(latency(&connect(size)?, size)?),
         ("lat", false) => answer(&accept(size)?, size)?,
         ("polled-lat", true) => Some(polled_latency(&mut polled(connect(size)?)?, size)?),
@@ -89,24 +91,51 @@ fn polled(conn: Connection) -> io::Result<PolledConnection> {
     conn.into_polled().map_err(|_| io::Error::other("a connection with clones"))
 }
 
-/// Microseconds of the processor, of all threads of this process, a SEND.
-fn processor_time(mut round: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
-    let begin = pin::processor_time();
-    for _ in 0..POST_ROUNDS {
-        round()?;
-    }
-    let took = pin::processor_time().saturating_sub(begin);
-    Ok(took.as_secs_f64() * 1e6 / (POST_ROUNDS * POSTS) as f64)
+/// Sums up what the calling thread takes of the processor.
+struct Clock {
+    begun: Duration,
+    sum: Duration,
 }
 
-fn post(conn: &Connection, size: usize) -> io::Result<f64> {
+impl Clock {
+    /// Sleeps, which does not count.
+    fn pause(&mut self) {
+        self.sum += pin::time_of_thread().saturating_sub(self.begun);
+        std::thread::sleep(SLEEP);
+        self.begun = pin::time_of_thread();
+    }
+}
+
+/// Slices of rounds, each of which posts, pauses and completes what it posted.
+fn slices(mut round: impl FnMut(&mut Clock) -> io::Result<()>) -> io::Result<Option<f64>> {
+    println!("ready");
+    for _ in 0..SLICES {
+        if io::stdin().read_line(&mut String::new())? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let all = pin::time_of_all();
+        let mut thread = Duration::ZERO;
+        for _ in 0..SLICE_ROUNDS {
+            let mut clock = Clock { begun: pin::time_of_thread(), sum: Duration::ZERO };
+            round(&mut clock)?;
+            thread += clock.sum + pin::time_of_thread().saturating_sub(clock.begun);
+        }
+        let all = pin::time_of_all().saturating_sub(all);
+        let [thread, all] =
+            [thread, all].map(|time| time.as_secs_f64() * 1e6 / (SLICE_ROUNDS * POSTS) as f64);
+        println!("{thread:.6} {all:.6}");
+    }
+    Ok(None)
+}
+
+fn post(conn: &Connection, size: usize) -> io::Result<Option<f64>> {
     let mut buffers = (0..POSTS).map(|_| conn.buffer()?.sized(size)).collect::<verbena::Result<Vec<_>>>()?;
     let mut sendings = Vec::with_capacity(POSTS);
-    processor_time(|| {
+    slices(|clock| {
         for buffer in buffers.drain(..) {
             sendings.push(conn.send(buffer).post().map_err(|(error, _)| error)?);
         }
-        std::thread::sleep(SLEEP);
+        clock.pause();
         for sending in sendings.drain(..) {
             let (result, buffer) = sending.wait();
             result?;
@@ -116,15 +145,15 @@ fn post(conn: &Connection, size: usize) -> io::Result<f64> {
     })
 }
 
-fn polled_post(conn: &mut PolledConnection, size: usize) -> io::Result<f64> {
+fn polled_post(conn: &mut PolledConnection, size: usize) -> io::Result<Option<f64>> {
     let mut sends = Vec::new();
     for _ in 0..POSTS {
         let buffer = conn.buffer()?.sized(size)?;
         sends.push(conn.prepare_send(buffer)?);
     }
-    processor_time(|| {
+    slices(|clock| {
         sends.iter_mut().try_for_each(|send| conn.post(send))?;
-        std::thread::sleep(SLEEP);
+        clock.pause();
         for send in &mut sends {
             while conn.take(send).transpose()?.is_none() {
                 conn.poll();

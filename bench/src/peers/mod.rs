@@ -2,8 +2,9 @@
 //! each client on the other, with the time that a cache line takes between these beside it.
 //!
 //! `program` runs a pair of processes; `perftest` (Verbena), `ucx`, `libfabric` and `qperf` (TCP) say how they are called and read what they print;
-//! `page` writes the tables and draws the pictures.
+//! `page` writes the tables and draws the pictures; `calls` has Verbena beside the calls of the kernel that it makes.
 
+pub mod calls;
 mod libfabric;
 pub mod page;
 pub mod perftest;

@@ -17,6 +17,8 @@ const DEVICE: &str = "rxe_lo";
 pub enum Path {
     /// Memory that both map: what `verbena run` does.
     Memory,
+    /// The same where the system refuses copies between processes' memory: all goes through a ring, in packets.
+    Refused,
     /// Sockets.
     Network,
 }
@@ -73,20 +75,30 @@ impl Peer for Perftest {
     fn name(&self) -> &'static str {
         match self.path {
             Path::Memory => "Verbena, memory",
+            Path::Refused => "Verbena, copies refused",
             Path::Network => "Verbena, network",
         }
     }
 
     fn look(&self) -> (Family, Dash) {
-        let dash = if self.path == Path::Memory { Dash::Solid } else { Dash::Short };
+        let dash = if self.path == Path::Network { Dash::Short } else { Dash::Solid };
         (Family::Verbena, dash)
     }
 
     fn measure(&self, test: Test, sizes: &[usize]) -> io::Result<Option<Vec<f64>>> {
+        let this = std::env::current_exe()?;
+        let verbena = || match self.path {
+            Path::Refused => {
+                let mut command = Command::new(&this);
+                command.arg("refused").arg(&self.verbena);
+                command
+            }
+            Path::Memory | Path::Network => Command::new(&self.verbena),
+        };
         let one = |&size: &usize| {
             let command = |to: Option<&str>| {
-                let mut command = Command::new(&self.verbena);
-                let options: &[&str] = if self.path == Path::Memory { &[] } else { &["--wire"] };
+                let mut command = verbena();
+                let options: &[&str] = if self.path == Path::Network { &["--wire"] } else { &[] };
                 command.arg("run").args(options).args(["--", program(test), "-F", "-d", DEVICE]);
                 let iterations = test.iterations(size);
                 command.args([

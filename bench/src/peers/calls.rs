@@ -1,0 +1,71 @@
+//! Verbena by memory beside what it stands on, and where the system refuses copies between processes' memory.
+
+use std::io;
+use std::path::Path;
+
+use super::perftest::{self, Perftest};
+use super::program::installed;
+use super::{Peer, Test, ucx};
+use crate::beside::{by_turns, figure};
+use crate::copies::{self, Way};
+use crate::floor;
+use crate::rdma::Program;
+use crate::report::Figure;
+
+const SMALL: usize = 8;
+const LARGE: usize = 1 << 20;
+
+/// One figure of a peer.
+fn one(peer: &dyn Peer, test: Test, size: usize) -> io::Result<f64> {
+    let figures = peer.measure(test, &[size])?.unwrap_or_default();
+    figures.first().copied().ok_or_else(|| io::Error::other(format!("{} has none", peer.name())))
+}
+
+/// The lines of the table; what fails is told on stderr and left out.
+pub fn figures(program: &Program, verbena: &Path, turns: usize) -> io::Result<Vec<Figure>> {
+    let verbena = std::path::absolute(verbena)?;
+    let by = |path| Perftest { verbena: verbena.clone(), path };
+    let (memory, refused) = (by(perftest::Path::Memory), by(perftest::Path::Refused));
+    let mut figures = Vec::new();
+    let mut line =
+        |what: &str, unit, floor_is, measure: &mut dyn FnMut(usize) -> io::Result<f64>| match by_turns(
+            turns, measure,
+        ) {
+            Ok([ours, floor]) => figures.push(figure(what.to_owned(), unit, ours, floor, floor_is)),
+            Err(e) => eprintln!("left out: {what} ({e})"),
+        };
+    for list in [1, 32] {
+        let what = format!("64-byte SENDs, 128 outstanding, posted in lists of {list}");
+        let datagrams = "UDP, datagrams of 80 bytes, a call for each list";
+        line(&what, "M/s", datagrams, &mut |at| match at {
+            0 => Ok(program.measure(&["rate", "64", &list.to_string()])? / 1e6),
+            _ => Ok(floor::rate(list)? / 1e6),
+        });
+    }
+    let calls = "process_vm_writev of 8 bytes and, before them, 8 to a page that proves who it is";
+    line("8-byte WRITE, half round trip", "us", calls, &mut |at| match at {
+        0 => one(&memory, Test::WriteLatency, SMALL),
+        _ => copies::ping_pong(),
+    });
+    for (what, test, way, call) in [
+        ("1 MiB WRITEs", Test::WriteBandwidth, Way::To, "process_vm_writev of 1 MiB by one thread"),
+        ("1 MiB READs", Test::ReadBandwidth, Way::From, "process_vm_readv of 1 MiB by one thread"),
+    ] {
+        line(what, "GB/s", call, &mut |at| match at {
+            0 => one(&memory, test, LARGE),
+            _ => copies::bandwidth(way),
+        });
+    }
+    let posix = ucx::Ucx(ucx::Path::Posix);
+    if !installed(ucx::PROGRAM) {
+        return Ok(figures);
+    }
+    for (what, test) in [
+        ("1 MiB SENDs, copies refused", Test::SendBandwidth),
+        ("1 MiB WRITEs, copies refused", Test::WriteBandwidth),
+        ("1 MiB READs, copies refused", Test::ReadBandwidth),
+    ] {
+        line(what, "GB/s", "UCX posix", &mut |at| one([&refused as &dyn Peer, &posix][at], test, LARGE));
+    }
+    Ok(figures)
+}
