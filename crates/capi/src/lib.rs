@@ -6,6 +6,7 @@
 //! | [`cma`] | librdmacm |
 //! | [`unsupported`] | the answers of functions that are exported and not built |
 //! | [`signals`] | `sigaction` and `signal`, so that the handler which guards registered memory stays |
+//! | `waiting` | how a thread waits for an event |
 //! | [`ffi_guard`] | what every function passes through: a panic becomes its failure |
 //!
 //! A call comes from a trampoline of the shared object (`verbena-lib`), as `ibv_create_qp` does, or through the function
@@ -32,6 +33,7 @@ pub mod ffi_guard;
 pub mod signals;
 pub mod unsupported;
 pub mod verbs;
+mod waiting;
 
 // The process's one instance and its descriptors are `host`'s, so that Rust code in the same program uses them too.
 use host::{eventfd, per_process, process as instance};

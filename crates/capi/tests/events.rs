@@ -4,7 +4,7 @@
 mod support;
 
 use std::ptr::{null_mut, with_exposed_provenance_mut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use abi::cma::*;
@@ -93,6 +93,113 @@ fn no_completion_is_lost_between_arming_and_polling() {
         let mut waiting = libc::pollfd { fd: (*l.channel).fd, events: libc::POLLIN, revents: 0 };
         libc::poll(&raw mut waiting, 1, 5000) == 1
     });
+}
+
+#[test]
+fn no_completion_is_lost_where_the_thread_blocks() {
+    // One that is lost is waited for for ever.
+    unsafe { libc::alarm(100) };
+    run(|_| true);
+}
+
+#[test]
+fn a_signal_interrupts_a_thread_that_blocks_unless_its_handler_says_otherwise() {
+    static HANDLED: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn handler(_: libc::c_int) {
+        HANDLED.fetch_add(1, Ordering::Relaxed);
+    }
+    unsafe { libc::alarm(100) };
+    let l = Shared(Loop::open());
+    let shared = &l;
+    let arm = || unsafe { assert_eq!((*l.0.context).ops.req_notify_cq.unwrap()(l.0.cq, 0), 0) };
+    let get = move || unsafe {
+        let (mut cq, mut user) = (null_mut(), null_mut());
+        let result = cq::ibv_get_cq_event({ shared }.0.channel, &raw mut cq, &raw mut user);
+        if result == 0 {
+            cq::ibv_ack_cq_events(cq, 1);
+            assert!(!{ shared }.0.completions(2).is_empty());
+        }
+        (result, errno())
+    };
+    let message = || {
+        assert_eq!(l.0.post_recv(1, 8), 0);
+        assert_eq!(l.0.post_send(&mut send(1, IBV_WR_SEND, &mut [l.0.sge(0, 8)])), 0);
+    };
+    for restart in [0, libc::SA_RESTART] {
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = restart;
+        unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()) };
+        for _ in 0..20 {
+            // In the seat, where there is a ring by now.
+            arm();
+            message();
+            assert_eq!(get().0, 0);
+            arm();
+            let handled = HANDLED.load(Ordering::Relaxed);
+            let got = std::thread::scope(|scope| {
+                let (tell, told) = std::sync::mpsc::channel();
+                let waiter = scope.spawn(move || {
+                    tell.send(unsafe { libc::pthread_self() }).unwrap();
+                    get()
+                });
+                let thread = told.recv().unwrap();
+                std::thread::sleep(Duration::from_millis(20));
+                unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+                while HANDLED.load(Ordering::Relaxed) == handled {
+                    std::thread::yield_now();
+                }
+                if restart != 0 {
+                    message();
+                }
+                waiter.join().unwrap()
+            });
+            match restart {
+                0 => assert_eq!(got, (-1, libc::EINTR)),
+                _ => assert_eq!(got.0, 0),
+            }
+        }
+    }
+    l.0.close();
+}
+
+#[test]
+fn a_thread_that_is_cancelled_where_it_blocks_leaves_nothing_undone() {
+    // As a C program would: Rust's own threads can not be cancelled.
+    extern "C-unwind" fn blocks(channel: *mut libc::c_void) -> *mut libc::c_void {
+        let (mut cq, mut user) = (null_mut(), null_mut());
+        unsafe { cq::ibv_get_cq_event(channel.cast(), &raw mut cq, &raw mut user) };
+        null_mut()
+    }
+    unsafe extern "C-unwind" {
+        fn pthread_cancel(thread: libc::pthread_t) -> libc::c_int;
+        fn pthread_create(
+            thread: *mut libc::pthread_t,
+            attributes: *const libc::pthread_attr_t,
+            start: extern "C-unwind" fn(*mut libc::c_void) -> *mut libc::c_void,
+            with: *mut libc::c_void,
+        ) -> libc::c_int;
+    }
+    unsafe { libc::alarm(100) };
+    let l = Loop::open();
+    for n in 0..10 {
+        unsafe {
+            let (mut thread, mut cq, mut user) = (0, null_mut(), null_mut());
+            assert_eq!(pthread_create(&raw mut thread, std::ptr::null(), blocks, l.channel.cast()), 0);
+            std::thread::sleep(Duration::from_millis(10));
+            assert_eq!(pthread_cancel(thread), 0);
+            let mut ended = null_mut();
+            assert_eq!(libc::pthread_join(thread, &raw mut ended), 0);
+            assert_eq!(ended.addr(), usize::MAX, "PTHREAD_CANCELED");
+            assert_eq!((*l.context).ops.req_notify_cq.unwrap()(l.cq, 0), 0);
+            assert_eq!(l.post_recv(n, 8), 0);
+            assert_eq!(l.post_send(&mut send(n, IBV_WR_SEND, &mut [l.sge(0, 8)])), 0);
+            assert_eq!(cq::ibv_get_cq_event(l.channel, &raw mut cq, &raw mut user), 0);
+            cq::ibv_ack_cq_events(cq, 1);
+            assert_eq!(l.completions(2).len(), 2);
+        }
+    }
+    l.close();
 }
 
 #[test]

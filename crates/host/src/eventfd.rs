@@ -4,12 +4,28 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
+use arc_swap::ArcSwapOption;
 use nic::Signal;
 
+use crate::rings::seat::Seat;
+
 /// An event counter. The program sees its number, may poll it and may set O_NONBLOCK on it.
-#[derive(Clone, Debug)]
-pub struct Counter(Arc<OwnedFd>);
+#[derive(Clone)]
+pub struct Counter(Arc<Inner>);
+
+struct Inner {
+    fd: OwnedFd,
+    /// Where a thread sits that waits for an event of this counter, and has to be woken there.
+    waits_in: ArcSwapOption<Seat>,
+}
+
+impl std::fmt::Debug for Counter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Counter").field(&self.0.fd).finish()
+    }
+}
 
 impl Counter {
     /// A counter at 0.
@@ -24,18 +40,33 @@ impl Counter {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: a descriptor just made, owned by nobody else.
-        Ok(Counter(Arc::new(unsafe { OwnedFd::from_raw_fd(fd) })))
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Counter(Arc::new(Inner { fd, waits_in: ArcSwapOption::empty() })))
     }
 
     /// Its number.
     pub fn fd(&self) -> c_int {
-        self.0.as_raw_fd()
+        self.0.fd.as_raw_fd()
     }
 
     /// The program has set O_NONBLOCK on it.
     pub fn is_nonblocking(&self) -> bool {
         // SAFETY: no pointer.
         unsafe { libc::fcntl(self.fd(), libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+    }
+
+    /// There are events to take.
+    pub(crate) fn is_readable(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure that lives across the call, which does not wait.
+        unsafe { libc::poll(&raw mut poll, 1, 0) != 0 }
+    }
+
+    /// A thread that waits for an event sits there; or nowhere any more. An event that came before is not told of there.
+    pub(crate) fn waits_in(&self, seat: Option<Arc<Seat>>) {
+        self.0.waits_in.store(seat);
+        // Whoever waits looks for events next; whoever signals counts, then looks who waits.
+        fence(Ordering::SeqCst);
     }
 }
 
@@ -45,6 +76,10 @@ impl Signal for Counter {
         // A failed write means 2^64 - 2 unread events, or a program that closed the descriptor: nobody listens.
         // SAFETY: eight readable bytes.
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+        fence(Ordering::SeqCst);
+        if let Some(seat) = &*self.0.waits_in.load() {
+            seat.ring();
+        }
     }
     fn take_back(&self) {
         let mut count = 0_u64;
@@ -55,6 +90,11 @@ impl Signal for Counter {
     }
 }
 
+unsafe extern "C-unwind" {
+    /// libc's, declared as what it is: a cancellation point that may unwind.
+    fn read(fd: c_int, buf: *mut std::ffi::c_void, count: usize) -> isize;
+}
+
 /// Takes one event from a counter: blocks unless the program made the descriptor non-blocking. False with errno set where
 /// the read failed (EINTR, EAGAIN).
 ///
@@ -63,12 +103,36 @@ impl Signal for Counter {
 /// Threads may be cancelled in here, which unwinds the caller's frames: they are `extern "C-unwind"` or plain Rust frames
 /// without destructors, and hold no lock.
 pub unsafe fn wait(fd: c_int) -> bool {
-    unsafe extern "C-unwind" {
-        fn read(fd: c_int, buf: *mut std::ffi::c_void, count: usize) -> isize;
-    }
     let mut count = 0_u64;
-    // SAFETY: eight writable bytes. `read` is libc's, declared as what it is: a cancellation point that may unwind.
+    // SAFETY: eight writable bytes.
     unsafe { read(fd, (&raw mut count).cast(), 8) == 8 }
+}
+
+/// How a wait in a seat ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// Something is to be looked at.
+    Rung,
+    /// By a signal, with errno set.
+    BySignal,
+    /// Nothing can be waited for there.
+    Closed,
+}
+
+/// Waits in the seat of a host ([`crate::Host::sit_down`]).
+///
+/// # Safety
+///
+/// As [`wait`].
+pub unsafe fn wait_in_seat(fd: c_int) -> Woken {
+    let mut bytes = [0_u8; 256];
+    // SAFETY: so many writable bytes.
+    match unsafe { read(fd, (&raw mut bytes).cast(), bytes.len()) } {
+        1.. => Woken::Rung,
+        // SAFETY: the thread's own errno.
+        -1 if unsafe { *libc::__errno_location() } == libc::EINTR => Woken::BySignal,
+        _ => Woken::Closed,
+    }
 }
 
 /// Waits for a signal or for the thread's cancellation, as one does that reads a counter which nobody counts up any more.

@@ -1,6 +1,7 @@
 //! A guest and the real world under it, running: how they start and stop, and what the threads of a program ask of them.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
@@ -12,6 +13,8 @@ use nic::{Cq, Error, Later};
 use node::{Guest, Input};
 use transport::op::Completion;
 
+use crate::eventfd::Counter;
+use crate::rings::seat::TURN_NANOS;
 use crate::rx_socket::Drained;
 use crate::world::RealWorld;
 use crate::{progress, sys};
@@ -269,6 +272,84 @@ impl<G: Guest> Host<G> {
                 self.world.alarm.set(0);
             }
         }
+    }
+
+    /// For a thread that is about to block until `counter` has an event: where it may, it reads the rings from now on, so that what comes by
+    /// them wakes it at once (`rings::seat`). Where it waits for that ([`crate::eventfd::wait_in_seat`]); `None` where it waits at its
+    /// counter, as ever: there is an event, or nothing to read, or another thread reads, or the program made the counter non-blocking. Call it with no
+    /// lock of the guest held. A panic in the guest comes through.
+    pub fn sit_down(&self, counter: &Counter) -> Option<RawFd> {
+        let RealWorld { rings, .. } = &*self.world;
+        if !self.is_ours() || rings.is_empty() || counter.is_nonblocking() || !rings.seat.take() {
+            return None;
+        }
+        rings.lease.end();
+        sys::thread::not_cancelled(|| self.attend(counter))
+    }
+
+    /// The same behind a wait there.
+    pub fn sit_on(&self, counter: &Counter) -> Option<RawFd> {
+        if !self.is_ours() {
+            return None;
+        }
+        sys::thread::not_cancelled(|| self.attend(counter))
+    }
+
+    /// The calling thread does not wait in the seat any more: the engine reads the rings again. `counter`: unless it is gone. `closed`: nobody can
+    /// wait there.
+    pub fn stand_up(&self, counter: Option<&Counter>, closed: bool) {
+        if self.is_ours() {
+            sys::thread::not_cancelled(|| self.leave_seat(counter, closed));
+        }
+    }
+
+    fn leave_seat(&self, counter: Option<&Counter>, closed: bool) {
+        let RealWorld { rings, alarm, .. } = &*self.world;
+        counter.into_iter().for_each(|counter| counter.waits_in(None));
+        if closed {
+            rings.seat.close();
+        }
+        if (rings.seat.leave() || closed) && !rings.sleep(false) {
+            alarm.set(0);
+        }
+    }
+
+    /// Takes what came by rings to the guest; where to wait, as [`Host::sit_down`] says.
+    fn attend(&self, counter: &Counter) -> Option<RawFd> {
+        let RealWorld { rings, alarm, clock, .. } = &*self.world;
+        counter.waits_in(None);
+        let waits = rings.seat.goes_on() && self.empty_rings(counter);
+        self.world.decline_broken_rings();
+        self.later.run();
+        if waits {
+            counter.waits_in(Some(rings.seat.clone()));
+        }
+        if !waits || counter.is_readable() {
+            self.leave_seat(Some(counter), false);
+            return None;
+        }
+        alarm.set(clock.now() + TURN_NANOS);
+        Some(rings.seat.waits())
+    }
+
+    /// Reads the rings until nothing is there; false where there is an event first.
+    fn empty_rings(&self, counter: &Counter) -> bool {
+        let RealWorld { rings, alarm, clock, .. } = &*self.world;
+        let to = self.world.delivery(&*self.guest);
+        for _ in 0..LOOKS {
+            if let Drained::Some { .. } = rings.drain(&to) {
+                if counter.is_readable() {
+                    return false;
+                }
+            } else if !rings.lease.is_shared() && rings.lease.ends_at(clock.now()).is_some() {
+                // Another thread polls, and nobody is told of packets. The engine looks when it stops.
+                break;
+            } else if rings.sleep(true) {
+                return true;
+            }
+        }
+        alarm.set(0);
+        true
     }
 
     /// Stops the engine thread, waits until it has ended (unless it is the caller), and closes the sockets. Names are given

@@ -30,6 +30,7 @@
 //! | 2 | to the bearer | there is something in the ring |
 //! | 3 | from the bearer | it takes no ring, or can not read what came by it: no further one is offered on this connection |
 //! | 4 | from the bearer | it took the ring, and its memory may be reached (`reach`): 8 bytes address of a page, 8 bytes what is there, and the descriptor of its tables |
+//! | 5 | from the bearer | it took the ring, and a thread of it that waits is woken by a byte to the socket that comes with the message (`rings::seat`) |
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -45,6 +46,8 @@ pub const LOOK: u8 = 2;
 /// No ring, please.
 pub const NO_RING: u8 = 3;
 
+/// By this socket a thread of it is woken.
+pub const BELL: u8 = 5;
 /// Its memory may be reached.
 pub const LEND: u8 = 4;
 /// Bytes of that message.

@@ -2,9 +2,10 @@
 //! the process, scoped like the addresses. They are the index of blocks and ports, and the way packets take to
 //! the process that they are for. What names and messages look like is in `name_messages`. Both ends must belong to one user.
 
+mod bearer;
+
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -17,12 +18,13 @@ use wire::mad::PortSpace;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::name_messages;
-use crate::reach::{Borrower, Known, Lender};
+use crate::reach::{Borrower, Known};
 use crate::reactor::{HANG_UP, IN, Reactor, Source};
 use crate::rings::memory::Part;
 use crate::sockets;
 use crate::sys::{self, ControlBuffer};
 use crate::user;
+pub(crate) use bearer::{Answer, Bearer};
 
 /// Connections of other processes that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -38,19 +40,6 @@ pub(crate) struct Names {
     bearers: Mutex<HashMap<Name, Arc<Bearer>>>,
     /// A socket that is connected to nobody, for the next name: most that strangers make us look for are nobody's.
     spare: Mutex<Option<Fd>>,
-}
-
-/// A connection to the process that bears a name.
-pub(crate) struct Bearer {
-    name: Name,
-    fd: Fd,
-    token: u64,
-    /// Somebody wants to know when it ends.
-    watched: AtomicBool,
-    /// Packets go to it by a ring that it was offered here.
-    has_ring: AtomicBool,
-    /// It takes what comes by the network only.
-    declined: AtomicBool,
 }
 
 /// A name of ours, where other processes connect.
@@ -80,14 +69,6 @@ pub(crate) enum Message<'a> {
     HandedOver(Datagram<'a>),
     /// It will send by a ring in this memory.
     Ring(Fd),
-}
-
-/// What a process says that was offered a ring.
-pub(crate) enum Answer {
-    /// It takes none.
-    NoRing,
-    /// It did, and lends in return what is in this memory, and what proves who it is.
-    Lend(Fd, Known),
 }
 
 /// A name held.
@@ -325,58 +306,6 @@ impl Names {
     }
 }
 
-impl Bearer {
-    pub(crate) fn name(&self) -> Name {
-        self.name
-    }
-
-    pub(crate) fn token(&self) -> u64 {
-        self.token
-    }
-
-    /// Whether the connection is used for more than handing on packets.
-    fn is_needed(&self) -> bool {
-        self.watched.load(Ordering::Acquire) || self.has_ring.load(Ordering::Acquire)
-    }
-
-    /// Hands it the memory of a ring by which packets will come.
-    pub(crate) fn offer_ring(&self, memory: &Fd) -> io::Result<()> {
-        sys::send_descriptor(&self.fd, &[name_messages::RING], memory)?;
-        self.has_ring.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    /// Tells it that there is something in the ring. Where its queue is full, what is in that wakes it.
-    pub(crate) fn wake_reader(&self) {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let _ = SockRef::from(&self.fd).send_with_flags(&[name_messages::LOOK], flags);
-    }
-
-    /// Reads what it says.
-    pub(crate) fn hear(&self) -> Option<Answer> {
-        let mut bytes = [0; name_messages::LEND_LEN];
-        let mut control = ControlBuffer::new();
-        let received = sys::receive(&self.fd, &mut bytes, &mut control, libc::MSG_CMSG_CLOEXEC).ok()?;
-        let descriptor = sys::take_descriptors(received.control).into_iter().next();
-        match (&bytes[..received.len], descriptor) {
-            ([name_messages::NO_RING], _) => {
-                self.declined.store(true, Ordering::Release);
-                Some(Answer::NoRing)
-            }
-            (lend, Some(tables)) => {
-                let (address, says) = name_messages::read_lend(lend)?;
-                Some(Answer::Lend(tables, Known { address, says }))
-            }
-            _ => None,
-        }
-    }
-
-    /// What it lends us, so that its memory is reached.
-    pub(crate) fn lender(&self, tables: &Fd, guard: Known) -> io::Result<Lender> {
-        Lender::new(&self.fd, tables, guard)
-    }
-}
-
 /// A socket to connect to a name.
 fn unconnected() -> io::Result<Fd> {
     let fd = Fd::open(|| Socket::new(Domain::UNIX, Type::SEQPACKET, None))?;
@@ -473,6 +402,11 @@ impl Connection {
         let _ = sys::send_descriptor(&self.fd, &name_messages::lend(guard.address, guard.says), tables);
     }
 
+    /// Gives it what wakes a thread of this process, with the ring that was offered here.
+    pub(crate) fn give(&self, bell: &Fd) {
+        let _ = sys::send_descriptor(&self.fd, &[name_messages::BELL], bell);
+    }
+
     /// Somebody to lend to, who says in this memory what is used.
     pub(crate) fn borrower(&self, hazards: Part) -> Borrower {
         Borrower::new(hazards, &self.fd)
@@ -486,12 +420,6 @@ impl Connection {
     /// Takes it out of the epoll instance, which closes it.
     pub(crate) fn close(&self, reactor: &Reactor) {
         reactor.remove(self.token, &self.fd);
-    }
-}
-
-impl AsRawFd for Bearer {
-    fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
     }
 }
 

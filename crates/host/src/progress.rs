@@ -14,6 +14,7 @@ use crate::management::Management;
 use crate::names::{Answer, Bearer, Listener, Message};
 use crate::reactor::Source;
 use crate::rings::Backlog;
+use crate::rings::seat::TURN_NANOS;
 use crate::rx_socket::{Drained, RxSocket};
 use crate::sys;
 use crate::world::RealWorld;
@@ -70,6 +71,8 @@ struct Engine<G> {
     room_tries: u32,
     /// Processes that are gone, of which nobody has been told.
     gone: Vec<Gone>,
+    /// How often whoever sits in the seat had done something there, and when he has to have done more.
+    seat: Option<(u32, u64)>,
     /// Bulk came lately: until then, on the world's clock, the engine does not sleep.
     awake_until: u64,
 }
@@ -98,6 +101,7 @@ pub(crate) fn run<G: Guest>(
         room_pause: ROOM_PAUSE,
         room_tries: 0,
         gone: Vec::new(),
+        seat: None,
         awake_until: 0,
     };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
@@ -144,9 +148,11 @@ impl<G: Guest> Engine<G> {
             let fine = self.guarded(|guest| guest.expire(now));
             self.guest_at = if fine { self.deadline() } else { Some(now + AFTER_PANIC) };
         }
+        let turn_end = self.look_after_seat(world.clock.nanos(now));
         let lease_end = self.look_after_leases();
         let own = [self.guest_at, world.neighbours.deadline()].into_iter().flatten();
-        let own = own.map(|at| world.clock.nanos(at)).chain(lease_end).fold(self.set_at, u64::min);
+        let own =
+            own.map(|at| world.clock.nanos(at)).chain(lease_end).chain(turn_end).fold(self.set_at, u64::min);
         if self.awake_until > 0 {
             if world.clock.nanos(now) < self.awake_until {
                 return Some(Duration::ZERO);
@@ -163,6 +169,21 @@ impl<G: Guest> Engine<G> {
         let mut deadline = None;
         self.guarded(|guest| deadline = guest.deadline());
         deadline
+    }
+
+    /// Takes the rings back from a thread that does nothing; when to look again.
+    fn look_after_seat(&mut self, now: u64) -> Option<u64> {
+        let seat = &self.world.rings.seat;
+        let turns = seat.turns();
+        self.seat = match (turns, self.seat) {
+            (Some(turns), Some((before, end))) if turns == before && now < end => Some((before, end)),
+            (Some(turns), Some((before, _))) if turns == before => {
+                seat.send_away();
+                None
+            }
+            (turns, _) => turns.map(|turns| (turns, now + TURN_NANOS)),
+        };
+        self.seat.map(|(_, end)| end)
     }
 
     /// Takes back the sockets whose lease has ended; when the next one ends.
@@ -246,11 +267,7 @@ impl<G: Guest> Engine<G> {
                 self.awake_until = now + BULK_PAUSE.as_nanos() as u64;
             }
         }
-        for token in world.rings.take_broken() {
-            if let Some(Source::Connection(connection)) = world.reactor.get(token) {
-                connection.decline_ring();
-            }
-        }
+        world.decline_broken_rings();
         let sleeps = drained == Drained::Empty && world.rings.sleep(true);
         if sleeps { waits } else { Some(Duration::ZERO) }
     }
@@ -338,6 +355,7 @@ impl<G: Guest> Engine<G> {
             }
             Source::Bearer(bearer) if events & ENDED == 0 => match bearer.hear() {
                 Some(Answer::NoRing) => world.rings.declined(&bearer),
+                Some(Answer::Bell(bell)) => world.rings.given(&bearer, bell),
                 Some(Answer::Lend(tables, guard)) => world.rings.lent(&bearer, &tables, guard, &world),
                 None => {}
             },

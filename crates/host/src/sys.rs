@@ -304,6 +304,24 @@ pub(crate) fn send_descriptor(to: &Fd, bytes: &[u8], descriptor: &Fd) -> io::Res
     socket2::SockRef::from(to).sendmsg(&message, flags).map(drop)
 }
 
+/// Two sockets, connected to each other; that a thread waits at by read(2), and one to wake it by.
+pub(crate) fn socket_pair() -> io::Result<(Fd, Fd)> {
+    let mut second = Err(io::ErrorKind::Other.into());
+    let first = Fd::open(|| {
+        let (first, other) = std::os::unix::net::UnixStream::pair()?;
+        second = Ok(other);
+        Ok::<_, io::Error>(first)
+    })?;
+    Ok((first, Fd::open(|| second)?))
+}
+
+/// Writes a byte to a socket, without waiting; false where nobody will read it. Where there is no room for it there are bytes that wake whoever reads.
+pub(crate) fn ring(socket: &Fd) -> bool {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let sent = socket2::SockRef::from(socket).send_with_flags(&[1], flags);
+    sent.is_ok() || sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
+
 /// The descriptors that came with a message (SCM_RIGHTS); those that nobody takes are closed.
 pub(crate) fn take_descriptors(control: Control<'_>) -> Vec<Fd> {
     let sent = control.filter(|(level, kind, _)| (*level, *kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS));

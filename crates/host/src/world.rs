@@ -69,7 +69,7 @@ impl RealWorld {
         Ok(RealWorld {
             generation: fork::generation(),
             host_id: host_id::host_id(),
-            rings: Rings::new(config.same_host),
+            rings: Rings::new(config.same_host)?,
             config,
             clock: Clock::start(),
             counters: Counters::default(),
@@ -123,6 +123,15 @@ impl RealWorld {
     pub(crate) fn opener(&self) -> Opener<'_> {
         let RealWorld { config, clock, reactor, counters, .. } = self;
         Opener { config, clock, reactor, counters }
+    }
+
+    /// Tells whoever writes into a ring that is of no use so.
+    pub(crate) fn decline_broken_rings(&self) {
+        for token in self.rings.take_broken() {
+            if let Some(Source::Connection(connection)) = self.reactor.get(token) {
+                connection.decline_ring();
+            }
+        }
     }
 
     /// Closes everything but the names, which their holders give back.

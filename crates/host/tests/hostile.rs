@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use host::eventfd::Counter;
 use host::{Config, RealWorld, name_messages};
 use kit::{PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, start_with};
 use nic::reach::{Copy, Grant, Piece, Region};
@@ -201,8 +202,27 @@ impl Liar {
         unsafe { libc::send(self.socket.as_raw_fd(), byte.as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
     }
 
-    /// The next message within a time, and the descriptor with it.
+    /// The next message within a time, and the descriptor with it; not the one by which it gets a bell.
     fn hears(&self, time: Duration) -> Option<(Vec<u8>, Option<OwnedFd>)> {
+        loop {
+            let heard = self.hears_any(time);
+            if !matches!(&heard, Some((bytes, _)) if bytes[..] == [name_messages::BELL]) {
+                return heard;
+            }
+        }
+    }
+
+    /// What wakes a thread of the target's.
+    fn bell(&self) -> Option<OwnedFd> {
+        loop {
+            let (bytes, descriptor) = self.hears_any(PATIENCE)?;
+            if bytes[..] == [name_messages::BELL] {
+                return descriptor;
+            }
+        }
+    }
+
+    fn hears_any(&self, time: Duration) -> Option<(Vec<u8>, Option<OwnedFd>)> {
         let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let (mut bytes, mut control) = ([0u8; 64], [0u64; 8]);
         let mut buffer = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 64 };
@@ -348,4 +368,35 @@ fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_
     assert_eq!(liar.hears(PATIENCE).unwrap().0, [name_messages::NO_RING]);
     assert_eq!(counter(&target.host, "rings_taken"), 2);
     assert_eq!(counter(&target.host, "panics"), 0);
+}
+
+#[test]
+fn who_rings_without_end_or_hangs_up_the_bell_takes_no_event_from_others() {
+    const PACKETS: u32 = 60;
+    let _alone = alone();
+    let target = Target::new();
+    let honest = Honest::new(&target);
+    let counter = Counter::new().unwrap();
+    *target.host.guest().counter.lock().unwrap() = Some(counter.clone());
+    let bell = Liar::connect().bell().unwrap();
+    let ring = || {
+        // SAFETY: one byte that lives across the call.
+        unsafe {
+            libc::send(bell.as_raw_fd(), b"!".as_ptr().cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        }
+    };
+    let host = target.host.clone();
+    let waiter = std::thread::spawn(move || (0..PACKETS).for_each(|_| kit::wait(&host, &counter)));
+    for n in 0..PACKETS {
+        if n < PACKETS / 2 {
+            (0..100).for_each(|_| _ = ring());
+        } else if n == PACKETS / 2 {
+            // SAFETY: integers only.
+            assert_eq!(unsafe { libc::shutdown(bell.as_raw_fd(), libc::SHUT_RDWR) }, 0);
+        }
+        honest.0.world().send(&path(V4), &mut batch(n, &[64]));
+        assert_eq!(target.host.guest().packet().expect("it arrives").bytes[12], n as u8);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    waiter.join().unwrap();
 }

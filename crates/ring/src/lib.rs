@@ -5,7 +5,7 @@
 //! | line | word | what | who writes it |
 //! |---|---|---|---|
 //! | 0 | 0 | how many lines the reader is done with, counted from the beginning | reader |
-//! | 0 | 1 | 1 where the reader sleeps: who writes a record wakes it | reader; the writer takes it back |
+//! | 0 | 1 | not 0 where the reader sleeps: who writes a record wakes it, and whom the number says ([`Whom`]) | reader; the writer takes it back |
 //! | 1 | | nothing: what the reader writes and the first record do not share a line that a processor fetches with its neighbour | |
 //! | 2 and on | | records | writer |
 //!
@@ -60,6 +60,33 @@ const RECORD_HEADER: usize = 8;
 const SKIP: u32 = u32::MAX;
 /// Fewest lines of records that make a ring.
 const FEWEST: usize = 4;
+
+/// Who is to be woken when a record is written while the reader sleeps. A process that reads has two that may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whom {
+    /// The thread that is always there.
+    Engine,
+    /// One that came to wait.
+    Visitor,
+}
+
+impl Whom {
+    const fn word(self) -> u64 {
+        match self {
+            Whom::Engine => 1,
+            Whom::Visitor => 2,
+        }
+    }
+
+    /// What the reader wrote; `None` where it does not sleep. No number is an error: somebody who is always there is woken.
+    const fn of(word: u64) -> Option<Whom> {
+        match word {
+            0 => None,
+            2 => Some(Whom::Visitor),
+            _ => Some(Whom::Engine),
+        }
+    }
+}
 
 /// The other process wrote what can not be. The ring is of no use any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::atomic::fence;
 use crate::words::copy_out;
-use crate::{ASLEEP, Broken, DONE, HEAD, LINE, SKIP, Word, capacity, lines, mark};
+use crate::{ASLEEP, Broken, DONE, HEAD, LINE, SKIP, Whom, Word, capacity, lines, mark};
 
 /// Reads records. There is one to a ring.
 #[derive(Debug)]
@@ -77,10 +77,10 @@ impl<M: Deref<Target = [Word]>> Reader<M> {
         }
     }
 
-    /// Says that nobody looks any more, so that whoever writes wakes the reader; false where there is something to read already,
+    /// Says that nobody looks any more, so that whoever writes wakes `whom`; false where there is something to read already,
     /// and then it is as if nothing had been said.
-    pub fn sleep(&mut self) -> bool {
-        self.memory[ASLEEP].store(1, Relaxed);
+    pub fn sleep(&mut self, whom: Whom) -> bool {
+        self.memory[ASLEEP].store(whom.word(), Relaxed);
         // See `Writer::must_wake`.
         fence(SeqCst);
         let sleeps = self.is_empty();

@@ -52,14 +52,22 @@ fn a_full_ring_takes_nothing_until_something_was_read() {
 
 #[test]
 fn the_reader_is_woken_once_for_each_time_it_sleeps() {
-    let (mut writer, mut reader, _) = ring(8);
+    let (mut writer, mut reader, memory) = ring(8);
     writer.push(&[b"a"]).unwrap();
-    assert!(!writer.must_wake(), "nobody sleeps");
-    assert!(!reader.sleep(), "there is something to read");
-    assert!(!writer.must_wake() && read(&mut reader).is_some());
-    assert!(reader.sleep());
-    writer.push(&[b"b"]).unwrap();
-    assert!(writer.must_wake() && !writer.must_wake());
+    assert_eq!(writer.must_wake(), None, "nobody sleeps");
+    assert!(!reader.sleep(Whom::Engine), "there is something to read");
+    assert_eq!(writer.must_wake(), None);
+    assert!(read(&mut reader).is_some());
+    for whom in [Whom::Engine, Whom::Visitor] {
+        assert!(reader.sleep(whom));
+        writer.push(&[b"b"]).unwrap();
+        assert_eq!((writer.must_wake(), writer.must_wake()), (Some(whom), None));
+        assert!(read(&mut reader).is_some());
+    }
+    // The last word counts, and one that is none wakes who is always there.
+    assert!(reader.sleep(Whom::Visitor) && reader.sleep(Whom::Engine));
+    memory[ASLEEP].store(77, Ordering::Relaxed);
+    assert_eq!(writer.must_wake(), Some(Whom::Engine));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use crate::{FEWEST, HEAD, LINE, Reader, Word, Writer};
+use crate::{FEWEST, HEAD, LINE, Reader, Whom, Word, Writer};
 
 /// loom's words, shared.
 #[derive(Clone)]
@@ -38,11 +38,11 @@ fn a_reader_that_sleeps_is_woken_or_finds_the_record() {
         let theirs = rung.clone();
         let sender = thread::spawn(move || {
             writer.push(&[b"message"]).unwrap();
-            if writer.must_wake() {
+            if writer.must_wake().is_some() {
                 theirs.store(true, Ordering::Release);
             }
         });
-        let sleeps = reader.sleep();
+        let sleeps = reader.sleep(Whom::Engine);
         sender.join().unwrap();
         assert!(!sleeps || rung.load(Ordering::Acquire), "it sleeps, and nobody wakes it");
         let mut bytes = [0; 16];

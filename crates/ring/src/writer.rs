@@ -5,7 +5,7 @@ use std::ops::Deref;
 use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::atomic::fence;
 use crate::words::Filler;
-use crate::{ASLEEP, DONE, HEAD, LINE, SKIP, Word, capacity, header, lines};
+use crate::{ASLEEP, DONE, HEAD, LINE, SKIP, Whom, Word, capacity, header, lines};
 
 /// Writes records. There is one to a ring, and it starts with the memory all zero.
 #[derive(Debug)]
@@ -77,14 +77,13 @@ impl<M: Deref<Target = [Word]>> Writer<M> {
         Ok(())
     }
 
-    /// Whether the reader sleeps and is to be woken now, for what was written before. True once for each time that it goes to
-    /// sleep.
+    /// Who is to be woken now for what was written before, where the reader sleeps. Once for each time that it goes to sleep.
     #[inline]
-    pub fn must_wake(&self) -> bool {
+    pub fn must_wake(&self) -> Option<Whom> {
         // The reader says that it sleeps, then looks for records; here a record is written, then looked whether it sleeps.
         fence(SeqCst);
         let asleep = &self.memory[ASLEEP];
-        asleep.load(Relaxed) != 0 && asleep.swap(0, AcqRel) != 0
+        if asleep.load(Relaxed) == 0 { None } else { Whom::of(asleep.swap(0, AcqRel)) }
     }
 
     /// Looks at the reader's progress where what is known of it is not enough for so many lines.

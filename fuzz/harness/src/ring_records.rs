@@ -108,7 +108,7 @@ pub fn run(bytes: &[u8]) {
                     }
                 }
             }
-            4 => _ = (reader.sleep(), writer.must_wake()),
+            4 => _ = (reader.sleep(ring::Whom::Engine), writer.must_wake()),
             5 => _ = reader.is_empty(),
             _ => foul(&memory, &mut input),
         }

@@ -12,6 +12,7 @@ use crate::eventfd;
 use crate::ffi_guard::{self, Errno};
 use crate::instance;
 use crate::verbs::ah;
+use crate::waiting;
 
 /// Frees a channel, if it is one of this process's. Identifiers that are still on it end as they do in the kernel, which ends
 /// them when the file closes that their events came by: peers are told, and no event comes any more. They are destroyed by
@@ -73,7 +74,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     }
     loop {
         // SAFETY: as above.
-        if unsafe { !eventfd::wait(fd) } {
+        if unsafe { !waiting::wait(fd, || find(channel).ok().map(|ours| ours.counter())) } {
             // SAFETY: as above.
             return unsafe { refused(channel) };
         }

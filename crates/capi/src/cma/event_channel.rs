@@ -39,6 +39,13 @@ fn channels() -> MutexGuard<'static, BTreeMap<usize, Arc<Channel>>> {
     CHANNELS.get().lock()
 }
 
+impl Channel {
+    /// What counts its events, and whose they are.
+    pub fn counter(&self) -> (Arc<Instance>, Counter) {
+        (self.instance.clone(), self.fd.clone())
+    }
+}
+
 /// The channel behind a C structure. EBADF where it was destroyed, or never one of this process.
 pub(crate) fn find(channel: *mut rdma_event_channel) -> Result<Arc<Channel>, Errno> {
     channels().get(&channel.addr()).cloned().ok_or(Errno(libc::EBADF))

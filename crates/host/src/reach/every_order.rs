@@ -19,8 +19,7 @@ use transport::op::Remote;
 use wire::{Qpn, Rkey};
 
 use super::borrower::{After, System, Trust, wait};
-use super::fences::At;
-use super::fences::model::LEFT_OUT;
+use super::fences::{At, model::LEFT_OUT};
 use super::hazards;
 use super::initiator::{self, Request};
 use super::tables::{self, Entry};

@@ -7,7 +7,8 @@
 //! (`messages`). Before one that came another way is dispatched the rings are read, so that it does not overtake what was sent before it.
 //!
 //! Who reads: a thread that polls looks at each ring, which costs it a load or two; while it does (`lease`) nobody wakes anybody. Else
-//! the engine thread says in each ring that it sleeps, and who writes then sends it a message over the connection to the name.
+//! the engine thread says in each ring that it sleeps, and who writes then sends it a message over the connection to the name; or a thread
+//! that waits for an event does (`seat`).
 //!
 //! Where there is no ring (another user's process, no memory, a process that takes none) packets go by the network.
 //!
@@ -16,11 +17,13 @@
 //! | this one | which rings there are |
 //! | `messages` | messages of connection managers |
 //! | `tx_ring`, `rx_ring` | the two ends |
+//! | `seat` | the thread of the program that reads the rings while it waits |
 //! | `memory` | shared memory; unsafe |
 
 pub(crate) mod memory;
 mod messages;
 mod rx_ring;
+pub(crate) mod seat;
 mod tx_ring;
 
 use std::collections::BTreeMap;
@@ -49,6 +52,7 @@ use crate::world::RealWorld;
 pub(crate) use tx_ring::Backlog;
 
 use rx_ring::RxRing;
+use seat::Seat;
 use tx_ring::{Head, Sent, TxRing};
 
 /// Bytes of a ring.
@@ -103,11 +107,13 @@ pub(crate) struct Rings {
     delivered_at: AtomicU64,
     /// When a thread that polls last looked at the sockets.
     sockets_at: AtomicU64,
+    /// Of a thread that reads them while it waits.
+    pub(crate) seat: Arc<Seat>,
 }
 
 impl Rings {
-    pub(crate) fn new(enabled: bool) -> Rings {
-        Rings {
+    pub(crate) fn new(enabled: bool) -> std::io::Result<Rings> {
+        Ok(Rings {
             enabled,
             tx: RwLock::new(Rank::TxRings, BTreeMap::new()),
             waiting: AtomicBool::new(false),
@@ -118,7 +124,8 @@ impl Rings {
             polled_at: AtomicU64::new(0),
             delivered_at: AtomicU64::new(0),
             sockets_at: AtomicU64::new(0),
-        }
+            seat: Arc::new(Seat::new()?),
+        })
     }
 
     /// Sends a batch to a process of this host; false where it has to go by the network.
@@ -275,6 +282,7 @@ impl Rings {
         add(&world.counters.rings_taken, 1);
         // Who takes something back from now on finds the ring in the list.
         ring.lend(&world.lent);
+        connection.give(self.seat.bell());
         Ok(())
     }
 
@@ -288,6 +296,16 @@ impl Rings {
         match bearer.lender(tables, guard) {
             Ok(lender) => ring.lent(lender),
             Err(_) => add(&world.counters.reach_refused, 1),
+        }
+    }
+
+    /// The process at the end of this connection took our ring, and this wakes a thread of it that waits.
+    pub(crate) fn given(&self, bearer: &Bearer, bell: Fd) {
+        let Name::Block(block) = bearer.name() else { return };
+        if let Some(Way::Ring(ring)) = self.tx.read().get(&block)
+            && ring.bearer().token() == bearer.token()
+        {
+            ring.given(bell);
         }
     }
 
@@ -395,12 +413,12 @@ impl Rings {
         drained
     }
 
-    /// Has whoever writes wake the engine; false where something is there to read. `wait`: for threads that read; else that is false,
+    /// Has whoever writes wake the engine, or who sits in the seat; false where something is there to read. `wait`: for threads that read; else that is false,
     /// too.
     pub(crate) fn sleep(&self, wait: bool) -> bool {
         let mut all = true;
         for ring in self.rx.load().iter() {
-            all &= ring.sleep(wait);
+            all &= ring.sleep(wait, &self.seat);
         }
         all
     }

@@ -16,6 +16,7 @@ use crate::name_messages::{self, Record};
 use crate::names::Connection;
 use crate::reach::{After, Borrower, Cleared, HAZARD_BYTES, Lent};
 use crate::rings::memory::{Part, SharedMemory};
+use crate::rings::seat::Seat;
 use crate::rings::{LONGEST_RECORD, RING_BYTES};
 use crate::rx_socket::{Delivery, Drained};
 use crate::world::RealWorld;
@@ -170,11 +171,12 @@ impl RxRing {
         drained
     }
 
-    /// Has whoever writes wake this process's engine; false where there is something to read. `wait`: for a thread that reads; else that is
-    /// false, too.
-    pub(crate) fn sleep(&self, wait: bool) -> bool {
+    /// Has whoever writes wake this process's engine, or who sits in the seat; false where there is something to read. `wait`: for a thread that
+    /// reads; else that is false, too.
+    pub(crate) fn sleep(&self, wait: bool, seat: &Seat) -> bool {
         let receiver = if wait { Some(self.receiver.lock()) } else { self.receiver.try_lock() };
-        receiver.is_some_and(|mut receiver| self.is_broken() || receiver.reader.sleep())
+        // Who it is is asked with the token held: whoever sits down or stands up says so first, and then comes here, too.
+        receiver.is_some_and(|mut receiver| self.is_broken() || receiver.reader.sleep(seat.whom()))
     }
 }
 

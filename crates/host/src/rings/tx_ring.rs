@@ -8,15 +8,17 @@ use arc_swap::ArcSwapOption;
 use locks::{Mutex, MutexGuard, Rank};
 use nic::Path;
 use nic::reach::Piece;
-use ring::{PushError, Writer, memory_len};
+use ring::{PushError, Whom, Writer, memory_len};
 use transport::batch::Run;
 
 use crate::counters::{Counters, add};
+use crate::fork::Fd;
 use crate::name_messages::{self, HEADER, SIZE};
 use crate::names::Bearer;
 use crate::reach::{HAZARD_BYTES, Lender, Transfer};
 use crate::rings::memory::{Part, SharedMemory};
 use crate::rings::{RING_BYTES, datagram};
+use crate::sys;
 
 /// Most bytes that wait because the ring is full: as many as the receive buffer of a socket holds.
 const MOST_WAITING: usize = 16 << 20;
@@ -29,6 +31,8 @@ pub(crate) struct TxRing {
     hazards: Part,
     /// What the reader lends us.
     lender: ArcSwapOption<Lender>,
+    /// What wakes a thread of the reader's that waits.
+    bell: ArcSwapOption<Fd>,
 }
 
 struct State {
@@ -95,7 +99,7 @@ impl TxRing {
         bearer.offer_ring(&fd)?;
         let state = State { writer, head: None, waiting: VecDeque::new(), waiting_bytes: 0, over: false };
         let state = Mutex::new(Rank::TxRing, state);
-        Ok(TxRing { bearer, state, hazards, lender: ArcSwapOption::empty() })
+        Ok(TxRing { bearer, state, hazards, lender: ArcSwapOption::empty(), bell: ArcSwapOption::empty() })
     }
 
     pub(crate) fn bearer(&self) -> &Arc<Bearer> {
@@ -161,7 +165,7 @@ impl TxRing {
             left if left < before => Backlog::Moves,
             _ => Backlog::Stuck,
         };
-        let wakes = before > 0 && state.writer.must_wake();
+        let wakes = if before > 0 { state.writer.must_wake() } else { None };
         drop(state);
         self.wake_reader(wakes, counters);
         backlog
@@ -170,6 +174,11 @@ impl TxRing {
     /// The reader's memory can be reached from now on, so.
     pub(crate) fn lent(&self, lender: Lender) {
         self.lender.store(Some(Arc::new(lender)));
+    }
+
+    /// From now on this wakes a thread of the reader's that waits.
+    pub(crate) fn given(&self, bell: Fd) {
+        self.bell.store(Some(Arc::new(bell)));
     }
 
     /// Whether the reader's memory can be reached.
@@ -194,9 +203,11 @@ impl TxRing {
     }
 
     #[inline]
-    fn wake_reader(&self, wakes: bool, counters: &Counters) {
-        if wakes {
-            add(&counters.ring_wakes, 1);
+    fn wake_reader(&self, wakes: Option<Whom>, counters: &Counters) {
+        let Some(whom) = wakes else { return };
+        add(&counters.ring_wakes, 1);
+        let rings = || self.bell.load().as_ref().is_some_and(|bell| sys::ring(bell));
+        if whom == Whom::Engine || !rings() {
             self.bearer.wake_reader();
         }
     }

@@ -1,11 +1,52 @@
 //! What is asked of the system about the calling thread, or its process.
 
+use std::cell::Cell;
 use std::mem::MaybeUninit;
+
+use crate::fork;
+
+thread_local! {
+    /// The number of this thread, and the generation of the process that it has it in.
+    static NUMBER: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+}
 
 /// The number of the calling thread.
 pub(crate) fn own_thread() -> u32 {
+    let (number, generation) = NUMBER.get();
+    if number != 0 && generation == fork::generation() {
+        return number;
+    }
     // SAFETY: it takes nothing and can not fail. By its number: the C library has a function for it since glibc 2.30 only.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+    let number = unsafe { libc::syscall(libc::SYS_gettid) as u32 };
+    NUMBER.set((number, fork::generation()));
+    number
+}
+
+/// Whether a thread of this process has this number.
+pub(crate) fn is_there(number: u32) -> bool {
+    // SAFETY: integers only; signal 0 is none.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, 0) == 0 }
+}
+
+/// Runs `f` while nobody cancels the calling thread: what the C library calls a cancellation point is none in there. Cancelled meanwhile, it ends at
+/// the next one behind.
+pub(crate) fn not_cancelled<T>(f: impl FnOnce() -> T) -> T {
+    unsafe extern "C" {
+        fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+    }
+    /// The state before; set again when it is dropped, by a panic, too.
+    struct Before(libc::c_int);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            // SAFETY: a state that the thread had.
+            unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+        }
+    }
+    const DISABLED: libc::c_int = 1;
+    let mut before = Before(0);
+    // SAFETY: one int that lives across the call.
+    unsafe { pthread_setcancelstate(DISABLED, &raw mut before.0) };
+    f()
 }
 
 /// Lets the calling thread run on every processor that the process may have (sched_setaffinity(2)), and not only on those of the thread

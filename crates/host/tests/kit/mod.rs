@@ -8,8 +8,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use host::eventfd::{self, Counter, Woken};
 use host::{Config, Host, RealWorld};
-use nic::{Errno, Path};
+use nic::{Errno, Path, Signal};
 use node::world::Route;
 use node::{Guest, Input, Interface, Name, Watch, World};
 use transport::TxBatch;
@@ -111,6 +112,8 @@ pub struct Recorder {
     pub forward_to: Mutex<Option<Name>>,
     /// How long it thinks about a message of a connection manager.
     pub thinks: Mutex<Duration>,
+    /// Counts packets, if it is there.
+    pub counter: Mutex<Option<Counter>>,
 }
 
 impl Guest for Recorder {
@@ -167,8 +170,12 @@ impl Guest for Recorder {
 
 impl Recorder {
     fn tell(&self, told: Told) {
+        let is_packet = matches!(told, Told::Datagram { .. });
+        // Asked for first: whoever sets it has taken the packets before.
+        let counter = if is_packet { self.counter.lock().unwrap().clone() } else { None };
         self.told.lock().unwrap().push_back(told);
         self.news.notify_all();
+        counter.iter().for_each(Signal::signal);
     }
 
     /// The first thing told that `pick` wants, taken out; waits for it. `None` when patience ends.
@@ -202,6 +209,24 @@ impl Recorder {
             _ => None,
         })
     }
+}
+
+/// Waits for an event and takes it, as `capi::waiting` does.
+pub fn wait(host: &Recording, counter: &Counter) {
+    let mut seat = host.sit_down(counter);
+    while let Some(waits) = seat {
+        // SAFETY: nobody cancels a thread of a test.
+        seat = match unsafe { eventfd::wait_in_seat(waits) } {
+            Woken::Rung => host.sit_on(counter),
+            Woken::BySignal => panic!("nobody sends a signal"),
+            Woken::Closed => {
+                host.stand_up(Some(counter), true);
+                None
+            }
+        };
+    }
+    // SAFETY: as above.
+    assert!(unsafe { eventfd::wait(counter.fd()) });
 }
 
 /// A packet that arrived.
@@ -247,6 +272,7 @@ pub fn start_with(config: Config) -> Recording {
             panic_once: Mutex::default(),
             forward_to: Mutex::default(),
             thinks: Mutex::default(),
+            counter: Mutex::default(),
         })
     };
     Host::start(make, config).unwrap()

@@ -10,6 +10,7 @@ use locks::Rank;
 
 use crate::eventfd::Counter;
 use crate::ffi_guard::{self, Errno};
+use crate::instance::Instance;
 use crate::verbs::abi_1_0::contexts;
 use crate::verbs::device::context::Context;
 use crate::verbs::live::Live;
@@ -24,8 +25,8 @@ pub(crate) struct Channel {
     pub users: AtomicI32,
     /// For the events of the queues.
     pub handing_out: HandingOut,
-    _context: Arc<Context>,
-    _fd: Counter,
+    context: Arc<Context>,
+    fd: Counter,
 }
 
 /// The channels there are.
@@ -45,6 +46,11 @@ impl Channel {
         // SAFETY: it is in the table, and stays while it is looked at.
         CHANNELS.with(channel, |channel| f(unsafe { Channel::of(channel) }))
     }
+
+    /// What counts its events, and whose they are.
+    pub fn counter(&self) -> (Arc<Instance>, Counter) {
+        (self.context.instance.clone(), self.fd.clone())
+    }
 }
 
 /// ibv_create_comp_channel(3). errno: EMFILE, ENFILE, ENOMEM.
@@ -61,7 +67,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
         let nic = nic::Channel::new(Box::new(fd.clone()));
         let users = AtomicI32::new(0);
         let handing_out = HandingOut::new(Rank::HandingOutCompletionEvents);
-        let channel = Channel { c: c.into(), nic, users, handing_out, _context: shared, _fd: fd };
+        let channel = Channel { c: c.into(), nic, users, handing_out, context: shared, fd };
         let channel = Box::into_raw(Box::new(channel)).cast();
         CHANNELS.enter(channel);
         Ok(channel)

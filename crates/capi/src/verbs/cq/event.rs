@@ -4,11 +4,11 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use abi::verbs::{ibv_comp_channel, ibv_cq};
 
-use crate::eventfd;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::channel::Channel;
 use crate::verbs::cq::object::Cq;
 use crate::verbs::device::context;
+use crate::waiting;
 
 /// ibv_get_cq_event(3): waits on the channel's descriptor unless that is non-blocking. -1 with EAGAIN or EINTR; ENODEV
 /// for a parent's channel in a forked child, EBADF where another thread has destroyed it meanwhile. Unlike rdma-core: a
@@ -26,7 +26,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     let fd = unsafe { (*channel).fd };
     loop {
         // SAFETY: this frame has nothing to drop while it waits.
-        if unsafe { !eventfd::wait(fd) } {
+        if unsafe { !waiting::wait(fd, || Channel::with(channel, Channel::counter)) } {
             return -1;
         }
         let found = ffi_guard::or_minus_one(|| {

@@ -5,12 +5,12 @@ use std::ffi::c_int;
 use abi::verbs::{ibv_async_event, ibv_async_event_element, ibv_context};
 use nic::{AsyncEvent, Element};
 
-use crate::eventfd;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::object::Cq;
 use crate::verbs::device::context::{self, Context};
 use crate::verbs::qp::object::Qp;
 use crate::verbs::srq::object::Srq;
+use crate::waiting;
 
 /// ibv_get_async_event(3): waits on the context's `async_fd` unless that is non-blocking. -1 with EAGAIN or EINTR;
 /// ENODEV for a parent's context in a forked child, EBADF where another thread has closed it meanwhile. Unlike
@@ -26,8 +26,9 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
     // SAFETY: as above.
     let fd = unsafe { (*context).async_fd };
     loop {
+        let find = || context::still_open(context).map(|context| context.counter());
         // SAFETY: this frame has nothing to drop while it waits.
-        if unsafe { !eventfd::wait(fd) } {
+        if unsafe { !waiting::wait(fd, find) } {
             return -1;
         }
         let found = ffi_guard::or_minus_one(|| {

@@ -25,7 +25,7 @@ pub(crate) struct Context {
     pub events: Arc<AsyncEventQueue>,
     /// For the events of [`Context::events`].
     pub handing_out: HandingOut,
-    _fd: Counter,
+    fd: Counter,
     /// What `cmd_fd` is.
     pub command: Mutex<OwnedFd>,
     closed: AtomicBool,
@@ -54,7 +54,7 @@ impl Context {
             instance,
             events,
             handing_out: HandingOut::new(Rank::HandingOutAsyncEvents),
-            _fd: fd,
+            fd,
             command: Mutex::new(Rank::Kept, command),
             closed: AtomicBool::new(false),
         };
@@ -109,6 +109,11 @@ impl Context {
     unsafe fn whole(context: *mut ibv_context) -> *const Context {
         // SAFETY: the C part is the first field, and the context lies inside it at a fixed place.
         unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() }
+    }
+
+    /// What counts its events, and whose they are.
+    pub fn counter(&self) -> (Arc<Instance>, Counter) {
+        (self.instance.clone(), self.fd.clone())
     }
 
     /// Whether the program has closed it.

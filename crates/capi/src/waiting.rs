@@ -1,0 +1,81 @@
+//! How a thread waits for an event: at the counter of its events, or, where it may, in the seat of its host, where it reads meanwhile what other
+//! processes of this host send ([`host::Host::sit_down`]).
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use crate::eventfd::{self, Counter, Woken};
+use crate::ffi_guard::{self, Errno};
+use crate::instance::{self, Instance};
+
+/// Takes one event from the counter of this number; false with errno set as [`eventfd::wait`] says. `find` gives the counter and its host. Where
+/// another thread has destroyed it, one that waits goes on waiting.
+///
+/// # Safety
+///
+/// As [`eventfd::wait`]; `find` has nothing to drop.
+pub unsafe fn wait(fd: c_int, find: impl Fn() -> Option<(Arc<Instance>, Counter)>) -> bool {
+    let mut next = prepare(&find, None);
+    loop {
+        next = match next {
+            // SAFETY: as the caller says; this frame has nothing to drop while it waits.
+            Next::Counter => return unsafe { eventfd::wait(fd) },
+            Next::Seat(waits) => {
+                // SAFETY: as above.
+                let woken = unsafe { eventfd::wait_in_seat(waits) };
+                prepare(&find, Some(woken))
+            }
+            Next::Interrupted => {
+                ffi_guard::set_errno(Errno(libc::EINTR));
+                return false;
+            }
+            Next::Nothing => {
+                // SAFETY: as above.
+                unsafe { eventfd::wait_for_nothing() };
+                return false;
+            }
+        };
+    }
+}
+
+/// What a thread does next that has no event yet.
+#[derive(Clone, Copy)]
+enum Next {
+    /// It waits at the counter.
+    Counter,
+    /// It waits in the seat, here.
+    Seat(c_int),
+    /// It tells of a signal.
+    Interrupted,
+    /// It waits for what can not come any more.
+    Nothing,
+}
+
+/// Goes on behind a wait in the seat, or begins.
+fn prepare(find: impl Fn() -> Option<(Arc<Instance>, Counter)>, woken: Option<Woken>) -> Next {
+    let mut next = Next::Counter;
+    ffi_guard::nothing(|| {
+        let Some((instance, counter)) = find() else {
+            if let (Some(_), Some(instance)) = (woken, instance::try_get()) {
+                instance.host.stand_up(None, false);
+                next = Next::Nothing;
+            }
+            return;
+        };
+        let host = &instance.host;
+        let seat = match woken {
+            None => host.sit_down(&counter),
+            Some(Woken::Rung) => host.sit_on(&counter),
+            Some(Woken::BySignal) => {
+                host.stand_up(Some(&counter), false);
+                return next = Next::Interrupted;
+            }
+            Some(Woken::Closed) => {
+                host.stand_up(Some(&counter), true);
+                None
+            }
+        };
+        next = seat.map_or(Next::Counter, Next::Seat);
+    });
+    next
+}

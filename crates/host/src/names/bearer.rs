@@ -1,0 +1,95 @@
+//! A connection to the process that bears a name.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use node::Name;
+use socket2::SockRef;
+
+use crate::fork::Fd;
+use crate::name_messages;
+use crate::reach::{Known, Lender};
+use crate::sys::{self, ControlBuffer};
+
+/// A connection to the process that bears a name.
+pub(crate) struct Bearer {
+    pub(super) name: Name,
+    pub(super) fd: Fd,
+    pub(super) token: u64,
+    /// Somebody wants to know when it ends.
+    pub(super) watched: AtomicBool,
+    /// Packets go to it by a ring that it was offered here.
+    pub(super) has_ring: AtomicBool,
+    /// It takes what comes by the network only.
+    pub(super) declined: AtomicBool,
+}
+
+/// What a process says that was offered a ring.
+pub(crate) enum Answer {
+    /// It takes none.
+    NoRing,
+    /// It did, and lends in return what is in this memory, and what proves who it is.
+    Lend(Fd, Known),
+    /// It did, and this wakes a thread of it.
+    Bell(Fd),
+}
+
+impl Bearer {
+    pub(crate) fn name(&self) -> Name {
+        self.name
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Whether the connection is used for more than handing on packets.
+    pub(super) fn is_needed(&self) -> bool {
+        self.watched.load(Ordering::Acquire) || self.has_ring.load(Ordering::Acquire)
+    }
+
+    /// Hands it the memory of a ring by which packets will come.
+    pub(crate) fn offer_ring(&self, memory: &Fd) -> io::Result<()> {
+        sys::send_descriptor(&self.fd, &[name_messages::RING], memory)?;
+        self.has_ring.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Tells it that there is something in the ring. Where its queue is full, what is in that wakes it.
+    pub(crate) fn wake_reader(&self) {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let _ = SockRef::from(&self.fd).send_with_flags(&[name_messages::LOOK], flags);
+    }
+
+    /// Reads what it says.
+    pub(crate) fn hear(&self) -> Option<Answer> {
+        let mut bytes = [0; name_messages::LEND_LEN];
+        let mut control = ControlBuffer::new();
+        let received = sys::receive(&self.fd, &mut bytes, &mut control, libc::MSG_CMSG_CLOEXEC).ok()?;
+        let descriptor = sys::take_descriptors(received.control).into_iter().next();
+        match (&bytes[..received.len], descriptor) {
+            ([name_messages::NO_RING], _) => {
+                self.declined.store(true, Ordering::Release);
+                Some(Answer::NoRing)
+            }
+            ([name_messages::BELL], Some(bell)) => Some(Answer::Bell(bell)),
+            (lend, Some(tables)) => {
+                let (address, says) = name_messages::read_lend(lend)?;
+                Some(Answer::Lend(tables, Known { address, says }))
+            }
+            _ => None,
+        }
+    }
+
+    /// What it lends us, so that its memory is reached.
+    pub(crate) fn lender(&self, tables: &Fd, guard: Known) -> io::Result<Lender> {
+        Lender::new(&self.fd, tables, guard)
+    }
+}
+
+impl AsRawFd for Bearer {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}

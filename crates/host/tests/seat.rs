@@ -1,0 +1,234 @@
+//! Threads that wait for an event and read the rings meanwhile.
+#![allow(clippy::undocumented_unsafe_blocks)] // waits in frames of a test, which nobody cancels
+
+mod kit;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use host::Config;
+use host::eventfd::{self, Counter};
+use kit::{PATIENCE, Recording, Told, V4, alone, batch, path, start_with, wait};
+use nic::{Link, Platform, Signal};
+use node::world::Claim;
+use node::{Name, World};
+
+/// A process that sends by a ring, one that reads, and what counts its packets. One has come.
+fn pair() -> (Recording, Recording, Counter, Box<dyn Claim>) {
+    let (sender, reader) = (start_with(Config::default()), start_with(Config::default()));
+    let claim = reader.world().claim(Name::Block(0x123)).unwrap();
+    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    assert!(reader.guest().packet().is_some());
+    let counter = Counter::new().unwrap();
+    *reader.guest().counter.lock().unwrap() = Some(counter.clone());
+    (sender, reader, counter, claim)
+}
+
+fn named<T: Send + 'static>(
+    name: &str,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> std::thread::JoinHandle<T> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(f).unwrap()
+}
+
+/// Where packets are dispatched that are sent one by one, each once the thread that takes it has had time to wait for it.
+fn dispatched_in(sender: &Recording, reader: &Recording, pause: Duration, wanted: &str) {
+    let end = Instant::now() + PATIENCE;
+    // The other end learns how to wake a thread when the engine has told it so.
+    let mut row = 0;
+    while row < 10 {
+        assert!(Instant::now() < end, "not {wanted}");
+        std::thread::sleep(pause);
+        sender.world().send(&path(V4), &mut batch(1, &[64]));
+        row = if reader.guest().packet().unwrap().thread == wanted { row + 1 } else { 0 };
+    }
+}
+
+#[test]
+fn a_thread_that_waits_takes_packets_itself_and_the_engine_takes_over_when_it_stops() {
+    let _alone = alone();
+    let (sender, reader, counter, _claim) = pair();
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let waiter = {
+        let (reader, counter) = (reader.clone(), counter.clone());
+        named("waiter", move || {
+            while !STOP.load(Ordering::Relaxed) {
+                wait(&reader, &counter);
+            }
+        })
+    };
+    dispatched_in(&sender, &reader, Duration::from_millis(2), "waiter");
+    STOP.store(true, Ordering::Relaxed);
+    sender.world().send(&path(V4), &mut batch(1, &[64]));
+    waiter.join().unwrap();
+    assert!(reader.guest().packet().is_some());
+    dispatched_in(&sender, &reader, Duration::ZERO, "verbena");
+}
+
+#[test]
+fn a_thread_is_woken_in_its_seat_by_an_event_that_came_another_way() {
+    let _alone = alone();
+    let (_sender, reader, counter, _claim) = pair();
+    for n in 0..200 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| wait(&reader, &counter));
+            // Before it sits, while it sits down, when it waits.
+            std::thread::sleep(Duration::from_micros(n));
+            counter.signal();
+        });
+    }
+}
+
+#[test]
+fn nothing_is_lost_while_threads_wait_leave_poll_and_stay_away() {
+    const PACKETS: u32 = 3000;
+    let _alone = alone();
+    let (sender, reader, counter, _claim) = pair();
+    let taken = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (reader, counter, taken) = (&reader, &counter, &taken);
+            scope.spawn(move || {
+                // As many turns for each as there are packets for it: a wait that is not woken never ends.
+                for n in 0..PACKETS / 3 {
+                    match (n + thread) % 13 {
+                        0 => (0..20).for_each(|_| _ = reader.poll()),
+                        1 => std::thread::sleep(Duration::from_micros(300)),
+                        2 => reader.end_polling(),
+                        _ => {}
+                    }
+                    wait(reader, counter);
+                    taken.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let end = Instant::now() + 6 * PATIENCE;
+        for n in 0..PACKETS {
+            sender.world().send(&path(V4), &mut batch(n, &[64]));
+            // Most find nobody awake.
+            while n > 2 + taken.load(Ordering::Relaxed) {
+                assert!(Instant::now() < end, "{} of {n} were told of", taken.load(Ordering::Relaxed));
+                std::thread::yield_now();
+            }
+            if n % 500 == 0 {
+                // Until whoever sits is sent away.
+                std::thread::sleep(Duration::from_millis(80));
+            }
+        }
+    });
+    for n in 0..PACKETS {
+        assert_eq!(reader.guest().packet().unwrap().bytes[12], n as u8);
+    }
+}
+
+#[test]
+fn a_thread_that_left_its_seat_without_a_word_is_not_waited_for() {
+    let _alone = alone();
+    let (sender, reader, counter, _claim) = pair();
+    let left = {
+        let (reader, counter) = (reader.clone(), counter.clone());
+        named("left", move || {
+            let end = Instant::now() + PATIENCE;
+            while reader.sit_down(&counter).is_none() {
+                assert!(unsafe { eventfd::wait(counter.fd()) } && Instant::now() < end);
+            }
+        })
+    };
+    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    left.join().unwrap();
+    let sent = Instant::now();
+    for _ in 0..2 {
+        sender.world().send(&path(V4), &mut batch(1, &[64]));
+        assert!(reader.guest().packet().is_some());
+    }
+    assert!(sent.elapsed() < Duration::from_secs(2));
+    // It is gone: another one may sit there.
+    while counter_has(&counter) {
+        assert!(unsafe { eventfd::wait(counter.fd()) });
+    }
+    let waiter = {
+        let (reader, counter) = (reader.clone(), counter.clone());
+        named("waiter", move || (0..30).for_each(|_| wait(&reader, &counter)))
+    };
+    let mut found = 0;
+    for _ in 0..30 {
+        std::thread::sleep(Duration::from_millis(2));
+        sender.world().send(&path(V4), &mut batch(1, &[64]));
+        found += u32::from(reader.guest().packet().unwrap().thread == "waiter");
+    }
+    waiter.join().unwrap();
+    assert!(found > 0);
+}
+
+fn counter_has(counter: &Counter) -> bool {
+    let mut poll = libc::pollfd { fd: counter.fd(), events: libc::POLLIN, revents: 0 };
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+}
+
+#[test]
+fn a_thread_that_is_woken_for_others_again_and_again_leaves_the_work_to_the_engine() {
+    let _alone = alone();
+    let (sender, reader, counter, _claim) = pair();
+    let own = Counter::new().unwrap();
+    let waiter = {
+        let (reader, own) = (reader.clone(), own.clone());
+        named("waiter", move || wait(&reader, &own))
+    };
+    let threads: Vec<String> = (0..60)
+        .map(|n| {
+            std::thread::sleep(Duration::from_millis(2));
+            sender.world().send(&path(V4), &mut batch(n, &[64]));
+            reader.guest().packet().unwrap().thread
+        })
+        .collect();
+    assert!(threads.iter().filter(|thread| *thread == "waiter").count() < 20, "{threads:?}");
+    assert!(threads[40..].iter().all(|thread| thread == "verbena"), "{threads:?}");
+    own.signal();
+    waiter.join().unwrap();
+    drop(counter);
+}
+
+#[test]
+fn timers_are_served_while_a_thread_sits() {
+    let _alone = alone();
+    let (sender, reader, counter, _claim) = pair();
+    let waiter = {
+        let (reader, counter) = (reader.clone(), counter.clone());
+        named("waiter", move || (0..50).for_each(|_| wait(&reader, &counter)))
+    };
+    let mut latest = Duration::ZERO;
+    for _ in 0..50 {
+        let due = Instant::now() + Duration::from_millis(3);
+        *reader.guest().deadline.lock().unwrap() = Some(due);
+        reader.world().wake_at(due);
+        let expired = |told: &Told| match told {
+            Told::Expired(at) => Some(*at),
+            _ => None,
+        };
+        let at = reader.guest().find(expired).expect("nobody serves the timer");
+        latest = latest.max(at.saturating_duration_since(due));
+        sender.world().send(&path(V4), &mut batch(1, &[64]));
+        assert!(reader.guest().packet().is_some());
+    }
+    waiter.join().unwrap();
+    assert!(latest < Duration::from_secs(1), "{latest:?} late");
+}
+
+#[test]
+fn nobody_sits_where_the_program_wants_no_waiting_or_there_is_nothing_to_read() {
+    let _alone = alone();
+    let (_sender, reader, counter, _claim) = pair();
+    let nothing = start_with(Config::default());
+    assert_eq!(nothing.sit_down(&counter), None);
+    assert!(reader.sit_down(&counter).is_some());
+    // Another thread sits already.
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(reader.sit_down(&counter), None));
+    });
+    reader.stand_up(Some(&counter), false);
+    counter.signal();
+    assert_eq!(reader.sit_down(&counter), None, "there is an event");
+    unsafe { libc::fcntl(counter.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+    assert!(unsafe { eventfd::wait(counter.fd()) });
+    assert_eq!(reader.sit_down(&counter), None);
+}
