@@ -45,6 +45,9 @@ struct Args {
     /// Measure processes of one host beside the kernel's calls only.
     #[arg(long = "calls")]
     of_calls: bool,
+    /// Measure a blocked receiver beside a pipe only.
+    #[arg(long = "asleep")]
+    of_asleep: bool,
     /// How often processes of one host are measured: the figures are medians.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     turns: u8,
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Some((first, rest)) if first == "crate" => rust::run(rest),
         Some((first, rest)) if first == "copies" => copies::run(rest),
         Some((first, rest)) if first == "refused" => refused::run(rest),
+        Some((first, rest)) if first == "pipe" => peers::asleep::run(rest),
         _ => measure(&Args::parse()),
     };
     match done {
@@ -109,6 +113,11 @@ fn publish(args: &Args, page: &str) -> io::Result<()> {
 }
 
 fn measure(args: &Args) -> io::Result<()> {
+    if args.of_asleep {
+        let turn = |_| peers::asleep::measure(&std::path::absolute(&args.verbena)?);
+        print!("{}", peers::asleep::table(&(0..args.turns).map(turn).collect::<io::Result<Vec<_>>>()?));
+        return Ok(());
+    }
     if args.of_kernel {
         return publish(args, &report::guests_page(&guests::figures(&args.kernel_peer, &args.verbena)?));
     }

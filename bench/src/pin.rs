@@ -20,6 +20,15 @@ pub fn to_core(core: usize) -> io::Result<()> {
     }
 }
 
+/// How often threads of processes that this one started, and that have ended, slept.
+pub fn sleeps_of_children() -> i64 {
+    // SAFETY: integers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the call writes the structure, which is ours.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    usage.ru_nvcsw
+}
+
 /// What all threads of this process have taken of the processor so far.
 pub fn time_of_all() -> Duration {
     time_of(libc::CLOCK_PROCESS_CPUTIME_ID)

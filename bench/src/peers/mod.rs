@@ -2,8 +2,10 @@
 //! each client on the other, with the time that a cache line takes between these beside it.
 //!
 //! `program` runs a pair of processes; `perftest` (Verbena), `ucx`, `libfabric` and `qperf` (TCP) say how they are called and read what they print;
-//! `page` writes the tables and draws the pictures; `calls` has Verbena beside the calls of the kernel that it makes.
+//! `asleep` compares completion events with a pipe; `page` writes the tables and draws the pictures; `calls` has Verbena beside the calls of the
+//! kernel that it makes.
 
+pub mod asleep;
 pub mod calls;
 mod libfabric;
 pub mod page;
@@ -97,6 +99,8 @@ pub struct Measured {
     lines: Vec<Line>,
     /// Of a cache line, ns, before the first turn and after each; `None` where something else ran.
     hops: Vec<Option<f64>>,
+    /// With both sides asleep, of each turn.
+    asleep: Vec<[asleep::Figure; 3]>,
 }
 
 /// Who is there to be measured. Who is not is told on stderr.
@@ -142,6 +146,7 @@ pub fn measure(verbena: &Path, turns: usize) -> io::Result<Option<Measured>> {
     let peers = peers(&verbena);
     let mut seen: Vec<[Vec<Vec<f64>>; TESTS.len()]> = peers.iter().map(|_| Default::default()).collect();
     let mut hops = vec![cache_line()];
+    let mut by_events = Vec::new();
     for _ in 0..turns {
         for (peer, seen) in peers.iter().zip(&mut seen) {
             for ((test, sizes), seen) in TESTS.iter().zip(seen) {
@@ -151,6 +156,10 @@ pub fn measure(verbena: &Path, turns: usize) -> io::Result<Option<Measured>> {
                 }
             }
         }
+        match asleep::measure(&verbena) {
+            Ok(figures) => by_events.push(figures),
+            Err(e) => eprintln!("left out: a turn of completion events ({e})"),
+        }
         hops.push(cache_line());
     }
     let lines = peers.iter().zip(seen).map(|(peer, seen)| Line {
@@ -158,7 +167,7 @@ pub fn measure(verbena: &Path, turns: usize) -> io::Result<Option<Measured>> {
         look: peer.look(),
         figures: seen.map(|turns| medians(&turns)),
     });
-    Ok(Some(Measured { lines: lines.collect(), hops }))
+    Ok(Some(Measured { lines: lines.collect(), hops, asleep: by_events }))
 }
 
 fn cache_line() -> Option<f64> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Measured, SIZES, TESTS, Test};
+use super::{Measured, SIZES, TESTS, Test, asleep};
 use crate::picture::{Curve, Picture};
 use crate::report::{bytes, number};
 
@@ -48,6 +48,7 @@ impl Measured {
             hops.join(", "),
         );
         self.matrix(&mut text);
+        text += &asleep::table(&self.asleep);
         text +=
             "\n![Latency over message size](latency.svg)\n\n![Bandwidth over message size](bandwidth.svg)\n";
         for (test, what) in [
@@ -139,6 +140,7 @@ mod tests {
                 Line { name: "TCP", look: (Family::Tcp, Dash::Short), figures: tcp },
             ],
             hops: vec![Some(58.2), None],
+            asleep: Vec::new(),
         }
     }
 

@@ -86,6 +86,21 @@ impl Peer for Perftest {
     }
 
     fn measure(&self, test: Test, sizes: &[usize]) -> io::Result<Option<Vec<f64>>> {
+        let one = |&size: &usize| self.run(test, size, test.iterations(size), &[]);
+        sizes.iter().map(one).collect::<io::Result<_>>().map(Some)
+    }
+}
+
+impl Perftest {
+    /// Half a round trip of messages, us, where both sides sleep until a completion event.
+    ///
+    /// # Errors
+    /// When a program fails, again and again.
+    pub fn by_events(&self, size: usize, iterations: usize) -> io::Result<f64> {
+        self.run(Test::SendLatency, size, iterations, &["-e"])
+    }
+
+    fn run(&self, test: Test, size: usize, iterations: usize, more: &[&str]) -> io::Result<f64> {
         let this = std::env::current_exe()?;
         let verbena = || match self.path {
             Path::Refused => {
@@ -95,26 +110,16 @@ impl Peer for Perftest {
             }
             Path::Memory | Path::Network => Command::new(&self.verbena),
         };
-        let one = |&size: &usize| {
-            let command = |to: Option<&str>| {
-                let mut command = verbena();
-                let options: &[&str] = if self.path == Path::Network { &["--wire"] } else { &[] };
-                command.arg("run").args(options).args(["--", program(test), "-F", "-d", DEVICE]);
-                let iterations = test.iterations(size);
-                command.args([
-                    "-p",
-                    &PORT.to_string(),
-                    "-s",
-                    &size.to_string(),
-                    "-n",
-                    &iterations.to_string(),
-                ]);
-                command.args(to);
-                command
-            };
-            pair(PORT, || command(None), || command(Some(LOCALHOST)), |said| figure(test, size, said))
+        let command = |to: Option<&str>| {
+            let mut command = verbena();
+            let options: &[&str] = if self.path == Path::Network { &["--wire"] } else { &[] };
+            command.arg("run").args(options).args(["--", program(test), "-F", "-d", DEVICE]).args(more);
+            let numbers = [("-p", usize::from(PORT)), ("-s", size), ("-n", iterations)];
+            numbers.iter().for_each(|(name, value)| _ = command.args([*name, &value.to_string()]));
+            command.args(to);
+            command
         };
-        sizes.iter().map(one).collect::<io::Result<_>>().map(Some)
+        pair(PORT, || command(None), || command(Some(LOCALHOST)), |said| figure(test, size, said))
     }
 }
 
