@@ -13,7 +13,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn start() -> Clock {
-        Clock { base: Instant::now(), base_nanos: sys::coarse_monotonic() }
+        Clock { base: Instant::now(), base_nanos: sys::time::coarse_monotonic() }
     }
 
     /// An instant as nanoseconds; what lies before the start is 0, what lies 580 years ahead the largest number.
@@ -25,7 +25,7 @@ impl Clock {
     /// The time to within a timer tick, for a few nanoseconds.
     #[inline]
     pub(crate) fn roughly(&self) -> u64 {
-        sys::coarse_monotonic().saturating_sub(self.base_nanos)
+        sys::time::coarse_monotonic().saturating_sub(self.base_nanos)
     }
 
     #[inline]

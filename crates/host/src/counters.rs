@@ -62,6 +62,10 @@ counters! {
     ring_packets_sent,
     /// Packets that came by rings.
     ring_packets_received,
+    /// Short messages sent by rings in place of packets, each perhaps with an ACK.
+    ring_messages_sent,
+    /// Those that came.
+    ring_messages_received,
     /// System calls that told a reader of a ring that there is something.
     ring_wakes,
     /// Packets dropped because a ring was full for long.

@@ -22,7 +22,8 @@
 //! | rest | the packet, BTH to ICRC |
 //!
 //! Numbers are little-endian. A record of a ring (`rings`) is such a message of one packet or more, and 4 bytes in front of it: how long each of them is but the
-//! last. Other messages begin with a byte of their own:
+//! last, and in the upper bits whether all in front of the packets is left out, because it is that of the record before, or whether there is a short message
+//! in place of packets ([`read_record`]). Other messages begin with a byte of their own:
 //!
 //! | byte | which way | what |
 //! |---|---|---|
@@ -36,6 +37,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use node::Name;
 use node::world::{Datagram, Hold};
+use transport::Short;
+use transport::short::MAX_SHORT;
 use wire::mad::PortSpace;
 
 const PREFIX: &str = "verbena/1/";
@@ -74,6 +77,12 @@ pub const HEADER: usize = 52;
 pub const SIZE: usize = 4;
 /// With that number: the record holds one packet that stands for several.
 const PULL: u32 = 1 << 31;
+/// The packets follow at once: interface, addresses and ports are those of the record before.
+const SAME: u32 = 1 << 30;
+/// The same, but for a short message in place of packets: [`Short`], then the message.
+const SHORT: u32 = 1 << 29;
+/// Bytes in front of a short message.
+pub const SHORT_HEADER: usize = SIZE + Short::LEN;
 
 /// The name as an abstract address, without the leading zero.
 pub fn text(name: Name) -> String {
@@ -148,8 +157,26 @@ pub fn emit_record(datagram: &Datagram<'_>) -> [u8; SIZE + HEADER] {
 
 /// Says in the beginning of a record how long its packets are, and whether it is one that stands for several.
 pub fn set_size(head: &mut [u8; SIZE + HEADER], size: usize, pull: bool) {
-    let size = size as u32 | if pull { PULL } else { 0 };
-    head[..SIZE].copy_from_slice(&size.to_le_bytes());
+    head[..SIZE].copy_from_slice(&(size as u32 | flag(PULL, pull)).to_le_bytes());
+}
+
+/// What a record begins with where all else is that of the record before.
+#[inline]
+pub fn same_head(size: usize, pull: bool) -> [u8; SIZE] {
+    (size as u32 | SAME | flag(PULL, pull)).to_le_bytes()
+}
+
+/// What a record begins with that holds a short message, where all else is that of the record before.
+#[inline]
+pub fn short_head(short: &Short) -> [u8; SHORT_HEADER] {
+    let mut head = [0; SHORT_HEADER];
+    head[..SIZE].copy_from_slice(&SHORT.to_le_bytes());
+    head[SIZE..].copy_from_slice(&short.to_bytes());
+    head
+}
+
+fn flag(bit: u32, is_set: bool) -> u32 {
+    if is_set { bit } else { 0 }
 }
 
 /// A packet's header in a message to another process.
@@ -202,16 +229,34 @@ pub enum Record<'a> {
     },
     /// A packet that stands for several ([`transport::op::Pull`]).
     Pull(Datagram<'a>),
+    /// A short message, whose bytes are the datagram's.
+    Short(Datagram<'a>, Short),
 }
 
-/// What a record of a ring holds; `None` where it is none.
-pub fn read_record(record: &[u8]) -> Option<Record<'_>> {
+/// What a record of a ring holds; `None` where it is none. `before`: where the packets of the record before came from and went to; those of this one afterwards.
+#[inline]
+pub fn read_record<'a>(record: &'a [u8], before: &mut Option<Datagram<'static>>) -> Option<Record<'a>> {
     let (size, message) = record.split_first_chunk::<SIZE>()?;
-    let run = Datagram { forwarded: false, ..read(message)? };
     let size = u32::from_le_bytes(*size);
-    if run.bytes.is_empty() || size & !PULL == 0 {
+    if size == SHORT {
+        let (short, bytes) = message.split_first_chunk()?;
+        let message = Datagram { bytes, ..(*before)? };
+        return (1..=MAX_SHORT)
+            .contains(&bytes.len())
+            .then(|| Record::Short(message, Short::from_bytes(short)));
+    }
+    let run = match before {
+        Some(before) if size & SAME != 0 => Datagram { bytes: message, ..*before },
+        None if size & SAME != 0 => return None,
+        _ => {
+            let run = Datagram { forwarded: false, ..read(message)? };
+            *before = Some(Datagram { bytes: &[], ..run });
+            run
+        }
+    };
+    let (is_pull, size) = (size & PULL != 0, (size & !(PULL | SAME)) as usize);
+    if run.bytes.is_empty() || size == 0 {
         return None;
     }
-    let is_pull = size & PULL != 0;
-    Some(if is_pull { Record::Pull(run) } else { Record::Packets { run, size: size as usize } })
+    Some(if is_pull { Record::Pull(run) } else { Record::Packets { run, size } })
 }

@@ -5,6 +5,7 @@
 //! `linux_5_11` works on no older kernel. For the rest, the user's number among it, a second crate for system calls is one too many.
 
 pub(crate) mod thread;
+pub(crate) mod time;
 
 use std::ffi::{CStr, c_ulong};
 use std::io;
@@ -471,13 +472,4 @@ impl AsRawFd for Bell {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
-}
-
-/// CLOCK_MONOTONIC as of the last timer tick, in nanoseconds.
-#[inline]
-pub(crate) fn coarse_monotonic() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: one writable timespec. The clock exists since Linux 2.6.32, so the call does not fail.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

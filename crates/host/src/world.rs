@@ -11,8 +11,8 @@ use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Errno, Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, Watch, World};
-use transport::TxBatch;
 use transport::op::Remote;
+use transport::{Short, TxBatch};
 use wire::Qpn;
 use wire::mad::PortSpace;
 
@@ -154,6 +154,11 @@ impl Link for RealWorld {
             let RealWorld { config, clock, reactor, counters, .. } = self;
             self.tx.send(path, batch, &Sender { config, clock, reactor, counters });
         }
+    }
+
+    #[inline]
+    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8]) -> bool {
+        self.is_ours() && self.rings.send_short(path, short, bytes, self)
     }
 
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {

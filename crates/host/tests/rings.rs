@@ -10,7 +10,8 @@ use kit::{LO, Recording, Told, V4, V6, alone, batch, counter, path, start_with};
 use nic::Link;
 use node::world::Claim;
 use node::{Name, World};
-use transport::TxBatch;
+use transport::{Short, TxBatch};
+use wire::{Pkey, Psn, Qpn};
 
 /// The block of the queue pair that `kit::path` leads to.
 const BLOCK: Name = Name::Block(0x123);
@@ -47,6 +48,41 @@ fn packets_for_another_process_come_by_a_ring_from_the_first_one_on() {
 }
 
 #[test]
+fn a_short_message_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
+    let _alone = alone();
+    let (sender, reader, _claim) = pair();
+    let short = |n: u32| Short {
+        dest_qp: Qpn::new(0x123_456),
+        pkey: Pkey::default(),
+        psn: Psn::new(n),
+        solicited: false,
+        acknowledged: n.is_multiple_of(2).then(|| Psn::new(n)),
+    };
+    let send = |address, n: u32| sender.world().send_short(&path(address), &short(n), &[n as u8; 5]);
+    assert!(!send(V4, 0), "there is no ring");
+    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    for n in 1..100 {
+        match n % 7 {
+            0 => sender.world().send(&path(V4), &mut batch(n, &[64])),
+            _ => assert!(send(V4, n)),
+        }
+    }
+    assert!(!send(V6, 100), "the last packets took another path");
+    sender.world().send(&path(V6), &mut batch(100, &[64]));
+    assert!(send(V6, 101) && !send(V4, 102));
+    for n in 0..102 {
+        let packet = reader.guest().packet().unwrap();
+        let address = if n < 100 { V4 } else { V6 };
+        assert_eq!((number(&packet), packet.forwarded, packet.interface), (n, false, LO));
+        assert_eq!((packet.source.ip(), packet.dest.ip()), (address, address));
+    }
+    let numbers =
+        ["ring_messages_sent", "ring_packets_sent", "packets_sent"].map(|name| counter(&sender, name));
+    assert_eq!(numbers, [86, 16, 0]);
+    assert_eq!(counter(&reader, "ring_messages_received"), 86);
+}
+
+#[test]
 fn a_process_sends_to_itself_by_a_ring() {
     let _alone = alone();
     let (_, reader, _claim) = pair();
@@ -61,8 +97,8 @@ fn what_is_not_for_one_process_of_this_host_goes_by_the_network() {
     let (sender, reader, _claim) = pair();
     reader.world().attach(LO).unwrap();
     // Nobody bears the block of this queue pair.
-    let nobody = nic::Path { dest_qpn: wire::Qpn::new(0x456_000), ..path(V4) };
-    let messages = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
+    let nobody = nic::Path { dest_qpn: Qpn::new(0x456_000), ..path(V4) };
+    let messages = nic::Path { dest_qpn: Qpn::GSI, ..path(V4) };
     for path in [nobody, messages] {
         sender.world().send(&path, &mut batch(1, &[64]));
         assert_eq!(reader.guest().packet().unwrap().psn(), 1);
@@ -76,7 +112,7 @@ fn messages_are_handed_to_their_process_and_take_the_ring_where_there_is_one() {
     let (sender, reader, _claim) = pair();
     let port = Name::Port { space: wire::mad::PortSpace::Tcp, addr: None, port: 7174 };
     let _port = reader.world().claim(port).unwrap();
-    let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
+    let to_qp1 = nic::Path { dest_qpn: Qpn::GSI, ..path(V4) };
     // Nobody bears the first name.
     let elsewhere = Name::Port { space: wire::mad::PortSpace::Tcp, addr: Some(V4), port: 7174 };
     for names in [&[elsewhere, port][..], &[BLOCK]] {
@@ -103,7 +139,7 @@ fn messages_are_handed_to_their_process_and_take_the_ring_where_there_is_one() {
 fn messages_stay_with_the_network_where_nobody_bears_the_name_or_either_end_wants_it() {
     let _alone = alone();
     let off = || Config { same_host: false, ..Config::default() };
-    let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
+    let to_qp1 = nic::Path { dest_qpn: Qpn::GSI, ..path(V4) };
     {
         let (sender, _reader, _claim) = pair();
         assert!(!sender.world().hand_over(&[Name::Block(0x456)], &to_qp1, &mut message()));
@@ -151,7 +187,7 @@ fn where_rings_are_off_at_either_end_packets_go_by_the_network() {
 /// A packet to QP1.
 fn message() -> TxBatch {
     let mut batch = TxBatch::new();
-    let bth = wire::bth::Bth { dest_qp: wire::Qpn::GSI, ..wire::bth::Bth::default() };
+    let bth = wire::bth::Bth { dest_qp: Qpn::GSI, ..wire::bth::Bth::default() };
     let op = wire::roce::Op::Send(wire::roce::SendAt::Middle);
     let header = wire::roce::Header { bth, service: wire::roce::Service::Rc, op };
     batch.push(&header, 64, |_| Ok(())).unwrap();
@@ -175,7 +211,7 @@ fn what_a_full_ring_does_not_take_waits_and_comes_in_order() {
     reader.world().attach(LO).unwrap();
     // 6 MB, while the reader's engine is busy with a message of a connection manager.
     *reader.guest().thinks.lock().unwrap() = Duration::from_millis(300);
-    let messages = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
+    let messages = nic::Path { dest_qpn: Qpn::GSI, ..path(V4) };
     sender.world().send(&messages, &mut message());
     while counter(&reader, "packets_received") == 0 {
         std::thread::yield_now();
@@ -295,7 +331,7 @@ fn a_name_that_changes_hands_is_watched_in_the_new_ones() {
     // Its engine is busy: it hears of the end of the first bearer when there is a second one.
     watcher.world().attach(LO).unwrap();
     *watcher.guest().thinks.lock().unwrap() = Duration::from_millis(300);
-    one.world().send(&nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) }, &mut message());
+    one.world().send(&nic::Path { dest_qpn: Qpn::GSI, ..path(V4) }, &mut message());
     while counter(&watcher, "packets_received") == 0 {
         std::thread::yield_now();
     }

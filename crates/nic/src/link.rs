@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use transport::TxBatch;
+use transport::{Short, TxBatch};
 use wire::Qpn;
 
 use crate::errno::Errno;
@@ -41,6 +41,11 @@ pub trait Link: Send + Sync + 'static {
     /// Seals (ICRC) and sends the packets of `batch`, in order. What can not be sent is lost and counted, as on any
     /// wire; protocols above retransmit.
     fn send(&self, path: &Path, batch: &mut TxBatch);
+    /// Sends a short message to a process of this host in less than packets, behind all that was sent on this path; false where it has to be a packet,
+    /// and nothing has been sent.
+    fn send_short(&self, _path: &Path, _short: &Short, _bytes: &[u8]) -> bool {
+        false
+    }
     /// Takes what is sent to a multicast group in through an interface, until [`Link::leave`]. Not called twice for the same
     /// group.
     ///

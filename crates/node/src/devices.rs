@@ -187,10 +187,16 @@ impl<W: World> Node<W> {
     /// The device that a packet or a frame is for, which came by an interface. All that arrives so is RoCE's, or a frame for
     /// a raw packet queue pair of the same device.
     pub(crate) fn device_of_arrival(&self, interface: u32) -> Option<Arc<Device>> {
+        self.at_arrival(interface, Arc::clone)
+    }
+
+    /// Has the device that packets by this interface are for do something, and keeps the list of devices as it is meanwhile.
+    #[inline]
+    pub(crate) fn at_arrival<R>(&self, interface: u32, work: impl FnOnce(&Arc<Device>) -> R) -> Option<R> {
         let is_it =
             |d: &&Arc<Device>| (d.config.interface, d.config.transport) == (interface, Transport::Roce);
         let devices = self.devices.read();
-        devices.iter().find(is_it).cloned()
+        devices.iter().find(is_it).map(work)
     }
 
     /// The device that sends by a route: the first on the route's interface that bears its source address. There is none where

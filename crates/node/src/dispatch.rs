@@ -6,6 +6,7 @@ use std::slice::Chunks;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use transport::Short;
 use wire::bth::Bth;
 use wire::icrc::{Flow, ICRC_LEN, Icrc};
 use wire::roce::Packet;
@@ -74,6 +75,7 @@ impl<W: World> Guest for Node<W> {
             Input::Datagrams { run, size } => self.datagrams(now, &run, size),
             Input::Unsealed { run, size } => self.unsealed(now, &run, size),
             Input::Pull(datagram) => self.pull(now, &datagram),
+            Input::Short(message, short) => self.short(now, &message, &short),
             Input::Frame { interface, outgoing, bytes } => match self.device_of_arrival(interface) {
                 Some(device) => device.input_frame(now, outgoing, bytes),
                 None => count(&self.counters.unknown_device),
@@ -168,13 +170,29 @@ impl<W: World> Node<W> {
                 self.management(now, &Datagram { bytes, forwarded: true, ..*run }, &packet);
             } else if !self.blocks.owns(qpn_owner(dest_qp)) {
                 count(&self.counters.unknown_owner);
-            } else if let Some(device) = self.device_of_arrival(run.interface) {
-                let more = || next_to(dest_qp, &mut datagrams, |bytes| self.open_unsealed(bytes));
-                device.input(now, run.source.ip(), run.dest.ip(), run.hold, &packet, more);
-                self.data_came(now, dest_qp);
             } else {
-                count(&self.counters.unknown_device);
+                let more = || next_to(dest_qp, &mut datagrams, |bytes| self.open_unsealed(bytes));
+                let (source, dest) = (run.source.ip(), run.dest.ip());
+                match self.at_arrival(run.interface, |d| d.input(now, source, dest, run.hold, &packet, more))
+                {
+                    Some(()) => self.data_came(now, dest_qp),
+                    None => count(&self.counters.unknown_device),
+                }
             }
+        }
+    }
+
+    /// A short message of a process of this host, in place of packets.
+    #[inline]
+    fn short(&self, now: Instant, d: &Datagram<'_>, short: &Short) {
+        let dest_qp = short.dest_qp;
+        if dest_qp == Qpn::GSI || !self.blocks.owns(qpn_owner(dest_qp)) {
+            return count(&self.counters.unknown_owner);
+        }
+        let ends = (d.source.ip(), d.dest.ip());
+        match self.at_arrival(d.interface, |device| device.input_short(now, ends, d.hold, short, d.bytes)) {
+            Some(()) => self.data_came(now, dest_qp),
+            None => count(&self.counters.unknown_device),
         }
     }
 

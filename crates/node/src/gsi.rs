@@ -24,7 +24,7 @@ impl<W: World> Node<W> {
     /// A packet for QP1 (IBA 1.4 §13.5.1): checked, then to the connection manager of the process it is for.
     pub(crate) fn management(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
         // IBA 1.4 §9.6.1.1.3: any P_Key of the port's table.
-        if !nic::device::port::is_of_partition(packet) {
+        if !nic::device::port::is_of_partition(packet.header.bth.pkey) {
             return count(&self.counters.wrong_pkey);
         }
         let legal = matches!(packet.header.op, Op::Send(SendAt::Only(_)))

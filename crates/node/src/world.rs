@@ -151,6 +151,8 @@ pub enum Input<'a> {
     /// A packet from a process of this host, likewise unsealed, that stands for several of a SEND: its payload says where theirs is to
     /// be copied from ([`transport::op::Pull`]).
     Pull(Datagram<'a>),
+    /// A short message from a process of this host, perhaps with an ACK, in place of their packets; the bytes are the message's.
+    Short(Datagram<'a>, transport::Short),
     /// A whole Ethernet frame, while the node watches those of an interface ([`Frames::watch_frames`]).
     Frame {
         /// The interface.

@@ -77,6 +77,12 @@ impl<M: Deref<Target = [Word]>> Reader<M> {
         }
     }
 
+    /// Which word of the memory is that of the next record: not 0 where there is one.
+    #[inline]
+    pub fn watches(&self) -> usize {
+        (HEAD + self.at) * LINE
+    }
+
     /// Says that nobody looks any more, so that whoever writes wakes `whom`; false where there is something to read already,
     /// and then it is as if nothing had been said.
     pub fn sleep(&mut self, whom: Whom) -> bool {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use nic::reach::Copy;
 use nic::{Errno, Frames, Link, Path, Persist, Platform, Reach};
 use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, Watch, World};
-use transport::TxBatch;
+use transport::{Short, TxBatch};
 use wire::Qpn;
 use wire::icrc::{self, Flow};
 use wire::mad::PortSpace;
@@ -130,6 +130,8 @@ pub(crate) struct Record {
     pub size: usize,
     /// One packet, which says where the bytes of several are.
     pub pull: bool,
+    /// In place of packets: a message, whose bytes these are.
+    pub short: Option<Short>,
     pub bytes: Vec<u8>,
 }
 
@@ -206,22 +208,27 @@ impl SimWorld {
             self.shared.outbox().push_back((self.process, action));
         }
     }
-    /// Sends a batch to the process of this host that bears a block; false where there is none, or no way but the network.
-    fn put(&self, block: u16, path: &Path, batch: &TxBatch) -> bool {
+    /// Whether what leaves by a path goes by a channel: to the process of this host that bears a block, where there is one.
+    fn goes_by_channel(&self, block: u16, path: &Path) -> bool {
         let now = self.shared.clock.nanos();
         let way = |host: &mut Host| {
             let is_here = host.interface.addresses.contains(&path.dest);
             let bearer = host.bearer(block);
             is_here && host.same_host.channel(now, self.process, block, bearer).is_some()
         };
-        if !self.same_host || path.dest.is_multicast() || !self.with_host(way) {
+        self.same_host && !path.dest.is_multicast() && self.with_host(way)
+    }
+    /// Sends a batch by a channel; false where there is no way but the network.
+    fn put(&self, block: u16, path: &Path, batch: &TxBatch) -> bool {
+        if !self.goes_by_channel(block, path) {
             return false;
         }
         let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
         for (run, bytes) in batch.runs() {
             let (size, pull, bytes) = (run.size, run.pull, bytes.to_vec());
             if self.step(|_, _| ()).is_some() {
-                self.act(Action::Put { block, record: Record { source, dest, size, pull, bytes } });
+                let record = Record { source, dest, size, pull, short: None, bytes };
+                self.act(Action::Put { block, record });
             }
         }
         true
@@ -249,6 +256,18 @@ impl Link for SimWorld {
                 self.act(Action::Send { flow, bytes, quiet: path.no_multicast_loop });
             }
         }
+    }
+
+    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8]) -> bool {
+        let block = block(path.dest_qpn);
+        let goes = self.goes_by_channel(block, path);
+        if goes && self.step(|_, _| ()).is_some() {
+            let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
+            let (short, bytes) = (Some(*short), bytes.to_vec());
+            let record = Record { source, dest, size: bytes.len(), pull: false, short, bytes };
+            self.act(Action::Put { block, record });
+        }
+        goes
     }
 
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {

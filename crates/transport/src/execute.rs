@@ -23,7 +23,7 @@ use wire::roce::SendTail;
 
 use crate::op::{
     Access, AtomicOp, Completed, Completion, Context, Fault, Flush, MAX_MESSAGE, Memory, NetworkHeader,
-    Place, Pull, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail,
+    Place, Pull, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole,
 };
 
 /// Why a message, or a piece of one, was not executed.
@@ -171,6 +171,13 @@ impl Inbound {
             }
         });
         Ok(())
+    }
+
+    /// The same for a whole SEND without immediate data or a key, where all is as it mostly is; false where it is not, and then [`Inbound::send`]
+    /// says how.
+    #[inline]
+    pub fn send_whole(&mut self, message: &Whole<'_>, cx: &mut impl Context) -> bool {
+        !self.in_message() && self.receive.is_none() && !message.bytes.is_empty() && cx.deliver(message)
     }
 
     /// Executes a piece of a SEND whose bytes the peer offers, in place of bearing them: they are copied to the receive. False where they can not

@@ -11,6 +11,7 @@
 //! | `segmentation` | how RC and UC cut a message into packets |
 //! | [`batch`] | packets on their way out, built in place for segmented sends |
 //! | [`congestion_window`] | packets under way to one destination, shared by the RC queue pairs that send there |
+//! | [`short`] | short messages between processes of one host, without packets |
 //! | [`pacing`] | the states of UC and UD, and the pace at which they send |
 //!
 //! # How a message flows
@@ -48,6 +49,7 @@ pub mod op;
 pub mod pacing;
 pub mod rc;
 mod segmentation;
+pub mod short;
 pub mod uc;
 pub mod ud;
 
@@ -55,5 +57,6 @@ pub use batch::TxBatch;
 pub use congestion_window::CongestionWindow;
 pub use op::{Context, Fault, Memory, Remote, Sge};
 pub use rc::Rc;
+pub use short::Short;
 pub use uc::Uc;
 pub use ud::Ud;

@@ -13,11 +13,12 @@ use nic::{Cq, Qp, QpCap, QpInit, QpType};
 use node::world::{Datagram, Hold, World};
 use node::{EventChannel, Guest, Id, Input as Told, Name, Node};
 use sim::{Faults, Mark, ProcessId, Sim, SimWorld};
+use transport::Short;
 use wire::bth::{Bth, Deth};
 use wire::icrc::{self, Flow};
 use wire::mad::{GSI_QKEY, Mad, PortSpace};
 use wire::roce::{Header, Op, SendAt, SendTail, Service};
-use wire::{CommId, Psn, Qpn, ServiceId};
+use wire::{CommId, Pkey, Psn, Qpn, ServiceId};
 
 use crate::messages::{self, Known, MESSAGES};
 use crate::{Input, packets};
@@ -70,6 +71,8 @@ pub(crate) struct Scene {
     channel: Arc<EventChannel>,
     qp: Arc<Qp>,
     known: Known,
+    /// What the record before said of where its packets came from.
+    before: Option<Datagram<'static>>,
 }
 
 impl Scene {
@@ -93,7 +96,7 @@ impl Scene {
         let mut known = Known::default();
         // Numbers of this process, so that some are its own.
         known.ids.extend((0..3).map(|n| CommId(qp.qpn().get() << 8 & 0xfff0_0000 | n)));
-        Scene { sim, process, node, _listener: listener, channel, qp, known }
+        Scene { sim, process, node, _listener: listener, channel, qp, known, before: None }
     }
 
     /// A message from another process of the host.
@@ -136,7 +139,7 @@ impl Scene {
 
     /// A record of a neighbour's ring, as the host takes it out; the packets of it are the node's.
     pub(crate) fn record(&mut self, bytes: &[u8]) {
-        let told = match name_messages::read_record(bytes) {
+        let told = match name_messages::read_record(bytes, &mut self.before) {
             None => return,
             Some(Record::Packets { run, size }) => {
                 assert!(size > 0 && !run.bytes.is_empty() && !run.forwarded);
@@ -145,6 +148,10 @@ impl Scene {
             Some(Record::Pull(packet)) => {
                 assert!(!packet.bytes.is_empty() && !packet.forwarded);
                 Told::Pull(packet)
+            }
+            Some(Record::Short(message, short)) => {
+                assert!(!message.bytes.is_empty() && !message.forwarded);
+                Told::Short(message, short)
             }
         };
         let before = self.sim.counters();
@@ -167,6 +174,19 @@ impl Scene {
         }
         let mut packets = packet.repeat(1 + input.index(3));
         packets.truncate(packets.len() - input.index(8).min(packets.len()));
+        if input.one_in(4) {
+            let dest_qp = if input.any() { self.qp.qpn() } else { Qpn::new(input.u32()) };
+            let acknowledged = input.one_in(2).then(|| Psn::new(input.u32()));
+            let pkey = if input.one_in(8) { Pkey(input.u32() as u16) } else { Pkey::default() };
+            let psn = Psn::new(input.below(4));
+            let short = Short { dest_qp, pkey, psn, solicited: input.any(), acknowledged };
+            return [&name_messages::short_head(&short)[..], input.bytes(300)].concat();
+        }
+        if input.one_in(4) {
+            let mut head = name_messages::same_head(packet.len(), input.one_in(4));
+            head[0] ^= if input.one_in(8) { input.u8() } else { 0 };
+            return [&head[..], &packets].concat();
+        }
         [&size.to_le_bytes()[..], &name_messages::emit(&datagram), &packets].concat()
     }
 

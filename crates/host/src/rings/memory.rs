@@ -28,7 +28,7 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 /// A part of shared memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Part {
     first: NonNull<Word>,
     words: usize,

@@ -37,7 +37,7 @@ use nic::Path;
 use nic::reach::Piece;
 use node::world::{Datagram, Hold};
 use node::{Guest, Name};
-use transport::TxBatch;
+use transport::{Short, TxBatch};
 use wire::Qpn;
 
 use crate::counters::add;
@@ -107,6 +107,8 @@ pub(crate) struct Rings {
     delivered_at: AtomicU64,
     /// When a thread that polls last looked at the sockets.
     sockets_at: AtomicU64,
+    /// They brought packets lately, when that was asked last.
+    busy: AtomicBool,
     /// Of a thread that reads them while it waits.
     pub(crate) seat: Arc<Seat>,
 }
@@ -124,6 +126,7 @@ impl Rings {
             polled_at: AtomicU64::new(0),
             delivered_at: AtomicU64::new(0),
             sockets_at: AtomicU64::new(0),
+            busy: AtomicBool::new(false),
             seat: Arc::new(Seat::new()?),
         })
     }
@@ -144,6 +147,20 @@ impl Rings {
         let Some(interface) = self.interface_here(path, world) else { return false };
         let Some(ring) = self.to(Name::Block(block), world) else { return false };
         self.push(&ring, Head::new(path, version, interface), batch, world)
+    }
+
+    /// Sends a short message to a process of this host; false where it has to be a packet.
+    #[inline]
+    pub(crate) fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], world: &RealWorld) -> bool {
+        let (block, version) = ((path.dest_qpn.get() >> 12) as u16, world.interfaces.version());
+        let sent = match self.tx.read().get(&block) {
+            Some(Way::Ring(ring)) => ring.send_short(path, version, short, bytes, &world.counters),
+            _ => false,
+        };
+        if sent {
+            add(&world.counters.ring_messages_sent, 1);
+        }
+        sent
     }
 
     /// The interface at the end of a path, where that is this host's and packets need not go by the network.
@@ -355,6 +372,14 @@ impl Rings {
         self.rx.load().is_empty()
     }
 
+    /// Whether a look at rings and sockets would find nothing new to do, as far as the rings tell: they are what brings packets now.
+    #[inline]
+    pub(crate) fn are_quiet(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+            && !self.waiting.load(Ordering::Relaxed)
+            && self.rx.load().iter().all(|ring| ring.seems_empty())
+    }
+
     /// For a thread that polls a completion queue, at this time: takes what came by some of the rings to the guest. `None` where nobody
     /// sends by a ring.
     #[inline]
@@ -388,6 +413,7 @@ impl Rings {
     #[inline]
     pub(crate) fn sockets_are_due(&self, now: u64) -> bool {
         let busy = now.saturating_sub(self.delivered_at.load(Ordering::Relaxed)) < QUIET_NANOS;
+        self.busy.store(busy, Ordering::Relaxed);
         if busy && now.saturating_sub(self.sockets_at.load(Ordering::Relaxed)) < SOCKETS_NANOS {
             return false;
         }

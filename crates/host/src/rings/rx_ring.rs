@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use locks::{Mutex, MutexGuard, Rank};
@@ -33,6 +33,9 @@ pub(crate) struct RxRing {
     /// Who offered it, who may reach memory of ours.
     borrower: Borrower,
     receiver: Mutex<Receiver>,
+    /// That of the reader, and which word it watches: whoever polls looks there without the token.
+    memory: Part,
+    watched: AtomicUsize,
     /// What came by it was no record, or no packet.
     broken: AtomicBool,
     /// Whoever writes knows that.
@@ -44,6 +47,8 @@ struct Receiver {
     reader: Reader<Part>,
     /// A record, copied out: the writer may change its memory at any time.
     bytes: Box<[u8]>,
+    /// Where the packets of the last record came from and went to.
+    before: Option<Datagram<'static>>,
 }
 
 impl RxRing {
@@ -58,14 +63,18 @@ impl RxRing {
         if hazards.len() * size_of::<Word>() != HAZARD_BYTES {
             return Err(nic::Errno::EINVAL.into());
         }
-        let reader = Reader::new(memory).ok_or(nic::Errno::EINVAL)?;
-        let receiver = Receiver { reader, bytes: vec![0; LONGEST_RECORD].into_boxed_slice() };
+        let reader = Reader::new(memory.clone()).ok_or(nic::Errno::EINVAL)?;
+        let watched = AtomicUsize::new(reader.watches());
+        let bytes = vec![0; LONGEST_RECORD].into_boxed_slice();
+        let receiver = Receiver { reader, bytes, before: None };
         let borrower = connection.borrower(hazards);
         let receiver = Mutex::new(Rank::RingToken, receiver);
         Ok(RxRing {
             connection,
             borrower,
             receiver,
+            memory,
+            watched,
             broken: AtomicBool::new(false),
             told: AtomicBool::new(false),
         })
@@ -106,12 +115,18 @@ impl RxRing {
         must
     }
 
+    /// Whether there was nothing to read just now, as far as one tells without the token.
+    #[inline]
+    pub(crate) fn seems_empty(&self) -> bool {
+        self.memory[self.watched.load(Ordering::Relaxed)].load(Ordering::Relaxed) == 0
+    }
+
     fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
 
     /// Dispatches at most `limit` records. A thread of the program that polls (`polled`: since just now) stops behind
-    /// anything but bulk.
+    /// anything but bulk and short messages.
     #[inline]
     pub(crate) fn drain<G: Guest>(
         &self,
@@ -147,14 +162,14 @@ impl RxRing {
         let mut drained = Drained::Empty;
         for n in 1..=limit {
             match dispatch(receiver, now, hold, to) {
-                Ok(0) => break,
-                Ok(bytes) => {
+                Ok((0, _)) => break,
+                Ok((bytes, is_short)) => {
                     let bulk = drained == Drained::Some { bulk: true } || bytes >= BULK;
                     drained = Drained::Some { bulk };
                     if n.is_multiple_of(RECORDS_PER_ACK) {
                         to.guest.release(false);
                     }
-                    if polled.is_some() && bytes < BULK {
+                    if polled.is_some() && bytes < BULK && !is_short {
                         break;
                     }
                 }
@@ -166,6 +181,7 @@ impl RxRing {
             }
         }
         if drained != Drained::Empty {
+            self.watched.store(receiver.reader.watches(), Ordering::Relaxed);
             to.guest.release(false);
         }
         drained
@@ -180,25 +196,31 @@ impl RxRing {
     }
 }
 
-/// Takes out one record and dispatches its packets; how many bytes it has, 0 where there is none.
+/// Takes out one record and dispatches its packets; how many bytes it has, 0 where there is none, and whether it is a short message.
 #[inline]
 fn dispatch<G: Guest>(
     receiver: &mut Receiver,
     now: Instant,
     hold: Hold,
     to: &Delivery<'_, G>,
-) -> Result<usize, Broken> {
-    let Some(len) = receiver.reader.pop(&mut receiver.bytes)? else { return Ok(0) };
-    let (run, size) = match name_messages::read_record(&receiver.bytes[..len]).ok_or(Broken)? {
+) -> Result<(usize, bool), Broken> {
+    let Some(len) = receiver.reader.pop(&mut receiver.bytes)? else { return Ok((0, false)) };
+    let record = name_messages::read_record(&receiver.bytes[..len], &mut receiver.before);
+    let (run, size) = match record.ok_or(Broken)? {
         Record::Packets { run, size } => (run, size),
         Record::Pull(packet) => {
             add(&to.counters.ring_packets_received, 1);
             to.guest.input(now, Input::Pull(Datagram { hold, ..packet }));
             // There are more bytes than those of the record, and more where they came from.
-            return Ok(len.max(BULK));
+            return Ok((len.max(BULK), false));
+        }
+        Record::Short(message, short) => {
+            add(&to.counters.ring_messages_received, 1);
+            to.guest.input(now, Input::Short(Datagram { hold, ..message }, short));
+            return Ok((len, true));
         }
     };
     add(&to.counters.ring_packets_received, run.bytes.len().div_ceil(size));
     to.guest.input(now, Input::Unsealed { run: Datagram { hold, ..run }, size });
-    Ok(len)
+    Ok((len, false))
 }

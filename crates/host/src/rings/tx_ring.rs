@@ -9,6 +9,7 @@ use locks::{Mutex, MutexGuard, Rank};
 use nic::Path;
 use nic::reach::Piece;
 use ring::{PushError, Whom, Writer, memory_len};
+use transport::Short;
 use transport::batch::Run;
 
 use crate::counters::{Counters, add};
@@ -39,6 +40,8 @@ struct State {
     writer: Writer<Part>,
     /// That of the last records.
     head: Option<Head>,
+    /// The last record in the ring, or that waits for room, has this head: the next one need not say it.
+    is_said: bool,
     /// Records for which there was no room, the oldest first.
     waiting: VecDeque<Box<[u8]>>,
     waiting_bytes: usize,
@@ -97,7 +100,14 @@ impl TxRing {
         let (memory, hazards) = memory.split(memory_len(RING_BYTES)).ok_or(nic::Errno::EINVAL)?;
         let writer = Writer::new(memory).ok_or(nic::Errno::EINVAL)?;
         bearer.offer_ring(&fd)?;
-        let state = State { writer, head: None, waiting: VecDeque::new(), waiting_bytes: 0, over: false };
+        let state = State {
+            writer,
+            head: None,
+            is_said: false,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            over: false,
+        };
         let state = Mutex::new(Rank::TxRing, state);
         Ok(TxRing { bearer, state, hazards, lender: ArcSwapOption::empty(), bell: ArcSwapOption::empty() })
     }
@@ -109,8 +119,8 @@ impl TxRing {
     /// Sends these packets, a record for each run of equal ones, and wakes the reader where it sleeps.
     pub(crate) fn send(&self, head: Head, bytes: &[u8], runs: &[Run], counters: &Counters) -> Sent {
         let mut state = self.state.lock();
-        state.head = Some(head);
-        self.send_locked(state, head.bytes, bytes, runs, counters)
+        (state.head, state.is_said) = (Some(head), false);
+        self.send_locked(state, bytes, runs, counters)
     }
 
     /// The same where the last packets took that path, and the interfaces are what they were.
@@ -124,15 +134,39 @@ impl TxRing {
         counters: &Counters,
     ) -> Option<Sent> {
         let state = self.state.lock();
-        let head = state.head.as_ref().filter(|head| head.is_of(path, version))?.bytes;
-        Some(self.send_locked(state, head, bytes, runs, counters))
+        state.head.as_ref().filter(|head| head.is_of(path, version))?;
+        Some(self.send_locked(state, bytes, runs, counters))
+    }
+
+    /// Sends a short message where the last packets took that path, and nothing waits for room; false where it has to be a packet.
+    #[inline]
+    pub(crate) fn send_short(
+        &self,
+        path: &Path,
+        version: u64,
+        short: &Short,
+        bytes: &[u8],
+        counters: &Counters,
+    ) -> bool {
+        let mut state = self.state.lock();
+        let goes = state.is_said && !state.over && state.waiting.is_empty();
+        if !goes || !state.head.as_ref().is_some_and(|head| head.is_of(path, version)) {
+            return false;
+        }
+        if state.writer.push(&[&name_messages::short_head(short), bytes]).is_err() {
+            // What is wrong is found by the packet.
+            return false;
+        }
+        let wakes = state.writer.must_wake();
+        drop(state);
+        self.wake_reader(wakes, counters);
+        true
     }
 
     #[inline]
     fn send_locked(
         &self,
         mut state: MutexGuard<'_, State>,
-        mut head: [u8; SIZE + HEADER],
         mut bytes: &[u8],
         runs: &[Run],
         counters: &Counters,
@@ -141,8 +175,12 @@ impl TxRing {
         for run in runs {
             let (packets, rest) = bytes.split_at(run.len);
             bytes = rest;
-            name_messages::set_size(&mut head, run.size, run.pull);
-            state.push(&[&head, packets], run.count, counters);
+            if state.is_said {
+                state.push(&[&name_messages::same_head(run.size, run.pull), packets], run.count, counters);
+            } else if let Some(Head { mut bytes, .. }) = state.head {
+                name_messages::set_size(&mut bytes, run.size, run.pull);
+                state.is_said = state.push(&[&bytes, packets], run.count, counters);
+            }
         }
         let wakes = state.writer.must_wake();
         let sent = match (state.over, state.waiting.is_empty()) {
@@ -214,25 +252,29 @@ impl TxRing {
 }
 
 impl State {
-    /// Publishes a record of so many packets, these parts one behind the other; or has it wait.
+    /// Publishes a record of so many packets, these parts one behind the other; or has it wait. False where it is lost.
     #[inline]
-    fn push(&mut self, parts: &[&[u8]], packets: usize, counters: &Counters) {
+    fn push(&mut self, parts: &[&[u8]], packets: usize, counters: &Counters) -> bool {
         if self.over {
-            return;
+            return false;
         }
         let pushed = if self.waiting.is_empty() { self.writer.push(parts) } else { Err(PushError::Full) };
         match pushed {
-            Ok(()) => {}
+            Ok(()) => true,
             Err(PushError::Full) => {
                 let len: usize = parts.iter().map(|part| part.len()).sum();
                 if self.waiting_bytes + len <= MOST_WAITING {
                     self.waiting.push_back(parts.concat().into_boxed_slice());
                     self.waiting_bytes += len;
-                } else {
-                    add(&counters.ring_drops, packets);
+                    return true;
                 }
+                add(&counters.ring_drops, packets);
+                false
             }
-            Err(PushError::TooLong | PushError::Broken) => self.end(),
+            Err(PushError::TooLong | PushError::Broken) => {
+                self.end();
+                false
+            }
         }
     }
 

@@ -129,6 +129,17 @@ impl Guest for Recorder {
                 }
                 return;
             }
+            Input::Short(message, short) => {
+                // As the packet that it stands for.
+                let packet = short.packet(message.bytes);
+                let mut bytes = vec![0; packet.header.len()];
+                packet.header.emit(message.bytes.len(), &mut bytes);
+                let bytes = [&bytes, message.bytes].concat();
+                return self.input(
+                    Instant::now(),
+                    Input::Datagram(node::world::Datagram { bytes: &bytes, ..message }),
+                );
+            }
             Input::Datagram(datagram) | Input::Pull(datagram) => {
                 if let Some(name) = *self.forward_to.lock().unwrap()
                     && !datagram.forwarded

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use locks::{Rank, RwLock};
+use transport::Short;
 use transport::rc::Hold;
 use wire::Qpn;
 use wire::roce::Packet;
@@ -157,6 +158,16 @@ impl Device {
     pub fn input_pull(&self, now: Instant, source: IpAddr, dest: IpAddr, hold: Hold, packet: &Packet<'_>) {
         match self.qp(packet.header.bth.dest_qp) {
             Some(qp) => qp.input_pull(now, source, dest, hold, packet),
+            None => {
+                self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A short message from a process of this host, in place of a packet and an ACK; the rest is as with [`Device::input`].
+    pub fn input_short(&self, now: Instant, ends: (IpAddr, IpAddr), hold: Hold, short: &Short, bytes: &[u8]) {
+        match self.qp(short.dest_qp) {
+            Some(qp) => qp.input_short(now, ends, hold, short, bytes),
             None => {
                 self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
             }

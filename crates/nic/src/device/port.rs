@@ -1,7 +1,6 @@
 //! What a port says of itself, in the numbers of `ibv_query_port`(3): one source for the calls and for what is shown
 //! of it elsewhere.
 
-use wire::roce::Packet;
 use wire::{Mtu, Pkey};
 
 use crate::device::gid::GidTable;
@@ -53,8 +52,8 @@ pub const CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 
 /// Whether a packet is of the partition that the port, and with it each queue pair, is a full member of: the default one,
 /// the only entry of its table. Whoever is no member is not heard (IBA 1.4 §10.9.3).
-pub fn is_of_partition(packet: &Packet<'_>) -> bool {
-    packet.header.bth.pkey.matches(Pkey::default())
+pub fn is_of_partition(pkey: Pkey) -> bool {
+    pkey.matches(Pkey::default())
 }
 
 /// What `fw_ver` says: the version of this software.

@@ -95,6 +95,24 @@ impl View<'_> {
         self.with(range, right, Who::Peer, copy)
     }
 
+    /// Reads a whole message from an element.
+    #[inline]
+    pub fn get(&self, from: &Sge, bytes: &mut [u8]) -> Result<(), Fault> {
+        let range = Remote { addr: from.addr, length: bytes.len() as u64, rkey: from.lkey };
+        self.with(range, 0, Who::Us, |place| copy_out(place, bytes))
+    }
+
+    /// Writes a whole message to the begin of an element.
+    #[inline]
+    pub fn put(&self, to: &Sge, bytes: &[u8]) -> Result<(), Fault> {
+        let length = bytes.len() as u64;
+        if length > to.length.into() {
+            return Err(Fault::Range);
+        }
+        let range = Remote { addr: to.addr, length, rkey: to.lkey };
+        self.with(range, Access::LOCAL_WRITE, Who::Us, |place| copy_in(place, bytes, Tail::End))
+    }
+
     /// Visits the pieces of a scatter/gather list that cover `len` bytes from `at` on.
     fn pieces(
         &self,

@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use transport::op::{AtOnce, Completion, Context, Fault, Place, Pull, QpEvent, RecvWr, SendWr, Side, Status};
+use transport::op::{
+    AtOnce, Completion, Context, Fault, NetworkHeader, Place, Pull, QpEvent, RecvWr, SendWr, Side, Status,
+    Whole,
+};
 use transport::{CongestionWindow, Memory};
 
 use crate::cq::Note;
@@ -64,6 +67,28 @@ impl Context for EngineContext<'_> {
         }
         Some(Place::ordinary(self.take_receive()?, first))
     }
+    #[inline]
+    fn deliver(&mut self, message: &Whole<'_>) -> bool {
+        let init = &self.qp.init;
+        if self.mute || self.counted.is_some() || init.srq.is_some() {
+            return false;
+        }
+        let Some(receive) = self.receives.front() else { return false };
+        let [sge] = receive.sges.as_slice() else { return false };
+        if self.view.put(sge, message.bytes).is_err() {
+            return false;
+        }
+        let completion = Completion {
+            byte_len: message.bytes.len() as u32,
+            source_qp: message.source_qp,
+            solicited: message.solicited,
+            header: NetworkHeader::Unseen,
+            ..receive.completion(Status::Success, self.qp.qpn())
+        };
+        init.recv_cq.push(completion, self.notes);
+        self.receives.pop_front();
+        true
+    }
     fn complete(&mut self, side: Side, completion: Completion) {
         if side == Side::Send && completion.status != Status::Success {
             self.withdraw_offers();
@@ -121,6 +146,12 @@ impl Context for EngineContext<'_> {
 }
 
 impl<'a> EngineContext<'a> {
+    /// The way to a peer on this host.
+    #[inline]
+    pub(crate) fn here(&self) -> Option<&'a Path> {
+        self.here
+    }
+
     /// The peer's memory, where it may be reached, and the way to it.
     pub(crate) fn peer(&self) -> Option<(&'a dyn Reach, &'a Path)> {
         let (qp, path) = (self.qp, self.here?);

@@ -10,6 +10,7 @@
 //! | `modify`, [`attr`] | the states and the way between them; attributes, and which of them a transition takes |
 //! | `settle`, `schedule`, `turns`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
 //! | `engine`, `engine_context` | the engine of each transport, and what it may use of its queue pair |
+//! | `short` | short messages to and from processes of this host, which need no packets |
 //! | `at_once`, `places` | WRITEs and READs that need nobody at the target; which of them still take a place in the send queue |
 //! | `carrier`, `source_port`, `flow_priming` | what messages travel on |
 //! | `ud`, [`ah`], `multicast` | datagrams: without a peer, to address handles, to groups |
@@ -37,6 +38,7 @@ mod rendezvous;
 mod schedule;
 pub(crate) mod scratch;
 mod settle;
+mod short;
 pub(crate) mod source_port;
 pub(crate) mod turns;
 pub(crate) mod ud;

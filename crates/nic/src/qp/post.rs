@@ -37,6 +37,9 @@ pub struct Sender<'a> {
 impl Sender<'_> {
     /// Takes all requests or none; says of the first that can not be taken why.
     pub fn post_all(&mut self, requests: &[Request]) -> Result<(), PostError> {
+        if let [Request { wr, to: None, srq: 0 }] = requests {
+            return self.post_last(wr.clone());
+        }
         requests.iter().try_for_each(|r| self.qp.check_send(&self.inner, &r.wr))?;
         let room = self.qp.init().cap.max_send_wr as usize;
         if self.inner.places_taken(self.qp) + requests.len() > room {
@@ -72,9 +75,30 @@ impl Sender<'_> {
         to: Option<Destination<Path>>,
         srq: u32,
     ) -> Result<(), PostError> {
+        self.accept(&mut wr)?;
+        let (engine, mut context) = self.inner.split(self.qp);
+        engine.post(wr, to, srq & 0xff_ffff, &mut context);
+        Ok(())
+    }
+
+    /// The same as [`Sender::post`] for a request behind which no other is posted now: it may leave before [`Sender::finish`], and in less than a packet.
+    #[inline]
+    pub fn post_last(&mut self, mut wr: SendWr) -> Result<(), PostError> {
+        let to = self.destination(None)?;
+        self.accept(&mut wr)?;
+        if let Some(wr) = self.inner.send_short(self.qp, self.now, wr) {
+            let (engine, mut context) = self.inner.split(self.qp);
+            engine.post(wr, to, 0, &mut context);
+        }
+        Ok(())
+    }
+
+    /// Whether the queue takes a request; if so it completes visibly where it is to.
+    #[inline]
+    fn accept(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
         let inner = &mut *self.inner;
         let init = self.qp.init();
-        self.qp.check_send(inner, &wr)?;
+        self.qp.check_send(inner, wr)?;
         if inner.places_taken(self.qp) >= init.cap.max_send_wr as usize {
             return Err(PostError::Full);
         }
@@ -83,8 +107,6 @@ impl Sender<'_> {
             counted.posted(wr.signaled);
             wr.signaled = true;
         }
-        let (engine, mut context) = inner.split(self.qp);
-        engine.post(wr, to, srq & 0xff_ffff, &mut context);
         Ok(())
     }
 
@@ -103,7 +125,7 @@ impl Qp {
     /// Posts one request of a connected or raw packet queue pair and sends it; errors as of [`Sender::post`].
     pub fn post_send(&self, now: Instant, wr: SendWr) -> Result<(), PostError> {
         let mut sender = self.sender(now);
-        let posted = sender.post(wr);
+        let posted = sender.post_last(wr);
         sender.finish();
         posted
     }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use locks::MutexGuard;
 use transport::op::RecvWr;
 use transport::rc::Hold;
+use wire::Pkey;
 use wire::roce::Packet;
 
 use crate::device::port;
@@ -90,7 +91,7 @@ impl Qp {
     ) {
         match self.of_peer(source, dest) {
             Ok(mut inner) => {
-                let taken = inner.lets_in(self, packet);
+                let taken = inner.lets_in(self, packet.header.bth.pkey);
                 if taken {
                     let (engine, mut context) = inner.split(self);
                     engine.pull(packet, hold, &mut context);
@@ -104,7 +105,8 @@ impl Qp {
     }
 
     /// The queue pair, if packets with these addresses are from its peer; else what counts them.
-    fn of_peer(&self, source: IpAddr, dest: IpAddr) -> Result<MutexGuard<'_, Inner>, &AtomicU64> {
+    #[inline]
+    pub(super) fn of_peer(&self, source: IpAddr, dest: IpAddr) -> Result<MutexGuard<'_, Inner>, &AtomicU64> {
         let counters = &self.pd.device.counters;
         let inner = self.lock();
         match inner.carrier.datagram() {
@@ -116,7 +118,7 @@ impl Qp {
     }
 
     /// Packets came, of which the engine has had `taken`.
-    fn received(&self, inner: MutexGuard<'_, Inner>, now: Instant, taken: u64) {
+    pub(super) fn received(&self, inner: MutexGuard<'_, Inner>, now: Instant, taken: u64) {
         self.pd.device.counters.received.fetch_add(taken, Ordering::Relaxed);
         self.settle(inner, now);
     }
@@ -125,7 +127,7 @@ impl Qp {
 impl Inner {
     /// A packet from the peer, for the engine; whether it may have it.
     fn receive(&mut self, qp: &Qp, now: Instant, hold: Hold, packet: &Packet<'_>) -> bool {
-        let taken = self.lets_in(qp, packet);
+        let taken = self.lets_in(qp, packet.header.bth.pkey);
         if taken {
             let (engine, mut context) = self.split(qp);
             engine.receive(now, packet, hold, &mut context);
@@ -135,13 +137,14 @@ impl Inner {
     }
 
     /// Whether packets come in now, and this one is of our partition; else counts it.
-    fn lets_in(&self, qp: &Qp, packet: &Packet<'_>) -> bool {
+    #[inline]
+    pub(super) fn lets_in(&self, qp: &Qp, pkey: Pkey) -> bool {
         let counters = &qp.pd.device.counters;
         if !matches!(self.current_state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
             counters.wrong_state.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        if !port::is_of_partition(packet) {
+        if !port::is_of_partition(pkey) {
             counters.wrong_pkey.fetch_add(1, Ordering::Relaxed);
             return false;
         }

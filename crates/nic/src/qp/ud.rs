@@ -62,7 +62,7 @@ impl Inner {
     /// A datagram, for the engine.
     fn receive_datagram(&mut self, qp: &Qp, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
         let device = &qp.pd().device;
-        if !crate::device::port::is_of_partition(packet) {
+        if !crate::device::port::is_of_partition(packet.header.bth.pkey) {
             device.counters.wrong_pkey.fetch_add(1, Ordering::Relaxed);
             return;
         }

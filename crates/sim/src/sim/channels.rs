@@ -105,11 +105,16 @@ impl Sim {
         // It may have died of what came before.
         self.flush();
         let Some(_) = self.node(to) else { return };
-        let Record { source, dest, size, pull, bytes } = record;
+        let Record { source, dest, size, pull, short, bytes } = record;
         self.counters.delivered += bytes.len().div_ceil((*size).max(1)) as u64;
         self.note_record("read", record);
         let (source, dest, interface, forwarded) = (*source, *dest, INTERFACE, false);
         let run = Datagram { source, dest, interface, forwarded, hold, bytes };
-        self.tell(to, if *pull { Input::Pull(run) } else { Input::Unsealed { run, size: (*size).max(1) } });
+        let told = match short {
+            Some(short) => Input::Short(run, *short),
+            None if *pull => Input::Pull(run),
+            None => Input::Unsealed { run, size: (*size).max(1) },
+        };
+        self.tell(to, told);
     }
 }

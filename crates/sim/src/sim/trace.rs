@@ -47,6 +47,15 @@ impl Sim {
     /// Records what goes by a channel. Nobody sealed it; and where the bytes of a long SEND are is another place in each run.
     pub(super) fn note_record(&mut self, word: &str, record: &Record) {
         let flow = Flow { source: record.source, dest: record.dest };
+        if let Some(short) = record.short {
+            // As the packet that it stands for.
+            let header = short.packet(&record.bytes).header;
+            let mut bytes = vec![0; header.len()];
+            header.emit(record.bytes.len(), &mut bytes);
+            bytes.extend(&record.bytes);
+            bytes.resize(bytes.len().next_multiple_of(4) + ICRC_LEN, 0);
+            return self.note_packet(word, &flow, &bytes);
+        }
         for bytes in record.bytes.chunks(record.size.max(1)) {
             self.note_packet(word, &flow, bytes);
         }

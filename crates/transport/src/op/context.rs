@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use wire::Qpn;
+
 use super::{Completed, Completion, Fault, Memory, Pull, RecvWr, SendWr, Status, TagInfo};
 use crate::CongestionWindow;
 
@@ -33,6 +35,17 @@ pub struct Tagged {
     pub status: Status,
     /// What they say of the tag. A match is told of when the first piece has come, the rest with the last.
     pub info: TagInfo,
+}
+
+/// A SEND of one piece, with neither immediate data nor a key to invalidate.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole<'a> {
+    /// Its bytes; not none.
+    pub bytes: &'a [u8],
+    /// The queue pair that sent it.
+    pub source_qp: Qpn,
+    /// The sender asks for a solicited event.
+    pub solicited: bool,
 }
 
 /// Which queue a completion belongs to.
@@ -82,6 +95,11 @@ pub trait Context {
     /// queue the piece decides where the message goes.
     fn place(&mut self, first: &[u8], _whole: bool) -> Option<Place> {
         Some(Place::ordinary(self.take_receive()?, first))
+    }
+    /// Puts a whole message, a SEND without immediate data or a key, where the next receive says, and completes that. False where something is not
+    /// as it mostly is: then nothing has changed, but perhaps the bytes where the receive says, and [`Context::place`] and what follows it are asked.
+    fn deliver(&mut self, _message: &Whole<'_>) -> bool {
+        false
     }
     /// Adds a completion to the send or receive CQ, in order.
     fn complete(&mut self, side: Side, completion: Completion);

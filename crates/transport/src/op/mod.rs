@@ -8,7 +8,7 @@ mod pull;
 mod work_request;
 
 pub use completion::{Completed, Completion, NetworkHeader, Status, TagInfo};
-pub use context::{AtOnce, Context, Place, QpEvent, Side, Tagged};
+pub use context::{AtOnce, Context, Place, QpEvent, Side, Tagged, Whole};
 pub use memory::{Access, AtomicOp, Bind, Fault, Flush, LocalOp, Memory, Remote, Sge, Tail};
 pub use pull::Pull;
 pub use work_request::{Data, MAX_INLINE, MAX_MESSAGE, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};

@@ -94,6 +94,21 @@ impl Answers {
             |a: &Answer| matches!(a, Answer::Acknowledge(_, Aeth { syndrome: Syndrome::Ack { .. }, .. }));
         self.queue.len() == 1 && self.queue.front().is_some_and(is_ack)
     }
+    /// The number of the ACK that is all there is to say.
+    #[inline]
+    pub fn lone_ack(&self) -> Option<Psn> {
+        match self.queue.front() {
+            Some(&Answer::Acknowledge(psn, _)) if self.is_lone_ack() => Some(psn),
+            _ => None,
+        }
+    }
+    /// It has left.
+    #[inline]
+    pub fn lone_ack_left(&mut self) {
+        if self.is_lone_ack() {
+            self.queue.clear();
+        }
+    }
     /// READs are answered again.
     pub fn begin_turn(&mut self) {
         self.spent = 0;

@@ -2,12 +2,14 @@
 //!
 //! [`Rc`] holds the state and hands every packet to one of two halves that share nothing but the connection: the requester
 //! (`requester`, its queue's entries in `request`) and the responder (`responder`, what it still has to say in
-//! `answers`, what it may be asked for again in `resources`). Either half may fail the queue pair; `Rc` then flushes both, in order.
+//! `answers`, what it may be asked for again in `resources`). Either half may fail the queue pair; `Rc` then flushes both, in order. Most packets take
+//! a shorter way (`plain`).
 //!
 //! XRC (IBA annex A14) is the same with the halves on two queue pairs: an initiator only asks, a target only answers. Each
 //! request names a shared receive queue in its XRCETH.
 
 mod answers;
+mod plain;
 mod request;
 mod requester;
 mod resources;
@@ -239,6 +241,9 @@ impl Rc {
     /// `hold` says whether an ACK may wait, for more to acknowledge or for a request to leave with. Call [`Rc::release`]
     /// when it has waited for long enough.
     pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
+        if self.receive_plain(packet, hold, cx) {
+            return;
+        }
         let srq = match (self.conn.role, packet.header.service) {
             (Role::Rc, Service::Rc) | (Role::Initiator, Service::Xrc(None)) => None,
             (Role::Target, Service::Xrc(Some(eth))) => Some(eth.srq),

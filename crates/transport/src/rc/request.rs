@@ -60,6 +60,12 @@ impl Request {
         }
     }
 
+    /// A SEND of one packet that has left.
+    #[inline]
+    pub fn begun_plain(wr: SendWr, len: u32) -> Request {
+        Request { begun: true, len, ..Request::new(wr, 0) }
+    }
+
     /// What is to be known before the first packet.
     pub fn begin(&mut self, conn: &Connection, share: u32, max_rd_atomic: u8) {
         self.begun = true;

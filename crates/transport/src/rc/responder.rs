@@ -29,15 +29,15 @@ const FLUSH_TIMER: u8 = 26;
 pub(super) struct Responder {
     max_rd_atomic: usize,
     min_rnr_timer: u8,
-    expected: Psn,
-    msn: u32,
+    pub(super) expected: Psn,
+    pub(super) msn: u32,
     /// A NAK has named the expected PSN: what lies after it is dropped in silence until it comes.
-    quiet: bool,
-    inbound: Inbound,
+    pub(super) quiet: bool,
+    pub(super) inbound: Inbound,
     /// At an XRC target, the shared receive queue that the latest request executed was for.
     srq: Option<u32>,
-    answers: Answers,
-    flushing: Option<Box<Flushing>>,
+    pub(super) answers: Answers,
+    pub(super) flushing: Option<Box<Flushing>>,
     /// What may be asked for again.
     resources: Resources,
     /// The latest request that came again since a new one came.
@@ -48,7 +48,7 @@ pub(super) struct Responder {
 /// The FLUSH that is not done yet. Until it is, nothing is executed that comes after it: an ATOMIC WRITE must not pass it
 /// (IBA annex A19).
 #[derive(Debug)]
-struct Flushing {
+pub(super) struct Flushing {
     psn: Psn,
     rkey: Rkey,
     task: Option<FlushTask>,
@@ -269,7 +269,7 @@ impl Responder {
     }
 
     /// PSNs executed.
-    fn take(&mut self, psns: u32, message_ends: bool) {
+    pub(super) fn take(&mut self, psns: u32, message_ends: bool) {
         self.repeated = None;
         self.expected = self.expected.add(psns);
         self.msn = self.msn.wrapping_add(u32::from(message_ends)) & 0xff_ffff;

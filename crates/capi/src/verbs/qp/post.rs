@@ -129,6 +129,10 @@ unsafe fn each_send(
                 let to = unsafe { datagram(&*at) };
                 to.and_then(|to| sender.post_datagram(wr, &to).map_err(Errno::from))
             }
+            // SAFETY: as the caller says.
+            (Ok(wr), QpType::Rc) if unsafe { (*at).next.is_null() } => {
+                sender.post_last(wr).map_err(Errno::from)
+            }
             (Ok(wr), QpType::Rc | QpType::Uc | QpType::RawPacket | QpType::XrcRecv) => {
                 sender.post(wr).map_err(Errno::from)
             }

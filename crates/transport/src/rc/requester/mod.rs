@@ -9,9 +9,10 @@
 //! so serial arithmetic between the three is sound however long the messages are.
 //!
 //! Here requests are sent; in `responses` the responder's answers complete them; in `recovery` NAKs and timers take `next` back. What needs
-//! no packets, or fewer, because the peer is a process of this host: `offers`, `refused`.
+//! no packets, or fewer, because the peer is a process of this host: `offers`, `refused`. What leaves as soon as it is posted: `plain`.
 
 mod offers;
+mod plain;
 mod recovery;
 mod refused;
 mod responses;

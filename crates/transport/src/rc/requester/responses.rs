@@ -86,7 +86,7 @@ impl Requester {
     }
 
     /// The next `n` packets of the oldest request are done.
-    fn advance(&mut self, conn: &Connection, n: u32, cx: &mut impl Context) {
+    pub(super) fn advance(&mut self, conn: &Connection, n: u32, cx: &mut impl Context) {
         let Some(front) = self.queue.front_mut() else { return };
         front.done += n;
         let (done, complete) = (front.done, front.left() == 0);
@@ -112,7 +112,7 @@ impl Requester {
     }
 
     /// The responder got further.
-    fn progress(&mut self, now: Instant, acked: u32, cx: &mut impl Context) {
+    pub(super) fn progress(&mut self, now: Instant, acked: u32, cx: &mut impl Context) {
         self.limits.refill();
         self.rnr_until = None;
         self.went_back_at = None;

@@ -1,0 +1,108 @@
+//! The way of most packets: a whole SEND that comes in its turn to a queue pair with nothing else in hand. It is executed here in a few steps, or
+//! not at all, and then goes through all of them. And the way of most messages to a process of this host, which need not look like packets.
+
+use std::time::Instant;
+
+use wire::Psn;
+use wire::roce::{Op, Packet, SendAt, SendTail, Service};
+
+use super::responder::Responder;
+use super::{Connection, Hold, Rc, Role, State};
+use crate::Short;
+use crate::op::{Context, SendWr, Whole};
+
+/// The operation of such a packet.
+const PLAIN: Op = Op::Send(SendAt::Only(SendTail::None));
+
+impl Rc {
+    /// How a SEND of so many bytes leaves that is posted now, where that is at once and as one packet, perhaps with an ACK. Nothing has changed.
+    #[inline]
+    pub fn next_short(&mut self, len: usize, solicited: bool, cx: &mut impl Context) -> Option<Short> {
+        let works = self.state == State::Rts && self.conn.role == Role::Rc && len <= self.conn.mtu;
+        let acknowledged = match self.responder.answers.lone_ack() {
+            None if !self.responder.has_no_answers() => return None,
+            lone_ack => lone_ack,
+        };
+        let psn = if works { self.requester.next_plain(cx)? } else { return None };
+        Some(Short { dest_qp: self.conn.dest, pkey: self.conn.pkey, psn, solicited, acknowledged })
+    }
+
+    /// It has left so, and the ACK with it.
+    #[inline]
+    pub fn sent_short(&mut self, now: Instant, wr: SendWr, len: usize, cx: &mut impl Context) {
+        self.requester.sent_plain(now, wr, len as u32, cx);
+        self.responder.answers.lone_ack_left();
+        (self.held, self.unanswered) = (Hold::No, 0);
+    }
+
+    /// Takes in a short message, and the ACK that came with it.
+    #[inline]
+    pub fn receive_short(
+        &mut self,
+        now: Instant,
+        short: &Short,
+        bytes: &[u8],
+        hold: Hold,
+        cx: &mut impl Context,
+    ) {
+        let works = matches!(self.state, State::Rts | State::Sqd) && self.conn.role == Role::Rc;
+        if works && self.responder.execute_plain(&self.conn, short.psn, short.solicited, true, bytes, cx) {
+            self.hold_back(PLAIN, hold);
+        } else {
+            self.receive(now, &short.packet(bytes), hold, cx);
+        }
+        if let Some(psn) = short.acknowledged
+            && !(works && self.requester.acknowledged_plain(now, &self.conn, psn, cx))
+            && let Some(ack) = short.ack()
+        {
+            self.receive(now, &ack, hold, cx);
+        }
+    }
+
+    /// Executes a packet that is such a SEND; false where it is not, or something is not as it mostly is.
+    #[inline]
+    pub(super) fn receive_plain(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) -> bool {
+        let bth = &packet.header.bth;
+        let is_plain = packet.header.op == PLAIN
+            && packet.header.service == Service::Rc
+            && self.conn.role == Role::Rc
+            && matches!(self.state, State::Rts | State::Sqd)
+            && self.responder.execute_plain(
+                &self.conn,
+                bth.psn,
+                bth.solicited,
+                bth.ack_request,
+                packet.payload,
+                cx,
+            );
+        if is_plain {
+            self.hold_back(PLAIN, hold);
+        }
+        is_plain
+    }
+}
+
+impl Responder {
+    #[inline]
+    fn execute_plain(
+        &mut self,
+        conn: &Connection,
+        psn: Psn,
+        solicited: bool,
+        ack_request: bool,
+        bytes: &[u8],
+        cx: &mut impl Context,
+    ) -> bool {
+        let message = Whole { bytes, source_qp: conn.dest, solicited };
+        let is_due = psn == self.expected && self.flushing.is_none() && !self.answers.is_full();
+        if !is_due || bytes.len() > conn.mtu || !self.inbound.send_whole(&message, cx) {
+            return false;
+        }
+        self.take(1, true);
+        if ack_request {
+            self.answers.ack(psn, self.msn);
+        }
+        self.quiet = false;
+        true
+    }
+}

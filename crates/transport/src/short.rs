@@ -1,0 +1,103 @@
+//! A short message between processes of one host, without the form that it has on a wire: what of its packet, and of an ACK that leaves with it, the
+//! receiver can not know. Either side may take it for those two packets ([`Short::packet`], [`Short::ack`]).
+
+use wire::bth::{Aeth, Bth, Syndrome};
+use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
+use wire::{Pkey, Psn, Qpn};
+
+/// Most bytes of such a message.
+pub const MAX_SHORT: usize = 256;
+/// The credit count of an ACK: no end-to-end flow control.
+const NO_CREDITS: u8 = 31;
+
+/// See the module. The message is a whole SEND over RC of at most [`MAX_SHORT`] bytes, without immediate data or key, that wants an ACK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// The receiver's queue pair.
+    pub dest_qp: Qpn,
+    /// Partition.
+    pub pkey: Pkey,
+    /// Its number.
+    pub psn: Psn,
+    /// The receiver's completion asks for an event.
+    pub solicited: bool,
+    /// The number that the sender acknowledges.
+    pub acknowledged: Option<Psn>,
+}
+
+impl Short {
+    /// Bytes of [`Short::to_bytes`].
+    pub const LEN: usize = 12;
+
+    /// As it lies in front of the message: three words of 32 bits, little-endian: receiver, number, number acknowledged, and above the 24 bits of each: flags
+    /// (1: solicited, 2: an ACK leaves with it), the lower and the upper half of the partition.
+    #[inline]
+    pub fn to_bytes(self) -> [u8; Short::LEN] {
+        let acknowledged = self.acknowledged.unwrap_or_default();
+        let flags = u32::from(self.solicited) | u32::from(self.acknowledged.is_some()) << 1;
+        let [low, high] = self.pkey.0.to_le_bytes().map(u32::from);
+        let words =
+            [self.dest_qp.get() | flags << 24, self.psn.get() | low << 24, acknowledged.get() | high << 24];
+        let mut bytes = [0; Short::LEN];
+        let (places, _) = bytes.as_chunks_mut::<4>();
+        places.iter_mut().zip(words).for_each(|(place, word)| *place = word.to_le_bytes());
+        bytes
+    }
+
+    /// The opposite; bits that mean nothing may be anything.
+    #[inline]
+    pub fn from_bytes(bytes: &[u8; Short::LEN]) -> Short {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let (to, psn, acknowledged) = (word(0), word(4), word(8));
+        Short {
+            dest_qp: Qpn::new(to),
+            pkey: Pkey(u16::from_le_bytes([(psn >> 24) as u8, (acknowledged >> 24) as u8])),
+            psn: Psn::new(psn),
+            solicited: to >> 24 & 1 != 0,
+            acknowledged: (to >> 25 & 1 != 0).then(|| Psn::new(acknowledged)),
+        }
+    }
+
+    /// The packet of the message.
+    pub fn packet<'a>(&self, bytes: &'a [u8]) -> Packet<'a> {
+        let bth = Bth { solicited: self.solicited, ack_request: true, psn: self.psn, ..self.bth() };
+        let op = Op::Send(SendAt::Only(SendTail::None));
+        Packet { header: Header { bth, service: Service::Rc, op }, payload: bytes }
+    }
+
+    /// That of the ACK, but for the number of messages taken in, which nobody asks for.
+    pub fn ack(&self) -> Option<Packet<'static>> {
+        let bth = Bth { psn: self.acknowledged?, ..self.bth() };
+        let op = Op::Acknowledge(Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn: 0 });
+        Some(Packet { header: Header { bth, service: Service::Rc, op }, payload: &[] })
+    }
+
+    fn bth(&self) -> Bth {
+        Bth { dest_qp: self.dest_qp, pkey: self.pkey, ..Bth::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_message_is_read_as_it_was_written() {
+        for (solicited, acknowledged) in
+            [(false, None), (true, None), (false, Some(0xff_ffff)), (true, Some(0))]
+        {
+            let short = Short {
+                dest_qp: Qpn::new(0xab_cdef),
+                pkey: Pkey(0x8001),
+                psn: Psn::new(0x12_3456),
+                solicited,
+                acknowledged: acknowledged.map(Psn::new),
+            };
+            assert_eq!(Short::from_bytes(&short.to_bytes()), short);
+            let packet = short.packet(b"abc");
+            let bth = packet.header.bth;
+            assert_eq!((bth.psn, bth.ack_request, packet.payload), (short.psn, true, &b"abc"[..]));
+            assert_eq!(short.ack().map(|ack| ack.header.bth.psn), short.acknowledged);
+        }
+    }
+}
