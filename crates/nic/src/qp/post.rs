@@ -11,6 +11,7 @@ use crate::error::PostError;
 use crate::link::Path;
 use crate::qp::ah::Datagram;
 use crate::qp::attr::QpState;
+use crate::qp::engine::Engine;
 use crate::qp::{Inner, Qp, QpCap};
 
 /// A send request, with whom it is for where the queue pair is not connected.
@@ -86,9 +87,12 @@ impl Sender<'_> {
     pub fn post_last(&mut self, mut wr: SendWr) -> Result<(), PostError> {
         let to = self.destination(None)?;
         self.accept(&mut wr)?;
-        if let Some(wr) = self.inner.send_short(self.qp, self.now, wr) {
-            let (engine, mut context) = self.inner.split(self.qp);
-            engine.post(wr, to, 0, &mut context);
+        let left = self.inner.send_short(self.qp, &wr);
+        match (self.inner.split(self.qp), left) {
+            ((Engine::Rc(engine), mut context), Some(len)) => {
+                engine.sent_short(self.now, wr, len, &mut context);
+            }
+            ((engine, mut context), _) => engine.post(wr, to, 0, &mut context),
         }
         Ok(())
     }

@@ -18,33 +18,28 @@ use crate::qp::{Inner, Qp};
 const CACHE_LINE: usize = 64;
 
 impl Inner {
-    /// Sends the request, if it is such a SEND; else gives it back.
+    /// Sends the message of a request, if it is such a SEND; its length. The request is to be told to the engine then ([`Rc::sent_short`]).
+    ///
+    /// [`Rc::sent_short`]: transport::Rc::sent_short
     #[inline]
-    pub(super) fn send_short(&mut self, qp: &Qp, now: Instant, wr: SendWr) -> Option<SendWr> {
+    pub(super) fn send_short(&mut self, qp: &Qp, wr: &SendWr) -> Option<usize> {
         if !matches!(wr.op, SendOp::Send(SendTail::None)) || wr.fence {
-            return Some(wr);
+            return None;
         }
         let len = match &wr.data {
             Data::Sges(list) => match list.as_slice() {
                 [one] => one.length as usize,
-                _ => return Some(wr),
+                _ => return None,
             },
             Data::Inline(bytes) => bytes.len(),
             Data::InlineLong(bytes) => bytes.len(),
         };
         let left = match len {
-            1..=MAX_SHORT if len <= CACHE_LINE => self.leaves_short::<CACHE_LINE>(qp, &wr, len),
-            1..=MAX_SHORT => self.leaves_short::<MAX_SHORT>(qp, &wr, len),
+            1..=MAX_SHORT if len <= CACHE_LINE => self.leaves_short::<CACHE_LINE>(qp, wr, len),
+            1..=MAX_SHORT => self.leaves_short::<MAX_SHORT>(qp, wr, len),
             _ => false,
         };
-        if !left {
-            return Some(wr);
-        }
-        let (engine, mut context) = self.split(qp);
-        if let Engine::Rc(engine) = engine {
-            engine.sent_short(now, wr, len, &mut context);
-        }
-        None
+        left.then_some(len)
     }
 
     /// Sends the message of `len` bytes, `MOST` at most, if it may leave now.
