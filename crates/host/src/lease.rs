@@ -59,14 +59,17 @@ impl Lease {
         self.shared.load(Ordering::Relaxed) > 0
     }
 
-    /// The engine found packets, and the program had last polled any socket at `polled_at`.
+    /// The engine found packets, and the program had last polled any socket at `polled_at`: just now, and they would have been found without
+    /// it; or later than now, which says that it sends and then will.
     pub(crate) fn engine_found(&self, now: u64, polled_at: u64) {
         let shared = self.shared.load(Ordering::Relaxed);
         let waited = now.saturating_sub(self.taken_back_at.swap(0, Ordering::Relaxed)) < WAITED_NANOS;
         if waited {
             self.shared.store(PATIENCE, Ordering::Relaxed);
-        } else if shared > 0 && now.saturating_sub(polled_at) > AWAY_NANOS {
-            self.shared.store((shared + NEEDED).min(PATIENCE), Ordering::Relaxed);
+        } else if shared > 0 {
+            let away = now.saturating_sub(polled_at) > AWAY_NANOS;
+            let shared = if away { (shared + NEEDED).min(PATIENCE) } else { shared - 1 };
+            self.shared.store(shared, Ordering::Relaxed);
         }
     }
 
@@ -141,10 +144,21 @@ mod tests {
         let lease = shared();
         for _ in 0..PATIENCE {
             assert!(lease.is_shared());
-            // Once in a while the engine is faster than a thread that polls all the same.
-            lease.engine_found(START + 10_000, START + 9_500);
             lease.poll_found();
         }
         assert!(!lease.is_shared());
+    }
+
+    #[test]
+    fn what_the_engine_finds_just_behind_a_poll_or_while_the_program_sends_did_not_need_it() {
+        let lease = shared();
+        for at in 0..u64::from(PATIENCE) {
+            assert!(lease.is_shared());
+            let polled_at = START + at * 20_000;
+            lease.engine_found(polled_at + if at % 2 == 0 { 500 } else { 0 }, polled_at);
+        }
+        assert!(!lease.is_shared());
+        let sends_until = START + 40_000;
+        shared().engine_found(START + 10_000, sends_until);
     }
 }

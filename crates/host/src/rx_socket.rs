@@ -29,7 +29,7 @@ use crate::sys::{self, ControlBuffer};
 /// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders wait for them.
 const READS_PER_ACK: usize = 4;
 /// What is read at once and is longer than any single packet of ours: there may be more where it came from.
-const BULK: usize = 8_192;
+pub(crate) const BULK: usize = 8_192;
 /// What is read at once and is so many packets: the sender may well have sent more, and one ACK answers for all.
 const RUN: usize = 8;
 /// Messages of connection managers that are served between two looks at the socket.

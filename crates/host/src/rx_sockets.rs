@@ -46,6 +46,10 @@ const WARM_NANOS: u64 = 50_000;
 const COLD_TURN: u32 = 16;
 /// How often one poll reads a socket that brings bundles.
 const READS_PER_POLL: usize = 8;
+/// Long batches that may leave between two polls of one thread without the engine taking its place: more than the largest window.
+const MOST_BATCHES: u32 = 64;
+/// What one of them takes at most, the system call included.
+const BATCH_NANOS: u64 = 30_000;
 /// The port of the service that answers nothing (RFC 863).
 const DISCARD_PORT: u16 = 9;
 /// Rounds of as many reads in which a process that may end empties a socket.
@@ -67,8 +71,11 @@ pub(crate) struct RxSockets {
     lineup: ArcSwap<Lineup>,
     /// Counts fruitless polls; says whose turn it is.
     turn: AtomicU32,
-    /// When somebody last polled.
+    /// When somebody last polled; later than now while that thread sends in bulk.
     polled_at: AtomicU64,
+    /// The thread that did, and how many long batches may still count as polls of its.
+    poller: AtomicU32,
+    batches_left: AtomicU32,
 }
 
 #[derive(Default)]
@@ -101,6 +108,8 @@ impl Default for RxSockets {
             lineup: ArcSwap::default(),
             turn: AtomicU32::new(0),
             polled_at: AtomicU64::new(0),
+            poller: AtomicU32::new(0),
+            batches_left: AtomicU32::new(0),
         }
     }
 }
@@ -276,6 +285,8 @@ impl RxSockets {
         }
         let now = to.clock.nanos(instant);
         self.polled_at.store(now, Ordering::Relaxed);
+        self.poller.store(sys::thread::own_thread(), Ordering::Relaxed);
+        self.batches_left.store(MOST_BATCHES, Ordering::Relaxed);
         let turn = self.turn.load(Ordering::Relaxed);
         let cold = sockets.len() - hot;
         let index = if *hot == 0 {
@@ -300,6 +311,25 @@ impl RxSockets {
             Drained::Empty | Drained::Busy => {
                 self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
                 Drained::Empty
+            }
+        }
+    }
+
+    /// The calling thread sends a long batch. If it is the one that polls, it will be back at the sockets when all has left that windows let
+    /// go: the engine would only take the processor and the queue pair's lock from it meanwhile. A program that sends and polls no more has
+    /// its packets later by [`MOST_BATCHES`] at most.
+    pub(crate) fn sends_in_bulk(&self, clock: &Clock) {
+        let left = self.batches_left.load(Ordering::Relaxed);
+        if left == 0 || self.poller.load(Ordering::Relaxed) != sys::thread::own_thread() {
+            return;
+        }
+        self.batches_left.store(left - 1, Ordering::Relaxed);
+        let now = clock.now();
+        self.polled_at.store(now + BATCH_NANOS, Ordering::Relaxed);
+        let lineup = self.lineup.load();
+        for socket in &lineup.sockets[..lineup.hot] {
+            if socket.lease.ends_at(now).is_some() {
+                socket.lease.renew(now);
             }
         }
     }

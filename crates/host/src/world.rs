@@ -27,7 +27,7 @@ use crate::netlink::Netlink;
 use crate::reach::{Lent, Transfer};
 use crate::reactor::{IN, Reactor, Source};
 use crate::rings::Rings;
-use crate::rx_socket::Delivery;
+use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
 use crate::sys::{self, Bell};
 use crate::tx::{Sender, Tx};
@@ -152,6 +152,9 @@ impl Link for RealWorld {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
         if self.is_ours() && !self.rings.send(path, batch, self) {
             let RealWorld { config, clock, reactor, counters, .. } = self;
+            if batch.len_bytes() >= BULK {
+                self.rx_sockets.sends_in_bulk(clock);
+            }
             self.tx.send(path, batch, &Sender { config, clock, reactor, counters });
         }
     }

@@ -68,6 +68,10 @@ impl TxBatch {
     pub fn len(&self) -> usize {
         self.runs.iter().map(|run| run.count).sum()
     }
+    /// Bytes of all.
+    pub fn len_bytes(&self) -> usize {
+        self.len
+    }
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
