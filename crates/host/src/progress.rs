@@ -10,6 +10,7 @@ use nic::Later;
 use node::{Guest, Input};
 
 use crate::counters::add;
+use crate::lease::LEASE_NANOS;
 use crate::management::Management;
 use crate::names::{Answer, Bearer, Listener, Message};
 use crate::reactor::Source;
@@ -26,6 +27,8 @@ const EVENTS_PER_WAIT: usize = 16;
 /// For how long the engine looks again, rather than sleeps, where bulk came: the next of it is near, and waking a thread costs the
 /// sender, on whose core loopback packets arrive, a good part of a segmented send.
 const BULK_PAUSE: Duration = Duration::from_micros(30);
+/// The most leases between two looks at them.
+const MOST_PATIENCE: u64 = 2;
 /// When the engine tries a socket again at which messages wait and a thread of the program reads.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 /// How long a guest is left alone that panicked, so that a panic in a timer does not take a whole processor.
@@ -55,6 +58,9 @@ struct Engine<G> {
     guest: Arc<G>,
     /// Sockets that polling threads serve: looked at again when their lease ends.
     leased: Vec<Arc<RxSocket>>,
+    /// When, on the world's clock, and how many leases later than the first of them ends.
+    leases_at: u64,
+    patience: u64,
     /// Names at which more processes want to connect than one event takes.
     asked: Vec<Arc<Listener>>,
     /// For packets of other processes.
@@ -93,6 +99,8 @@ pub(crate) fn run<G: Guest>(
         world,
         guest,
         leased: Vec::new(),
+        leases_at: 0,
+        patience: 1,
         asked: Vec::new(),
         bytes,
         guest_at: None,
@@ -186,14 +194,15 @@ impl<G: Guest> Engine<G> {
         self.seat.map(|(_, end)| end)
     }
 
-    /// Takes back the sockets whose lease has ended; when the next one ends.
+    /// Takes back the sockets whose lease has ended; when to look again. Where threads poll without a break that is later and later: it takes
+    /// the processor from one of them each time.
     fn look_after_leases(&mut self) -> Option<u64> {
         let now = self.world.clock.now();
         let reactor = &self.world.reactor;
-        let mut next: Option<u64> = None;
+        let (mut first, before) = (u64::MAX, self.leased.len());
         self.leased.retain(|socket| match socket.lease.ends_at(now) {
             Some(end) => {
-                next = Some(next.map_or(end, |next| next.min(end)));
+                first = first.min(end);
                 true
             }
             None => {
@@ -202,7 +211,14 @@ impl<G: Guest> Engine<G> {
                 false
             }
         });
-        next
+        if self.leased.len() < before {
+            self.patience = 1;
+            self.leases_at = first;
+        } else if now >= self.leases_at && first < u64::MAX {
+            self.patience = (self.patience * 2).min(MOST_PATIENCE);
+            self.leases_at = first + (self.patience - 1) * LEASE_NANOS;
+        }
+        (!self.leased.is_empty()).then_some(self.leases_at)
     }
 
     /// Goes on with what one event did not take: connections to names, and messages of connection managers that wait at sockets
@@ -424,6 +440,8 @@ impl<G: Guest> Engine<G> {
         socket.disarm(&self.world.reactor);
         if !self.leased.iter().any(|leased| leased.token == socket.token) {
             self.leased.push(socket.clone());
+            self.patience = 1;
+            self.leases_at = self.world.clock.now() + LEASE_NANOS;
         }
     }
 
