@@ -19,7 +19,7 @@ use socket2::{MsgHdr, SockAddr, SockRef};
 use transport::TxBatch;
 use transport::batch::Run;
 use wire::Qpn;
-use wire::icrc::{Flow, Icrc};
+use wire::icrc::{Flow, Icrc, Remainder};
 
 use crate::Config;
 use crate::clock::Clock;
@@ -109,6 +109,9 @@ pub(crate) struct SendSocket {
     for_rxe: bool,
 }
 
+/// A batch to be sealed ([`TxBatch::parts_to_seal`]).
+type Parts<'a> = (&'a mut [u8], &'a [Run], &'a [Option<Remainder>]);
+
 /// Where packets go.
 struct To {
     flow: Flow,
@@ -153,13 +156,13 @@ impl Tx {
             return;
         };
         socket.used_at.store(with.clock.roughly(), Ordering::Relaxed);
-        let (bytes, runs) = batch.parts_mut();
+        let parts = batch.parts_to_seal();
         match &socket.to {
-            Some(to) => socket.send(bytes, runs, to, with),
+            Some(to) => socket.send(parts, to, with),
             None => {
                 let hops = sys::hop_control(path.source.is_ipv4(), path.traffic_class, path.hop_limit);
                 let to = To::new(socket.source, path.dest, path.interface, Some(hops));
-                socket.send(bytes, runs, &to, with);
+                socket.send(parts, &to, with);
             }
         }
     }
@@ -255,28 +258,40 @@ fn make_room(sockets: &mut Sockets, new: &Key, with: &Sender<'_>) {
 
 impl SendSocket {
     /// Sends packets run by run.
-    fn send(&self, bytes: &mut [u8], runs: &[Run], to: &To, with: &Sender<'_>) {
-        let mut rest = bytes;
+    fn send(&self, (bytes, runs, known): Parts<'_>, to: &To, with: &Sender<'_>) {
+        let (mut rest, mut known) = (bytes, known.iter());
         for run in runs {
             let (packets, after) = rest.split_at_mut(run.len);
+            let known = known.by_ref().take(run.count).copied();
             // What only a process of this host can follow is lost here: it is sent again with its payload.
             if run.pull {
                 add(&with.counters.packets_dropped_sending, 1);
             } else if self.segmented.load(Ordering::Relaxed) {
-                self.send_run(packets, run.size, to, with);
+                self.send_run(packets, run.size, known, to, with);
             } else {
-                packets.chunks_mut(run.size).for_each(|packet| self.send_run(packet, run.size, to, with));
+                let packets = packets.chunks_mut(run.size).zip(known);
+                packets.for_each(|(packet, known)| self.send_run(packet, run.size, [known], to, with));
             }
             rest = after;
         }
     }
 
     /// Seals packets of one size, of which the last may be shorter, and sends them with one system call.
-    fn send_run(&self, packets: &mut [u8], size: usize, to: &To, with: &Sender<'_>) {
+    fn send_run(
+        &self,
+        packets: &mut [u8],
+        size: usize,
+        known: impl IntoIterator<Item = Option<Remainder>>,
+        to: &To,
+        with: &Sender<'_>,
+    ) {
         let count = packets.len().div_ceil(size);
         let mut icrc = Icrc::of(to.flow);
-        for (id, packet) in packets.chunks_mut(size).enumerate() {
-            self.seal(&mut icrc, id as u16, packet);
+        for (id, (packet, known)) in packets.chunks_mut(size).zip(known).enumerate() {
+            match known {
+                Some(payload) => icrc.seal_with(id as u16, packet, payload),
+                None => self.seal(&mut icrc, id as u16, packet),
+            }
         }
         let Err(error) = self.send_segments(packets, (count > 1).then_some(size), to, with) else {
             add(&with.counters.packets_sent, count);

@@ -1,7 +1,7 @@
 //! A batch of packets to one destination: one contiguous buffer, so that a run of equal sizes leaves in one
 //! segmented send. Reused; filling it allocates nothing once it has grown.
 
-use wire::icrc::ICRC_LEN;
+use wire::icrc::{ICRC_LEN, Remainder};
 use wire::roce::Header;
 
 use crate::Fault;
@@ -24,6 +24,8 @@ pub struct TxBatch {
     len: usize,
     set_aside: usize,
     runs: Vec<Run>,
+    /// Of each packet, what its payload adds to the ICRC, where that was computed on the way.
+    remainders: Vec<Option<Remainder>>,
 }
 
 /// Packets of a batch that can leave in one segmented send: all of one size, but for the last, which may be shorter; together no
@@ -62,6 +64,7 @@ impl TxBatch {
     pub fn clear(&mut self) {
         self.len = 0;
         self.runs.clear();
+        self.remainders.clear();
         self.set_aside = 0;
     }
     /// Packets held.
@@ -98,7 +101,17 @@ impl TxBatch {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let len = self.write(header, payload_len, fill)?;
+        self.push_with_remainder(header, payload_len, |dst| fill(dst).map(|()| None))
+    }
+    /// The same where `fill` may know what the bytes add to the ICRC.
+    pub fn push_with_remainder(
+        &mut self,
+        header: &Header,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<Option<Remainder>, Fault>,
+    ) -> Result<(), Fault> {
+        let (len, remainder) = self.write(header, payload_len, fill)?;
+        self.remainders.push(remainder);
         match self.runs.last_mut() {
             Some(run) if run.goes_on_with(len) => (run.len, run.count) = (run.len + len, run.count + 1),
             _ => self.runs.push(Run { size: len, len, count: 1, pull: false }),
@@ -110,19 +123,20 @@ impl TxBatch {
     pub fn push_pull(&mut self, header: &Header, pull: Pull) {
         let to_bytes = |dst: &mut [u8]| {
             dst.copy_from_slice(&pull.to_bytes());
-            Ok(())
+            Ok(None)
         };
-        if let Ok(len) = self.write(header, Pull::LEN, to_bytes) {
+        if let Ok((len, remainder)) = self.write(header, Pull::LEN, to_bytes) {
+            self.remainders.push(remainder);
             self.runs.push(Run { size: len, len, count: 1, pull: true });
         }
     }
-    /// Writes a packet behind the others; its length.
-    fn write(
+    /// Writes a packet behind the others; its length, and what `fill` said.
+    fn write<T>(
         &mut self,
         header: &Header,
         payload_len: usize,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), Fault>,
-    ) -> Result<usize, Fault> {
+        fill: impl FnOnce(&mut [u8]) -> Result<T, Fault>,
+    ) -> Result<(usize, T), Fault> {
         let header_len = header.len();
         let len = packet_len(header, payload_len);
         let end = self.len + len;
@@ -132,17 +146,21 @@ impl TxBatch {
         let packet = &mut self.bytes[self.len..end];
         header.emit(payload_len, packet);
         let (payload, rest) = packet[header_len..].split_at_mut(payload_len);
-        fill(payload)?;
+        let said = fill(payload)?;
         // Four bytes to seven: two stores, which may overlap, are less than a call.
         let end_of_packet = rest.len() - ICRC_LEN;
         rest[..ICRC_LEN].copy_from_slice(&[0; ICRC_LEN]);
         rest[end_of_packet..].copy_from_slice(&[0; ICRC_LEN]);
         self.len = end;
-        Ok(len)
+        Ok((len, said))
     }
     /// The bytes of all packets, and how they leave.
     pub fn parts_mut(&mut self) -> (&mut [u8], &[Run]) {
         (&mut self.bytes[..self.len], &self.runs)
+    }
+    /// The same with what is known of each packet's payload, in their order.
+    pub fn parts_to_seal(&mut self) -> (&mut [u8], &[Run], &[Option<Remainder>]) {
+        (&mut self.bytes[..self.len], &self.runs, &self.remainders)
     }
     /// The packets, one by one; those that stand for several ([`TxBatch::push_pull`]) among them.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {

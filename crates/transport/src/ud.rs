@@ -197,7 +197,9 @@ impl<A: Copy + PartialEq> Ud<A> {
                 return address;
             }
             let memory = cx.memory();
-            if batch.push(&header, len as usize, |dst| wr.data.copy_out(0, dst, memory)).is_err() {
+            let copied =
+                batch.push_with_remainder(&header, len as usize, |dst| wr.data.copy_out(0, dst, memory));
+            if copied.is_err() {
                 self.fail_oldest(Status::LocalProtection, cx);
                 return address;
             }

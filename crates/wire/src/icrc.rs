@@ -16,6 +16,8 @@
 //! what was received, xored with what the header with identification 0 gives, is the image of the four bytes
 //! "identification, flags, fragment offset" alone, multiplied by x^(32 + 8n) where n bytes follow them. Dividing that
 //! out gives those four bytes back, and they must be ones that an unfragmented datagram can have.
+//!
+//! By the same rule whoever copies a payload may compute its part on the way ([`Remainder`]); the headers are added when they are known.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -39,6 +41,21 @@ pub const ICRC_LEN: usize = 4;
 
 /// The longest packet from BTH to ICRC: 44 bytes of headers, the largest path MTU, the ICRC.
 pub const MAX_PACKET: usize = 44 + 4096 + ICRC_LEN;
+
+/// The payload of a full packet at the largest path MTU: the one length for which a [`Remainder`] serves.
+pub const PAGE: usize = 4096;
+
+/// What a payload of [`PAGE`] bytes adds to a packet's ICRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remainder(u32);
+
+impl Remainder {
+    /// That of these bytes, or of those that are to these as polynomials modulo that of CRC-32.
+    #[inline]
+    pub fn of(bytes: &[u8]) -> Remainder {
+        Remainder(!go_on(!0, bytes))
+    }
+}
 
 /// Writes the ICRC into the last four bytes of `packet` (BTH to ICRC inclusive), as sent over `flow` in an IPv4
 /// datagram with DF set and identification `ip_id` (ignored for IPv6). For one packet; [`Icrc`] is for many.
@@ -103,6 +120,29 @@ impl Icrc {
         let (covered, icrc) = packet.split_last_chunk_mut::<ICRC_LEN>().expect("room for the ICRC");
         let bth = covered.first_chunk::<{ Bth::LEN }>().expect("a whole BTH");
         *icrc = self.crc(ip_id, bth, covered).to_le_bytes();
+    }
+
+    /// The same for a packet that ends with a payload of [`PAGE`] bytes, of which this is the remainder; any other is sealed without.
+    ///
+    /// # Panics
+    ///
+    /// If `packet` is shorter than a BTH and the ICRC, 16 bytes.
+    #[inline]
+    pub fn seal_with(&mut self, ip_id: u16, packet: &mut [u8], payload: Remainder) {
+        self.turn_to(packet.len());
+        let (covered, icrc) = packet.split_last_chunk_mut::<ICRC_LEN>().expect("room for the ICRC");
+        let bth = covered.first_chunk::<{ Bth::LEN }>().expect("a whole BTH");
+        let crc = match covered.len().checked_sub(PAGE) {
+            Some(headers) if headers >= Bth::LEN => {
+                let mut masked = *bth;
+                masked[MASKED] = 0xff;
+                let crc = go_on(self.head_with(ip_id), &masked);
+                let crc = if headers > Bth::LEN { go_on(crc, &covered[Bth::LEN..headers]) } else { crc };
+                !(a_page_before(!crc) ^ payload.0)
+            }
+            _ => self.crc(ip_id, bth, covered),
+        };
+        *icrc = crc.to_le_bytes();
     }
 
     /// As the function [`seal_rxe_flush`].
@@ -200,13 +240,19 @@ impl Icrc {
         self.mask = words.and_then(|rest| MASK.get(rest / 4).copied());
     }
 
+    /// The CRC of all before the BTH.
+    #[inline]
+    fn head_with(&self, ip_id: u16) -> u32 {
+        match self.version {
+            Version::V4 => self.head ^ effect_of_identification(ip_id),
+            Version::V6 => self.head,
+        }
+    }
+
     /// The CRC of a packet of the length that was turned to, `covered` from its BTH on.
     #[inline]
     fn crc(&self, ip_id: u16, bth: &[u8; Bth::LEN], covered: &[u8]) -> u32 {
-        let head = match self.version {
-            Version::V4 => self.head ^ effect_of_identification(ip_id),
-            Version::V6 => self.head,
-        };
+        let head = self.head_with(ip_id);
         match self.mask {
             Some(mask) if bth[MASKED] == 0 => go_on(head, covered) ^ mask,
             _ => {
@@ -309,6 +355,38 @@ static IDENTIFICATIONS: [u32; 64] = {
     while ip_id < table.len() {
         table[ip_id] = multiply_by_x((ip_id as u32) << 8, 16 + 8 * (2 + 12 + 8));
         ip_id += 1;
+    }
+    table
+};
+
+/// `a * x^(8 * PAGE)`: what stands a page before the end.
+#[inline]
+fn a_page_before(a: u32) -> u32 {
+    let [b0, b1, b2, b3] = a.to_le_bytes();
+    let [t0, t1, t2, t3] = &A_PAGE_BEFORE;
+    t0[b0 as usize] ^ t1[b1 as usize] ^ t2[b2 as usize] ^ t3[b3 as usize]
+}
+
+/// [`a_page_before`] of each value of each byte.
+static A_PAGE_BEFORE: [[u32; 256]; 4] = {
+    // Of each bit, the highest of which is the coefficient of x^0.
+    let mut powers = [0; 32];
+    let mut bit = 32;
+    let mut power = multiply_by_x(1 << 31, 8 * PAGE);
+    while bit > 0 {
+        bit -= 1;
+        powers[bit] = power;
+        power = times_x(power);
+    }
+    let mut table = [[0; 256]; 4];
+    while bit < 32 {
+        let (byte, first) = (bit / 8, 1 << (bit % 8));
+        let mut rest = 0;
+        while rest < first {
+            table[byte][first + rest] = table[byte][rest] ^ powers[bit];
+            rest += 1;
+        }
+        bit += 1;
     }
     table
 };

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use proptest::prelude::*;
 use wire::Gid;
-use wire::icrc::{Flow, Icrc};
+use wire::icrc::{Flow, Icrc, PAGE, Remainder};
 
 /// All that is covered of a packet that is sent over `flow`.
 fn covered_bytes(flow: &Flow, ip_id: u16, packet: &[u8]) -> Vec<u8> {
@@ -67,5 +67,30 @@ proptest! {
             packet[5] ^= 1;
             prop_assert!(opening.open(&packet).is_err());
         }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_payload_whose_remainder_is_known_is_sealed_as_one_that_is_read(
+        flow in flow(),
+        ip_id in prop_oneof![0u16..80, any::<u16>()],
+        headers in 3usize..12,
+        longer in 0usize..2,
+        seed in any::<u8>(),
+        reserved in any::<u8>(),
+    ) {
+        let mut packet: Vec<u8> = (0..4 * headers + PAGE + 4).map(|at| (at / 7) as u8 ^ (at as u8).wrapping_mul(seed)).collect();
+        packet[4] = reserved;
+        let payload = Remainder::of(&packet[4 * headers..4 * headers + PAGE]);
+        let mut read = packet.clone();
+        Icrc::of(flow).seal(ip_id, &mut read);
+        Icrc::of(flow).seal_with(ip_id, &mut packet, payload);
+        prop_assert_eq!(&packet, &read);
+        // One that has no such payload is read all the same.
+        let short = 16 * (1 + longer);
+        Icrc::of(flow).seal(ip_id, &mut read[..short]);
+        Icrc::of(flow).seal_with(ip_id, &mut packet[..short], payload);
+        prop_assert_eq!(&packet[..short], &read[..short]);
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use transport::op::{Fault, Tail};
+use wire::icrc::{PAGE, Remainder};
 
 use super::guard::{self, Change};
 
@@ -24,6 +25,17 @@ pub(super) fn copy_out(place: Place, dst: &mut [u8]) -> Result<(), Fault> {
     // SAFETY: the caller checked the range against a region that is counted in; the two can not overlap, `dst` is a
     // buffer of our own. The program may change the source meanwhile: then the copy holds some mixture, as with any DMA.
     unsafe { guard::copy(dst.as_mut_ptr(), real as *const u8, dst.len()) }
+}
+
+/// The same; and what the bytes add to an ICRC, where that is known behind the copy.
+pub(super) fn copy_out_for_icrc(place: Place, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
+    match place {
+        // SAFETY: as for `copy_out`; as long as a page.
+        Place::At(real) if dst.len() == PAGE => unsafe {
+            guard::copy_page(dst.as_mut_ptr(), real as *const u8)
+        },
+        _ => copy_out(place, dst).map(|()| None),
+    }
 }
 
 /// Copies into registered memory. Programs poll on the last byte of a message, so its last word is stored after

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
+use wire::icrc::{PAGE, Remainder};
 
 use super::*;
 use crate::error::Error;
@@ -148,6 +149,7 @@ fn accesses_to_memory_that_changes() {
     unsafe { libc::munmap(at, LEN) };
     for len in [1, 8, 63, 64, 4096, LEN] {
         assert_eq!(view.read(to(len as u64), 0, &mut back[..len]), Err(Fault::Unmapped));
+        assert_eq!(view.read_for_icrc(to(len as u64), 0, &mut back[..len]), Err(Fault::Unmapped));
     }
 }
 
@@ -174,6 +176,29 @@ fn scatter_and_gather_cross_elements_at_any_offset() {
 }
 
 /// A region that windows may be bound to, and its address.
+#[test]
+fn what_a_page_adds_to_an_icrc_is_found_on_the_way_or_not_told() {
+    let (table, mut bytes) = (Table::new(), (0..3 * PAGE).map(|at| (at / 5) as u8).collect::<Vec<u8>>());
+    let (mr, addr) = region(&table, &mut bytes, RIGHTS);
+    let (view, mut page) = (table.view(1, RIGHTS), vec![0; PAGE + 3]);
+    for from in [0, 1, 12, 77, PAGE, 2 * PAGE] {
+        let sges = [Sge { addr, length: bytes.len() as u32, lkey: mr.key }];
+        let all = Remote { addr, length: bytes.len() as u64, rkey: mr.key };
+        let to = &mut page[from % 4..][..PAGE];
+        for known in [view.gather_for_icrc(&sges, from as u64, to), view.read_for_icrc(all, from as u64, to)]
+        {
+            assert!(to == &bytes[from..from + PAGE]);
+            assert!(known.unwrap().is_none_or(|known| known == Remainder::of(to)));
+        }
+        // Of several pieces, and where nobody asks.
+        let pieces = [7, PAGE as u32].map(|length| Sge { length, ..sges[0] });
+        assert_eq!(view.gather_for_icrc(&pieces, 0, to), Ok(None));
+        assert!(to[..7] == bytes[..7] && to[7..] == bytes[..PAGE - 7]);
+        assert_eq!(view.sealing(false).gather_for_icrc(&sges, from as u64, to), Ok(None));
+        assert!(to == &bytes[from..from + PAGE]);
+    }
+}
+
 fn bindable(table: &Table, bytes: &mut [u8]) -> (Mr, u64) {
     region(table, bytes, RIGHTS | Access::MW_BIND)
 }

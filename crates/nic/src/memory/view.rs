@@ -5,8 +5,9 @@ use std::task::Poll;
 
 use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
 use wire::Rkey;
+use wire::icrc::Remainder;
 
-use super::copy::{Place, change, copy_in, copy_out};
+use super::copy::{Place, change, copy_in, copy_out, copy_out_for_icrc};
 use super::guard::Change;
 use super::rights::Access;
 use super::slot::{InFlight, kind};
@@ -24,7 +25,7 @@ pub(super) enum Who {
 impl Table {
     /// The memory that a queue pair of this protection domain sees, whose peers have these rights.
     pub fn view(&self, pd: u32, remote_access: u32) -> View<'_> {
-        View { table: self, pd, remote_access, qpn: 0 }
+        View { table: self, pd, remote_access, qpn: 0, seals: true }
     }
 }
 
@@ -37,6 +38,8 @@ pub struct View<'a> {
     remote_access: u32,
     /// The queue pair, for the windows that are good on one only.
     pub(super) qpn: u32,
+    /// What is copied out leaves in packets that bear an ICRC.
+    seals: bool,
 }
 
 impl View<'_> {
@@ -44,6 +47,12 @@ impl View<'_> {
     #[must_use]
     pub fn on(self, qpn: wire::Qpn) -> Self {
         View { qpn: qpn.get(), ..self }
+    }
+
+    /// The same for one whose packets bear an ICRC, or do not.
+    #[must_use]
+    pub fn sealing(self, seals: bool) -> Self {
+        View { seals, ..self }
     }
 
     /// Runs `copy` on the memory of a checked range while the region can not go away.
@@ -148,6 +157,20 @@ impl Memory for View<'_> {
         self.pieces(sges, at, dst.len(), 0, |real, from, n| copy_out(real, &mut dst[from..from + n]))
     }
 
+    fn gather_for_icrc(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
+        if !self.seals {
+            return self.gather(sges, at, dst).map(|()| None);
+        }
+        // Of pieces nobody knows the whole.
+        let (mut remainder, len) = (None, dst.len());
+        self.pieces(sges, at, len, 0, |real, from, n| {
+            let copied = copy_out_for_icrc(real, &mut dst[from..from + n])?;
+            remainder = copied.filter(|_| n == len);
+            Ok(())
+        })?;
+        Ok(remainder)
+    }
+
     fn scatter(&self, sges: &[Sge], at: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
         self.pieces(sges, at, src.len(), Access::LOCAL_WRITE, |real, from, n| {
             let last = from + n == src.len();
@@ -179,6 +202,15 @@ impl Memory for View<'_> {
         let addr = from.addr.checked_add(at).ok_or(Fault::Range)?;
         let range = Remote { addr, length: dst.len() as u64, rkey: from.rkey };
         self.remote(range, Access::REMOTE_READ, |real| copy_out(real, dst))
+    }
+
+    fn read_for_icrc(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
+        if !self.seals {
+            return self.read(from, at, dst).map(|()| None);
+        }
+        let addr = from.addr.checked_add(at).ok_or(Fault::Range)?;
+        let range = Remote { addr, length: dst.len() as u64, rkey: from.rkey };
+        self.remote(range, Access::REMOTE_READ, |real| copy_out_for_icrc(real, dst))
     }
 
     fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault> {

@@ -166,9 +166,17 @@ impl Inner {
     /// The engine, and what it may use of its queue pair; inline, because few calls use all of it.
     #[inline]
     pub(crate) fn split<'a>(&'a mut self, qp: &'a Qp) -> (&'a mut Engine, EngineContext<'a>) {
+        // Between processes of a host packets bear none.
+        let here = self.carrier.datagram().filter(|carrier| carrier.is_here).map(|carrier| &carrier.path);
         let context = EngineContext {
             qp,
-            view: qp.pd().device.memory.view(qp.pd().id, self.attr.access).on(qp.qpn()),
+            view: qp
+                .pd()
+                .device
+                .memory
+                .view(qp.pd().id, self.attr.access)
+                .on(qp.qpn())
+                .sealing(here.is_none()),
             access: self.attr.access,
             chosen: None,
             srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),
@@ -178,7 +186,7 @@ impl Inner {
             notes: &mut self.notes,
             counted: self.counted.as_deref_mut(),
             fetch: &mut self.fetch,
-            here: self.carrier.datagram().filter(|carrier| carrier.is_here).map(|carrier| &carrier.path),
+            here,
             is_open: self.is_open,
             mute: false,
         };

@@ -4,6 +4,7 @@
 use std::task::Poll;
 
 use wire::Rkey;
+use wire::icrc::Remainder;
 
 /// A piece of local memory (`struct ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,6 +130,10 @@ pub enum LocalOp {
 pub trait Memory {
     /// Copies `dst.len()` bytes, starting `at` bytes into the concatenation of `sges`, out of local memory.
     fn gather(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<(), Fault>;
+    /// The same; and what the bytes add to an ICRC, where the memory finds that out on the way.
+    fn gather_for_icrc(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
+        self.gather(sges, at, dst).map(|()| None)
+    }
     /// Copies `src` to `at` bytes into the concatenation of `sges` (local write access).
     fn scatter(&self, sges: &[Sge], at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
     /// Whether the peer may do this to the whole range; a length of 0 needs no valid key (IBA 1.4 §9.4).
@@ -137,6 +142,10 @@ pub trait Memory {
     fn write(&self, to: Remote, at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
     /// A peer's RDMA READ: copies from `at` bytes into `from`.
     fn read(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<(), Fault>;
+    /// The same; and what the bytes add to an ICRC, where the memory finds that out on the way.
+    fn read_for_icrc(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
+        self.read(from, at, dst).map(|()| None)
+    }
     /// A peer's atomic on the 8 bytes at `at`; returns the value before.
     fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault>;
     /// A peer's FLUSH. `Pending` where it takes long: the range and its rights are good, and whoever gave the memory does

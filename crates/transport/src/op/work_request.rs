@@ -1,6 +1,7 @@
 //! Work requests: what a program posts to a send or receive queue.
 
 use arrayvec::ArrayVec;
+use wire::icrc::Remainder;
 use wire::roce::SendTail;
 use wire::{Qpn, Rkey};
 
@@ -73,19 +74,24 @@ impl Data {
             Data::InlineLong(v) => v.len() as u64,
         }
     }
-    /// Copies `dst.len()` bytes from byte `at` on.
-    pub fn copy_out(&self, at: u64, dst: &mut [u8], memory: &impl Memory) -> Result<(), Fault> {
+    /// Copies `dst.len()` bytes from byte `at` on; what they add to an ICRC, where that is known.
+    pub fn copy_out(
+        &self,
+        at: u64,
+        dst: &mut [u8],
+        memory: &impl Memory,
+    ) -> Result<Option<Remainder>, Fault> {
         if dst.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let inline = match self {
-            Data::Sges(list) => return memory.gather(list.as_slice(), at, dst),
+            Data::Sges(list) => return memory.gather_for_icrc(list.as_slice(), at, dst),
             Data::Inline(bytes) => bytes.as_slice(),
             Data::InlineLong(bytes) => bytes,
         };
         let rest = usize::try_from(at).ok().and_then(|at| inline.get(at..)).ok_or(Fault::Range)?;
         dst.copy_from_slice(rest.get(..dst.len()).ok_or(Fault::Range)?);
-        Ok(())
+        Ok(None)
     }
 }
 

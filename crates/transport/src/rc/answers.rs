@@ -265,11 +265,9 @@ fn fill_read(
             return Ok(false);
         }
         let at = u64::from(read.next) * conn.mtu as u64;
-        batch.push(
-            &header,
-            payload_len,
-            |dst| if dst.is_empty() { Ok(()) } else { memory.read(from, at, dst) },
-        )?;
+        batch.push_with_remainder(&header, payload_len, |dst| {
+            if dst.is_empty() { Ok(None) } else { memory.read_for_icrc(from, at, dst) }
+        })?;
         read.next += 1;
         *spent += payload_len.max(LEAST_COST);
     }

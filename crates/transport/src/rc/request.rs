@@ -2,6 +2,7 @@
 
 use wire::Psn;
 use wire::bth::{AtomicEth, Feth, Reth};
+use wire::icrc::Remainder;
 use wire::roce::{Header, Op, SendTail};
 
 use super::Connection;
@@ -210,14 +211,14 @@ impl Request {
         header
     }
 
-    /// Copies the payload of packet `at` out.
+    /// Copies the payload of packet `at` out; what it adds to the ICRC, where that is known.
     pub fn copy_out(
         &self,
         conn: &Connection,
         at: u32,
         dst: &mut [u8],
         memory: &impl Memory,
-    ) -> Result<(), Fault> {
+    ) -> Result<Option<Remainder>, Fault> {
         self.wr.data.copy_out(u64::from(at) * conn.mtu as u64, dst, memory)
     }
 

@@ -71,7 +71,7 @@ impl Requester {
             }
             let memory = cx.memory();
             batch
-                .push(&header, payload_len, |dst| wr.data.copy_out(self.sent, dst, memory))
+                .push_with_remainder(&header, payload_len, |dst| wr.data.copy_out(self.sent, dst, memory))
                 .map_err(|_| Status::LocalProtection)?;
             self.psn = self.psn.add(1);
             self.sent += payload_len as u64;

@@ -131,7 +131,7 @@ pub(crate) fn whole_frame(frame: &[u8]) -> Datagram<'_> {
 fn gather(wr: &SendWr, frame: &mut Vec<u8>, memory: &impl Memory) -> Result<(), Status> {
     let len = usize::try_from(wr.data.len_bytes()).ok().filter(|&len| len <= MAX_FRAME);
     frame.resize(len.ok_or(Status::LocalLength)?, 0);
-    wr.data.copy_out(0, frame, memory).map_err(|_| Status::LocalProtection)
+    wr.data.copy_out(0, frame, memory).map(drop).map_err(|_| Status::LocalProtection)
 }
 
 /// What the system's answer means for the request. A frame that there was no room for is lost, as on any wire.

@@ -289,7 +289,9 @@ impl Requester {
             return Ok(false);
         }
         let memory = cx.memory();
-        if batch.push(&header, payload_len, |dst| request.copy_out(conn, at, dst, memory)).is_err() {
+        let copied =
+            batch.push_with_remainder(&header, payload_len, |dst| request.copy_out(conn, at, dst, memory));
+        if copied.is_err() {
             request.fault = Some(Status::LocalProtection);
             return if index == 0 { Err(Status::LocalProtection) } else { Ok(false) };
         }
