@@ -175,7 +175,6 @@ fn scatter_and_gather_cross_elements_at_any_offset() {
     assert_eq!(view.scatter(&sges, 1, &src, Tail::End), Err(Fault::Range));
 }
 
-/// A region that windows may be bound to, and its address.
 #[test]
 fn what_a_page_adds_to_an_icrc_is_found_on_the_way_or_not_told() {
     let (table, mut bytes) = (Table::new(), (0..3 * PAGE).map(|at| (at / 5) as u8).collect::<Vec<u8>>());
@@ -199,6 +198,7 @@ fn what_a_page_adds_to_an_icrc_is_found_on_the_way_or_not_told() {
     }
 }
 
+/// A region that windows may be bound to, and its address.
 fn bindable(table: &Table, bytes: &mut [u8]) -> (Mr, u64) {
     region(table, bytes, RIGHTS | Access::MW_BIND)
 }
