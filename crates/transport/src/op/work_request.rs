@@ -15,7 +15,7 @@ pub const MAX_SGE: usize = 32;
 pub const MAX_INLINE: usize = 1024;
 
 /// A scatter/gather list; short ones cost no allocation.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum SgeList {
     /// Up to four elements.
     Few(ArrayVec<Sge, 4>),
@@ -34,6 +34,28 @@ impl SgeList {
     /// Bytes in all, up to 32 * (2^32 - 1).
     pub fn len_bytes(&self) -> u64 {
         self.as_slice().iter().map(|s| u64::from(s.length)).sum()
+    }
+}
+
+impl Clone for SgeList {
+    #[inline]
+    fn clone(&self) -> SgeList {
+        SgeList::from(self.as_slice())
+    }
+}
+
+impl From<&[Sge]> for SgeList {
+    #[inline]
+    fn from(list: &[Sge]) -> SgeList {
+        match list {
+            // Most lists: no call, and no loop.
+            &[one] => {
+                let mut few = ArrayVec::new();
+                few.push(one);
+                SgeList::Few(few)
+            }
+            _ => ArrayVec::try_from(list).map_or_else(|_| SgeList::Many(list.into()), SgeList::Few),
+        }
     }
 }
 
