@@ -93,7 +93,7 @@ impl<'a> SgeList<'a> {
             let pieces = (MAX_SGE + self.more) as u64;
             return Err(Error::number("SgeList::finish", "num_sge", pieces, 0..=MAX_SGE as u64));
         }
-        Ok(self.pieces.into_iter().collect())
+        Ok(transport::op::SgeList::from(self.pieces.as_slice()))
     }
 }
 

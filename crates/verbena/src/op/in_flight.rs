@@ -39,6 +39,7 @@ impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
         InFlight { qp, ticket, _kind: PhantomData }
     }
 
+    #[inline]
     fn look(&mut self, cx: Option<&mut Context<'_>>) -> Poll<K::Output> {
         let Some(ticket) = &self.ticket else { return Poll::Pending };
         let polled = self.qp.poll_ticket(ticket, cx);
@@ -68,9 +69,12 @@ impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
     /// # Panics
     ///
     /// On simulated hosts: there is no way to give the buffer back, and nothing would happen while it blocks. `await` it there.
-    pub fn wait(self) -> K::Output {
+    pub fn wait(mut self) -> K::Output {
         assert!(self.qp.stack().may_block(), "blocking on a simulated host: await it instead");
-        exec::block_on(self)
+        match self.look(None) {
+            Poll::Ready(output) => output,
+            Poll::Pending => exec::block_on(self),
+        }
     }
 
     /// Blocks for so long.

@@ -82,6 +82,7 @@ impl<K: Kind<B>, B: Send + 'static> std::fmt::Debug for Op<'_, K, B> {
 }
 
 impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
+    #[inline]
     pub(crate) fn new(qp: &'q Arc<QpInner>, asked: Asked, value: B) -> Op<'q, K, B> {
         Op { qp, state: State::New { request: Request::new(asked), value, place: Place::default() } }
     }
@@ -125,17 +126,16 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
     /// `QueueFull`; `OutOfRange` for more bytes than the peer's memory has, or than the queue pair takes inline or in pieces; `WrongDomain`;
     /// `Forked`. The operation comes back with each.
     #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
-    pub fn post(mut self) -> Result<InFlight<K, B>, Refused<Self>> {
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::New { request, value, place } => match self.qp.post_one::<K, B>(&request, value) {
-                Ok(ticket) => Ok(InFlight::new(self.qp.clone(), ticket)),
-                Err((error, value)) => {
-                    self.state = State::New { request, value, place };
-                    Err((error, self))
-                }
+    #[inline]
+    pub fn post(self) -> Result<InFlight<K, B>, Refused<Self>> {
+        let Op { qp, state } = self;
+        match state {
+            State::New { request, value, place } => match qp.post_one::<K, B>(&request, value) {
+                Ok(ticket) => Ok(InFlight::new(qp.clone(), ticket)),
+                Err((error, value)) => Err((error, Op { qp, state: State::New { request, value, place } })),
             },
             State::Posted(in_flight) => Ok(in_flight),
-            State::Over => Err((Error::new(ErrorKind::WrongState, "ibv_post_send"), self)),
+            State::Over => Err((Error::new(ErrorKind::WrongState, "ibv_post_send"), Op { qp, state })),
         }
     }
 }

@@ -5,13 +5,13 @@
 //! the program's code, and the entries lie behind a lock; nor is a waker cloned, dropped or woken.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
-use std::task::{Poll, Waker};
+use std::task::Waker;
 
 /// Bytes of a value that are kept without an allocation; larger ones are boxed.
 const INLINE: usize = 40;
 
 /// A value of any type, without allocation where it is small.
-struct Keep {
+pub(crate) struct Keep {
     bytes: MaybeUninit<[u64; INLINE / 8]>,
     drop: unsafe fn(*mut u8),
 }
@@ -70,39 +70,36 @@ impl Drop for Keep {
 // SAFETY: only `Send` values get in.
 unsafe impl Send for Keep {}
 
-enum State<R> {
+/// What an entry holds; a completion changes a word of it, and moves nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
     Free,
-    /// Whoever waits, or nobody: the owner may have gone.
-    Flying {
-        keep: Keep,
-        waker: Option<Waker>,
-        abandoned: bool,
-    },
-    Done {
-        keep: Keep,
-        result: R,
-    },
+    /// A value whose owner may wait.
+    Flying,
+    /// A value whose owner has gone.
+    Abandoned,
+    /// A value and the result.
+    Done,
 }
 
 struct Entry<R> {
     generation: u32,
-    state: State<R>,
+    phase: Phase,
+    keep: Option<Keep>,
+    /// Whoever waits.
+    waker: Option<Waker>,
+    result: Option<R>,
 }
 
 /// What is left over, for the caller to do or drop when nothing is locked.
-#[must_use = "the waker is to be woken, the value dropped, with no lock held"]
-#[derive(Default)]
-pub(crate) struct Left {
-    pub waker: Option<Waker>,
-    _value: Option<Keep>,
-    _unused: Option<Waker>,
-}
-
-impl Left {
-    /// Nothing is left.
-    pub fn is_nothing(&self) -> bool {
-        self.waker.is_none() && self._value.is_none() && self._unused.is_none()
-    }
+#[must_use = "it is to be woken or dropped with no lock held"]
+pub(crate) enum Left {
+    /// To be woken.
+    Woken(Waker),
+    /// To be dropped.
+    Unused(#[expect(dead_code, reason = "it is dropped, and nothing else")] Waker),
+    /// Likewise.
+    Value(#[expect(dead_code, reason = "as above")] Keep),
 }
 
 /// All entries of a queue.
@@ -123,8 +120,8 @@ const GENERATIONS: u32 = 0x7fff_ffff;
 
 impl<R> Slots<R> {
     pub fn new(depth: u32) -> Slots<R> {
-        let entries = (0..depth).map(|_| Entry { generation: 0, state: State::Free }).collect();
-        Slots { entries, free: (0..depth).rev().collect() }
+        let free = || Entry { generation: 0, phase: Phase::Free, keep: None, waker: None, result: None };
+        Slots { entries: (0..depth).map(|_| free()).collect(), free: (0..depth).rev().collect() }
     }
     /// Entries that nothing has.
     pub fn room(&self) -> usize {
@@ -137,26 +134,32 @@ impl<R> Slots<R> {
     }
     /// Whether a request is under way.
     pub fn any_flying(&self) -> bool {
-        self.entries.iter().any(|entry| matches!(entry.state, State::Flying { .. }))
+        self.entries.iter().any(|entry| matches!(entry.phase, Phase::Flying | Phase::Abandoned))
     }
     /// Takes an entry for a value about to be posted; the value back where there is none.
+    #[inline]
     pub fn put<B: Send + 'static>(&mut self, value: B) -> Result<Ticket<B>, B> {
         let Some(at) = self.free.pop() else { return Err(value) };
         let entry = &mut self.entries[at as usize];
-        entry.state = State::Flying { keep: Keep::new(value), waker: None, abandoned: false };
+        entry.phase = Phase::Flying;
+        entry.keep = Some(Keep::new(value));
         let wr_id = u64::from(entry.generation) << 32 | u64::from(at);
         Ok(Ticket { wr_id, _b: std::marker::PhantomData })
     }
+    #[inline]
     fn entry(&mut self, wr_id: u64) -> Option<&mut Entry<R>> {
         let entry = self.entries.get_mut(wr_id as u32 as usize)?;
         (u64::from(entry.generation) == wr_id >> 32).then_some(entry)
     }
-    fn release(&mut self, wr_id: u64) {
-        if let Some(entry) = self.entry(wr_id) {
-            entry.generation = entry.generation.wrapping_add(1) & GENERATIONS;
-            entry.state = State::Free;
-            self.free.push(wr_id as u32);
-        }
+    /// The entry is free again; its value, for the caller.
+    #[inline]
+    fn release(&mut self, wr_id: u64) -> Option<Keep> {
+        let entry = self.entry(wr_id)?;
+        entry.generation = entry.generation.wrapping_add(1) & GENERATIONS;
+        entry.phase = Phase::Free;
+        let keep = entry.keep.take();
+        self.free.push(wr_id as u32);
+        keep
     }
     /// The value of a request that was not taken after all.
     ///
@@ -164,84 +167,75 @@ impl<R> Slots<R> {
     ///
     /// The ticket is of this queue, and not used afterwards.
     pub unsafe fn take_back<B>(&mut self, ticket: &Ticket<B>) -> Option<B> {
-        let entry = self.entry(ticket.wr_id)?;
-        let (State::Flying { keep, .. } | State::Done { keep, .. }) =
-            std::mem::replace(&mut entry.state, State::Free)
-        else {
-            return None;
-        };
-        self.release(ticket.wr_id);
+        self.entry(ticket.wr_id)?.result = None;
+        let keep = self.release(ticket.wr_id)?;
         // SAFETY: of this queue, as the caller says: its type is that of the value; tickets are not copied.
         Some(unsafe { keep.take() })
     }
     /// A completion came. One of before, or of nothing, changes nothing.
-    pub fn complete(&mut self, wr_id: u64, result: R) -> Left {
-        let Some(entry) = self.entry(wr_id) else { return Left::default() };
-        match std::mem::replace(&mut entry.state, State::Free) {
-            State::Flying { keep, waker, abandoned: false } => {
-                entry.state = State::Done { keep, result };
-                Left { waker, ..Left::default() }
+    #[inline]
+    pub fn complete(&mut self, wr_id: u64, result: R) -> Option<Left> {
+        let entry = self.entry(wr_id)?;
+        match entry.phase {
+            Phase::Flying => {
+                entry.phase = Phase::Done;
+                entry.result = Some(result);
+                entry.waker.take().map(Left::Woken)
             }
-            State::Flying { keep, abandoned: true, .. } => {
-                self.release(wr_id);
-                Left { _value: Some(keep), ..Left::default() }
-            }
-            other => {
-                entry.state = other;
-                Left::default()
-            }
+            Phase::Abandoned => self.release(wr_id).map(Left::Value),
+            Phase::Free | Phase::Done => None,
         }
     }
     /// Completes all that is under way; the queue pair is no more.
     pub fn complete_all(&mut self, mut result: impl FnMut() -> R) -> Vec<Left> {
         let flying = |(at, entry): (usize, &Entry<R>)| {
             let wr_id = u64::from(entry.generation) << 32 | at as u64;
-            matches!(entry.state, State::Flying { .. }).then_some(wr_id)
+            matches!(entry.phase, Phase::Flying | Phase::Abandoned).then_some(wr_id)
         };
         let ids: Vec<u64> = self.entries.iter().enumerate().filter_map(flying).collect();
-        ids.into_iter().map(|wr_id| self.complete(wr_id, result())).collect()
+        ids.into_iter().filter_map(|wr_id| self.complete(wr_id, result())).collect()
     }
-    /// Looks for the result; else leaves the waker, where there is one to leave. What is not needed of it, or of the one before, is
-    /// left over.
+    /// The result and the value, where the request is complete.
     ///
     /// # Safety
     ///
     /// The ticket is of this queue (an `InFlight` holds both), or the value would be taken for one of another type. It is not used again
-    /// once this was ready.
-    pub unsafe fn poll<B>(&mut self, ticket: &Ticket<B>, new: Option<Waker>) -> (Poll<(R, B)>, Left) {
-        let unused = |waker| Left { _unused: waker, ..Left::default() };
-        let Some(entry) = self.entry(ticket.wr_id) else { return (Poll::Pending, unused(new)) };
-        // Who only looks leaves the entry as it is.
-        if new.is_none() && !matches!(entry.state, State::Done { .. }) {
-            return (Poll::Pending, Left::default());
+    /// once there was a result.
+    #[inline]
+    pub unsafe fn take<B>(&mut self, ticket: &Ticket<B>) -> Option<(R, B)> {
+        let entry = self.entry(ticket.wr_id)?;
+        if entry.phase != Phase::Done {
+            return None;
         }
-        match std::mem::replace(&mut entry.state, State::Free) {
-            State::Done { keep, result } => {
-                self.release(ticket.wr_id);
-                // SAFETY: of this queue, as the caller says: its type is that of the value; tickets are not copied.
-                (Poll::Ready((result, unsafe { keep.take() })), unused(new))
-            }
-            State::Flying { keep, abandoned, waker } => {
-                let (waker, before) = if new.is_some() { (new, waker) } else { (waker, None) };
-                entry.state = State::Flying { keep, waker, abandoned };
-                (Poll::Pending, unused(before))
-            }
-            State::Free => (Poll::Pending, unused(new)),
+        let result = entry.result.take()?;
+        let keep = self.release(ticket.wr_id)?;
+        // SAFETY: of this queue, as the caller says: its type is that of the value; tickets are not copied.
+        Some((result, unsafe { keep.take() }))
+    }
+    /// Leaves a waker until the request is complete; the one before.
+    ///
+    /// # Errors
+    ///
+    /// The waker, where nothing is waited for any more.
+    pub fn leave<B>(&mut self, ticket: &Ticket<B>, waker: Waker) -> Result<Option<Waker>, Waker> {
+        match self.entry(ticket.wr_id) {
+            Some(entry) if entry.phase == Phase::Flying => Ok(entry.waker.replace(waker)),
+            _ => Err(waker),
         }
     }
     /// The owner is gone: the value stays until the completion.
-    pub fn abandon<B>(&mut self, ticket: &Ticket<B>) -> Left {
-        let Some(entry) = self.entry(ticket.wr_id) else { return Left::default() };
-        match std::mem::replace(&mut entry.state, State::Free) {
-            State::Flying { keep, waker, .. } => {
-                entry.state = State::Flying { keep, waker: None, abandoned: true };
-                Left { _unused: waker, ..Left::default() }
+    pub fn abandon<B>(&mut self, ticket: &Ticket<B>) -> Option<Left> {
+        let entry = self.entry(ticket.wr_id)?;
+        match entry.phase {
+            Phase::Flying => {
+                entry.phase = Phase::Abandoned;
+                entry.waker.take().map(Left::Unused)
             }
-            State::Done { keep, .. } => {
-                self.release(ticket.wr_id);
-                Left { _value: Some(keep), ..Left::default() }
+            Phase::Done => {
+                entry.result = None;
+                self.release(ticket.wr_id).map(Left::Value)
             }
-            State::Free => Left::default(),
+            Phase::Free | Phase::Abandoned => None,
         }
     }
 }
@@ -252,10 +246,6 @@ mod tests {
 
     use super::*;
 
-    fn waker() -> Option<Waker> {
-        Some(Waker::noop().clone())
-    }
-
     #[test]
     fn a_value_comes_back_with_its_result() {
         let mut slots = Slots::new(2);
@@ -263,13 +253,13 @@ mod tests {
         let large = slots.put([9_u64; 100]).unwrap();
         assert!(slots.put(()).is_err(), "full");
         // SAFETY: a ticket of these slots; also below.
-        assert!(unsafe { slots.poll(&small, waker()) }.0.is_pending());
-        drop(slots.complete(large.wr_id, 'l'));
-        drop(slots.complete(small.wr_id, 's'));
+        assert!(unsafe { slots.take(&small) }.is_none());
+        assert!(slots.complete(large.wr_id, 'l').is_none());
+        assert!(slots.complete(small.wr_id, 's').is_none());
         // SAFETY: as above.
-        assert_eq!(unsafe { slots.poll(&small, waker()) }.0, Poll::Ready(('s', Arc::new(7))));
+        assert_eq!(unsafe { slots.take(&small) }, Some(('s', Arc::new(7))));
         // SAFETY: as above.
-        assert_eq!(unsafe { slots.poll(&large, waker()) }.0, Poll::Ready(('l', [9; 100])));
+        assert_eq!(unsafe { slots.take(&large) }, Some(('l', [9; 100])));
         assert_eq!(slots.in_use(), 0);
     }
 
@@ -285,6 +275,22 @@ mod tests {
         assert_eq!((Arc::strong_count(&value), slots.in_use()), (1, 0));
         drop(slots.complete(wr_id, ()));
         assert_eq!(slots.in_use(), 0, "a completion of before changes nothing");
+    }
+
+    #[test]
+    fn whoever_waits_is_left_over_once_and_so_is_a_waker_that_is_not_needed() {
+        let waker = || Waker::noop().clone();
+        let mut slots = Slots::new(1);
+        let ticket = slots.put(()).unwrap();
+        assert!(matches!(slots.leave(&ticket, waker()), Ok(None)));
+        assert!(matches!(slots.leave(&ticket, waker()), Ok(Some(_))), "the one before");
+        assert!(matches!(slots.complete(ticket.wr_id, ()), Some(Left::Woken(_))));
+        assert!(slots.leave(&ticket, waker()).is_err(), "it is complete");
+        assert!(matches!(slots.abandon(&ticket), Some(Left::Value(_))));
+        let next = slots.put(()).unwrap();
+        assert!(slots.complete(ticket.wr_id, ()).is_none(), "a completion of before");
+        assert!(matches!(slots.leave(&next, waker()), Ok(None)));
+        assert!(matches!(slots.abandon(&next), Some(Left::Unused(_))), "nobody is woken for it any more");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::op::slot::Left;
 #[derive(Default)]
 pub(super) struct Afterwards {
     pub wakers: Vec<Waker>,
-    pub left: Vec<Left>,
+    left: Vec<Left>,
     pub buffers: Vec<RegBuf>,
     /// Receives of a shared queue that nothing came into: dropped, they are posted again.
     pub unused: Vec<Message>,
@@ -20,16 +20,22 @@ pub(super) struct Afterwards {
 }
 
 impl Afterwards {
-    pub fn add(&mut self, mut left: Left) {
-        self.wakers.extend(left.waker.take());
-        if !left.is_nothing() {
-            self.left.push(left);
+    #[inline]
+    pub fn add(&mut self, left: Option<Left>) {
+        match left {
+            None => {}
+            Some(Left::Woken(waker)) => self.wakers.push(waker),
+            Some(left) => self.left.push(left),
         }
     }
     /// All who wait there are to be woken.
+    #[inline]
     pub fn wake(&mut self, waiters: &mut Waiters) {
-        self.wakers.append(&mut waiters.take());
+        if !waiters.is_empty() {
+            self.wakers.append(&mut waiters.take());
+        }
     }
+    #[inline]
     pub fn run(self) {
         self.wakers.into_iter().for_each(Waker::wake);
     }

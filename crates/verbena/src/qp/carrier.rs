@@ -11,7 +11,7 @@ use wire::Qpn;
 use super::completions::{Bell, Completions};
 use super::{QueueConfig, Srq};
 use crate::error::{Error, Result};
-use crate::provider::{Domain, Pd};
+use crate::provider::{Domain, Pd, Stack};
 use crate::ud::To;
 
 /// Where the queue pair's own words begin, as work requests name them.
@@ -121,9 +121,10 @@ impl Carrier {
     /// Begins to post one request, or several, to the send queue. They are posted in one order: the caller holds the lock of the program's
     /// entries.
     #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours has one doorbell anyway"))]
-    pub fn sender(&self, pd: &Pd, several: bool) -> Sender<'_> {
+    #[inline]
+    pub fn sender(&self, stack: &Stack, several: bool) -> Sender<'_> {
         match self {
-            Carrier::Ours(ours) => Sender::Ours(ours.nic.sender(pd.stack().now())),
+            Carrier::Ours(ours) => Sender::Ours(ours.nic.sender(stack.now())),
             #[cfg(feature = "system")]
             Carrier::System(theirs) => Sender::System(&theirs.qp, several.then(Vec::new)),
         }
@@ -177,8 +178,8 @@ impl Carrier {
     }
     /// Takes what has arrived, in this thread, where there are no completions; whether there may be some.
     #[inline]
-    pub fn look(&self, pd: &Pd) -> bool {
-        self.completions().is_none_or(|own| own.look(pd))
+    pub fn look(&self, stack: &Stack) -> bool {
+        self.completions().is_none_or(|own| own.look(stack))
     }
     /// The bell has rung: drains, and arms it, until nothing came meanwhile.
     pub fn attend(&self, drain: impl FnMut()) {
@@ -224,6 +225,7 @@ impl Carrier {
         not(feature = "system"),
         allow(clippy::unused_self, clippy::unnecessary_wraps, unused_variables)
     )]
+    #[inline]
     pub fn check(&self, request: &SendWr) -> Result<()> {
         match self {
             Carrier::Ours(_) => Ok(()),
@@ -348,6 +350,7 @@ impl Sender<'_> {
     ///
     /// `QueueFull`, `WrongState`, `OutOfRange`, `Unsupported`: it was not posted.
     #[cfg_attr(feature = "system", allow(unused_variables, reason = "there is no XRC over it"))]
+    #[inline]
     pub fn post(&mut self, wr: SendWr, srq: u32) -> Result<()> {
         const CALL: &str = "ibv_post_send";
         match self {
@@ -382,6 +385,7 @@ impl Sender<'_> {
         }
     }
     /// What was posted leaves; what does not after all.
+    #[inline]
     pub fn finish(self) -> NotPosted {
         match self {
             Sender::Ours(sender) => {

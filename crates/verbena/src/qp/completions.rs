@@ -7,7 +7,7 @@ use nic::device::async_events::AsyncEventQueue;
 use nic::{Channel, Cq, Later, Signal, Work};
 use transport::op::Completion;
 
-use crate::provider::{Adapter, Device, Pd};
+use crate::provider::{Adapter, Device, Stack};
 
 /// A completion queue, which rings a bell.
 pub(super) enum Completions {
@@ -56,11 +56,11 @@ impl Completions {
     }
     /// Takes what has arrived, in this thread, where there are no completions; whether there may be some.
     #[inline]
-    pub fn look(&self, pd: &Pd) -> bool {
+    pub fn look(&self, stack: &Stack) -> bool {
         match self {
             Completions::Ours(own) => {
                 if own.cq.is_empty() {
-                    pd.stack().poll_for(&own.cq);
+                    stack.poll_for(&own.cq);
                 }
                 !own.cq.is_empty()
             }

@@ -11,7 +11,7 @@ mod place;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use arrayvec::ArrayVec;
 use locks::{Mutex, MutexGuard, Rank};
@@ -49,6 +49,8 @@ pub(super) const BATCH: usize = 32;
 pub(crate) struct QpInner {
     me: Weak<QpInner>,
     pd: Pd,
+    /// The domain's, at hand.
+    stack: Stack,
     carrier: Carrier,
     pool: Pool,
     queues: Mutex<Queues>,
@@ -128,6 +130,7 @@ impl QpInner {
         let inner = Arc::new_cyclic(|me| QpInner {
             me: me.clone(),
             pd: pd.clone(),
+            stack: pd.stack().clone(),
             carrier,
             pool,
             queues: Mutex::new(Rank::Operations, queues),
@@ -149,7 +152,7 @@ impl QpInner {
         &self.pd
     }
     pub fn stack(&self) -> &Stack {
-        self.pd.stack()
+        &self.stack
     }
     pub(super) fn srq(&self) -> Option<&Arc<SrqInner>> {
         self.srq.as_ref()
@@ -182,6 +185,7 @@ impl QpInner {
     }
 
     /// The work request for an operation.
+    #[inline]
     pub fn wr<K: Kind<B>, B>(&self, request: &Request, value: &B) -> Result<SendWr> {
         self.stack().check("ibv_post_send")?;
         let mut pieces = SgeList::new(&self.pd);
@@ -209,25 +213,39 @@ impl QpInner {
     }
 
     #[allow(unsafe_code, reason = "tickets are of this queue")]
-    /// The result of a request, and the value that went with it.
-    pub fn poll_ticket<B>(&self, ticket: &Ticket<B>, cx: Option<&mut Context<'_>>) -> Poll<(Ended, B)> {
-        let mut afterwards = Afterwards::default();
-        let waker = cx.map(|cx| cx.waker().clone());
-        let polled = {
-            let mut queues = self.lock();
-            // SAFETY: an `InFlight` holds its ticket with the queue pair that gave it, and gives the ticket up with its result.
-            let (polled, left) = unsafe { queues.sends.poll(ticket, waker) };
-            afterwards.add(left);
-            if polled.is_ready() {
-                afterwards.wake(&mut queues.room);
-            }
-            polled
-        };
-        afterwards.run();
-        if polled.is_pending() {
-            self.is_waited_for();
+    /// The result of a request, and the value that went with it, where it is complete.
+    #[inline]
+    pub fn take_result<B>(&self, ticket: &Ticket<B>) -> Option<(Ended, B)> {
+        let mut queues = self.lock();
+        // SAFETY: an `InFlight` holds its ticket with the queue pair that gave it, and gives the ticket up with its result.
+        let taken = unsafe { queues.sends.take(ticket) }?;
+        if !queues.room.is_empty() {
+            let waiting = queues.room.take();
+            drop(queues);
+            waiting.into_iter().for_each(Waker::wake);
         }
-        polled
+        Some(taken)
+    }
+
+    /// The same; the waker is left where it is not complete, and there is one.
+    #[inline]
+    pub fn poll_ticket<B>(&self, ticket: &Ticket<B>, cx: Option<&mut Context<'_>>) -> Poll<(Ended, B)> {
+        if let Some(taken) = self.take_result(ticket) {
+            return Poll::Ready(taken);
+        }
+        if let Some(cx) = cx {
+            // Cloned and dropped with no lock held: it may be the program's code.
+            let waker = cx.waker().clone();
+            let left = self.lock().sends.leave(ticket, waker);
+            // It has become complete since that look.
+            if left.is_err()
+                && let Some(taken) = self.take_result(ticket)
+            {
+                return Poll::Ready(taken);
+            }
+        }
+        self.is_waited_for();
+        Poll::Pending
     }
 
     /// Nobody wants the result of a request any more.
@@ -405,7 +423,7 @@ impl QpInner {
             queues.destroyed = true;
             queues.ended = true;
             let flushed = || Err(Error::new(ErrorKind::Completion(WcStatus::Flushed), "ibv_destroy_qp"));
-            queues.sends.complete_all(flushed).into_iter().for_each(|left| afterwards.add(left));
+            queues.sends.complete_all(flushed).into_iter().for_each(|left| afterwards.add(Some(left)));
             afterwards.buffers.extend(queues.posted.iter_mut().filter_map(Option::take));
             let Queues { room, idle, receivers, .. } = &mut *queues;
             [room, idle, receivers].into_iter().for_each(|waiters| afterwards.wake(waiters));

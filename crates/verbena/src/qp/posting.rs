@@ -15,6 +15,7 @@ use crate::op::{Ops, Refused, Request, Requests};
 
 impl QpInner {
     /// Posts an operation; where it is refused its value comes back.
+    #[inline]
     pub fn post_one<K: Kind<B>, B: Send + 'static>(
         &self,
         request: &Request,
@@ -27,6 +28,7 @@ impl QpInner {
     }
 
     /// The same with a work request that was made of both before.
+    #[inline]
     pub fn post_wr<B: Send + 'static>(
         &self,
         request: &Request,
@@ -68,13 +70,15 @@ pub struct Posting<'a> {
 
 impl<'a> Posting<'a> {
     /// Of one request, or of several.
+    #[inline]
     pub(crate) fn begin(qp: &'a QpInner, several: bool) -> Posting<'a> {
         let queues = qp.lock();
-        let sender = qp.carrier().sender(qp.pd(), several);
+        let sender = qp.carrier().sender(qp.stack(), several);
         Posting { qp, queues, sender, unlocked: Vec::new() }
     }
 
     /// `QueueFull` where there is no room for so many, `Disconnected` where the queue pair is no more.
+    #[inline]
     pub(crate) fn check_room(&self, count: usize) -> Result<()> {
         if self.queues.destroyed {
             return Err(Error::new(ErrorKind::Disconnected, "ibv_post_send"));
@@ -84,6 +88,7 @@ impl<'a> Posting<'a> {
     }
 
     #[allow(unsafe_code, reason = "the ticket is of this queue")]
+    #[inline]
     /// Posts a request; where it is refused the value comes back.
     pub(crate) fn try_put<B: Send + 'static>(
         &mut self,
@@ -134,14 +139,19 @@ impl<'a> Posting<'a> {
     }
 
     /// What was posted leaves.
+    #[inline]
     pub(crate) fn finish(self) {
         let Posting { qp, mut queues, sender, unlocked } = self;
         let not_posted = sender.finish();
-        let complete = |(wr_id, error)| queues.sends.complete(wr_id, Err(error));
-        let left: Vec<_> = not_posted.into_iter().map(complete).collect();
-        drop(queues);
-        // Nobody waits for them yet: nothing is to be woken.
-        drop(left);
+        if !not_posted.is_empty() {
+            let complete = |(wr_id, error)| queues.sends.complete(wr_id, Err(error));
+            let left: Vec<_> = not_posted.into_iter().filter_map(complete).collect();
+            drop(queues);
+            // Nobody waits for them yet: nothing is to be woken.
+            drop(left);
+        } else {
+            drop(queues);
+        }
         drop(unlocked);
         qp.stack().later().run();
     }

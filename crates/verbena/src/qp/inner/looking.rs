@@ -35,7 +35,7 @@ impl QpInner {
     /// Takes what has arrived, in this thread, then all completions.
     #[inline]
     pub fn poll_now(&self) {
-        if self.carrier.look(&self.pd) {
+        if self.carrier.look(&self.stack) {
             self.drain();
             self.stack().later().run();
         }

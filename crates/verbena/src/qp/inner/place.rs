@@ -43,6 +43,7 @@ impl Place {
 }
 
 impl Drop for Place {
+    #[inline]
     fn drop(&mut self) {
         let (Some((qp, what)), Some(key)) = (self.among.take(), self.key) else { return };
         // In a forked child the lock may be held by a thread that is not there.
