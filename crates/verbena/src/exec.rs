@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::Stack;
+use crate::qp::inner::QpInner;
 #[cfg(feature = "system")]
 use crate::qp::waited;
 
@@ -18,6 +19,8 @@ use crate::qp::waited;
 const LEAST_POLL: Duration = Duration::from_micros(50);
 /// And at most: for as long as the engine thread leaves the sockets to a thread that polls.
 const MOST_POLL: Duration = Duration::from_micros(200);
+/// So often a thread polls one queue pair between two looks at the clock; a poll takes a tenth of a microsecond, or brings something.
+const LOOKS_PER_CLOCK: u32 = 16;
 
 thread_local! {
     /// How long this thread polls before it sleeps.
@@ -55,6 +58,43 @@ fn next_poll(before: Duration, slept: Duration) -> Duration {
     if slept <= MOST_POLL { MOST_POLL } else { (before / 2).max(LEAST_POLL) }
 }
 
+/// What a thread does while it waits.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct How {
+    /// It never gives the processor away.
+    pub never_sleeps: bool,
+    /// It waits no longer.
+    pub until: Option<Instant>,
+}
+
+/// For as long as a thread polls before it sleeps: polls one queue pair, which need wake nobody for that, until `look` finds something.
+pub(crate) fn poll_on<T>(qp: &QpInner, how: How, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    if !qp.gains_by_polling() {
+        return None;
+    }
+    let (began, mut seen) = (Instant::now(), None);
+    loop {
+        for _ in 0..LOOKS_PER_CLOCK {
+            let news = qp.news();
+            if seen.replace(news) != Some(news)
+                && let Some(found) = look()
+            {
+                return Some(found);
+            }
+            qp.poll_now();
+        }
+        let is_over = how.until.is_some_and(|until| Instant::now() >= until);
+        if is_over || (!how.never_sleeps && began.elapsed() >= POLL.get()) {
+            return None;
+        }
+    }
+}
+
+/// Waits as [`block_on`] does; where this thread has polled in vain ([`poll_on`]) it sleeps first.
+pub(crate) fn go_on<T>(future: impl Future<Output = T>, how: How, has_polled: bool) -> Option<T> {
+    run(future, how, has_polled)
+}
+
 /// Runs a future in this thread. While it waits the thread takes what arrives itself, for 200 us, or 50 us where it has waited longer than that
 /// several times; then it sleeps until it is woken. Any future may run here, and what this crate gives may run on any executor.
 ///
@@ -62,16 +102,12 @@ fn next_poll(before: Duration, slept: Duration) -> Duration {
 ///
 /// In a task of a simulated host: nothing would happen there while it blocks.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    match run(future, false, None) {
-        Some(output) => output,
-        #[allow(clippy::unreachable, reason = "without a deadline it ends with its output")]
-        None => unreachable!(),
-    }
+    ended(run(future, How::default(), false))
 }
 
-/// The same without ever giving the processor away.
-pub(crate) fn spin_on<T>(future: impl Future<Output = T>) -> T {
-    match run(future, true, None) {
+/// What there is of something that was waited for without a deadline.
+pub(crate) fn ended<T>(output: Option<T>) -> T {
+    match output {
         Some(output) => output,
         #[allow(clippy::unreachable, reason = "without a deadline it ends with its output")]
         None => unreachable!(),
@@ -80,7 +116,7 @@ pub(crate) fn spin_on<T>(future: impl Future<Output = T>) -> T {
 
 /// The same for so long.
 pub(crate) fn block_on_for<T>(future: impl Future<Output = T>, time: Duration) -> Option<T> {
-    run(future, false, Instant::now().checked_add(time))
+    run(future, How { never_sleeps: false, until: Instant::now().checked_add(time) }, false)
 }
 
 /// An error where this thread may not block until something arrives.
@@ -112,9 +148,11 @@ impl Wake for Sleeper {
     }
 }
 
-fn run<T>(future: impl Future<Output = T>, never_sleeps: bool, until: Option<Instant>) -> Option<T> {
+/// `polled`: this thread has polled for as long as it does before a sleep.
+fn run<T>(future: impl Future<Output = T>, how: How, mut polled: bool) -> Option<T> {
     #[cfg(feature = "sim")]
     assert!(!crate::sim::is_running(), "blocking on a simulated host: await it instead");
+    let How { never_sleeps, until } = how;
     let mut future = pin!(future);
     let sleeper = Arc::new(Sleeper { woken: AtomicBool::new(false), thread: std::thread::current() });
     let waker = Waker::from(sleeper.clone());
@@ -136,11 +174,12 @@ fn run<T>(future: impl Future<Output = T>, never_sleeps: bool, until: Option<Ins
         let began = Instant::now();
         let is_over = || until.is_some_and(|until| Instant::now() >= until);
         while !sleeper.woken.load(Ordering::Acquire) {
-            if !never_sleeps && (!polls || began.elapsed() >= POLL.get()) {
+            if !never_sleeps && (!polls || polled || began.elapsed() >= POLL.get()) {
                 stack.iter().for_each(Stack::end_polling);
                 let asleep = Instant::now();
                 sleep(&sleeper, until);
                 POLL.set(next_poll(POLL.get(), asleep.elapsed()));
+                polled = false;
             }
             if is_over() {
                 return None;

@@ -85,7 +85,7 @@
 //!
 //! # How it works
 //!
-//! There is no thread for a connection, and none of this crate's. Completions are put where their futures look by whoever brings them: a thread that
+//! There is no thread for a connection, and none of this crate's. Completions that somebody waits for are put where futures look by whoever brings them: a thread that
 //! blocks in [`block_on`] or `wait` polls the sockets itself for 50 to 200 us before it sleeps; else the process's one engine thread brings them, and wakes
 //! tasks with no lock held. A future leaves its waker under the lock under which it looks, so no wake-up is lost. A process that was forked finds its
 //! parent's objects `Forked`.

@@ -129,8 +129,8 @@ impl PolledConnection {
 
     fn prepare<K: Kind<B>, B: IoBuf>(&mut self, asked: Asked, buf: B) -> Result<Prepared<B>> {
         let request = Request::new(asked);
-        let wr = self.qp().wr::<K, B>(&request, &buf)?;
-        Ok(Prepared { qp: self.qp().clone(), request, wr, at: At::Here(buf) })
+        let wr = request.wr(0, self.qp().pieces::<K, B>(&request, &buf)?);
+        Ok(Prepared { qp: self.qp().clone(), wr, at: At::Here(buf) })
     }
 
     /// Posts it; nothing is allocated.
@@ -147,7 +147,7 @@ impl PolledConnection {
                 return Err(Error::new(ErrorKind::WrongState, "ibv_post_send"));
             }
         };
-        match self.qp().post_wr(&op.request, op.wr.clone(), buf) {
+        match self.qp().post_ready(&op.wr, buf) {
             Ok(ticket) => {
                 op.at = At::Queue(ticket);
                 Ok(())
@@ -162,7 +162,7 @@ impl PolledConnection {
     /// The result of what was posted, once; `None` while it is under way, or was not posted. Polls nothing.
     pub fn take<B: IoBuf>(&mut self, op: &mut Prepared<B>) -> Option<Result<Completion>> {
         let At::Queue(ticket) = &op.at else { return None };
-        let Poll::Ready((ended, buf)) = op.qp.poll_ticket(ticket, None) else { return None };
+        let (ended, buf) = op.qp.take_result(ticket)?;
         op.at = At::Here(buf);
         Some(ended.map(|(completion, _)| completion))
     }
@@ -210,10 +210,13 @@ impl PolledConnection {
     pub fn spin_recv(&mut self) -> Result<Option<Message>> {
         self.may_block("spin_recv")?;
         loop {
+            let seen = self.qp().news();
             if let Poll::Ready(message) = self.qp().poll_recv(None) {
                 return message;
             }
-            self.poll();
+            while self.qp().news() == seen {
+                self.poll();
+            }
         }
     }
 
@@ -231,12 +234,14 @@ impl PolledConnection {
     ) -> Result<u64> {
         self.may_block("spin_until")?;
         let word = memory.word(at)?;
+        let mut seen = None;
         loop {
             let value = word.load(Ordering::Acquire);
             if is(value) {
                 return Ok(value);
             }
-            if self.qp().has_ended() {
+            let news = self.qp().news();
+            if seen.replace(news) != Some(news) && self.qp().has_ended() {
                 let ended = || Error::new(ErrorKind::Disconnected, "ibv_poll_cq");
                 return Err(self.failure().unwrap_or_else(ended));
             }
@@ -264,7 +269,6 @@ impl std::fmt::Debug for PolledConnection {
 #[must_use = "it is posted by `spin` or `post`"]
 pub struct Prepared<B: Send + 'static> {
     qp: Arc<QpInner>,
-    request: Request,
     /// Of the buffer as it is: nobody changes more of it than its bytes.
     wr: SendWr,
     at: At<B>,

@@ -141,6 +141,34 @@ fn a_dropped_operation_keeps_its_buffer_until_it_is_complete() {
 }
 
 #[test]
+fn what_came_while_nobody_waited_is_there_for_who_looks() {
+    let (active, passive) = connected(&QueueConfig::default(), None);
+    for n in 0..100 {
+        let mut sending = active.send_inline(&[n]).post().map_err(|(e, _)| e).unwrap();
+        // The engine threads bring what comes, and nobody polls.
+        let message = loop {
+            match passive.try_recv().unwrap() {
+                Some(message) => break message,
+                None => thread::sleep(Duration::from_micros(50)),
+            }
+        };
+        assert_eq!(message[..], [n]);
+        loop {
+            match sending.try_take() {
+                Ok(result) => break result.map(drop).unwrap(),
+                Err(under_way) => sending = under_way,
+            }
+            thread::sleep(Duration::from_micros(50));
+        }
+    }
+    // Who waits when something lies there already is not left waiting.
+    let sending = active.send_inline(b"last").post().map_err(|(e, _)| e).unwrap();
+    thread::sleep(Duration::from_millis(20));
+    assert_eq!(block_on(passive.recv()).unwrap().unwrap()[..], *b"last");
+    block_on(sending).unwrap();
+}
+
+#[test]
 fn a_key_that_the_peer_never_gave_fails_the_connection_and_says_so() {
     let (active, passive) = connected(&QueueConfig::default(), None);
     let nowhere = RemoteMemory::from_raw(1 << 32, 0x1234_5678, 8);

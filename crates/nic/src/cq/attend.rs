@@ -3,13 +3,18 @@
 use super::{Arm, Channel, Cq};
 
 impl Cq {
-    /// Has `drain` take what there is, until the queue is armed and empty: what comes later raises an event. For whoever an event of
-    /// `channel`, which is this queue's alone, had look.
-    pub fn attend(&self, channel: &Channel, mut drain: impl FnMut()) {
+    /// Asks for one event, of this kind, whatever was asked for before: [`Arm::Solicited`] where nobody waits, so that errors are told of.
+    pub fn rearm(&self, arm: Arm) {
+        self.lock().armed = Some(arm);
+    }
+
+    /// Has `drain` take what there is, until `again` has asked for an event by [`Cq::rearm`] and the queue is empty: of what comes later
+    /// as much is told as was asked for. For whoever an event of `channel`, which is this queue's alone, had look.
+    pub fn attend(&self, channel: &Channel, mut drain: impl FnMut(), mut again: impl FnMut()) {
         loop {
             while channel.pop().is_some() {}
             drain();
-            self.arm(Arm::Next);
+            again();
             // What came before it was armed has raised none.
             if self.is_empty() {
                 return;

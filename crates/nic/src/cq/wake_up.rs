@@ -24,6 +24,8 @@ enum Way {
     AsItShips,
     /// Wrong: what comes between the look and the arming is seen by nobody.
     LooksThenArms,
+    /// Wrong: who leaves a waker does not ask for an event.
+    NeverRingsForAll,
 }
 
 /// A queue of its own, and who waits for what comes there.
@@ -39,6 +41,8 @@ struct Reader {
 struct Results {
     came: usize,
     waker: Option<Waker>,
+    /// The queue tells of errors only.
+    quiet: bool,
 }
 
 /// Has the reader look when no lock is held.
@@ -68,7 +72,10 @@ impl Signal for Unheard {
 impl Work for Reader {
     fn run(self: Arc<Self>) {
         match self.way {
-            Way::AsItShips => self.cq.attend(&self.channel, || self.drain()),
+            Way::AsItShips => self.cq.attend(&self.channel, || self.drain(), || self.ring_again()),
+            Way::NeverRingsForAll => {
+                self.cq.attend(&self.channel, || self.drain(), || self.cq.rearm(Arm::Solicited))
+            }
             Way::LooksThenArms => {
                 while self.channel.pop().is_some() {}
                 self.drain();
@@ -88,8 +95,15 @@ impl Reader {
         let results = Mutex::new(Rank::Operations, Results::default());
         let reader = Arc::new(Reader { cq, channel, later, way, results });
         _ = bell.reader.set(Arc::downgrade(&reader));
-        reader.cq.arm(Arm::Next);
+        reader.ring_again();
         reader
+    }
+
+    /// Nobody is told of what comes while nobody waits.
+    fn ring_again(&self) {
+        let mut results = self.results.lock();
+        results.quiet = results.waker.is_none();
+        self.cq.rearm(if results.quiet { Arm::Solicited } else { Arm::Next });
     }
 
     fn drain(&self) {
@@ -123,17 +137,36 @@ impl Reader {
         self.later.run();
     }
 
-    /// What a future does: it looks and leaves its waker under one lock.
+    /// What a future does: it looks and leaves its waker under one lock, and then at what has told nobody.
     fn wait_for(&self, count: usize) {
         block_on(poll_fn(|cx| {
             let waker = cx.waker().clone();
-            let mut results = self.results.lock();
-            if results.came >= count {
-                return Poll::Ready(());
+            let was_quiet = {
+                let mut results = self.results.lock();
+                if results.came >= count {
+                    return Poll::Ready(());
+                }
+                let _before = results.waker.replace(waker);
+                let was_quiet = std::mem::replace(&mut results.quiet, false);
+                if was_quiet && self.way != Way::NeverRingsForAll {
+                    self.cq.rearm(Arm::Next);
+                }
+                was_quiet
+            };
+            if was_quiet && !self.cq.is_empty() {
+                self.drain();
+                self.later.run();
             }
-            let _before = results.waker.replace(waker);
             Poll::Pending
         }));
+    }
+
+    /// What a thread does that polls for a while: it takes what is there, and tells those who wait.
+    fn look(&self) {
+        if !self.cq.is_empty() {
+            self.drain();
+            self.later.run();
+        }
     }
 }
 
@@ -190,7 +223,39 @@ fn one_that_drains_beside_the_one_that_brings_loses_no_wake_up() {
     });
 }
 
+#[test]
+fn one_that_polls_beside_one_who_waits_loses_no_wake_up() {
+    every_order(3, || {
+        let reader = Reader::new(Way::AsItShips);
+        let (brings, polls) = (reader.clone(), reader.clone());
+        let threads = [thread::spawn(move || brings.bring()), thread::spawn(move || polls.look())];
+        reader.wait_for(1);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn one_who_waits_again_and_again_is_woken_each_time() {
+    every_order(3, || {
+        let reader = Reader::new(Way::AsItShips);
+        let brings = reader.clone();
+        let thread = thread::spawn(move || {
+            brings.bring();
+            brings.bring();
+        });
+        reader.wait_for(1);
+        reader.wait_for(2);
+        thread.join().unwrap();
+    });
+}
+
 /// The models see what is wrong.
+#[test]
+#[should_panic(expected = "deadlock")]
+fn one_who_waits_and_does_not_arm_sleeps_for_ever() {
+    every_order(3, || two_bring(Way::NeverRingsForAll));
+}
+
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_reader_that_looks_and_then_arms_sleeps_for_ever() {

@@ -153,6 +153,7 @@ impl std::fmt::Debug for RegBuf {
 
 // SAFETY: the bytes lie in the slab, which the handle keeps, and are nobody else's.
 unsafe impl IoBuf for RegBuf {
+    #[inline]
     fn gather(&self, list: &mut SgeList) {
         list.add(&self.piece.slab().region, self.piece.offset(), self.len as usize);
     }

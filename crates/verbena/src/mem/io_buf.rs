@@ -22,6 +22,7 @@ pub struct SgeList<'a> {
 
 impl<'a> SgeList<'a> {
     /// An empty one.
+    #[inline]
     pub(crate) fn new(pd: &'a Pd) -> SgeList<'a> {
         SgeList { pd, pieces: ArrayVec::new(), more: 0, error: None }
     }
@@ -44,6 +45,7 @@ impl<'a> SgeList<'a> {
     }
 
     /// Adds bytes of a region; the caller knows that they are there.
+    #[inline]
     pub(super) fn add(&mut self, region: &Region, at: usize, len: usize) {
         if region.pd() != self.pd {
             return self.fail(Error::new(ErrorKind::WrongDomain, "SgeList::add"));
@@ -59,6 +61,7 @@ impl<'a> SgeList<'a> {
         self.error.get_or_insert(error);
     }
 
+    #[inline]
     fn add_sge(&mut self, sge: Sge) {
         if sge.length > 0 && self.pieces.try_push(sge).is_err() {
             self.more += 1;
@@ -85,9 +88,10 @@ impl<'a> SgeList<'a> {
     ///
     /// The first one that was noted: `WrongDomain`, or what registering said; `OutOfRange` for more than [`MAX_SGE`] pieces, or
     /// one of 4 GiB.
-    pub(crate) fn finish(self) -> Result<transport::op::SgeList> {
-        if let Some(error) = self.error {
-            return Err(error);
+    #[inline]
+    pub(crate) fn finish(&self) -> Result<transport::op::SgeList> {
+        if let Some(error) = &self.error {
+            return Err(error.clone());
         }
         if self.more > 0 {
             let pieces = (MAX_SGE + self.more) as u64;

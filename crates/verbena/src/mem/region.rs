@@ -117,6 +117,7 @@ impl Region {
         self.iova
     }
     /// The element that names `len` bytes from `at` on; the caller knows that they are there.
+    #[inline]
     pub fn sge(&self, at: usize, len: u32) -> Sge {
         Sge { addr: self.iova.wrapping_add(at as u64), length: len, lkey: self.lkey() }
     }

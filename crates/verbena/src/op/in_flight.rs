@@ -5,12 +5,12 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::exec;
+use crate::exec::{self, How};
 use crate::op::kind::{self, Kind, Raw};
 use crate::op::slot::Ticket;
-use crate::qp::inner::QpInner;
+use crate::qp::inner::{Ended, QpInner};
 
 /// An operation that is posted. Without lifetime, so it can lie in any structure: it holds the queue pair. Dropping it forgets the
 /// result, not the memory.
@@ -43,13 +43,17 @@ impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
     fn look(&mut self, cx: Option<&mut Context<'_>>) -> Poll<K::Output> {
         let Some(ticket) = &self.ticket else { return Poll::Pending };
         let polled = self.qp.poll_ticket(ticket, cx);
-        polled.map(|(result, mut value)| {
-            self.ticket = None;
-            if let Ok((completion, _)) = &result {
-                K::filled(&mut value, completion.len);
-            }
-            K::output(Raw(result), value)
-        })
+        polled.map(|taken| self.end(taken))
+    }
+
+    /// Its result was taken.
+    #[inline]
+    fn end(&mut self, (result, mut value): (Ended, B)) -> K::Output {
+        self.ticket = None;
+        if let Ok((completion, _)) = &result {
+            K::filled(&mut value, completion.len);
+        }
+        K::output(Raw(result), value)
     }
 
     /// Its result, where there is one; polls nothing.
@@ -73,7 +77,7 @@ impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
         assert!(self.qp.stack().may_block(), "blocking on a simulated host: await it instead");
         match self.look(None) {
             Poll::Ready(output) => output,
-            Poll::Pending => exec::block_on(self),
+            Poll::Pending => exec::ended(self.block(How::default()).ok()),
         }
     }
 
@@ -82,14 +86,25 @@ impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
     /// # Errors
     ///
     /// Itself, where it is still under way; at once on simulated hosts.
-    pub fn wait_for(mut self, time: Duration) -> Result<K::Output, Self> {
+    pub fn wait_for(self, time: Duration) -> Result<K::Output, Self> {
         if !self.qp.stack().may_block() {
             return self.try_take();
         }
-        match exec::block_on_for(&mut self, time) {
-            Some(output) => Ok(output),
-            None => Err(self),
+        self.block(How { never_sleeps: false, until: Instant::now().checked_add(time) })
+    }
+
+    /// Itself where it takes too long.
+    pub(super) fn block(mut self, how: How) -> Result<K::Output, Self> {
+        if let Poll::Ready(output) = self.look(None) {
+            return Ok(output);
         }
+        if let Some(ticket) = &self.ticket
+            && let Some(taken) = exec::poll_on(&self.qp, how, || self.qp.take_result(ticket))
+        {
+            return Ok(self.end(taken));
+        }
+        let has_polled = self.qp.gains_by_polling();
+        exec::go_on(&mut self, how, has_polled).ok_or(self)
     }
 }
 

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec;
+use crate::exec::{self, How};
 use crate::qp::inner::{Place, QpInner};
 
 pub use in_flight::{InFlight, Reading, Sending, Writing};
@@ -59,13 +59,13 @@ pub struct Completion {
 #[must_use = "an operation does nothing unless awaited, waited for or posted"]
 pub struct Op<'q, K: Kind<B>, B: Send + 'static = ()> {
     qp: &'q Arc<QpInner>,
+    request: Request,
     state: State<K, B>,
 }
 
 enum State<K: Kind<B>, B: Send + 'static> {
     /// The place is that of who waits for room.
     New {
-        request: Request,
         value: B,
         place: Place,
     },
@@ -84,13 +84,11 @@ impl<K: Kind<B>, B: Send + 'static> std::fmt::Debug for Op<'_, K, B> {
 impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
     #[inline]
     pub(crate) fn new(qp: &'q Arc<QpInner>, asked: Asked, value: B) -> Op<'q, K, B> {
-        Op { qp, state: State::New { request: Request::new(asked), value, place: Place::default() } }
+        Op { qp, request: Request::new(asked), state: State::New { value, place: Place::default() } }
     }
 
     pub(crate) fn map(mut self, change: impl FnOnce(&mut Request)) -> Self {
-        if let State::New { request, .. } = &mut self.state {
-            change(request);
-        }
+        change(&mut self.request);
         self
     }
 
@@ -102,21 +100,25 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
     /// Posts, and blocks until it is complete, polling in this thread for 50 to 200 us and sleeping then. `BlockingInSimulation` on
     /// simulated hosts, where nothing would happen meanwhile.
     pub fn wait(self) -> K::Output {
-        self.block(exec::block_on)
+        self.block(How::default())
     }
 
     /// The same without ever giving the processor away.
     pub fn spin(self) -> K::Output {
-        self.block(exec::spin_on)
+        self.block(How { never_sleeps: true, until: None })
     }
 
-    fn block(mut self, how: impl FnOnce(Self) -> K::Output) -> K::Output {
+    fn block(mut self, how: How) -> K::Output {
         if !self.qp.stack().may_block()
             && let State::New { value, .. } = std::mem::replace(&mut self.state, State::Over)
         {
             return K::output(Raw(Err(Error::new(ErrorKind::BlockingInSimulation, "wait"))), value);
         }
-        how(self)
+        exec::ended(match self.post() {
+            Ok(in_flight) => in_flight.block(how).ok(),
+            // It waits for room, or says at once what is wrong.
+            Err((_, op)) => exec::go_on(op, how, false),
+        })
     }
 
     /// Posts now.
@@ -128,14 +130,16 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
     #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
     #[inline]
     pub fn post(self) -> Result<InFlight<K, B>, Refused<Self>> {
-        let Op { qp, state } = self;
+        let Op { qp, request, state } = self;
         match state {
-            State::New { request, value, place } => match qp.post_one::<K, B>(&request, value) {
+            State::New { value, place } => match qp.post_one::<K, B>(&request, value) {
                 Ok(ticket) => Ok(InFlight::new(qp.clone(), ticket)),
-                Err((error, value)) => Err((error, Op { qp, state: State::New { request, value, place } })),
+                Err((error, value)) => Err((error, Op { qp, request, state: State::New { value, place } })),
             },
             State::Posted(in_flight) => Ok(in_flight),
-            State::Over => Err((Error::new(ErrorKind::WrongState, "ibv_post_send"), Op { qp, state })),
+            state @ State::Over => {
+                Err((Error::new(ErrorKind::WrongState, "ibv_post_send"), Op { qp, request, state }))
+            }
         }
     }
 }
@@ -181,12 +185,12 @@ impl<K: Kind<B>, B: Send + 'static> Future for Op<'_, K, B> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<K::Output> {
         loop {
             match std::mem::replace(&mut self.state, State::Over) {
-                State::New { request, value, mut place } => match self.qp.post_one::<K, B>(&request, value) {
+                State::New { value, mut place } => match self.qp.post_one::<K, B>(&self.request, value) {
                     Ok(ticket) => self.state = State::Posted(InFlight::new(self.qp.clone(), ticket)),
                     Err((error, value)) if error.kind() == ErrorKind::QueueFull => {
                         // There may be room by now: then the waker was not left.
                         let waits = self.qp.wait_for_room(&mut place, cx);
-                        self.state = State::New { request, value, place };
+                        self.state = State::New { value, place };
                         if waits {
                             return Poll::Pending;
                         }

@@ -40,17 +40,20 @@ impl<K: Kind<B>, B: Send + 'static> Ops for Op<'_, K, B> {
     fn requests(&self, to: &mut Requests<'_>) -> Result<()> {
         to.qp.check_is(self.qp)?;
         match &self.state {
-            State::New { request, value, .. } => to.list.push_back(to.qp.wr::<K, B>(request, value)?),
+            State::New { value, .. } => {
+                let pieces = to.qp.pieces::<K, B>(&self.request, value)?;
+                to.list.push_back(self.request.wr(0, pieces));
+            }
             State::Posted(_) => {}
             State::Over => return Err(Error::new(ErrorKind::WrongState, "ibv_post_send")),
         }
         Ok(())
     }
-    fn post(mut self, posting: &mut Posting<'_>, requests: &mut Requests<'_>) -> InFlight<K, B> {
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::New { request, value, place } => {
+    fn post(self, posting: &mut Posting<'_>, requests: &mut Requests<'_>) -> InFlight<K, B> {
+        match self.state {
+            State::New { value, place } => {
                 posting.unlocked.push(place);
-                let ticket = requests.list.pop_front().and_then(|wr| posting.put(&request, wr, value));
+                let ticket = requests.list.pop_front().and_then(|wr| posting.put(&self.request, wr, value));
                 InFlight::of(self.qp.clone(), ticket)
             }
             State::Posted(in_flight) => in_flight,

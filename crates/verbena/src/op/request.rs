@@ -48,11 +48,13 @@ impl Request {
         self.tail = SendTail::Invalidate(Rkey(rkey));
     }
     /// Whether an atomic's answer needs a place of the queue pair's own.
+    #[inline]
     pub fn brings_a_word(&self) -> bool {
         matches!(self.asked, Asked::Atomic(_, AtomicOp::CompareSwap { .. } | AtomicOp::FetchAdd(_)))
     }
 
     /// Whom a datagram is for.
+    #[inline]
     pub fn to(&self) -> Option<&To> {
         if let Asked::SendTo(Ok(to)) = &self.asked { Some(to.datagram()) } else { None }
     }
@@ -62,6 +64,7 @@ impl Request {
     /// # Errors
     ///
     /// `OutOfRange` where there is too little room for it.
+    #[inline]
     pub fn cut(&self, pieces: &mut mem::SgeList<'_>) -> Result<()> {
         let Asked::Read(from) = &self.asked else { return Ok(()) };
         if pieces.len() < from.len() {
@@ -71,52 +74,80 @@ impl Request {
         Ok(())
     }
 
-    /// The work request, with these pieces of registered memory; its wr_id is the caller's to set.
+    /// Whether it may be posted with these pieces of registered memory.
     ///
     /// # Errors
     ///
-    /// `OutOfRange` where source or destination is too short.
-    pub fn wr(&self, pieces: SgeList) -> Result<SendWr> {
-        let op = match &self.asked {
-            Asked::Send => SendOp::Send(self.tail),
-            Asked::SendTo(Err(why)) => return Err(why.clone()),
-            Asked::SendTo(Ok(to)) => {
-                to.check(self.inline.as_ref().map_or(pieces.len_bytes(), Data::len_bytes))?;
-                SendOp::Send(self.tail)
+    /// `OutOfRange` where source or destination is too short; why a datagram goes nowhere.
+    #[inline]
+    pub fn check(&self, pieces: &SgeList) -> Result<()> {
+        if let Asked::Send = self.asked { Ok(()) } else { self.check_range(pieces) }
+    }
+
+    fn check_range(&self, pieces: &SgeList) -> Result<()> {
+        let len = || self.inline.as_ref().map_or(pieces.len_bytes(), Data::len_bytes);
+        match &self.asked {
+            Asked::Send | Asked::Read(_) | Asked::Local(_) => Ok(()),
+            Asked::SendTo(Err(why)) => Err(why.clone()),
+            Asked::SendTo(Ok(to)) => to.check(len()),
+            Asked::Write(to) if len() > to.len() => Err(Error::range(POST, 0, len(), to.len())),
+            Asked::Write(_) => Ok(()),
+            Asked::Atomic(at, _) if at.len() < 8 || !at.addr().is_multiple_of(8) => {
+                Err(Error::range(POST, at.addr() % 8, 8, at.len()))
             }
-            Asked::Write(to) => {
-                let len = self.inline.as_ref().map_or(pieces.len_bytes(), Data::len_bytes);
-                if len > to.len() {
-                    return Err(Error::range(POST, 0, len, to.len()));
+            Asked::Atomic(..) => Ok(()),
+            Asked::Flush(what, _) => {
+                let most = u64::from(u32::MAX);
+                match what.len() > most {
+                    true => Err(Error::number(POST, "length of a FLUSH", what.len(), 0..=most)),
+                    false => Ok(()),
                 }
+            }
+        }
+    }
+
+    /// The work request, with these pieces of registered memory, with which it was checked.
+    #[inline]
+    pub fn wr(&self, wr_id: u64, pieces: SgeList) -> SendWr {
+        let data = match &self.inline {
+            None => Data::Sges(pieces),
+            Some(inline) => inline.clone(),
+        };
+        match &self.asked {
+            Asked::Send => self.with(wr_id, SendOp::Send(self.tail), data),
+            _ => self.other(wr_id, data),
+        }
+    }
+
+    fn other(&self, wr_id: u64, data: Data) -> SendWr {
+        let op = match &self.asked {
+            Asked::Send | Asked::SendTo(_) => SendOp::Send(self.tail),
+            Asked::Write(to) => {
                 let immediate = if let SendTail::Immediate(imm) = self.tail { Some(imm) } else { None };
                 SendOp::Write { addr: to.addr(), rkey: Rkey(to.rkey()), immediate }
             }
             Asked::Read(from) => SendOp::Read { addr: from.addr(), rkey: Rkey(from.rkey()) },
             &Asked::Atomic(at, op) => {
-                if at.len() < 8 || !at.addr().is_multiple_of(8) {
-                    return Err(Error::range(POST, at.addr() % 8, 8, at.len()));
-                }
                 let data = match op {
                     AtomicOp::Write(value) => Data::inline(&value.to_ne_bytes()),
-                    _ => Data::Sges(pieces),
+                    _ => data,
                 };
-                return Ok(self.with(SendOp::Atomic { addr: at.addr(), rkey: Rkey(at.rkey()), op }, data));
+                let op = SendOp::Atomic { addr: at.addr(), rkey: Rkey(at.rkey()), op };
+                return self.with(wr_id, op, data);
             }
             &Asked::Flush(what, how) => {
-                let most = u64::from(u32::MAX);
-                let length = u32::try_from(what.len())
-                    .map_err(|_| Error::number(POST, "length of a FLUSH", what.len(), 0..=most))?;
+                // No longer than that, or it was refused.
+                let length = u32::try_from(what.len()).unwrap_or(u32::MAX);
                 SendOp::Flush { addr: what.addr(), rkey: Rkey(what.rkey()), length, how }
             }
             Asked::Local(op) => SendOp::Local(*op),
         };
-        let data = self.inline.clone().unwrap_or(Data::Sges(pieces));
-        Ok(self.with(op, data))
+        self.with(wr_id, op, data)
     }
 
-    fn with(&self, op: SendOp, data: Data) -> SendWr {
+    #[inline]
+    fn with(&self, wr_id: u64, op: SendOp, data: Data) -> SendWr {
         let Request { solicited, fence, .. } = *self;
-        SendWr { wr_id: 0, op, data, signaled: true, solicited, fence }
+        SendWr { wr_id, op, data, signaled: true, solicited, fence }
     }
 }

@@ -70,25 +70,19 @@ impl Drop for Keep {
 // SAFETY: only `Send` values get in.
 unsafe impl Send for Keep {}
 
-/// What an entry holds; a completion changes a word of it, and moves nothing.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum State<R> {
     Free,
-    /// A value whose owner may wait.
-    Flying,
-    /// A value whose owner has gone.
+    /// Whoever waits, or nobody.
+    Flying(Option<Waker>),
+    /// The owner has gone.
     Abandoned,
-    /// A value and the result.
-    Done,
+    Done(R),
 }
 
+/// What a completion changes: often another thread's work, so it is small, and the values lie elsewhere.
 struct Entry<R> {
     generation: u32,
-    phase: Phase,
-    keep: Option<Keep>,
-    /// Whoever waits.
-    waker: Option<Waker>,
-    result: Option<R>,
+    state: State<R>,
 }
 
 /// What is left over, for the caller to do or drop when nothing is locked.
@@ -105,7 +99,11 @@ pub(crate) enum Left {
 /// All entries of a queue.
 pub(crate) struct Slots<R> {
     entries: Box<[Entry<R>]>,
+    /// The value of each entry that is not free.
+    values: Box<[Option<Keep>]>,
     free: Vec<u32>,
+    /// Entries under way with a waker, or without an owner.
+    waited_for: usize,
 }
 
 /// An entry that somebody posted; the wr_id of its work request. Not `Clone`: one owner.
@@ -120,8 +118,12 @@ const GENERATIONS: u32 = 0x7fff_ffff;
 
 impl<R> Slots<R> {
     pub fn new(depth: u32) -> Slots<R> {
-        let free = || Entry { generation: 0, phase: Phase::Free, keep: None, waker: None, result: None };
-        Slots { entries: (0..depth).map(|_| free()).collect(), free: (0..depth).rev().collect() }
+        Slots {
+            entries: (0..depth).map(|_| Entry { generation: 0, state: State::Free }).collect(),
+            values: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            waited_for: 0,
+        }
     }
     /// Entries that nothing has.
     pub fn room(&self) -> usize {
@@ -132,17 +134,21 @@ impl<R> Slots<R> {
     pub fn in_use(&self) -> usize {
         self.entries.len() - self.free.len()
     }
+    /// Whether a request is under way whose completion has more to do than to be there: there is a waker, or nobody will look.
+    pub fn is_waited_for(&self) -> bool {
+        self.waited_for > 0
+    }
     /// Whether a request is under way.
     pub fn any_flying(&self) -> bool {
-        self.entries.iter().any(|entry| matches!(entry.phase, Phase::Flying | Phase::Abandoned))
+        self.entries.iter().any(Entry::is_flying)
     }
     /// Takes an entry for a value about to be posted; the value back where there is none.
     #[inline]
     pub fn put<B: Send + 'static>(&mut self, value: B) -> Result<Ticket<B>, B> {
         let Some(at) = self.free.pop() else { return Err(value) };
         let entry = &mut self.entries[at as usize];
-        entry.phase = Phase::Flying;
-        entry.keep = Some(Keep::new(value));
+        entry.state = State::Flying(None);
+        self.values[at as usize] = Some(Keep::new(value));
         let wr_id = u64::from(entry.generation) << 32 | u64::from(at);
         Ok(Ticket { wr_id, _b: std::marker::PhantomData })
     }
@@ -151,15 +157,14 @@ impl<R> Slots<R> {
         let entry = self.entries.get_mut(wr_id as u32 as usize)?;
         (u64::from(entry.generation) == wr_id >> 32).then_some(entry)
     }
-    /// The entry is free again; its value, for the caller.
+    /// The entry, whose state was taken out, is free again; its value, for the caller.
     #[inline]
     fn release(&mut self, wr_id: u64) -> Option<Keep> {
         let entry = self.entry(wr_id)?;
         entry.generation = entry.generation.wrapping_add(1) & GENERATIONS;
-        entry.phase = Phase::Free;
-        let keep = entry.keep.take();
-        self.free.push(wr_id as u32);
-        keep
+        let at = wr_id as u32;
+        self.free.push(at);
+        self.values[at as usize].take()
     }
     /// The value of a request that was not taken after all.
     ///
@@ -167,7 +172,7 @@ impl<R> Slots<R> {
     ///
     /// The ticket is of this queue, and not used afterwards.
     pub unsafe fn take_back<B>(&mut self, ticket: &Ticket<B>) -> Option<B> {
-        self.entry(ticket.wr_id)?.result = None;
+        self.entry(ticket.wr_id)?.state = State::Free;
         let keep = self.release(ticket.wr_id)?;
         // SAFETY: of this queue, as the caller says: its type is that of the value; tickets are not copied.
         Some(unsafe { keep.take() })
@@ -176,21 +181,25 @@ impl<R> Slots<R> {
     #[inline]
     pub fn complete(&mut self, wr_id: u64, result: R) -> Option<Left> {
         let entry = self.entry(wr_id)?;
-        match entry.phase {
-            Phase::Flying => {
-                entry.phase = Phase::Done;
-                entry.result = Some(result);
-                entry.waker.take().map(Left::Woken)
+        match &mut entry.state {
+            State::Flying(waker) => {
+                let waker = waker.take();
+                entry.state = State::Done(result);
+                self.waited_for -= usize::from(waker.is_some());
+                waker.map(Left::Woken)
             }
-            Phase::Abandoned => self.release(wr_id).map(Left::Value),
-            Phase::Free | Phase::Done => None,
+            State::Abandoned => {
+                entry.state = State::Free;
+                self.waited_for -= 1;
+                self.release(wr_id).map(Left::Value)
+            }
+            State::Free | State::Done(_) => None,
         }
     }
     /// Completes all that is under way; the queue pair is no more.
     pub fn complete_all(&mut self, mut result: impl FnMut() -> R) -> Vec<Left> {
         let flying = |(at, entry): (usize, &Entry<R>)| {
-            let wr_id = u64::from(entry.generation) << 32 | at as u64;
-            matches!(entry.phase, Phase::Flying | Phase::Abandoned).then_some(wr_id)
+            entry.is_flying().then_some(u64::from(entry.generation) << 32 | at as u64)
         };
         let ids: Vec<u64> = self.entries.iter().enumerate().filter_map(flying).collect();
         ids.into_iter().filter_map(|wr_id| self.complete(wr_id, result())).collect()
@@ -204,10 +213,10 @@ impl<R> Slots<R> {
     #[inline]
     pub unsafe fn take<B>(&mut self, ticket: &Ticket<B>) -> Option<(R, B)> {
         let entry = self.entry(ticket.wr_id)?;
-        if entry.phase != Phase::Done {
+        if !matches!(entry.state, State::Done(_)) {
             return None;
         }
-        let result = entry.result.take()?;
+        let State::Done(result) = std::mem::replace(&mut entry.state, State::Free) else { return None };
         let keep = self.release(ticket.wr_id)?;
         // SAFETY: of this queue, as the caller says: its type is that of the value; tickets are not copied.
         Some((result, unsafe { keep.take() }))
@@ -217,26 +226,36 @@ impl<R> Slots<R> {
     /// # Errors
     ///
     /// The waker, where nothing is waited for any more.
-    pub fn leave<B>(&mut self, ticket: &Ticket<B>, waker: Waker) -> Result<Option<Waker>, Waker> {
-        match self.entry(ticket.wr_id) {
-            Some(entry) if entry.phase == Phase::Flying => Ok(entry.waker.replace(waker)),
-            _ => Err(waker),
-        }
+    pub fn leave<B>(&mut self, ticket: &Ticket<B>, new: Waker) -> Result<Option<Waker>, Waker> {
+        let Some(Entry { state: State::Flying(waker), .. }) = self.entry(ticket.wr_id) else {
+            return Err(new);
+        };
+        let before = waker.replace(new);
+        self.waited_for += usize::from(before.is_none());
+        Ok(before)
     }
     /// The owner is gone: the value stays until the completion.
     pub fn abandon<B>(&mut self, ticket: &Ticket<B>) -> Option<Left> {
         let entry = self.entry(ticket.wr_id)?;
-        match entry.phase {
-            Phase::Flying => {
-                entry.phase = Phase::Abandoned;
-                entry.waker.take().map(Left::Unused)
+        match &mut entry.state {
+            State::Flying(waker) => {
+                let waker = waker.take();
+                entry.state = State::Abandoned;
+                self.waited_for += usize::from(waker.is_none());
+                waker.map(Left::Unused)
             }
-            Phase::Done => {
-                entry.result = None;
+            State::Done(_) => {
+                entry.state = State::Free;
                 self.release(ticket.wr_id).map(Left::Value)
             }
-            Phase::Free | Phase::Abandoned => None,
+            State::Free | State::Abandoned => None,
         }
+    }
+}
+
+impl<R> Entry<R> {
+    fn is_flying(&self) -> bool {
+        matches!(self.state, State::Flying(_) | State::Abandoned)
     }
 }
 
@@ -284,13 +303,18 @@ mod tests {
         let ticket = slots.put(()).unwrap();
         assert!(matches!(slots.leave(&ticket, waker()), Ok(None)));
         assert!(matches!(slots.leave(&ticket, waker()), Ok(Some(_))), "the one before");
+        assert!(slots.is_waited_for());
         assert!(matches!(slots.complete(ticket.wr_id, ()), Some(Left::Woken(_))));
+        assert!(!slots.is_waited_for());
         assert!(slots.leave(&ticket, waker()).is_err(), "it is complete");
         assert!(matches!(slots.abandon(&ticket), Some(Left::Value(_))));
         let next = slots.put(()).unwrap();
         assert!(slots.complete(ticket.wr_id, ()).is_none(), "a completion of before");
         assert!(matches!(slots.leave(&next, waker()), Ok(None)));
         assert!(matches!(slots.abandon(&next), Some(Left::Unused(_))), "nobody is woken for it any more");
+        assert!(slots.is_waited_for(), "nobody will look");
+        assert!(matches!(slots.complete(next.wr_id, ()), Some(Left::Value(_))));
+        assert!(!slots.is_waited_for());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nic::device::async_events::AsyncEventQueue;
-use nic::{Access, Buffer, QpCap, QpInit, QpState, QpType, Signal};
+use nic::{Access, Arm, Buffer, QpCap, QpInit, QpState, QpType, Signal};
 use transport::op::{Completion, RecvWr, SendWr, Sge};
 use wire::Qpn;
 
@@ -181,10 +181,18 @@ impl Carrier {
     pub fn look(&self, stack: &Stack) -> bool {
         self.completions().is_none_or(|own| own.look(stack))
     }
-    /// The bell has rung: drains, and arms it, until nothing came meanwhile.
-    pub fn attend(&self, drain: impl FnMut()) {
+    /// The next completion of its own queue rings the bell, or the next that is an error or that the peer asks for.
+    pub fn ring_for(&self, arm: Arm) {
+        self.completions().into_iter().for_each(|own| own.ring_for(arm));
+    }
+    /// Whether there are some that nobody has taken.
+    pub fn has_completions(&self) -> bool {
+        self.completions().is_some_and(|own| !own.is_empty())
+    }
+    /// The bell has rung: drains, and has it ring again, until nothing came meanwhile.
+    pub fn attend(&self, drain: impl FnMut(), again: impl FnMut()) {
         if let Some(own) = self.completions() {
-            own.attend(drain);
+            own.attend_as(drain, again);
         }
     }
 
@@ -226,13 +234,13 @@ impl Carrier {
         allow(clippy::unused_self, clippy::unnecessary_wraps, unused_variables)
     )]
     #[inline]
-    pub fn check(&self, request: &SendWr) -> Result<()> {
+    pub fn check(&self, request: impl FnOnce() -> SendWr) -> Result<()> {
         match self {
             Carrier::Ours(_) => Ok(()),
             #[cfg(feature = "system")]
             Carrier::System(theirs) => theirs
                 .qp
-                .check(request)
+                .check(&request())
                 .map_err(|what| of_refusal("ibv_post_send", system::Refusal::Unsupported(what))),
         }
     }

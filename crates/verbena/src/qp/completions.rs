@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use nic::device::CqSlot;
 use nic::device::async_events::AsyncEventQueue;
-use nic::{Channel, Cq, Later, Signal, Work};
+use nic::{Arm, Channel, Cq, Later, Signal, Work};
 use transport::op::Completion;
 
 use crate::provider::{Adapter, Device, Stack};
@@ -68,10 +68,34 @@ impl Completions {
             Completions::System(_) => true,
         }
     }
-    /// The bell has rung: drains, and arms it, until nothing came meanwhile.
-    pub fn attend(&self, #[allow(unused_mut)] mut drain: impl FnMut()) {
+    /// The next completion rings the bell, or the next that is an error or that the peer asks for; what was asked for before is void. Another
+    /// stack's rings for each.
+    pub fn ring_for(&self, arm: Arm) {
         match self {
-            Completions::Ours(own) => own.cq.attend(&own.channel, drain),
+            Completions::Ours(own) => own.cq.rearm(arm),
+            #[cfg(feature = "system")]
+            Completions::System(_) => {}
+        }
+    }
+    /// Whether there are none that may have rung no bell.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Completions::Ours(own) => own.cq.is_empty(),
+            // Each rings it.
+            #[cfg(feature = "system")]
+            Completions::System(_) => true,
+        }
+    }
+    /// The bell has rung: drains, and has it ring for the next completion, until nothing came meanwhile.
+    pub fn attend(&self, drain: impl FnMut()) {
+        self.attend_as(drain, || self.ring_for(Arm::Next));
+    }
+    /// The bell has rung: drains, and has it ring again by [`Completions::ring_for`], until nothing came meanwhile.
+    #[cfg_attr(not(feature = "system"), allow(unused_mut))]
+    pub fn attend_as(&self, mut drain: impl FnMut(), again: impl FnMut()) {
+        match self {
+            Completions::Ours(own) => own.cq.attend(&own.channel, drain, again),
             #[cfg(feature = "system")]
             Completions::System(cq) => loop {
                 cq.clear();

@@ -1,22 +1,22 @@
 //! What stands behind the handles of a queue pair. Completions come to one completion queue of its own, which is large enough for all that
-//! may be under way and is always armed: whoever brings a completion (the thread that polls, the engine thread) drains it when no
+//! may be under way. While somebody waits it is armed: whoever brings a completion (the thread that polls, the engine thread) drains it when no
 //! lock is held ([`nic::Later`]), puts each result where its owner looks, and wakes that owner. A future looks and leaves its
-//! waker under the same lock, so no wake-up is lost.
+//! waker, and arms it, under the same lock, so no wake-up is lost. While nobody waits it is armed for errors only, and who looks drains it.
 
 #[cfg(all(test, feature = "sim"))]
 mod census;
 mod looking;
 mod place;
+mod waiting;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::{Context, Poll, Waker};
 
 use arrayvec::ArrayVec;
 use locks::{Mutex, MutexGuard, Rank};
 use nic::{QpType, Work};
-use transport::op::{Completed, RecvWr, SendWr, Status};
+use transport::op::{Completed, RecvWr};
 use wire::grh::GRH_LEN;
 use wire::roce::SendTail;
 
@@ -34,7 +34,6 @@ use crate::op::kind::Kind;
 use crate::op::slot::{Slots, Ticket};
 use crate::op::{Completion, Request};
 use crate::provider::{Pd, Stack};
-use place::For;
 pub(crate) use place::Place;
 
 /// How a send request ended; of an atomic with the value that was there before.
@@ -62,6 +61,8 @@ pub(crate) struct QpInner {
     owner: OnceLock<Weak<dyn Work>>,
     /// One thread polls it, and nobody is told of completions.
     polled: AtomicBool,
+    /// Goes up with each completion that was taken, and with the end: who polls again and again looks when it has changed.
+    news: AtomicU32,
 }
 
 /// Both queues, as the program sees them.
@@ -84,6 +85,8 @@ pub(super) struct Queues {
     failure: Option<Error>,
     failure_told: bool,
     pub destroyed: bool,
+    /// The bell rings for errors only: nobody waits.
+    quiet: bool,
     /// Bytes in front of each message that came.
     head: usize,
 }
@@ -92,7 +95,7 @@ impl Work for QpInner {
     fn run(self: Arc<Self>) {
         match self.polled.load(Ordering::Acquire) {
             true => self.drain(),
-            false => self.carrier.attend(|| self.drain()),
+            false => self.carrier.attend(|| self.drain(), || self.ring_again()),
         }
     }
 }
@@ -125,6 +128,7 @@ impl QpInner {
             failure: None,
             failure_told: false,
             destroyed: false,
+            quiet: false,
             head,
         };
         let inner = Arc::new_cyclic(|me| QpInner {
@@ -138,10 +142,11 @@ impl QpInner {
             cq,
             owner: OnceLock::new(),
             polled: AtomicBool::new(false),
+            news: AtomicU32::new(0),
         });
         bell.is_for(inner.me.clone());
         inner.cq.iter().for_each(|cq| cq.join(&inner));
-        inner.carrier.attend(|| inner.drain());
+        inner.carrier.attend(|| inner.drain(), || inner.ring_again());
         Ok(inner)
     }
 
@@ -184,68 +189,22 @@ impl QpInner {
         if std::ptr::eq(self, other) { Ok(()) } else { Err(Error::new(ErrorKind::WrongState, "post_all")) }
     }
 
-    /// The work request for an operation.
+    /// The pieces of registered memory that an operation names; it may be posted with them.
     #[inline]
-    pub fn wr<K: Kind<B>, B>(&self, request: &Request, value: &B) -> Result<SendWr> {
+    pub fn pieces<K: Kind<B>, B>(&self, request: &Request, value: &B) -> Result<transport::op::SgeList> {
         self.stack().check("ibv_post_send")?;
         let mut pieces = SgeList::new(&self.pd);
         K::gather(value, &mut pieces);
         request.cut(&mut pieces)?;
-        let wr = request.wr(pieces.finish()?)?;
-        self.carrier.check(&wr)?;
-        Ok(wr)
+        let pieces = pieces.finish()?;
+        request.check(&pieces)?;
+        self.carrier.check(|| request.wr(0, pieces.clone()))?;
+        Ok(pieces)
     }
 
     /// Where the answer of the atomic with this wr_id goes.
     pub(super) fn word(&self, wr_id: u64) -> transport::op::SgeList {
         std::iter::once(self.carrier.word(wr_id as u32)).collect()
-    }
-
-    /// Leaves the waker until there is room in the send queue; false where there is some.
-    pub fn wait_for_room(&self, place: &mut Place, cx: &mut Context<'_>) -> bool {
-        let waker = cx.waker().clone();
-        let mut queues = self.lock();
-        let full = queues.sends.room() == 0 && !queues.destroyed;
-        let unused = if full { place.leave(self, &mut queues, For::Room, waker) } else { Some(waker) };
-        drop(queues);
-        drop(unused);
-        full
-    }
-
-    #[allow(unsafe_code, reason = "tickets are of this queue")]
-    /// The result of a request, and the value that went with it, where it is complete.
-    #[inline]
-    pub fn take_result<B>(&self, ticket: &Ticket<B>) -> Option<(Ended, B)> {
-        let mut queues = self.lock();
-        // SAFETY: an `InFlight` holds its ticket with the queue pair that gave it, and gives the ticket up with its result.
-        let taken = unsafe { queues.sends.take(ticket) }?;
-        if !queues.room.is_empty() {
-            let waiting = queues.room.take();
-            drop(queues);
-            waiting.into_iter().for_each(Waker::wake);
-        }
-        Some(taken)
-    }
-
-    /// The same; the waker is left where it is not complete, and there is one.
-    #[inline]
-    pub fn poll_ticket<B>(&self, ticket: &Ticket<B>, cx: Option<&mut Context<'_>>) -> Poll<(Ended, B)> {
-        if let Some(taken) = self.take_result(ticket) {
-            return Poll::Ready(taken);
-        }
-        if let Some(cx) = cx {
-            // Cloned and dropped with no lock held: it may be the program's code.
-            let waker = cx.waker().clone();
-            let left = self.lock().sends.leave(ticket, waker);
-            // It has become complete since that look.
-            if left.is_err()
-                && let Some(taken) = self.take_result(ticket)
-            {
-                return Poll::Ready(taken);
-            }
-        }
-        self.is_waited_for();
-        Poll::Pending
     }
 
     /// Nobody wants the result of a request any more.
@@ -257,23 +216,12 @@ impl QpInner {
             if queues.sends.room() > 0 {
                 afterwards.wake(&mut queues.room);
             }
+            // Nobody will look whether it is complete.
+            if queues.sends.is_waited_for() {
+                self.unlock_loud(queues);
+            }
         }
         afterwards.run();
-    }
-
-    /// Waits until no send is under way.
-    pub async fn idle(&self) {
-        let mut place = Place::default();
-        std::future::poll_fn(|cx| {
-            let waker = cx.waker().clone();
-            let mut queues = self.lock();
-            let busy = queues.sends.any_flying();
-            let unused = if busy { place.leave(self, &mut queues, For::Idle, waker) } else { Some(waker) };
-            drop(queues);
-            drop(unused);
-            if busy { Poll::Pending } else { Poll::Ready(()) }
-        })
-        .await;
     }
 
     // ---- receiving ----
@@ -309,36 +257,6 @@ impl QpInner {
         posted
     }
 
-    /// The next message; where there is none the waker is left at the place, where one is given.
-    pub fn poll_recv(&self, waits: Option<(&mut Place, &mut Context<'_>)>) -> Poll<Result<Option<Message>>> {
-        let waits = waits.map(|(place, cx)| (place, cx.waker().clone()));
-        let mut queues = self.lock();
-        if let Some(message) = queues.ready.pop_front() {
-            return Poll::Ready(Ok(Some(message)));
-        }
-        if let Some(failure) = queues.failure.clone()
-            && !std::mem::replace(&mut queues.failure_told, true)
-        {
-            return Poll::Ready(Err(failure));
-        }
-        if queues.ended || queues.failure_told {
-            return Poll::Ready(Ok(None));
-        }
-        let unused = waits.and_then(|(place, waker)| place.leave(self, &mut queues, For::Message, waker));
-        drop(queues);
-        drop(unused);
-        self.is_waited_for();
-        Poll::Pending
-    }
-
-    /// The thread that waits for it polls it itself, where the stack below does not poll all at once.
-    fn is_waited_for(&self) {
-        #[cfg(feature = "system")]
-        if matches!(self.carrier, Carrier::System(_)) {
-            super::waited::note(&self.me);
-        }
-    }
-
     /// The connection is no more; who receives learns of it behind the messages that came. An `error` other than `Disconnected` says
     /// what went wrong.
     pub fn ended(&self, error: Error) {
@@ -347,6 +265,7 @@ impl QpInner {
         {
             let mut queues = self.lock();
             queues.ended = true;
+            self.tell_pollers();
             if error.kind() != ErrorKind::Disconnected && queues.failure.is_none() {
                 queues.failure = Some(error);
             }
@@ -370,6 +289,7 @@ impl QpInner {
                 for completion in batch.drain(..) {
                     queues.take(self, &completion, &mut afterwards);
                 }
+                self.tell_pollers();
             }
             if !queues.idle.is_empty() && !queues.sends.any_flying() {
                 afterwards.wake(&mut queues.idle);
@@ -390,6 +310,7 @@ impl QpInner {
         let mut queues = self.lock();
         afterwards.failed = false;
         queues.take(self, completion, afterwards);
+        self.tell_pollers();
         if !queues.idle.is_empty() && !queues.sends.any_flying() {
             afterwards.wake(&mut queues.idle);
         }
@@ -422,6 +343,7 @@ impl QpInner {
             }
             queues.destroyed = true;
             queues.ended = true;
+            self.tell_pollers();
             let flushed = || Err(Error::new(ErrorKind::Completion(WcStatus::Flushed), "ibv_destroy_qp"));
             queues.sends.complete_all(flushed).into_iter().for_each(|left| afterwards.add(Some(left)));
             afterwards.buffers.extend(queues.posted.iter_mut().filter_map(Option::take));
@@ -434,41 +356,62 @@ impl QpInner {
 }
 
 impl Queues {
+    #[inline]
     fn take(&mut self, qp: &QpInner, completion: &transport::op::Completion, afterwards: &mut Afterwards) {
-        let error = WcStatus::of(completion.status)
-            .map(|status| Error::new(ErrorKind::Completion(status), "ibv_poll_cq"));
-        afterwards.failed |= error.is_some();
-        if let Some(error) = &error
-            && completion.status != Status::WrFlush
-            && self.failure.is_none()
-        {
+        let error = WcStatus::of(completion.status).map(|status| self.failed(status, afterwards));
+        if completion.wr_id & RECEIVE != 0 {
+            return self.received(qp, completion, error.is_some(), afterwards);
+        }
+        let result = match error {
+            Some(error) => Err(error),
+            None => {
+                let word = match completion.opcode {
+                    Completed::CompareSwap | Completed::FetchAdd => {
+                        qp.carrier.read_word(completion.wr_id as u32)
+                    }
+                    _ => 0,
+                };
+                Ok((seen(completion), word))
+            }
+        };
+        afterwards.add(self.sends.complete(completion.wr_id, result));
+        if self.sends.room() > 0 {
+            afterwards.wake(&mut self.room);
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, status: WcStatus, afterwards: &mut Afterwards) -> Error {
+        let error = Error::new(ErrorKind::Completion(status), "ibv_poll_cq");
+        afterwards.failed = true;
+        if status != WcStatus::Flushed && self.failure.is_none() {
             self.failure = Some(error.clone());
             afterwards.wake(&mut self.receivers);
         }
-        if completion.wr_id & RECEIVE == 0 {
-            let word = match completion.opcode {
-                Completed::CompareSwap | Completed::FetchAdd => qp.carrier.read_word(completion.wr_id as u32),
-                _ => 0,
-            };
-            let result = error.map_or_else(|| Ok((seen(completion), word)), Err);
-            afterwards.add(self.sends.complete(completion.wr_id, result));
-            if self.sends.room() > 0 {
-                afterwards.wake(&mut self.room);
-            }
-            return;
-        }
+        error
+    }
+
+    fn received(
+        &mut self,
+        qp: &QpInner,
+        completion: &transport::op::Completion,
+        is_error: bool,
+        afterwards: &mut Afterwards,
+    ) {
         let place = completion.wr_id as u32;
         let taken = match &qp.srq {
             Some(srq) => srq.take(place).map(|buffer| (buffer, Home::Srq(srq.clone()))),
             None => {
                 let buffer = self.posted.get_mut(place as usize).and_then(Option::take);
-                self.places.extend(buffer.is_some().then_some(place));
-                buffer.map(|buffer| (buffer, Home::Qp(qp.me.clone())))
+                buffer.map(|buffer| {
+                    self.places.push(place);
+                    (buffer, Home::Qp(qp.me.clone()))
+                })
             }
         };
         let Some((mut buffer, home)) = taken else { return };
         let what = What::of(completion);
-        if error.is_some() {
+        if is_error {
             match home {
                 Home::Qp(_) => afterwards.buffers.push(buffer),
                 // Others need it.

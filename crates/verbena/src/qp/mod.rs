@@ -30,12 +30,12 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use transport::op::{AtomicOp, Data, Flush};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::exec;
+use crate::exec::{self, How};
 use crate::mem::{IoBuf, IoBufMut, RegBuf};
 use crate::op::kind::Copied;
 use crate::op::{Asked, Op, Ops, Refused, kind};
@@ -227,7 +227,7 @@ impl<T: Transport> QueuePair<T> {
     /// Those of [`QueuePair::recv`]; `BlockingInSimulation`.
     pub fn recv_wait(&self) -> Result<Option<Message>> {
         self.may_block("recv_wait")?;
-        exec::block_on(self.recv())
+        self.block("recv_wait", How::default())
     }
     /// The same for so long.
     ///
@@ -236,9 +236,17 @@ impl<T: Transport> QueuePair<T> {
     /// `TimedOut`; those of [`QueuePair::recv`]; `BlockingInSimulation`.
     pub fn recv_wait_for(&self, time: Duration) -> Result<Option<Message>> {
         self.may_block("recv_wait_for")?;
-        let future = std::pin::pin!(self.recv());
-        exec::block_on_for(future, time)
-            .unwrap_or_else(|| Err(Error::new(ErrorKind::TimedOut, "recv_wait_for")))
+        let until = Instant::now().checked_add(time);
+        self.block("recv_wait_for", How { never_sleeps: false, until })
+    }
+    fn block(&self, call: &'static str, how: How) -> Result<Option<Message>> {
+        let look = || match self.inner.poll_recv(None) {
+            Poll::Ready(message) => Some(message),
+            Poll::Pending => None,
+        };
+        let found = look().or_else(|| exec::poll_on(&self.inner, how, look));
+        let found = found.or_else(|| exec::go_on(self.recv(), how, self.inner.gains_by_polling()));
+        found.unwrap_or_else(|| Err(Error::new(ErrorKind::TimedOut, call)))
     }
     /// A message that has come already.
     ///

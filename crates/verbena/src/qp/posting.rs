@@ -21,22 +21,21 @@ impl QpInner {
         request: &Request,
         value: B,
     ) -> Result<Ticket<B>, (Error, B)> {
-        match self.wr::<K, B>(request, &value) {
-            Ok(wr) => self.post_wr(request, wr, value),
-            Err(error) => Err((error, value)),
-        }
+        let pieces = match self.pieces::<K, B>(request, &value) {
+            Ok(pieces) => pieces,
+            Err(error) => return Err((error, value)),
+        };
+        let mut posting = Posting::begin(self, false);
+        let posted = posting.try_put(request, value, |wr_id| request.wr(wr_id, pieces));
+        posting.finish();
+        posted
     }
 
-    /// The same with a work request that was made of both before.
+    /// The same of a SEND or WRITE on a connection, whose work request was made before, but for its number.
     #[inline]
-    pub fn post_wr<B: Send + 'static>(
-        &self,
-        request: &Request,
-        wr: SendWr,
-        value: B,
-    ) -> Result<Ticket<B>, (Error, B)> {
+    pub fn post_ready<B: Send + 'static>(&self, wr: &SendWr, value: B) -> Result<Ticket<B>, (Error, B)> {
         let mut posting = Posting::begin(self, false);
-        let posted = posting.try_put(request, wr, value);
+        let posted = posting.try_post(value, |sender, wr_id| sender.post(SendWr { wr_id, ..wr.clone() }, 0));
         posting.finish();
         posted
     }
@@ -87,14 +86,33 @@ impl<'a> Posting<'a> {
         if enough { Ok(()) } else { Err(Error::new(ErrorKind::QueueFull, "ibv_post_send")) }
     }
 
-    #[allow(unsafe_code, reason = "the ticket is of this queue")]
+    /// Posts a request, which `wr` makes of its number; where it is refused the value comes back.
     #[inline]
-    /// Posts a request; where it is refused the value comes back.
     pub(crate) fn try_put<B: Send + 'static>(
         &mut self,
         request: &Request,
-        mut wr: SendWr,
         value: B,
+        wr: impl FnOnce(u64) -> SendWr,
+    ) -> Result<Ticket<B>, (Error, B)> {
+        let qp = self.qp;
+        self.try_post(value, |sender, wr_id| {
+            let mut wr = wr(wr_id);
+            if request.brings_a_word() {
+                wr.data = Data::Sges(qp.word(wr_id));
+            }
+            match request.to() {
+                Some(to) => sender.post_datagram(wr, to),
+                None => sender.post(wr, request.srq),
+            }
+        })
+    }
+
+    #[allow(unsafe_code, reason = "the ticket is of this queue")]
+    #[inline]
+    fn try_post<B: Send + 'static>(
+        &mut self,
+        value: B,
+        post: impl FnOnce(&mut Sender<'_>, u64) -> Result<()>,
     ) -> Result<Ticket<B>, (Error, B)> {
         if let Err(error) = self.check_room(1) {
             return Err((error, value));
@@ -103,15 +121,7 @@ impl<'a> Posting<'a> {
             Ok(ticket) => ticket,
             Err(value) => return Err((Error::new(ErrorKind::QueueFull, "ibv_post_send"), value)),
         };
-        wr.wr_id = ticket.wr_id;
-        if request.brings_a_word() {
-            wr.data = Data::Sges(self.qp.word(ticket.wr_id));
-        }
-        let posted = match request.to() {
-            Some(to) => self.sender.post_datagram(wr, to),
-            None => self.sender.post(wr, request.srq),
-        };
-        let Err(error) = posted else { return Ok(ticket) };
+        let Err(error) = post(&mut self.sender, ticket.wr_id) else { return Ok(ticket) };
         // SAFETY: the ticket was given just now, by this queue; the request that would bear it was refused.
         match unsafe { self.queues.sends.take_back(&ticket) } {
             Some(value) => Err((error, value)),
@@ -127,7 +137,7 @@ impl<'a> Posting<'a> {
         wr: SendWr,
         value: B,
     ) -> Option<Ticket<B>> {
-        match self.try_put(request, wr, value) {
+        match self.try_put(request, value, |wr_id| SendWr { wr_id, ..wr }) {
             Ok(ticket) => Some(ticket),
             Err((error, value)) => {
                 let ticket = self.queues.sends.put(value).ok()?;

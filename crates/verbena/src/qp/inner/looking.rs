@@ -1,23 +1,18 @@
-//! Whoever looks by himself: at messages, with a waker for the next one; or at everything, again and again.
+//! Whoever looks by himself, again and again: a thread that has the connection to itself ([`QpInner::only_polled`]), or one that waits for
+//! something of it and polls for a while before it sleeps. And who is told of completions: the bell rings for each while somebody has left a
+//! waker, or a request has no owner who would look; else for errors only, and who looks takes what has come.
 
 use std::sync::atomic::Ordering;
-use std::task::Context;
 
-use super::QpInner;
-use super::place::{For, Place};
+use locks::MutexGuard;
+use nic::Arm;
+
+use super::{QpInner, Queues};
 
 impl QpInner {
-    /// Leaves a waker until a message comes or the connection ends. What was there before does not wake it: look again afterwards.
-    pub fn wake_on_message(&self, place: &mut Place, cx: &Context<'_>) {
-        let waker = cx.waker().clone();
-        let mut queues = self.lock();
-        let unused = place.leave(self, &mut queues, For::Message, waker);
-        drop(queues);
-        drop(unused);
-    }
-
     /// Whether there is a message that nobody has taken, or never will be one.
     pub fn has_messages(&self) -> bool {
+        self.catch_up();
         let queues = self.lock();
         !queues.ready.is_empty() || queues.ended || queues.failure.is_some()
     }
@@ -43,5 +38,62 @@ impl QpInner {
 
     pub fn has_ended(&self) -> bool {
         self.lock().ended
+    }
+
+    /// Changes whenever something was taken that a look may find, or the connection has ended.
+    #[inline]
+    pub fn news(&self) -> u32 {
+        self.news.load(Ordering::Acquire)
+    }
+
+    /// With the queues locked, behind what there is to find.
+    #[inline]
+    pub(super) fn tell_pollers(&self) {
+        self.news.store(self.news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Whether a thread that waits gains by polling it: not where its completions come to a queue of others, or to another stack's, and not on a
+    /// simulated host.
+    pub fn gains_by_polling(&self) -> bool {
+        !self.shares_completions() && self.stack().gains_by_polling()
+    }
+
+    /// What has come and told nobody; whether there was something.
+    #[inline]
+    pub(super) fn catch_up(&self) -> bool {
+        let is_behind = self.carrier.has_completions();
+        if is_behind {
+            self.drain();
+            self.stack().later().run();
+        }
+        is_behind
+    }
+
+    /// Gives the lock back, with somebody who waits left behind it: completions ring the bell.
+    #[inline]
+    pub(super) fn unlock_loud(&self, mut queues: MutexGuard<'_, Queues>) {
+        let was_quiet = std::mem::replace(&mut queues.quiet, false);
+        if was_quiet {
+            self.carrier.ring_for(Arm::Next);
+        }
+        drop(queues);
+        if was_quiet {
+            self.catch_up();
+        }
+    }
+
+    /// The bell has rung: it rings again for what is next, or for the next error where nobody waits.
+    pub(super) fn ring_again(&self) {
+        let mut queues = self.lock();
+        queues.quiet = !queues.is_waited_for();
+        self.carrier.ring_for(if queues.quiet { Arm::Solicited } else { Arm::Next });
+    }
+}
+
+impl Queues {
+    /// Whether a completion is to be taken at once.
+    fn is_waited_for(&self) -> bool {
+        let Queues { sends, room, idle, receivers, .. } = self;
+        sends.is_waited_for() || ![room, idle, receivers].into_iter().all(|waiters| waiters.is_empty())
     }
 }
