@@ -50,14 +50,19 @@ impl Later {
     #[inline]
     pub fn run(&self) {
         while self.any.load(Ordering::Acquire) {
-            self.take().into_iter().for_each(Work::run);
+            self.take().for_each(Work::run);
         }
     }
 
-    fn take(&self) -> Vec<Arc<dyn Work>> {
+    /// All of it. Mostly that is one, and its place stays for the next.
+    fn take(&self) -> impl Iterator<Item = Arc<dyn Work>> + use<> {
         let mut queue = self.queue.lock();
         self.any.store(false, Ordering::Release);
-        std::mem::take(&mut *queue)
+        let (only, several) = match queue.len() {
+            1 => (queue.pop(), Vec::new()),
+            _ => (None, std::mem::take(&mut *queue)),
+        };
+        only.into_iter().chain(several)
     }
 }
 

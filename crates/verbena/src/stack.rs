@@ -106,10 +106,12 @@ impl Stack {
             Stack::System(_) => {}
         }
     }
-    /// The same for a thread that waits for a completion of this queue.
+    /// The same for a thread that waits for a completion of this queue. One that was taken out already, as somebody waits for it, is news, too: behind
+    /// it ACKs wait for what this thread posts.
     #[inline]
     pub fn poll_for(&self, cq: &nic::Cq) {
-        self.poll_until(|| !cq.is_empty());
+        let before = nic::cq::added();
+        self.poll_until(|| nic::cq::added() != before || !cq.is_empty());
     }
     /// The same for a thread that will not come back soon: until what has arrived says something to it, or there is no more.
     #[inline]

@@ -48,9 +48,13 @@ impl Qp {
         if inner.notes.is_empty() {
             return;
         }
-        let notes = std::mem::take(&mut inner.notes);
+        // Mostly there is one, and its place stays for the next.
+        let (only, several) = match inner.notes.len() {
+            1 => (inner.notes.pop(), Vec::new()),
+            _ => (None, std::mem::take(&mut inner.notes)),
+        };
         drop(inner);
-        notes.into_iter().for_each(Note::send);
+        only.into_iter().chain(several).for_each(Note::send);
     }
 
     /// An ACK held back leaves now; by which way. What is said next by the same way does not overtake it.
