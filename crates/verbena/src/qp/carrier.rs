@@ -120,11 +120,10 @@ impl Carrier {
 
     /// Begins to post one request, or several, to the send queue. They are posted in one order: the caller holds the lock of the program's
     /// entries.
-    #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours has one doorbell anyway"))]
     #[inline]
     pub fn sender(&self, stack: &Stack, several: bool) -> Sender<'_> {
         match self {
-            Carrier::Ours(ours) => Sender::Ours(ours.nic.sender(stack.now())),
+            Carrier::Ours(ours) => Sender::Ours(ours.nic.sender(stack.now()), several),
             #[cfg(feature = "system")]
             Carrier::System(theirs) => Sender::System(&theirs.qp, several.then(Vec::new)),
         }
@@ -329,7 +328,8 @@ impl Ours {
 
 /// Requests on their way into the send queue of the stack below.
 pub(crate) enum Sender<'a> {
-    Ours(nic::Sender<'a>),
+    /// And whether there may be several.
+    Ours(nic::Sender<'a>, bool),
     #[cfg(feature = "system")]
     /// Several are posted when all are there.
     System(&'a system::Qp, Option<Vec<SendWr>>),
@@ -362,7 +362,10 @@ impl Sender<'_> {
     pub fn post(&mut self, wr: SendWr, srq: u32) -> Result<()> {
         const CALL: &str = "ibv_post_send";
         match self {
-            Sender::Ours(sender) => sender.post_to_srq(wr, srq).map_err(|e| Error::of_post(CALL, e)),
+            Sender::Ours(sender, false) if srq == 0 => {
+                sender.post_last(wr).map_err(|e| Error::of_post(CALL, e))
+            }
+            Sender::Ours(sender, _) => sender.post_to_srq(wr, srq).map_err(|e| Error::of_post(CALL, e)),
             #[cfg(feature = "system")]
             Sender::System(qp, None) => qp.post_send(&wr).map_err(|e| of_refusal(CALL, e)),
             #[cfg(feature = "system")]
@@ -381,7 +384,7 @@ impl Sender<'_> {
     pub fn post_datagram(&mut self, wr: SendWr, to: &To) -> Result<()> {
         const CALL: &str = "ibv_post_send";
         match (self, to) {
-            (Sender::Ours(sender), To::Ours(to)) => {
+            (Sender::Ours(sender, _), To::Ours(to)) => {
                 sender.post_datagram(wr, to).map_err(|e| Error::of_post(CALL, e))
             }
             #[cfg(feature = "system")]
@@ -396,7 +399,7 @@ impl Sender<'_> {
     #[inline]
     pub fn finish(self) -> NotPosted {
         match self {
-            Sender::Ours(sender) => {
+            Sender::Ours(sender, _) => {
                 sender.finish();
                 Vec::new()
             }
