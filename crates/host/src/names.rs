@@ -27,7 +27,7 @@ use crate::user;
 pub(crate) use bearer::{Answer, Bearer};
 
 /// Connections of other processes that wait to be accepted.
-const BACKLOG: i32 = 128;
+const BACKLOG: i32 = 1024;
 /// Most connections to other processes that are kept for forwarding alone.
 const MAX_BEARERS: usize = 512;
 /// Bytes of queue on such a connection; the system's limit may be lower.

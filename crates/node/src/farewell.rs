@@ -27,15 +27,26 @@ use crate::world::World;
 /// begins when it finds the last one over, and reads its sockets between two.
 const STEP: Duration = Duration::from_millis(2);
 const STEPS: u32 = 50;
+/// Where hundreds of threads want two processors each step takes a turn of all of them: after that time so few steps are enough.
+const LONG: Duration = Duration::from_secs(1);
+const FEWEST: u32 = 5;
 
 /// The end of a connection, which waits.
 pub(crate) struct Waiting {
     key: ConnKey,
     end: End,
-    /// When its step is over.
+    /// Since when it waits, and when its step is over.
+    since: Instant,
     pub(crate) until: Instant,
     /// Steps after that.
     left: u32,
+}
+
+impl Waiting {
+    /// Whether it has waited for long enough, though there might be further steps.
+    fn is_long(&self, now: Instant) -> bool {
+        now >= self.since + LONG && self.left + FEWEST <= STEPS
+    }
 }
 
 /// How a connection ends.
@@ -87,7 +98,7 @@ impl<W: World> Node<W> {
         let Some(qp) = core.qp(key).filter(|qp| must_come_later(qp)) else { return false };
         // A second word of the end changes nothing.
         if core.waiting_ends.get(&qp.qpn()).is_none_or(|waiting| waiting.key != key) {
-            let waiting = Waiting { key, end: end(), until: now + STEP, left: STEPS - 1 };
+            let waiting = Waiting { key, end: end(), since: now, until: now + STEP, left: STEPS - 1 };
             core.waiting_ends.insert(qp.qpn(), waiting);
             self.cm_agent.count_awaited(core);
         }
@@ -104,10 +115,11 @@ impl<W: World> Node<W> {
     /// Steps that are over: the next begin where they are needed, and what has waited long enough comes.
     pub(crate) fn end_waits(&self, core: &mut Core, now: Instant) {
         let over = core.waiting_ends.iter().filter(|(_, waiting)| waiting.until <= now);
-        let over: Vec<_> = over.map(|(&qpn, waiting)| (qpn, waiting.key, waiting.left)).collect();
+        let over: Vec<_> =
+            over.map(|(&qpn, waiting)| (qpn, waiting.key, waiting.left, waiting.is_long(now))).collect();
         let mut due = Vec::new();
-        for (qpn, key, left) in over {
-            let waits = core.qp(key).is_some_and(|qp| qp.qpn() == qpn && must_come_later(&qp));
+        for (qpn, key, left, is_long) in over {
+            let waits = !is_long && core.qp(key).is_some_and(|qp| qp.qpn() == qpn && must_come_later(&qp));
             match (left.checked_sub(1).filter(|_| waits), core.waiting_ends.get_mut(&qpn)) {
                 (Some(left), Some(waiting)) => (waiting.until, waiting.left) = (now + STEP, left),
                 _ => due.push(qpn),
