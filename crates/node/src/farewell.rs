@@ -42,11 +42,9 @@ pub(crate) struct Waiting {
     left: u32,
 }
 
-impl Waiting {
-    /// Whether it has waited for long enough, though there might be further steps.
-    fn is_long(&self, now: Instant) -> bool {
-        now >= self.since + LONG && self.left + FEWEST <= STEPS
-    }
+/// Whether an end has waited for long enough, with so many steps left that it might take.
+fn is_long(waited: Duration, left: u32) -> bool {
+    waited >= LONG && left + FEWEST <= STEPS
 }
 
 /// How a connection ends.
@@ -115,8 +113,11 @@ impl<W: World> Node<W> {
     /// Steps that are over: the next begin where they are needed, and what has waited long enough comes.
     pub(crate) fn end_waits(&self, core: &mut Core, now: Instant) {
         let over = core.waiting_ends.iter().filter(|(_, waiting)| waiting.until <= now);
-        let over: Vec<_> =
-            over.map(|(&qpn, waiting)| (qpn, waiting.key, waiting.left, waiting.is_long(now))).collect();
+        let over: Vec<_> = over
+            .map(|(&qpn, waiting)| {
+                (qpn, waiting.key, waiting.left, is_long(now.duration_since(waiting.since), waiting.left))
+            })
+            .collect();
         let mut due = Vec::new();
         for (qpn, key, left, is_long) in over {
             let waits = !is_long && core.qp(key).is_some_and(|qp| qp.qpn() == qpn && must_come_later(&qp));
@@ -186,5 +187,18 @@ pub(crate) fn way(path: &cm::PathRecord, mad: &Mad, attempt: u32, data: Option<P
         // The queue pair was destroyed before.
         Message::Dreq(dreq) => Path { dest_qpn: dreq.remote_qpn, ..way },
         _ => way,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behind_a_second_an_end_waits_for_five_steps_and_no_more() {
+        let a_moment_less = LONG - STEP;
+        assert!(!is_long(a_moment_less, 0), "so soon all steps are taken");
+        // While the n-th step is under way, `STEPS - n` are left.
+        assert!(!is_long(LONG * 10, STEPS - 4) && is_long(LONG, STEPS - 5));
     }
 }

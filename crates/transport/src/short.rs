@@ -1,14 +1,14 @@
 //! A short message between processes of one host, without the form that it has on a wire: what of its packet, and of an ACK that leaves with it, the
 //! receiver can not know. Either side may take it for those two packets ([`Short::packet`], [`Short::ack`]).
 
-use wire::bth::{Aeth, Bth, Syndrome};
+use wire::bth::Bth;
 use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
 use wire::{Pkey, Psn, Qpn};
 
+use crate::rc;
+
 /// Most bytes of such a message.
 pub const MAX_SHORT: usize = 256;
-/// The credit count of an ACK: no end-to-end flow control.
-const NO_CREDITS: u8 = 31;
 
 /// See the module. The message is a whole SEND over RC of at most [`MAX_SHORT`] bytes, without immediate data or key, that wants an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Short {
     /// That of the ACK, but for the number of messages taken in, which nobody asks for.
     pub fn ack(&self) -> Option<Packet<'static>> {
         let bth = Bth { psn: self.acknowledged?, ..self.bth() };
-        let op = Op::Acknowledge(Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn: 0 });
+        let op = Op::Acknowledge(rc::ack(0));
         Some(Packet { header: Header { bth, service: Service::Rc, op }, payload: &[] })
     }
 

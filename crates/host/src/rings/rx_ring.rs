@@ -162,8 +162,8 @@ impl RxRing {
         let mut drained = Drained::Empty;
         for n in 1..=limit {
             match dispatch(receiver, now, hold, to) {
-                Ok((0, _)) => break,
-                Ok((bytes, is_short)) => {
+                Ok(None) => break,
+                Ok(Some(Taken { bytes, is_short })) => {
                     let bulk = drained == Drained::Some { bulk: true } || bytes >= BULK;
                     drained = Drained::Some { bulk };
                     if n.is_multiple_of(RECORDS_PER_ACK) {
@@ -196,15 +196,23 @@ impl RxRing {
     }
 }
 
-/// Takes out one record and dispatches its packets; how many bytes it has, 0 where there is none, and whether it is a short message.
+/// A record that was taken out.
+struct Taken {
+    /// How many it has, or stands for.
+    bytes: usize,
+    /// It is a short message.
+    is_short: bool,
+}
+
+/// Takes out one record, where there is one, and dispatches its packets.
 #[inline]
 fn dispatch<G: Guest>(
     receiver: &mut Receiver,
     now: Instant,
     hold: Hold,
     to: &Delivery<'_, G>,
-) -> Result<(usize, bool), Broken> {
-    let Some(len) = receiver.reader.pop(&mut receiver.bytes)? else { return Ok((0, false)) };
+) -> Result<Option<Taken>, Broken> {
+    let Some(len) = receiver.reader.pop(&mut receiver.bytes)? else { return Ok(None) };
     let record = name_messages::read_record(&receiver.bytes[..len], &mut receiver.before);
     let (run, size) = match record.ok_or(Broken)? {
         Record::Packets { run, size } => (run, size),
@@ -212,15 +220,15 @@ fn dispatch<G: Guest>(
             add(&to.counters.ring_packets_received, 1);
             to.guest.input(now, Input::Pull(Datagram { hold, ..packet }));
             // There are more bytes than those of the record, and more where they came from.
-            return Ok((len.max(BULK), false));
+            return Ok(Some(Taken { bytes: len.max(BULK), is_short: false }));
         }
         Record::Short(message, short) => {
             add(&to.counters.ring_messages_received, 1);
             to.guest.input(now, Input::Short(Datagram { hold, ..message }, short));
-            return Ok((len, true));
+            return Ok(Some(Taken { bytes: len, is_short: true }));
         }
     };
     add(&to.counters.ring_packets_received, run.bytes.len().div_ceil(size));
     to.guest.input(now, Input::Unsealed { run: Datagram { hold, ..run }, size });
-    Ok((len, false))
+    Ok(Some(Taken { bytes: len, is_short: false }))
 }

@@ -63,7 +63,8 @@ impl Read {
     }
 }
 
-fn ack(msn: u32) -> Aeth {
+/// What an ACK says.
+pub(crate) fn ack(msn: u32) -> Aeth {
     Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn }
 }
 

@@ -27,6 +27,7 @@ use crate::TxBatch;
 use crate::execute::Ends;
 pub use crate::op::MAX_MESSAGE;
 use crate::op::{Context, Fault, Pull, QpEvent, SendWr, Status};
+pub(crate) use answers::ack;
 use requester::Requester;
 pub use responder::FlushTask;
 use responder::Responder;
