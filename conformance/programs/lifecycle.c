@@ -5,6 +5,7 @@
 
 #include <netinet/in.h>
 #include <arpa/inet.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -143,6 +144,82 @@ static int exit_open(const char *scene)
 	exit(said(1, scene));
 }
 
+/*
+ * What a malloc that is interrupted holds is held until it goes on: here by the thread that exits, so nothing may ask for it. A small piece is given
+ * back without.
+ */
+enum { SMALL = 1032 };
+static _Thread_local int in_malloc, interrupted;
+
+static void held(void)
+{
+	static const char text[] = "not ok exit-in-malloc: malloc within exit, which interrupted malloc\n";
+
+	if (in_malloc)
+		_exit(write(STDOUT_FILENO, text, sizeof text - 1) > 0 ? 1 : 3);
+}
+
+extern void *__libc_malloc(size_t size), *__libc_calloc(size_t count, size_t size), *__libc_realloc(void *piece, size_t size);
+extern void *__libc_memalign(size_t align, size_t size);
+extern void __libc_free(void *piece);
+
+void *malloc(size_t size)
+{
+	held();
+	if (interrupted) {
+		in_malloc = 1;
+		raise(SIGUSR1);
+	}
+	return __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size)
+{
+	held();
+	return __libc_calloc(count, size);
+}
+
+void *realloc(void *piece, size_t size)
+{
+	held();
+	return __libc_realloc(piece, size);
+}
+
+int posix_memalign(void **piece, size_t align, size_t size)
+{
+	held();
+	*piece = __libc_memalign(align, size);
+	return *piece ? 0 : ENOMEM;
+}
+
+void free(void *piece)
+{
+	if (piece && malloc_usable_size(piece) > SMALL)
+		held();
+	__libc_free(piece);
+}
+
+static void exits(int number)
+{
+	(void)number;
+	exit(0);
+}
+
+static int exit_in_malloc(const char *scene)
+{
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;
+	struct ibv_context *ctx = open_first();
+	static struct loop l;
+
+	if (loop_open(ctx, &l) || loop_send(&l, "open") || listen_on(7201, &channel, &id) || signal(SIGUSR1, exits) == SIG_ERR)
+		return said(0, scene);
+	said(1, scene);
+	fflush(stdout);
+	interrupted = 1;
+	return malloc(1) ? 1 : 2;
+}
+
 static int cancel_cm(void)
 {
 	struct rdma_event_channel *channel;
@@ -176,6 +253,8 @@ int main(int argc, char **argv)
 		return parent_killed(scene);
 	if (!strcmp(scene, "exit-open"))
 		return exit_open(scene);
+	if (!strcmp(scene, "exit-in-malloc"))
+		return exit_in_malloc(scene);
 	if (!strcmp(scene, "cancel-cm"))
 		return said(!cancel_cm(), scene);
 	if (!strcmp(scene, "cancel-cq"))

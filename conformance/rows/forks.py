@@ -8,6 +8,7 @@ SCENES = (
     ("child-opens", "fork with a device open, the child opens it anew"),
     ("parent-killed", "fork, the parent is killed, the child takes over its port"),
     ("exit-open", "exit with everything open and threads blocked"),
+    ("exit-in-malloc", "exit in a signal handler that interrupted malloc"),
     ("cancel-cm", "pthread_cancel of a thread in rdma_get_cm_event"),
     ("cancel-cq", "pthread_cancel of a thread in ibv_get_cq_event"),
     ("cancel-async", "pthread_cancel of a thread in ibv_get_async_event"),

@@ -35,5 +35,6 @@ pub mod unsupported;
 pub mod verbs;
 mod waiting;
 
+pub use host::process::ExitHeap;
 // The process's one instance and its descriptors are `host`'s, so that Rust code in the same program uses them too.
 use host::{eventfd, per_process, process as instance};

@@ -13,4 +13,8 @@
 //! touches no register and no stack, to `capi::verbs::qp::ibv_create_qp`. A symbol of two versions has two trampolines
 //! and two functions. A `.symver` must stand in the codegen unit of the symbol it names, hence one `global_asm!` for all.
 
+/// What is allocated in here: `exit` may be called while the C library's heap is locked.
+#[global_allocator]
+static HEAP: capi::ExitHeap = capi::ExitHeap;
+
 include!(concat!(env!("OUT_DIR"), "/trampolines.rs"));

@@ -11,9 +11,11 @@
 //! | this one | [`Instance`], and how it begins and ends |
 //! | [`environment`] | the `VERBENA_*` variables that say what it is like |
 //! | `counters_file` | `VERBENA_COUNTERS`: what it counted, written at exit |
+//! | `exit_heap` | memory for what is done at exit |
 
 mod counters_file;
 pub mod environment;
+mod exit_heap;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +30,8 @@ use node::Node;
 use crate::per_process::PerProcess;
 use crate::{Config, Host, RealWorld, sys};
 use environment::SameHost;
+pub use exit_heap::ExitHeap;
+use exit_heap::Leaving;
 
 /// A host and its node, running.
 #[derive(Debug)]
@@ -196,11 +200,17 @@ const LAST_SWEEP: Duration = Duration::from_millis(20);
 /// Of the heap, for what is done at exit.
 const EXIT_ROOM: usize = 1 << 16;
 
+/// Whether there is so much for it.
+fn has_exit_room() -> bool {
+    std::hint::black_box(Vec::<u8>::new()).try_reserve_exact(EXIT_ROOM).is_ok()
+}
+
 /// Runs in `exit`, while other threads go on and may hold any lock: it waits for none.
 extern "C" fn at_exit() {
     let leave = || {
+        let _leaving = Leaving::begin();
         // With the heap at its end nothing can be said, and the process shall end as it wished to.
-        if let (Some(instance), Ok(())) = (try_get(), room(EXIT_ROOM)) {
+        if let (Some(instance), true) = (try_get(), has_exit_room()) {
             instance.node().on_exit(Instant::now());
             instance.host.drain_at_exit(LAST_SWEEP);
             counters_file::write(&instance);
@@ -215,7 +225,8 @@ extern "C" fn at_exit() {
 /// still, and then need the port.
 extern "C" fn at_last() {
     let leave = || {
-        if let (Some(instance), Ok(())) = (try_get(), room(EXIT_ROOM)) {
+        let _leaving = Leaving::begin();
+        if let (Some(instance), true) = (try_get(), has_exit_room()) {
             instance.host.leave_port(LAST_SWEEP);
         }
     };

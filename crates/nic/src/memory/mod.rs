@@ -35,11 +35,13 @@
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
 //! | [`dm`] | device memory |
 //! | `pages`, `guard` | pages brought in at registration; instructions that fail where memory faults, and which write back cache lines |
+//! | `first_thread` | whose memory of its own is not given back |
 
 mod backing;
 pub mod buffer;
 mod copy;
 pub mod dm;
+pub(crate) mod first_thread;
 mod flush;
 mod free;
 mod guard;

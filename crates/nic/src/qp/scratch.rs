@@ -2,15 +2,31 @@
 //!
 //! Programs use queue pairs in what runs when a thread or the process ends (destructors, `atexit` handlers), when the thread's own
 //! memory is gone already: then each call has its own.
+//!
+//! The first thread's is not given back: that thread ends with the process, perhaps in a signal handler that has interrupted free(3).
 
 use std::cell::Cell;
 use std::thread::LocalKey;
 
 use transport::TxBatch;
 
+use crate::memory::first_thread;
+
 thread_local! {
-    static BATCH: Cell<TxBatch> = Cell::default();
-    static FRAME: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static BATCH: Kept<TxBatch> = Kept::default();
+    static FRAME: Kept<Vec<u8>> = const { Kept(Cell::new(Vec::new())) };
+}
+
+/// See the module.
+#[derive(Default)]
+struct Kept<T: Default>(Cell<T>);
+
+impl<T: Default> Drop for Kept<T> {
+    fn drop(&mut self) {
+        if first_thread::is_this() {
+            std::mem::forget(self.0.take());
+        }
+    }
 }
 
 /// Calls `build` with a batch, of any content.
@@ -24,11 +40,11 @@ pub(crate) fn with_frame<R>(build: impl FnOnce(&mut Vec<u8>) -> R) -> R {
 }
 
 #[inline]
-fn with<T: Default, R>(kept: &'static LocalKey<Cell<T>>, build: impl FnOnce(&mut T) -> R) -> R {
-    let mut room = kept.try_with(Cell::take).unwrap_or_default();
+fn with<T: Default, R>(kept: &'static LocalKey<Kept<T>>, build: impl FnOnce(&mut T) -> R) -> R {
+    let mut room = kept.try_with(|kept| kept.0.take()).unwrap_or_default();
     let result = build(&mut room);
     // Where the thread keeps nothing any more, it is dropped.
-    let _ = kept.try_with(|kept| kept.set(room));
+    let _ = kept.try_with(|kept| kept.0.set(room));
     result
 }
 
