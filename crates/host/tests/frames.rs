@@ -55,7 +55,16 @@ fn over_a_cable_frames_keep_their_vlan_tag_and_are_marked_where_they_leave() {
     ip("link add one type veth peer name two");
     ip("link set one up");
     ip("link set two up");
-    let index = |name| host::interfaces().unwrap().iter().find(|i| i.name == name).map(|i| i.index).unwrap();
+    // The kernel says some time later that there is a carrier, and drops frames until then.
+    let index = |name| {
+        loop {
+            let interfaces = host::interfaces().unwrap();
+            if let Some(found) = interfaces.iter().find(|i| i.name == name && i.up) {
+                return found.index;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    };
     let (one, two) = (index("one"), index("two"));
     let host = start();
     let world = host.world();
