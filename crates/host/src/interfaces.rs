@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use locks::{Mutex, MutexGuard, Rank, RwLock};
+use arc_swap::{ArcSwap, Guard};
+use locks::{Mutex, MutexGuard, Rank};
 use nic::Errno;
 use node::world::Interface;
 
@@ -52,7 +53,10 @@ impl Known {
 
 /// The interfaces as they are now.
 pub(crate) struct Interfaces {
-    current: RwLock<Arc<Known>>,
+    /// Read for each WRITE and READ.
+    current: ArcSwap<Known>,
+    /// Held while it changes.
+    changing: Mutex<()>,
     /// How often that has changed.
     changed: AtomicU64,
     /// Told of changes; the engine reads it.
@@ -64,16 +68,18 @@ impl Interfaces {
     pub(crate) fn open(requests: &mut Netlink) -> Result<Interfaces, Errno> {
         let groups = [libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
         let changes = Netlink::for_notifications(&groups)?;
-        let current = RwLock::new(Rank::Interfaces, Arc::new(read(requests)?));
+        let current = ArcSwap::from_pointee(read(requests)?);
         Ok(Interfaces {
             current,
+            changing: Mutex::new(Rank::Interfaces, ()),
             changed: AtomicU64::new(0),
             changes: Mutex::new(Rank::InterfaceChanges, changes),
         })
     }
 
-    pub(crate) fn current(&self) -> Arc<Known> {
-        self.current.read().clone()
+    #[inline]
+    pub(crate) fn current(&self) -> Guard<Arc<Known>> {
+        self.current.load()
     }
 
     /// A number that is another one when they have changed. Ask for it first: what is known by then may be kept with it.
@@ -92,13 +98,14 @@ impl Interfaces {
         // What they say is not looked at: they can be lost (ENOBUFS), the tables themselves can not.
         let _ = self.changes().notifications(|_| {});
         let known = read(&mut requests.lock()).ok()?;
-        let mut current = self.current.write();
-        if **current == known {
+        let _changing = self.changing.lock();
+        if **self.current.load() == known {
             return None;
         }
-        *current = Arc::new(known);
+        let known = Arc::new(known);
+        self.current.store(known.clone());
         self.changed.fetch_add(1, Ordering::Release);
-        Some(current.clone())
+        Some(known)
     }
 }
 

@@ -11,7 +11,7 @@ use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Errno, Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, Watch, World};
-use transport::op::Remote;
+use transport::op::{AtOnce, Remote};
 use transport::{Short, TxBatch};
 use wire::Qpn;
 use wire::mad::PortSpace;
@@ -274,18 +274,18 @@ impl nic::Reach for RealWorld {
         self.rings.reaches(path)
     }
 
-    unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> bool {
+    unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce {
         let transfer = Transfer { path, from, remote, what };
         // SAFETY: as the caller says.
-        let copied = unsafe { self.rings.copy(&transfer, pieces, self) };
+        let became = unsafe { self.rings.copy(&transfer, pieces, self) };
         let counter = match what {
             Copy::Write => &self.counters.writes_at_once,
             Copy::Read => &self.counters.reads_at_once,
             Copy::Pull => &self.counters.pulls,
             Copy::Flush(_) => &self.counters.flushes_at_once,
         };
-        add(counter, copied.into());
-        copied
+        add(counter, (became == AtOnce::Done).into());
+        became
     }
 }
 

@@ -14,7 +14,7 @@ use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Access, Link, Path, Platform, Reach};
 use node::world::Claim;
 use node::{Name, World};
-use transport::op::Remote;
+use transport::op::{AtOnce, Remote};
 use wire::{Qpn, Rkey};
 
 const BLOCK: Name = Name::Block(0x123);
@@ -101,7 +101,9 @@ impl Honest {
         let remote = Remote { addr: 8, length: 8, rkey: Rkey(key(USED)) };
         let pieces = [Piece { addr: (&raw const word) as u64, len: 8 }];
         // SAFETY: the piece is `word`, which lives across the call and is read only.
-        unsafe { reach(self.0.world()).copy(&path(V4), INITIATOR, remote, Copy::Write, &pieces) }
+        let became =
+            unsafe { reach(self.0.world()).copy(&path(V4), INITIATOR, remote, Copy::Write, &pieces) };
+        became == AtOnce::Done
     }
 
     /// Sends packets and writes while `during` runs, and checks that all arrive; how often it was at it, and the longest time it took.

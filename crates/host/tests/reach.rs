@@ -12,7 +12,7 @@ use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Access, Link, Path, Platform, Reach};
 use node::world::Claim;
 use node::{Name, World};
-use transport::op::{Flush, Remote};
+use transport::op::{AtOnce, Flush, Remote};
 use wire::{Qpn, Rkey};
 
 /// The queue pair at the target, to which `kit::path` leads, and its peer.
@@ -92,7 +92,8 @@ impl Pair {
         let pieces = [Piece { addr: ours.as_mut_ptr() as u64, len: remote.length }];
         assert!(remote.length <= size_of_val(ours) as u64);
         // SAFETY: the piece is `ours`, which is borrowed across the call.
-        unsafe { reach(self.initiator.world()).copy(path, from, remote, what, &pieces) }
+        let became = unsafe { reach(self.initiator.world()).copy(path, from, remote, what, &pieces) };
+        became == AtOnce::Done
     }
 
     fn copies(&self, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {
@@ -188,7 +189,10 @@ fn a_flush_needs_its_rights_and_memory_that_persists_without_work() {
     let flush = |key, addr, length, how| {
         let remote = Remote { addr, length, rkey: Rkey(key) };
         // SAFETY: no memory of ours is named.
-        unsafe { reach(pair.initiator.world()).copy(&path(V4), INITIATOR, remote, Copy::Flush(how), &[]) }
+        let flushed = unsafe {
+            reach(pair.initiator.world()).copy(&path(V4), INITIATOR, remote, Copy::Flush(how), &[])
+        };
+        flushed == AtOnce::Done
     };
     let global = Flush { global: true, persistent: false, whole: false };
     let persistent = Flush { global: false, persistent: true, whole: false };
@@ -454,5 +458,6 @@ fn where_rings_are_off_nothing_is_reached() {
     let (mut word, remote) = ([0_u64], Remote { addr: IOVA, length: 8, rkey: Rkey(KEY) });
     let pieces = [Piece { addr: word.as_mut_ptr() as u64, len: 8 }];
     // SAFETY: the piece is `word`, which lives across the call.
-    assert!(!unsafe { reach(initiator.world()).copy(&path(V4), INITIATOR, remote, Copy::Read, &pieces) });
+    let became = unsafe { reach(initiator.world()).copy(&path(V4), INITIATOR, remote, Copy::Read, &pieces) };
+    assert_eq!(became, AtOnce::NoWay);
 }

@@ -5,7 +5,7 @@
 //! closed (no such region, other rights, a queue pair that is not connected so, memory that is not mapped) the request goes as packets,
 //! and the peer's responder says what is wrong.
 
-use transport::op::{Flush, Remote};
+use transport::op::{AtOnce, Flush, Remote};
 use wire::Qpn;
 
 use crate::link::Path;
@@ -29,14 +29,15 @@ pub trait Reach: Send + Sync {
     /// Whether memory of the process at the end of a path is reached now, some of it.
     fn reaches(&self, path: &Path) -> bool;
     /// Copies between memory of ours and what the peer at the end of a path names, for our queue pair `from`; the last word of a WRITE becomes
-    /// visible last. What is pulled counts only if the peer's queue pair is open to ours all the time. False where it can not: nothing is copied then, or a part, as when a connection breaks.
+    /// visible last. What is pulled counts only if the peer's queue pair is open to ours all the time. Where it can not, nothing is copied, or a part, as when a connection breaks:
+    /// `NoWay` where memory of the process is not reached at all, else `Refused`.
     ///
-    /// A FLUSH has no pieces. False where it would have to wait for anything, or is for all of a region.
+    /// A FLUSH has no pieces. `Refused` where it would have to wait for anything, or is for all of a region.
     ///
     /// # Safety
     ///
     /// The pieces are registered, and stay so until it returns; they have `remote.length` bytes in all, but for a FLUSH. They need not be mapped.
-    unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> bool;
+    unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce;
 }
 
 /// What a peer reaches of a region.

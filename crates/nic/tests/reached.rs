@@ -10,7 +10,7 @@ use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
 use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Access, AddressVector, Cq, Path, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Reach, mask};
-use transport::op::Remote;
+use transport::op::{AtOnce, Remote};
 use wire::{Mtu, Qpn};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -52,8 +52,8 @@ impl Reach for Neighbours {
     fn reaches(&self, _: &Path) -> bool {
         false
     }
-    unsafe fn copy(&self, _: &Path, _: Qpn, _: Remote, _: Copy, _: &[Piece]) -> bool {
-        false
+    unsafe fn copy(&self, _: &Path, _: Qpn, _: Remote, _: Copy, _: &[Piece]) -> AtOnce {
+        AtOnce::NoWay
     }
 }
 

@@ -2,7 +2,7 @@
 
 use nic::Path;
 use nic::reach::{Copy, Grant, Piece, Reach, Region};
-use transport::op::Remote;
+use transport::op::{AtOnce, Remote};
 use wire::Qpn;
 
 use crate::same_host::{SameHost, block};
@@ -46,7 +46,10 @@ impl Reach for SimWorld {
         self.with_host(|host| host.same_host.reaches(now, self.process, block(path.dest_qpn)).is_some())
     }
 
-    unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> bool {
+    unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce {
+        if !self.reaches(path) {
+            return AtOnce::NoWay;
+        }
         let now = self.shared.clock.nanos();
         let copied = self.step(|host, me| {
             let target = host.same_host.reaches(now, me, block(path.dest_qpn))?;
@@ -67,9 +70,9 @@ impl Reach for SimWorld {
             let copied = unsafe { nic::memory::copy_here(what, pieces, at, most.unwrap_or(remote.length)) };
             Some((target, most.is_none() && copied == remote.length))
         });
-        let Some(Some((to, whole))) = copied else { return false };
+        let Some(Some((to, whole))) = copied else { return AtOnce::Refused };
         self.act(Action::Copied { to, what, len: remote.length, whole });
-        whole
+        if whole { AtOnce::Done } else { AtOnce::Refused }
     }
 }
 

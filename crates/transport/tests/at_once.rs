@@ -39,6 +39,24 @@ fn writes_and_reads_are_done_without_a_packet_in_their_order() {
     assert_eq!((a.rc.outstanding(), a.rc.deadline(), a.rc.drained()), (0, None, true));
 }
 
+#[test]
+fn one_that_is_alone_is_done_as_it_is_posted_and_tried_once_where_it_can_not_be() {
+    let mut a = reaching();
+    assert!(a.rc.execute_alone(&read_of(0), &mut a.cx));
+    assert!(a.rc.execute_alone(&SendWr { signaled: false, ..write_of(1) }, &mut a.cx));
+    assert_eq!((a.completed(), done(&a)), (vec![(0, OK)], &[0, 1][..]));
+    a.cx.reach.as_mut().unwrap().refuses = true;
+    assert!(!a.rc.execute_alone(&write_of(2), &mut a.cx));
+    a.post(write_of(2));
+    assert_eq!((psns(&a.sent()), a.cx.reach.as_ref().unwrap().refused), (vec![0, 1], 1));
+    a.cx.reach.as_mut().unwrap().refuses = false;
+    assert!(!a.rc.execute_alone(&write_of(3), &mut a.cx), "it is not alone");
+    a.post(write_of(3));
+    a.hear(1, ack(2), &[]);
+    assert_eq!((a.sent(), a.completed()), (vec![], vec![(2, OK), (3, OK)]));
+    assert!(!a.rc.execute_alone(&send(4, sge(0, 0, 8)), &mut a.cx), "a SEND takes a receive");
+}
+
 fn flush_of(wr_id: u64) -> SendWr {
     flush(wr_id, sge(1, 0, 300), Flush { global: true, persistent: true, whole: false })
 }

@@ -37,6 +37,7 @@ use nic::Path;
 use nic::reach::Piece;
 use node::world::{Datagram, Hold};
 use node::{Guest, Name};
+use transport::op::AtOnce;
 use transport::{Short, TxBatch};
 use wire::Qpn;
 
@@ -331,11 +332,11 @@ impl Rings {
     /// # Safety
     ///
     /// That of [`nic::Reach::copy`].
-    pub(crate) unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], world: &RealWorld) -> bool {
+    pub(crate) unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], world: &RealWorld) -> AtOnce {
         let path = transfer.path;
-        let Some(ring) = self.known(path) else { return false };
+        let Some(ring) = self.known(path) else { return AtOnce::NoWay };
         if world.interfaces.current().bearing(path.dest, path.interface).is_none() {
-            return false;
+            return AtOnce::Refused;
         }
         // SAFETY: as the caller says.
         unsafe { ring.copy(transfer, pieces) }

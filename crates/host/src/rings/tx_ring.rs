@@ -11,6 +11,7 @@ use nic::reach::Piece;
 use ring::{PushError, Whom, Writer, memory_len};
 use transport::Short;
 use transport::batch::Run;
+use transport::op::AtOnce;
 
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
@@ -224,15 +225,17 @@ impl TxRing {
         self.lender.load().as_ref().is_some_and(|lender| lender.is_there())
     }
 
-    /// Copies to or from the reader's memory, or flushes it; false where it can not.
+    /// Copies to or from the reader's memory, or flushes it, as [`nic::Reach::copy`].
     ///
     /// # Safety
     ///
     /// That of [`nic::Reach::copy`].
-    pub(crate) unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece]) -> bool {
+    pub(crate) unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece]) -> AtOnce {
         let lender = self.lender.load();
+        let Some(lender) = lender.as_ref().filter(|lender| lender.is_there()) else { return AtOnce::NoWay };
         // SAFETY: as the caller says.
-        lender.as_ref().is_some_and(|lender| unsafe { lender.copy(&self.hazards, transfer, pieces) })
+        let done = unsafe { lender.copy(&self.hazards, transfer, pieces) };
+        if done { AtOnce::Done } else { AtOnce::Refused }
     }
 
     /// The other end wants no ring, or is gone.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use transport::op::{Flush, Pull, Remote, Sge};
+use transport::op::{AtOnce, Flush, Pull, Remote, Sge};
 use wire::Qpn;
 
 use super::backing::Backing;
@@ -76,14 +76,14 @@ impl Table {
 }
 
 impl Transfer<'_> {
-    /// Copies between the peer's memory and that of a scatter/gather list. False where it can not, or the list is not all good.
-    pub fn copy(&self, what: Copy, sges: &[Sge], view: &View<'_>) -> bool {
+    /// Copies between the peer's memory and that of a scatter/gather list. `Refused`, too, where the list is not all good.
+    pub fn copy(&self, what: Copy, sges: &[Sge], view: &View<'_>) -> AtOnce {
         self.copy_part(what, sges, 0, view)
     }
 
     /// The same with as much of a list as it takes, from `at` on.
-    pub fn copy_part(&self, what: Copy, sges: &[Sge], at: u64, view: &View<'_>) -> bool {
-        let Some(held) = view.hold(part(sges, at, self.remote.length), what) else { return false };
+    pub fn copy_part(&self, what: Copy, sges: &[Sge], at: u64, view: &View<'_>) -> AtOnce {
+        let Some(held) = view.hold(part(sges, at, self.remote.length), what) else { return AtOnce::Refused };
         // SAFETY: the pieces are registered and held.
         unsafe { self.reach.copy(self.path, self.from, self.remote, what, &held.pieces) }
     }
@@ -91,11 +91,12 @@ impl Transfer<'_> {
     /// Flushes what was written to the peer's memory. False where only the peer can.
     pub fn flush(&self, how: Flush) -> bool {
         // SAFETY: no memory of ours is named.
-        unsafe { self.reach.copy(self.path, self.from, self.remote, Copy::Flush(how), &[]) }
+        let flushed = unsafe { self.reach.copy(self.path, self.from, self.remote, Copy::Flush(how), &[]) };
+        flushed == AtOnce::Done
     }
 
     /// Copies bytes of our own to the peer's memory.
-    pub fn write(&self, bytes: &[u8]) -> bool {
+    pub fn write(&self, bytes: &[u8]) -> AtOnce {
         let piece = Piece { addr: bytes.as_ptr() as u64, len: bytes.len() as u64 };
         // SAFETY: bytes that are borrowed across the call, and read only.
         unsafe { self.reach.copy(self.path, self.from, self.remote, Copy::Write, &[piece]) }
@@ -221,8 +222,8 @@ mod tests {
         fn reaches(&self, _: &Path) -> bool {
             false
         }
-        unsafe fn copy(&self, _: &Path, _: Qpn, _: Remote, _: Copy, _: &[Piece]) -> bool {
-            false
+        unsafe fn copy(&self, _: &Path, _: Qpn, _: Remote, _: Copy, _: &[Piece]) -> AtOnce {
+            AtOnce::NoWay
         }
     }
 

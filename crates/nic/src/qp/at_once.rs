@@ -9,6 +9,7 @@ use wire::Rkey;
 
 use crate::memory::reached::{REACHED, Transfer};
 use crate::qp::attr::{QpState, QpType};
+use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
 use crate::qp::{Inner, Qp};
 use crate::reach::{Copy, Grant};
@@ -21,20 +22,16 @@ const FEWEST_OFFERED: u64 = 32 << 10;
 impl EngineContext<'_> {
     /// Whether the peer's memory is reached for a request like this.
     pub(super) fn reaches_for(&self, wr: &SendWr) -> bool {
-        let some = match wr.op {
-            SendOp::Flush { length, .. } => length > 0,
-            _ => (1..=MOST).contains(&wr.data.len_bytes()),
-        };
-        self.peer().is_some_and(|(reach, path)| some && reach.reaches(path))
+        is_for_a_copy(wr) && self.peer().is_some_and(|(reach, path)| reach.reaches(path))
     }
 
     /// Executes a request, if it may be.
     pub(super) fn at_once(&mut self, wr: &SendWr) -> AtOnce {
-        let Some((reach, path)) = self.peer().filter(|_| self.reaches_for(wr)) else { return AtOnce::NoWay };
+        let Some((reach, path)) = self.peer().filter(|_| is_for_a_copy(wr)) else { return AtOnce::NoWay };
         let from = self.qp.qpn;
         let to = |addr, rkey, length| Transfer { reach, path, from, remote: Remote { addr, length, rkey } };
         let len = wr.data.len_bytes();
-        let done = match (&wr.op, &wr.data) {
+        let became = match (&wr.op, &wr.data) {
             (&SendOp::Write { addr, rkey, .. }, Data::Sges(list)) => {
                 to(addr, rkey, len).copy(Copy::Write, list.as_slice(), &self.view)
             }
@@ -47,19 +44,24 @@ impl EngineContext<'_> {
             (&SendOp::Flush { addr, rkey, length, how }, _) if !to(addr, rkey, length.into()).flush(how) => {
                 return AtOnce::NoWay;
             }
-            (SendOp::Flush { .. }, _) => true,
+            (SendOp::Flush { .. }, _) => AtOnce::Done,
             _ => return AtOnce::NoWay,
         };
-        if !done {
-            return AtOnce::Refused;
-        }
-        if self.counted.is_none() {
+        if became == AtOnce::Done && self.counted.is_none() {
             self.places.take();
             if wr.signaled {
                 self.places.ends(&self.qp.init.send_cq);
             }
         }
-        AtOnce::Done
+        became
+    }
+}
+
+/// Whether a request has as many bytes as are copied at once.
+fn is_for_a_copy(wr: &SendWr) -> bool {
+    match wr.op {
+        SendOp::Flush { length, .. } => length > 0,
+        _ => (1..=MOST).contains(&wr.data.len_bytes()),
     }
 }
 
@@ -80,7 +82,7 @@ impl EngineContext<'_> {
         let remote = Remote { addr: pull.addr, length: pull.len.into(), rkey: Rkey(0) };
         let view = self.srq_view.as_ref().unwrap_or(&self.view);
         let transfer = Transfer { reach, path, from: self.qp.qpn, remote };
-        transfer.copy_part(Copy::Pull, receive.sges.as_slice(), at, view)
+        transfer.copy_part(Copy::Pull, receive.sges.as_slice(), at, view) == AtOnce::Done
     }
 
     /// A request failed, and the program may use its memory again when it learns of it: nothing of it is to be pulled then.
@@ -92,6 +94,16 @@ impl EngineContext<'_> {
 }
 
 impl Inner {
+    /// Executes a WRITE or READ that is posted now, where it may be; else it is to be posted.
+    #[inline]
+    pub(super) fn execute_alone(&mut self, qp: &Qp, wr: &SendWr) -> bool {
+        if !matches!(wr.op, SendOp::Write { .. } | SendOp::Read { .. }) {
+            return false;
+        }
+        let (engine, mut context) = self.split(qp);
+        if let Engine::Rc(engine) = engine { engine.execute_alone(wr, &mut context) } else { false }
+    }
+
     /// Requests that take a place in the send queue.
     pub(super) fn places_taken(&mut self, qp: &Qp) -> usize {
         self.engine.outstanding() + self.places.taken(&qp.init.send_cq)

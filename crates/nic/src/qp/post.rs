@@ -87,6 +87,9 @@ impl Sender<'_> {
     pub fn post_last(&mut self, mut wr: SendWr) -> Result<(), PostError> {
         let to = self.destination(None)?;
         self.accept(&mut wr)?;
+        if self.inner.execute_alone(self.qp, &wr) {
+            return Ok(());
+        }
         let left = self.inner.send_short(self.qp, &wr);
         match (self.inner.split(self.qp), left) {
             ((Engine::Rc(engine), mut context), Some(len)) => {

@@ -355,13 +355,18 @@ impl Rc {
         if matches!(self.state, State::Rts | State::Sqd) {
             let draining = self.state == State::Sqd;
             let outcome = self.requester.fill(now, &self.conn, draining, batch, cx);
-            if self.requester.take_at_once() {
-                // No packet of theirs leaves that an ACK could wait for.
-                self.held = Hold::No;
-            }
+            self.executed_at_once();
             self.fail_if(outcome, cx);
         }
     }
+
+    /// Requests may have been executed: no packet of theirs leaves that an ACK could wait for.
+    fn executed_at_once(&mut self) {
+        if self.requester.take_at_once() {
+            self.held = Hold::No;
+        }
+    }
+
     /// The peer's next turn begins: [`Rc::fill`] answers READs up to a limit, then waits for another turn with all that comes
     /// after them. What we ask for ourselves has the window for a limit.
     pub fn begin_turn(&mut self) {

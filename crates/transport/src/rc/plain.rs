@@ -27,6 +27,17 @@ impl Rc {
         Some(Short { dest_qp: self.conn.dest, pkey: self.conn.pkey, psn, solicited, acknowledged })
     }
 
+    /// Executes a WRITE or READ that is posted now, where nothing waits before it and it needs no packet. Else it is to be posted.
+    #[inline]
+    pub fn execute_alone(&mut self, wr: &SendWr, cx: &mut impl Context) -> bool {
+        let works = self.state == State::Rts && self.conn.role == Role::Rc;
+        let done = works && self.requester.execute_alone(&self.conn, wr, cx);
+        if done {
+            self.executed_at_once();
+        }
+        done
+    }
+
     /// It has left so, and the ACK with it.
     #[inline]
     pub fn sent_short(&mut self, now: Instant, wr: SendWr, len: usize, cx: &mut impl Context) {

@@ -109,7 +109,7 @@ impl Request {
 
     /// Whether it only moves bytes to or from the peer's memory.
     pub fn moves_bytes(&self) -> bool {
-        matches!(self.wr.op, SendOp::Write { immediate: None, .. } | SendOp::Read { .. })
+        moves_bytes(&self.wr)
     }
     /// Whether it concerns nothing but the peer's memory, so that it might need no packet.
     pub fn is_one_sided(&self) -> bool {
@@ -254,30 +254,40 @@ impl Request {
 
     /// Its completion.
     pub fn completion(&self, status: Status, conn: &Connection) -> Completion {
-        let (opcode, answer_len) = match self.wr.op {
-            SendOp::Send(_) => (Completed::Send, 0),
-            SendOp::Write { .. } => (Completed::Write, 0),
-            SendOp::Read { .. } => (Completed::Read, self.len),
-            SendOp::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => (Completed::CompareSwap, self.len),
-            SendOp::Atomic { op: AtomicOp::FetchAdd(_), .. } => (Completed::FetchAdd, self.len),
-            SendOp::Atomic { op: AtomicOp::Write(_), .. } => (Completed::AtomicWrite, 0),
-            SendOp::Flush { .. } => (Completed::Flush, 0),
-            SendOp::Local(LocalOp::Bind(_)) => (Completed::BindMw, 0),
-            SendOp::Local(LocalOp::Invalidate(_)) => (Completed::LocalInvalidate, 0),
-        };
-        let good = status == Status::Success;
-        Completion {
-            wr_id: self.wr.wr_id,
-            status,
-            opcode,
-            byte_len: if good { answer_len } else { 0 },
-            tail: SendTail::None,
-            qpn: conn.qpn,
-            source_qp: conn.dest,
-            header: NetworkHeader::None,
-            solicited: !good,
-            tm: TagInfo::default(),
-        }
+        completion(&self.wr, self.len, status, conn)
+    }
+}
+
+/// Whether a request only moves bytes to or from the peer's memory.
+pub(super) fn moves_bytes(wr: &SendWr) -> bool {
+    matches!(wr.op, SendOp::Write { immediate: None, .. } | SendOp::Read { .. })
+}
+
+/// How a request of so many bytes has ended.
+pub(super) fn completion(wr: &SendWr, len: u32, status: Status, conn: &Connection) -> Completion {
+    let (opcode, answer_len) = match wr.op {
+        SendOp::Send(_) => (Completed::Send, 0),
+        SendOp::Write { .. } => (Completed::Write, 0),
+        SendOp::Read { .. } => (Completed::Read, len),
+        SendOp::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => (Completed::CompareSwap, len),
+        SendOp::Atomic { op: AtomicOp::FetchAdd(_), .. } => (Completed::FetchAdd, len),
+        SendOp::Atomic { op: AtomicOp::Write(_), .. } => (Completed::AtomicWrite, 0),
+        SendOp::Flush { .. } => (Completed::Flush, 0),
+        SendOp::Local(LocalOp::Bind(_)) => (Completed::BindMw, 0),
+        SendOp::Local(LocalOp::Invalidate(_)) => (Completed::LocalInvalidate, 0),
+    };
+    let good = status == Status::Success;
+    Completion {
+        wr_id: wr.wr_id,
+        status,
+        opcode,
+        byte_len: if good { answer_len } else { 0 },
+        tail: SendTail::None,
+        qpn: conn.qpn,
+        source_qp: conn.dest,
+        header: NetworkHeader::None,
+        solicited: !good,
+        tm: TagInfo::default(),
     }
 }
 

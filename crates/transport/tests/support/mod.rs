@@ -173,6 +173,8 @@ pub struct TestReach {
     pub flushes_take_time: bool,
     /// Marks of the requests that were executed so.
     pub done: Vec<u64>,
+    /// How often one could not.
+    pub refused: u32,
 }
 
 impl Context for TestContext {
@@ -191,7 +193,10 @@ impl Context for TestContext {
     fn execute_at_once(&mut self, wr: &SendWr) -> AtOnce {
         match &mut self.reach {
             None => AtOnce::NoWay,
-            Some(reach) if reach.refuses => AtOnce::Refused,
+            Some(reach) if reach.refuses => {
+                reach.refused += 1;
+                AtOnce::Refused
+            }
             Some(reach) if reach.flushes_take_time && matches!(wr.op, SendOp::Flush { .. }) => AtOnce::NoWay,
             Some(reach) => {
                 reach.done.push(wr.wr_id);

@@ -74,6 +74,8 @@ pub(super) struct Requester {
     refused_offers: Refused,
     /// Something was executed without a packet.
     at_once: bool,
+    /// The request posted last needs packets: that was seen when it was posted.
+    needs_packets: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -188,21 +190,30 @@ impl Requester {
             if request.awaits_answer() {
                 self.last_answered = Some(self.retired + at as u64);
             }
-            if at == 0 && request.fault.is_none() && request.is_one_sided() {
+            let is_known = std::mem::take(&mut self.needs_packets);
+            if at == 0 && request.fault.is_none() && request.is_one_sided() && !is_known {
                 let became = cx.execute_at_once(&request.wr);
                 request.executed = became == AtOnce::Done;
-                self.at_once |= request.executed;
-                match became {
-                    AtOnce::Done => self.refused.no_more(),
-                    AtOnce::Refused => self.refused.once_more(self.retired),
-                    AtOnce::NoWay => {}
-                }
+                self.note_at_once(became);
+                return Ok(true);
             }
         }
         match request.fault {
             Some(status) if at == 0 => Err(status),
             Some(_) => Ok(false),
             None => Ok(true),
+        }
+    }
+
+    /// What became of the oldest request, as it might have needed no packet.
+    fn note_at_once(&mut self, became: AtOnce) {
+        match became {
+            AtOnce::Done => {
+                self.at_once = true;
+                self.refused.no_more();
+            }
+            AtOnce::Refused => self.refused.once_more(self.retired),
+            AtOnce::NoWay => {}
         }
     }
 

@@ -1,13 +1,14 @@
-//! A SEND that leaves as soon as it is posted, and what acknowledges it: nothing waits before it, and nothing is sent again.
+//! A SEND that leaves as soon as it is posted, and what acknowledges it: nothing waits before it, and nothing is sent again. And a WRITE or READ that is
+//! done as soon as it is posted.
 
 use std::time::Instant;
 
 use wire::Psn;
 
 use super::{Cursor, Requester};
-use crate::op::{Context, SendWr};
+use crate::op::{AtOnce, Context, SendOp, SendWr, Side, Status};
 use crate::rc::Connection;
-use crate::rc::request::Request;
+use crate::rc::request::{self, Request};
 
 impl Requester {
     /// The number of a SEND of one packet that is posted now, where it may leave at once.
@@ -42,6 +43,31 @@ impl Requester {
             self.progress(now, 1, cx);
         }
         is_plain
+    }
+
+    /// Executes a WRITE or READ that is posted now, where it is alone and needs no packet: then it has completed. Else it is to be posted.
+    #[inline]
+    pub fn execute_alone(&mut self, conn: &Connection, wr: &SendWr, cx: &mut impl Context) -> bool {
+        let may = match wr.op {
+            SendOp::Read { .. } => self.limits.max_rd_atomic > 0,
+            _ => request::moves_bytes(wr),
+        };
+        if !may || !self.queue.is_empty() || self.rnr_until.is_some() {
+            return false;
+        }
+        let became = cx.execute_at_once(wr);
+        self.note_at_once(became);
+        self.needs_packets = became != AtOnce::Done;
+        if self.needs_packets {
+            return false;
+        }
+        if wr.signaled {
+            // It was not more than is copied at once.
+            let len = wr.data.len_bytes() as u32;
+            cx.complete(Side::Send, request::completion(wr, len, Status::Success, conn));
+        }
+        self.retired += 1;
+        true
     }
 
     /// It has left.
