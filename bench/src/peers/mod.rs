@@ -28,7 +28,7 @@ const SIZES: [usize; 12] =
     [2, 4, 16, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 /// Bytes that pass in one measurement, within the bounds that follow.
 const LATENCY_BYTES: usize = 32 << 20;
-const BANDWIDTH_BYTES: usize = 256 << 20;
+const BANDWIDTH_BYTES: usize = 2 << 30;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -199,6 +199,6 @@ mod tests {
     fn iterations_keep_a_measurement_short_and_a_mean_sound() {
         assert_eq!(Test::SendLatency.iterations(2), 8_000);
         assert_eq!(Test::SendLatency.iterations(4 << 20), 64);
-        assert_eq!(Test::ReadBandwidth.iterations(1 << 20), 256);
+        assert_eq!(Test::ReadBandwidth.iterations(1 << 20), 2048);
     }
 }
