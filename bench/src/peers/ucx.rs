@@ -132,6 +132,6 @@ mod tests {
     #[test]
     fn a_batch_has_a_line_a_size() {
         let lines = batch(Test::SendBandwidth, "tag_bw", &[64, 4 << 20]);
-        assert_eq!(lines, "64 -t tag_bw -s 64 -n 20000 -O 16\n4194304 -t tag_bw -s 4194304 -n 128 -O 16\n");
+        assert_eq!(lines, "64 -t tag_bw -s 64 -n 20000 -O 16\n4194304 -t tag_bw -s 4194304 -n 512 -O 16\n");
     }
 }
