@@ -6,6 +6,7 @@
 //! The first thread's is not given back: that thread ends with the process, perhaps in a signal handler that has interrupted free(3).
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::thread::LocalKey;
 
 use transport::TxBatch;
@@ -13,18 +14,26 @@ use transport::TxBatch;
 use crate::memory::first_thread;
 
 thread_local! {
-    static BATCH: Kept<TxBatch> = Kept::default();
-    static FRAME: Kept<Vec<u8>> = const { Kept(Cell::new(Vec::new())) };
+    static BATCH: Kept<TxBatch> = const { Kept { room: Cell::new(None), of_first: &OF_FIRST.0 } };
+    static FRAME: Kept<Vec<u8>> = const { Kept { room: Cell::new(None), of_first: &OF_FIRST.1 } };
 }
 
-/// See the module.
-#[derive(Default)]
-struct Kept<T: Default>(Cell<T>);
+/// What the first thread had, which stays.
+static OF_FIRST: (OnceLock<TxBatch>, OnceLock<Vec<u8>>) = (OnceLock::new(), OnceLock::new());
 
-impl<T: Default> Drop for Kept<T> {
+/// See the module.
+struct Kept<T: 'static> {
+    room: Cell<Option<T>>,
+    of_first: &'static OnceLock<T>,
+}
+
+impl<T> Drop for Kept<T> {
     fn drop(&mut self) {
-        if first_thread::is_this() {
-            std::mem::forget(self.0.take());
+        if first_thread::is_this()
+            && let Some(room) = self.room.take()
+        {
+            // It ends once.
+            let _ = self.of_first.set(room);
         }
     }
 }
@@ -41,10 +50,10 @@ pub(crate) fn with_frame<R>(build: impl FnOnce(&mut Vec<u8>) -> R) -> R {
 
 #[inline]
 fn with<T: Default, R>(kept: &'static LocalKey<Kept<T>>, build: impl FnOnce(&mut T) -> R) -> R {
-    let mut room = kept.try_with(|kept| kept.0.take()).unwrap_or_default();
+    let mut room = kept.try_with(|kept| kept.room.take()).ok().flatten().unwrap_or_default();
     let result = build(&mut room);
     // Where the thread keeps nothing any more, it is dropped.
-    let _ = kept.try_with(|kept| kept.0.set(room));
+    let _ = kept.try_with(|kept| kept.room.set(Some(room)));
     result
 }
 
