@@ -3,6 +3,7 @@
 use std::io;
 use std::process::Command;
 
+use crate::peers::{self, Test, perftest};
 use crate::rdma::{Program, Running, measured};
 use crate::report::{Better, Figure};
 use crate::rust::SLICES;
@@ -110,6 +111,16 @@ pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
     let by_sleeping = "the C program at both ends, blocking in ibv_get_cq_event";
     figures.push(figure(half("Connection"), "us", normal, sleeping, by_sleeping));
     figures.push(figure(half("PolledConnection"), "us", polled, polling, by_polling));
+    if perftest::is_installed() {
+        let perftest = perftest::Perftest { verbena: c.verbena().to_owned(), path: perftest::Path::Memory };
+        let [theirs, ours] = by_turns(TURNS, |at| match at {
+            0 => peers::calls::one(&perftest, Test::WriteLatency, 64),
+            _ => by_crate("write-lat", 64),
+        })?;
+        let what =
+            "64-byte WRITE, half round trip, the targets watch their memory, PolledConnection".to_owned();
+        figures.push(figure(what, "us", ours, theirs, "ib_write_lat at both ends"));
+    }
     let [tcp, rdma, spinning] =
         by_turns(TURNS, |at| by_crate(["tcp-echo", "rdma-echo", "spin-echo"][at], 64))?;
     let echo = |how: &str| format!("64 bytes of RdmaStream, half round trip, {how}");

@@ -15,6 +15,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// The command that runs it.
+    pub fn verbena(&self) -> &Path {
+        &self.verbena
+    }
+
     /// Compiles `name.c` against the installed headers with `cc`, linked to `libraries`, -libverbs and -lrdmacm as anyone would.
     ///
     /// # Errors

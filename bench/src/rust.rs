@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `post`, `polled-post` | us of the processor, a SEND with its completion, of the calling thread and of all, as `rdma_bench post` says them, whose server this is for |
 //! | `lat`, `polled-lat` | us, half a round trip of SENDs, both sides polling |
+//! | `write-lat` | us, half a round trip of WRITEs, each side polling its memory: the crate's example `latency` |
 //! | `tcp-echo`, `rdma-echo` | us, half a round trip of a stream, both sides in tokio's runtime of one thread |
 //! | `spin-echo` | the same by `verbena::block_on` |
 //! | `tcp-write`, `rdma-write` | GB/s of writes of SIZE bytes, likewise in tokio's runtime |
@@ -16,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use verbena::{Connection, PolledConnection, QueueConfig, RdmaListener, RdmaStream};
+use verbena::{
+    Connection, Memory, PolledConnection, QueueConfig, RdmaListener, RdmaStream, RemoteMemory, RemoteWrite,
+};
 
 use crate::pin;
 
@@ -54,6 +57,7 @@ pub fn run(args: &[String]) -> io::Result<()> {
         ("lat", false) => answer(&accept(size)?, size)?,
         ("polled-lat", true) => Some(polled_latency(&mut polled(connect(size)?)?, size)?),
         ("polled-lat", false) => polled_answer(&mut polled(accept(size)?)?, size)?,
+        ("write-lat", _) => write_latency(is_client, size)?,
         ("tcp-echo" | "tcp-write", _) => in_tokio(tcp(is_client, what, size))?,
         ("rdma-echo" | "rdma-write", _) => in_tokio(rdma(is_client, what, size))?,
         ("spin-echo", _) => verbena::block_on(rdma(is_client, what, size))?,
@@ -222,6 +226,49 @@ fn polled_answer(conn: &mut PolledConnection, size: usize) -> io::Result<Option<
         conn.post(&mut send)?;
     }
     Ok(None)
+}
+
+/// As `ib_write_lat`: the number of the round there and back, in the last eight bytes of each WRITE.
+fn write_latency(is_client: bool, size: usize) -> io::Result<Option<f64>> {
+    let mailbox = Memory::<RemoteWrite>::zeroed(size)?;
+    let conn = if is_client {
+        let route = verbena::resolve(address()).wait()?;
+        let mine = mailbox.mr(route.pd())?.remote();
+        route.connect().private_data(mine.to_bytes()).wait()?
+    } else {
+        let listener = verbena::listen(address()).wait()?;
+        println!("listening");
+        let request = listener.request_wait()?;
+        let mine = mailbox.mr(request.pd())?.remote();
+        request.accept().private_data(mine.to_bytes()).wait()?
+    };
+    let theirs = RemoteMemory::from_bytes(conn.private_data())?;
+    let mut conn = polled(conn)?;
+    let buffer = conn.buffer()?.sized(size)?;
+    let mut write = conn.prepare_write(buffer, theirs)?;
+    let (last, mut round) = (size - 8, 0_u64);
+    let mut say = |conn: &mut PolledConnection, round: u64| {
+        if let Some(bytes) = write.bytes_mut() {
+            bytes[last..].copy_from_slice(&round.to_ne_bytes());
+        }
+        conn.spin(&mut write)
+    };
+    if is_client {
+        return median(|| {
+            round += 1;
+            say(&mut conn, round)?;
+            conn.spin_until(mailbox.shared(), last, |said| said == round)?;
+            Ok(())
+        })
+        .map(Some);
+    }
+    loop {
+        round += 1;
+        if conn.spin_until(mailbox.shared(), last, |said| said == round).is_err() {
+            return Ok(None);
+        }
+        say(&mut conn, round)?;
+    }
 }
 
 // ---- bytes ----

@@ -16,7 +16,7 @@ const SMALL: usize = 8;
 const LARGE: usize = 1 << 20;
 
 /// One figure of a peer.
-fn one(peer: &dyn Peer, test: Test, size: usize) -> io::Result<f64> {
+pub fn one(peer: &dyn Peer, test: Test, size: usize) -> io::Result<f64> {
     let figures = peer.measure(test, &[size])?.unwrap_or_default();
     figures.first().copied().ok_or_else(|| io::Error::other(format!("{} has none", peer.name())))
 }
