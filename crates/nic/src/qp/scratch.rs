@@ -6,7 +6,7 @@
 //! The first thread's is not given back: that thread ends with the process, perhaps in a signal handler that has interrupted free(3).
 
 use std::cell::Cell;
-use std::sync::OnceLock;
+use std::mem::ManuallyDrop;
 use std::thread::LocalKey;
 
 use transport::TxBatch;
@@ -14,26 +14,25 @@ use transport::TxBatch;
 use crate::memory::first_thread;
 
 thread_local! {
-    static BATCH: Kept<TxBatch> = const { Kept { room: Cell::new(None), of_first: &OF_FIRST.0 } };
-    static FRAME: Kept<Vec<u8>> = const { Kept { room: Cell::new(None), of_first: &OF_FIRST.1 } };
+    static BATCH: Kept<TxBatch> = const { Kept { room: Cell::new(None), of_first: &FIRST_BATCH } };
+    static FRAME: Kept<Vec<u8>> = const { Kept { room: Cell::new(None), of_first: &FIRST_FRAME } };
+    static FIRST_BATCH: Stays<TxBatch> = const { Cell::new(ManuallyDrop::new(None)) };
+    static FIRST_FRAME: Stays<Vec<u8>> = const { Cell::new(ManuallyDrop::new(None)) };
 }
 
-/// What the first thread had, which stays.
-static OF_FIRST: (OnceLock<TxBatch>, OnceLock<Vec<u8>>) = (OnceLock::new(), OnceLock::new());
+/// What the first thread had in the end.
+type Stays<T> = Cell<ManuallyDrop<Option<T>>>;
 
 /// See the module.
 struct Kept<T: 'static> {
     room: Cell<Option<T>>,
-    of_first: &'static OnceLock<T>,
+    of_first: &'static LocalKey<Stays<T>>,
 }
 
 impl<T> Drop for Kept<T> {
     fn drop(&mut self) {
-        if first_thread::is_this()
-            && let Some(room) = self.room.take()
-        {
-            // It ends once.
-            let _ = self.of_first.set(room);
+        if first_thread::is_this() {
+            self.of_first.set(ManuallyDrop::new(self.room.take()));
         }
     }
 }
