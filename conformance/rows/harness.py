@@ -1,6 +1,6 @@
 """What every row of the conformance table needs: programs that are started, waited for and ended by pid, network namespaces of
 its own, the kernel guest, and a verdict in a few stable words."""
-import atexit, glob, os, re, shutil, signal, subprocess, sys, tempfile, threading, time
+import atexit, glob, os, re, shutil, signal, subprocess, sys, tempfile, threading, time, traceback
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 GOLDEN = os.path.join(HERE, "golden")
@@ -462,6 +462,8 @@ class Harness:
             return "left out", str(e), ""
         except Fail as e:
             return "fail", str(e), e.detail
+        except Exception as e:  # noqa: BLE001; what the row did not foresee fails it and no other
+            return "fail", type(e).__name__, traceback.format_exc()
         finally:
             row.clean()
             self.row = None

@@ -165,6 +165,7 @@ def key_value_log(row, serve, put):
         row.check(client.wait(20) == 0, f"exit {client.rc}", *row.programs)
     killed(first)
     second = server()
+    second.until("^recovered ", stream="out")
     found = ast.literal_eval(second.out.lines[0].removeprefix("recovered "))
     row.check(found == {"colour": "blue", "size": "11", "weight": "3 kg"}, f"recovered {found}", *row.programs)
     killed(second)
