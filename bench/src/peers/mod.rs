@@ -60,7 +60,8 @@ impl Test {
         matches!(self, Self::SendLatency | Self::WriteLatency)
     }
 
-    /// Messages of a measurement: each lasts a few tenths of a second at most.
+    /// Messages of a measurement: it lasts some tenths of a second, by the slowest peers some seconds, so that what a program's first messages take more weighs
+    /// little.
     fn iterations(self, size: usize) -> usize {
         if self.is_latency() {
             (LATENCY_BYTES / size).clamp(64, 8_000)

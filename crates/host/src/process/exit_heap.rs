@@ -73,6 +73,12 @@ fn take(layout: Layout) -> Option<*mut u8> {
     (layout.align() <= align_of::<Memory>()).then(|| unsafe { begin.add(at) })
 }
 
+/// A piece for this thread, where it leaves and there is one left.
+#[inline]
+fn own(layout: Layout) -> Option<*mut u8> {
+    if is_leaving() { take(layout) } else { None }
+}
+
 /// Whether a piece came from here.
 #[inline]
 fn is_here(piece: *const u8) -> bool {
@@ -83,9 +89,7 @@ fn is_here(piece: *const u8) -> bool {
 unsafe impl GlobalAlloc for ExitHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if is_leaving()
-            && let Some(piece) = take(layout)
-        {
+        if let Some(piece) = own(layout) {
             return piece;
         }
         // SAFETY: as the caller says.
@@ -94,9 +98,7 @@ unsafe impl GlobalAlloc for ExitHeap {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if is_leaving()
-            && let Some(piece) = take(layout)
-        {
+        if let Some(piece) = own(layout) {
             return piece;
         }
         // SAFETY: as the caller says.

@@ -35,7 +35,7 @@
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
 //! | [`dm`] | device memory |
 //! | `pages`, `guard` | pages brought in at registration; instructions that fail where memory faults, and which write back cache lines |
-//! | `first_thread` | whose memory of its own is not given back |
+//! | `first_thread` | whether this is the thread that the process began with |
 
 mod backing;
 pub mod buffer;
