@@ -21,8 +21,13 @@ pub(super) enum For {
 /// See the module. It is dropped with no lock held.
 #[derive(Default)]
 pub(crate) struct Place {
-    /// Among whom, from the first wait on.
-    among: Option<(Arc<QpInner>, For)>,
+    /// From the first wait on. Most operations never wait: a place is moved with them, so it is small.
+    taken: Option<Box<Taken>>,
+}
+
+struct Taken {
+    among: Arc<QpInner>,
+    what: For,
     key: Option<u64>,
 }
 
@@ -35,20 +40,23 @@ impl Place {
         what: For,
         waker: Waker,
     ) -> Option<Waker> {
-        if self.among.is_none() {
-            self.among = qp.me.upgrade().map(|qp| (qp, what));
+        if self.taken.is_none() {
+            self.taken = qp.me.upgrade().map(|among| Box::new(Taken { among, what, key: None }));
         }
-        queues.waiters(what).leave(&mut self.key, waker)
+        match &mut self.taken {
+            Some(taken) => queues.waiters(what).leave(&mut taken.key, waker),
+            // Nobody holds the queue pair any more, and so nobody waits.
+            None => Some(waker),
+        }
     }
 }
 
-impl Drop for Place {
-    #[inline]
+impl Drop for Taken {
     fn drop(&mut self) {
-        let (Some((qp, what)), Some(key)) = (self.among.take(), self.key) else { return };
+        let Some(key) = self.key else { return };
         // In a forked child the lock may be held by a thread that is not there.
-        if qp.stack().is_ours() {
-            let waker = qp.lock().waiters(what).remove(key);
+        if self.among.stack().is_ours() {
+            let waker = self.among.lock().waiters(self.what).remove(key);
             drop(waker);
         }
     }
