@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use verbena::{
-    Connection, Memory, PolledConnection, QueueConfig, RdmaListener, RdmaStream, RemoteMemory, RemoteWrite,
+    Connection, Memory, PolledConnection, Prepared, QueueConfig, RdmaListener, RdmaStream, RegBuf,
+    RemoteMemory, RemoteWrite,
 };
 
 use crate::pin;
@@ -202,28 +203,42 @@ fn answer(conn: &Connection, size: usize) -> io::Result<Option<f64>> {
     Ok(None)
 }
 
-fn polled_latency(conn: &mut PolledConnection, size: usize) -> io::Result<f64> {
-    let buffer = conn.buffer()?.sized(size)?;
-    let mut send = conn.prepare_send(buffer)?;
-    median(|| {
-        conn.post(&mut send)?;
-        drop(conn.spin_recv()?.ok_or(GONE)?);
-        while conn.take(&mut send).transpose()?.is_none() {
+/// SENDs that are posted by turns: the completion of the one before is taken while the peer's answer is under way.
+struct ByTurns([Prepared<RegBuf>; 2]);
+
+impl ByTurns {
+    fn new(conn: &mut PolledConnection, size: usize) -> verbena::Result<ByTurns> {
+        let mut one = || {
+            let buffer = conn.buffer()?.sized(size)?;
+            conn.prepare_send(buffer)
+        };
+        Ok(ByTurns([one()?, one()?]))
+    }
+    fn post(&mut self, conn: &mut PolledConnection) -> verbena::Result<()> {
+        let ByTurns([now, before]) = self;
+        conn.post(now)?;
+        while before.is_in_flight() && conn.take(before).transpose()?.is_none() {
             conn.poll();
         }
+        self.0.swap(0, 1);
+        Ok(())
+    }
+}
+
+fn polled_latency(conn: &mut PolledConnection, size: usize) -> io::Result<f64> {
+    let mut sends = ByTurns::new(conn, size)?;
+    median(|| {
+        sends.post(conn)?;
+        drop(conn.spin_recv()?.ok_or(GONE)?);
         Ok(())
     })
 }
 
 fn polled_answer(conn: &mut PolledConnection, size: usize) -> io::Result<Option<f64>> {
-    let buffer = conn.buffer()?.sized(size)?;
-    let mut send = conn.prepare_send(buffer)?;
+    let mut sends = ByTurns::new(conn, size)?;
     while let Some(message) = conn.spin_recv()? {
         drop(message);
-        while send.is_in_flight() && conn.take(&mut send).transpose()?.is_none() {
-            conn.poll();
-        }
-        conn.post(&mut send)?;
+        sends.post(conn)?;
     }
     Ok(None)
 }

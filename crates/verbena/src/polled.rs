@@ -20,8 +20,9 @@ use crate::qp::Message;
 use crate::qp::inner::QpInner;
 use crate::remote::RemoteMemory;
 
-/// How often memory is looked at between two polls that are not needed for it: two to four microseconds, beside which a poll is short.
-const LOOKS_PER_POLL: u32 = 4096;
+/// How often memory is looked at between two polls that are not needed for it: twenty to forty microseconds. A poll that looks at the sockets takes
+/// a microsecond, and the answer to a WRITE, which may come meanwhile, two.
+const LOOKS_PER_POLL: u32 = 65_536;
 
 /// A connection that belongs to one polling thread: [`Connection::into_polled`]. It may move to another thread, but not be shared:
 /// ```compile_fail,E0277
