@@ -29,7 +29,7 @@ enum Shell {
 }
 
 /// Every variable that the command and the library read, with what it says: the page's section, and README.md's table.
-const ENVIRONMENT: [(&str, &str); 5] = [
+const ENVIRONMENT: [(&str, &str); 6] = [
     (
         "VERBENA_DEVICES",
         "the devices: name=roce:interface, comma separated. By default there is one for each interface that is up and has an \
@@ -50,6 +50,11 @@ const ENVIRONMENT: [(&str, &str); 5] = [
         "off: what is for other processes of this host goes by the network, too, and not by memory that both map. `verbena run --wire` \
          sets it. ptracer: any process of the user may trace the program (PR_SET_PTRACER of prctl(2)), so that others reach its memory where \
          kernel.yama.ptrace_scope is 1",
+    ),
+    (
+        "VERBENA_LARGE_PAGES",
+        "off: registered memory stays in the pages in which it is. Otherwise it lies in large ones (2 MiB) where it fills such, which other \
+         processes of this host copy up to three times as fast, unless /sys/kernel/mm/transparent_hugepage/enabled says never",
     ),
     (
         "VERBENA_CM_TIMEOUT",

@@ -32,6 +32,8 @@ pub struct Config {
     pub promote_after: u32,
     /// Send to other processes of this host by memory that both map, where they are our user's.
     pub same_host: bool,
+    /// Have registered memory lie in large pages where it can, which other processes of this host copy faster.
+    pub large_pages: bool,
     /// Called on the engine's thread after it caught a panic of the guest, with nothing of the host locked.
     pub on_panic: fn(),
 }
@@ -44,6 +46,7 @@ impl Default for Config {
             send_buffer_bytes: 4 << 20,
             promote_after: 4,
             same_host: true,
+            large_pages: true,
             on_panic: || {},
         }
     }

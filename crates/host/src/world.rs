@@ -223,6 +223,10 @@ impl Platform for RealWorld {
         (self.config.same_host && self.is_ours()).then_some(self)
     }
 
+    fn large_pages(&self) -> bool {
+        self.config.same_host && self.config.large_pages
+    }
+
     #[inline]
     fn wake_at(&self, at: Instant) {
         if self.is_ours() {

@@ -100,6 +100,10 @@ pub trait Platform: Send + Sync + 'static {
     fn others_memory(&self) -> Option<&dyn Reach> {
         None
     }
+    /// Whether regions shall lie in large pages where they can: other processes copy them faster then.
+    fn large_pages(&self) -> bool {
+        false
+    }
     /// What this world keeps of the memory of its processes by itself. The real one does not: there files do, by the system.
     fn storage(&self) -> Option<&dyn Storage> {
         None

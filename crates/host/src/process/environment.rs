@@ -5,6 +5,7 @@
 //! | `VERBENA_DEVICES` | the devices, as `name=roce:interface`, comma separated; all that are up where it is not set | no devices |
 //! | `VERBENA_CM_TIMEOUT` | for how long connection requests are repeated, in seconds, 0.1 to 3600 | the default |
 //! | `VERBENA_SAME_HOST` | `off`: what is for other processes of this host goes by the network, too; `ptracer`: any process of the user may trace this one | on |
+//! | `VERBENA_LARGE_PAGES` | `off`: registered memory stays in the pages in which it is | on, unless the system says `never` |
 //! | `VERBENA_COUNTERS` | a file for the counters, written at exit; `%p` stands for the process's number | a message at exit |
 
 use std::ffi::OsStr;
@@ -82,6 +83,27 @@ fn parse_same_host(text: Option<&OsStr>) -> Result<SameHost, String> {
     }
 }
 
+/// Whether registered memory shall lie in large pages: `VERBENA_LARGE_PAGES`, and what is set for this system. What has no meaning is explained
+/// on standard error.
+pub(super) fn large_pages() -> bool {
+    let wish = parse_large_pages(std::env::var_os("VERBENA_LARGE_PAGES").as_deref()).unwrap_or_else(|e| {
+        eprintln!("verbena: {e}");
+        true
+    });
+    // MADV_COLLAPSE of madvise(2) does not ask.
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    wish && !setting.is_ok_and(|setting| setting.contains("[never]"))
+}
+
+fn parse_large_pages(text: Option<&OsStr>) -> Result<bool, String> {
+    let Some(text) = text else { return Ok(true) };
+    match text.to_str() {
+        Some("on") => Ok(true),
+        Some("off") => Ok(false),
+        _ => Err(format!("VERBENA_LARGE_PAGES: '{}' is neither on nor off", text.to_string_lossy())),
+    }
+}
+
 /// The file that `VERBENA_COUNTERS` names, made absolute: a daemon changes its directory.
 pub(super) fn counters_file() -> Option<PathBuf> {
     // SAFETY: a query without arguments in memory. A program with more rights than its user (ld.so(8), secure-execution
@@ -106,5 +128,12 @@ mod tests {
         for other in ["", "OFF", "0", "off "] {
             assert!(parse(other).is_err_and(|said| said.contains(&format!("'{other}'"))));
         }
+    }
+
+    #[test]
+    fn large_pages_are_on_or_off() {
+        let parse = |text: &str| parse_large_pages(Some(OsStr::new(text)));
+        assert_eq!((parse_large_pages(None), parse("on"), parse("off")), (Ok(true), Ok(true), Ok(false)));
+        assert!(parse("never").is_err_and(|said| said.contains("'never'")));
     }
 }

@@ -181,7 +181,8 @@ fn start() -> io::Result<Instance> {
         sys::thread::let_anybody_trace();
     }
     let same_host = wish != SameHost::Off;
-    let host = Host::start(make, Config { on_panic: fail, same_host, ..Config::default() })?;
+    let large_pages = environment::large_pages();
+    let host = Host::start(make, Config { on_panic: fail, same_host, large_pages, ..Config::default() })?;
     // A forked child inherits the function. No `Once`, which a child could inherit as taken; one thread at a time is here.
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
     if !AT_EXIT.load(Ordering::Relaxed) {

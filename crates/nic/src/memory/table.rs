@@ -11,7 +11,7 @@ use wire::Rkey;
 use super::backing::{self, Backing};
 use super::free::Free;
 use super::guard;
-use super::pages::populate;
+use super::pages::bring_in;
 use super::rights::Access;
 use super::slot::{InFlight, SLOTS, Slot, kind};
 use crate::error::Error;
@@ -201,7 +201,8 @@ impl Table {
         if access & Access::ON_DEMAND != 0 {
             return Ok(backing);
         }
-        populate(addr, len, access & Access::LOCAL_WRITE != 0)?;
+        let large = self.platform.as_ref().is_some_and(|platform| platform.large_pages());
+        bring_in(addr, len, access & Access::LOCAL_WRITE != 0, large)?;
         Ok(backing)
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -23,6 +23,8 @@ pub struct Kept {
     pub open: AtomicU32,
     pub watched: AtomicU32,
     random: AtomicU32,
+    /// Regions lie in large pages where they can.
+    pub large_pages: AtomicBool,
     /// How memory of other processes is reached, if it is.
     pub reach: OnceLock<Box<dyn Reach>>,
 }
@@ -40,6 +42,9 @@ impl Platform for Kept {
     fn wake_at(&self, _at: Instant) {}
     fn others_memory(&self) -> Option<&dyn Reach> {
         self.reach.get().map(|reach| &**reach)
+    }
+    fn large_pages(&self) -> bool {
+        self.large_pages.load(Ordering::Relaxed)
     }
     fn fill_random(&self, bytes: &mut [u8]) {
         let next = self.random.fetch_add(0x0101, Ordering::Relaxed).to_ne_bytes();

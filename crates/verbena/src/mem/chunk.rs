@@ -14,6 +14,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// Alignment and granularity of what is allocated here.
 pub(super) const PAGE: usize = 4096;
 
+/// What is as long as a large page begins with one, so that it can lie in such ([`nic::Platform::large_pages`]).
+const LARGE_PAGE: usize = 2 << 20;
+
 /// Bytes at a fixed place. All are initialised. Behind the last there is room up to the next multiple of eight, which belongs
 /// to nobody else.
 pub(super) struct Chunk {
@@ -27,6 +30,8 @@ enum Owner {
     Heap(Layout),
     /// A mapping of so many bytes.
     File(usize),
+    /// The same without a file.
+    Anonymous(usize),
     /// A simulated host's.
     #[cfg(feature = "sim")]
     Simulated(::sim::Mapped),
@@ -47,10 +52,35 @@ impl Chunk {
     pub fn zeroed(call: &'static str, len: usize) -> Result<Chunk> {
         let no_room = || Error::new(ErrorKind::Exhausted, call);
         let pages = len.max(1).checked_next_multiple_of(PAGE).ok_or_else(no_room)?;
+        if pages >= LARGE_PAGE {
+            return Chunk::anonymous(pages)
+                .map(|at| Chunk { at, len, owner: Owner::Anonymous(pages) })
+                .ok_or_else(no_room);
+        }
         let layout = Layout::from_size_align(pages, PAGE).map_err(|_| no_room())?;
         // SAFETY: the layout has at least a page.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(no_room)?;
         Ok(Chunk { at, len, owner: Owner::Heap(layout) })
+    }
+
+    /// So many zero bytes that begin with a large page. Nothing of them is in memory yet: it comes in as large pages when it is registered.
+    fn anonymous(bytes: usize) -> Option<NonNull<u8>> {
+        let room = bytes.checked_add(LARGE_PAGE)?;
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping where the kernel finds room.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), room, rights, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return None;
+        }
+        let before = at.addr().next_multiple_of(LARGE_PAGE) - at.addr();
+        // SAFETY: parts of the mapping of just now, in whole pages, which nobody knows. That they can not be given back costs addresses, no memory.
+        unsafe {
+            if before > 0 {
+                libc::munmap(at, before);
+            }
+            libc::munmap(at.add(before + bytes), LARGE_PAGE - before);
+            NonNull::new(at.add(before).cast())
+        }
     }
 
     /// All of a file as it is now, shared with whoever else maps it.
@@ -130,7 +160,7 @@ impl Chunk {
             Owner::File(_) => true,
             #[cfg(feature = "sim")]
             Owner::Simulated(_) => true,
-            Owner::Heap(_) | Owner::Program(_) | Owner::Outside(_) => false,
+            Owner::Heap(_) | Owner::Anonymous(_) | Owner::Program(_) | Owner::Outside(_) => false,
         }
     }
     /// The simulated host's file that it is.
@@ -158,8 +188,10 @@ impl Drop for Chunk {
         match &mut self.owner {
             // SAFETY: allocated in `zeroed` with this layout; nobody has the chunk any more.
             Owner::Heap(layout) => unsafe { dealloc(self.at.as_ptr(), *layout) },
-            // SAFETY: mapped in `map` with this length; nobody has the chunk any more.
-            Owner::File(len) => _ = unsafe { libc::munmap(self.at.as_ptr().cast(), *len) },
+            // SAFETY: mapped in `map` or `anonymous` with this length; nobody has the chunk any more.
+            Owner::File(len) | Owner::Anonymous(len) => {
+                _ = unsafe { libc::munmap(self.at.as_ptr().cast(), *len) }
+            }
             #[cfg(feature = "sim")]
             Owner::Simulated(_) => {}
             Owner::Program(done) => {

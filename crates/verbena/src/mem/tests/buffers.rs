@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::kit::domain;
 use crate::error::ErrorKind;
+use crate::mem::chunk::Chunk;
 use crate::mem::{IoBuf, IoBufMut, Pool, RegBox, RegBuf, RegBytes, SgeList};
 
 #[derive(Default)]
@@ -28,6 +29,20 @@ fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>, count: &Arc<Coun
 fn handles_fit_an_entry_of_a_send_queue() {
     assert!(size_of::<RegBuf>() <= 24 && size_of::<RegBytes>() <= 24 && size_of::<RegBox<u64>>() <= 24);
     assert!(size_of::<crate::Part<crate::RemoteWrite>>() <= 40);
+}
+
+#[test]
+fn what_is_as_long_as_a_large_page_begins_with_one_and_is_zero() {
+    for len in [0, 1, 4097, (2 << 20) - 4096, (2 << 20) - 4095, 2 << 20, (6 << 20) + 5] {
+        let chunk = Chunk::zeroed("test", len).unwrap();
+        let alignment = if len > (2 << 20) - 4096 { 2 << 20 } else { 4096 };
+        assert!(chunk.ptr().addr().is_multiple_of(alignment), "{len}");
+        // SAFETY: the chunk is this test's alone, and all of it is initialised.
+        let bytes = unsafe { std::slice::from_raw_parts(chunk.ptr(), chunk.len()) };
+        assert_eq!((bytes.len(), bytes.iter().all(|byte| *byte == 0)), (len, true));
+    }
+    assert_eq!(Chunk::zeroed("test", usize::MAX).err().unwrap().kind(), ErrorKind::Exhausted);
+    assert_eq!(Chunk::zeroed("test", 1 << 60).err().unwrap().kind(), ErrorKind::Exhausted);
 }
 
 #[test]

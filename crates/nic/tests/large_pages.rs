@@ -1,0 +1,115 @@
+//! Regions in large pages, which other processes copy faster.
+
+mod kit;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use kit::Kept;
+use nic::Access;
+
+const LARGE: usize = 2 << 20;
+const PAGE: usize = 4096;
+
+/// A mapping of its own.
+struct Mapping {
+    at: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    fn new(len: usize) -> Mapping {
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping where the kernel finds room.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Mapping { at: at.cast(), len }
+    }
+    /// Where the first large page begins.
+    fn large(&self) -> usize {
+        self.at.addr().next_multiple_of(LARGE)
+    }
+    /// A number in each page.
+    fn fill(&self) {
+        // SAFETY: inside of the mapping, whose bytes nobody has a reference to; also below.
+        (0..self.len).step_by(PAGE).for_each(|at| unsafe { self.at.add(at).write((at / PAGE) as u8) });
+    }
+    fn is_filled(&self) -> bool {
+        // SAFETY: as above.
+        (0..self.len).step_by(PAGE).all(|at| unsafe { self.at.add(at).read() } == (at / PAGE) as u8)
+    }
+    /// Bytes of it that lie in large pages (proc_pid_smaps(5)).
+    fn in_large_pages(&self) -> usize {
+        let range = |line: &str| {
+            let (from, to) = line.split(' ').next()?.split_once('-')?;
+            Some(usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?)
+        };
+        let (mine, mut is_mine, mut kib) = (self.at.addr()..self.at.addr() + self.len, false, 0);
+        for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+            if let Some(Range { start, end }) = range(line) {
+                is_mine = start < mine.end && mine.start < end;
+            } else if let Some(size) = line.strip_prefix("AnonHugePages:").filter(|_| is_mine) {
+                kib += size.trim().trim_end_matches(" kB").parse::<usize>().unwrap();
+            }
+        }
+        kib << 10
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`; nobody has it any more.
+        unsafe { libc::munmap(self.at.cast(), self.len) };
+    }
+}
+
+/// Whether this system gives large pages: not where its kernel is before 6.1, or built without them.
+fn are_to_be_had() -> bool {
+    let mapping = Mapping::new(2 * LARGE);
+    mapping.fill();
+    // SAFETY: inside of the mapping; changes no content.
+    unsafe { libc::madvise(mapping.large() as *mut libc::c_void, LARGE, libc::MADV_COLLAPSE) == 0 }
+}
+
+#[test]
+fn a_region_lies_in_large_pages_where_it_fills_such_and_they_are_wanted() {
+    let world = Arc::new(Kept::default());
+    let device = kit::device(world.clone());
+    let pd = Arc::new(device.alloc_pd().unwrap());
+    let are_to_be_had = are_to_be_had();
+    for (wanted, touched) in [(false, false), (false, true), (true, false), (true, true)] {
+        world.large_pages.store(wanted, Ordering::Relaxed);
+        let mapping = Mapping::new(3 * LARGE);
+        if touched {
+            mapping.fill();
+        }
+        // From a page before the large one, or from it on, to two pages behind it.
+        let from = mapping.at.addr().max(mapping.large() - PAGE);
+        let len = mapping.large() + LARGE + 2 * PAGE - from;
+        // SAFETY: mapped until it is deregistered, and nobody has a reference to its bytes.
+        let mr = unsafe { pd.register(from as u64, len as u64, 0, Access::LOCAL_WRITE) }.unwrap();
+        let large = if wanted && are_to_be_had { LARGE } else { 0 };
+        assert_eq!(mapping.in_large_pages(), large, "wanted: {wanted}, touched: {touched}");
+        assert!(!touched || mapping.is_filled(), "the bytes are what they were");
+        pd.deregister(mr).unwrap();
+    }
+}
+
+#[test]
+fn what_is_not_mapped_is_an_error_with_large_pages_too() {
+    let world = Arc::new(Kept::default());
+    world.large_pages.store(true, Ordering::Relaxed);
+    let pd = Arc::new(kit::device(world).alloc_pd().unwrap());
+    let mapping = Mapping::new(4 * LARGE);
+    // SAFETY: a part of the mapping that nobody uses.
+    unsafe { libc::munmap(mapping.at.add(3 * LARGE).cast(), PAGE) };
+    let (at, len) = (mapping.at.addr() as u64, mapping.len as u64);
+    // SAFETY: mapped until it is deregistered; nothing is registered where it is an error.
+    unsafe {
+        assert!(matches!(pd.register(at, len, 0, Access::LOCAL_WRITE), Err(nic::Error::Fault)));
+        // A range that wraps, and one at the end of all addresses.
+        assert!(pd.register(u64::MAX - 100, 200, 0, 0).is_err());
+        assert!(pd.register(u64::MAX - 3 * LARGE as u64, 2 * LARGE as u64, 0, 0).is_err());
+    }
+}
