@@ -14,6 +14,8 @@ use crate::report::Figure;
 
 const SMALL: usize = 8;
 const LARGE: usize = 1 << 20;
+/// Queue pairs, enough for perftest's memory, two messages for each, to fill large pages.
+const MANY: usize = 4;
 
 /// One figure of a peer.
 pub fn one(peer: &dyn Peer, test: Test, size: usize) -> io::Result<f64> {
@@ -59,6 +61,17 @@ pub fn figures(program: &Program, verbena: &Path, turns: usize) -> io::Result<Ve
     let posix = ucx::Ucx(ucx::Path::Posix);
     if !installed(ucx::PROGRAM) {
         return Ok(figures);
+    }
+    let cma = ucx::Ucx(ucx::Path::Cma);
+    for (what, test) in [
+        ("1 MiB WRITEs", Test::WriteBandwidth),
+        ("1 MiB READs", Test::ReadBandwidth),
+        ("1 MiB SENDs", Test::SendBandwidth),
+    ] {
+        line(&format!("{what} by {MANY} queue pairs"), "GB/s", "UCX cma", &mut |at| match at {
+            0 => memory.by_queue_pairs(test, LARGE, MANY),
+            _ => one(&cma, test, LARGE),
+        });
     }
     for (what, test) in [
         ("1 MiB SENDs, copies refused", Test::SendBandwidth),

@@ -100,6 +100,15 @@ impl Perftest {
         self.run(Test::SendLatency, size, iterations, &["-e"])
     }
 
+    /// GB/s of so many queue pairs in turn, each of which has memory of its own.
+    ///
+    /// # Errors
+    /// When a program fails, again and again.
+    pub fn by_queue_pairs(&self, test: Test, size: usize, count: usize) -> io::Result<f64> {
+        let (each, count) = (test.iterations(size) / count, count.to_string());
+        self.run(test, size, each, &["-q", &count])
+    }
+
     fn run(&self, test: Test, size: usize, iterations: usize, more: &[&str]) -> io::Result<f64> {
         let this = std::env::current_exe()?;
         let verbena = || match self.path {
