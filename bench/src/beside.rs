@@ -121,6 +121,16 @@ pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
             "64-byte WRITE, half round trip, the targets watch their memory, PolledConnection".to_owned();
         figures.push(figure(what, "us", ours, theirs, "ib_write_lat at both ends"));
     }
+    if peers::program::installed(peers::ucx::PROGRAM) {
+        let posix = peers::ucx::Ucx(peers::ucx::Path::Posix);
+        let [theirs, ours] = by_turns(TURNS, |at| match at {
+            0 => peers::calls::one(&posix, Test::WriteBandwidth, 1 << 20),
+            _ => by_crate("write-bw", 1 << 20),
+        })?;
+        let what = "1 MiB WRITEs between memory of the crate, PolledConnection".to_owned();
+        let mapped = "UCX posix, whose WRITEs are copies to memory that both map";
+        figures.push(figure(what, "GB/s", ours, theirs, mapped));
+    }
     let [tcp, rdma, spinning] =
         by_turns(TURNS, |at| by_crate(["tcp-echo", "rdma-echo", "spin-echo"][at], 64))?;
     let echo = |how: &str| format!("64 bytes of RdmaStream, half round trip, {how}");

@@ -6,6 +6,7 @@
 //! | `post`, `polled-post` | us of the processor, a SEND with its completion, of the calling thread and of all, as `rdma_bench post` says them, whose server this is for |
 //! | `lat`, `polled-lat` | us, half a round trip of SENDs, both sides polling |
 //! | `write-lat` | us, half a round trip of WRITEs, each side polling its memory: the crate's example `latency` |
+//! | `write-bw` | GB/s of WRITEs, one at a time |
 //! | `tcp-echo`, `rdma-echo` | us, half a round trip of a stream, both sides in tokio's runtime of one thread |
 //! | `spin-echo` | the same by `verbena::block_on` |
 //! | `tcp-write`, `rdma-write` | GB/s of writes of SIZE bytes, likewise in tokio's runtime |
@@ -36,6 +37,9 @@ const ROUNDS: usize = 9;
 const PINGS: usize = 20_000;
 /// Of a stream: both sides sleep, which takes far longer than a message does.
 const ECHOES: usize = 2_000;
+/// As long as a large page, so that it lies in one; bytes of a round of WRITEs.
+const LARGE_PAGE: usize = 2 << 20;
+const WRITTEN: usize = 256 << 20;
 const STREAM_BYTES: usize = 1 << 30;
 
 fn address() -> SocketAddr {
@@ -59,6 +63,7 @@ pub fn run(args: &[String]) -> io::Result<()> {
         ("polled-lat", true) => Some(polled_latency(&mut polled(connect(size)?)?, size)?),
         ("polled-lat", false) => polled_answer(&mut polled(accept(size)?)?, size)?,
         ("write-lat", _) => write_latency(is_client, size)?,
+        ("write-bw", _) => write_bandwidth(is_client, size)?,
         ("tcp-echo" | "tcp-write", _) => in_tokio(tcp(is_client, what, size))?,
         ("rdma-echo" | "rdma-write", _) => in_tokio(rdma(is_client, what, size))?,
         ("spin-echo", _) => verbena::block_on(rdma(is_client, what, size))?,
@@ -243,22 +248,54 @@ fn polled_answer(conn: &mut PolledConnection, size: usize) -> io::Result<Option<
     Ok(None)
 }
 
-/// As `ib_write_lat`: the number of the round there and back, in the last eight bytes of each WRITE.
-fn write_latency(is_client: bool, size: usize) -> io::Result<Option<f64>> {
-    let mailbox = Memory::<RemoteWrite>::zeroed(size)?;
+/// A connection, both of whose sides have told where the peer may write. Buffers of its pool have `size` bytes.
+fn between(
+    is_client: bool,
+    mailbox: &Memory<RemoteWrite>,
+    size: usize,
+) -> io::Result<(PolledConnection, RemoteMemory)> {
+    let queues = QueueConfig { send_depth: 8, recv_depth: 8, recv_size: size, ..QueueConfig::default() };
     let conn = if is_client {
         let route = verbena::resolve(address()).wait()?;
         let mine = mailbox.mr(route.pd())?.remote();
-        route.connect().private_data(mine.to_bytes()).wait()?
+        route.connect().queues(queues).private_data(mine.to_bytes()).wait()?
     } else {
         let listener = verbena::listen(address()).wait()?;
         println!("listening");
         let request = listener.request_wait()?;
         let mine = mailbox.mr(request.pd())?.remote();
-        request.accept().private_data(mine.to_bytes()).wait()?
+        request.accept().queues(queues).private_data(mine.to_bytes()).wait()?
     };
     let theirs = RemoteMemory::from_bytes(conn.private_data())?;
-    let mut conn = polled(conn)?;
+    Ok((polled(conn)?, theirs))
+}
+
+/// GB/s of WRITEs from memory of the crate to such of the peer, which polls; the median of the rounds after the first.
+fn write_bandwidth(is_client: bool, size: usize) -> io::Result<Option<f64>> {
+    let mailbox = Memory::<RemoteWrite>::zeroed(size.max(LARGE_PAGE))?;
+    let (mut conn, theirs) = between(is_client, &mailbox, size)?;
+    if !is_client {
+        return Ok(conn.spin_recv()?.and(None));
+    }
+    let theirs = theirs.slice(..size as u64)?;
+    let buffer = conn.buffer()?.sized(size)?;
+    let mut write = conn.prepare_write(buffer, theirs)?;
+    let writes = WRITTEN / size;
+    let mut rounds = Vec::new();
+    for _ in 0..=ROUNDS {
+        let begin = Instant::now();
+        (0..writes).try_for_each(|_| conn.spin(&mut write).map(drop))?;
+        rounds.push((writes * size) as f64 / begin.elapsed().as_secs_f64() / 1e9);
+    }
+    rounds.remove(0); // warming up
+    rounds.sort_by(f64::total_cmp);
+    Ok(Some(rounds[rounds.len() / 2]))
+}
+
+/// As `ib_write_lat`: the number of the round there and back, in the last eight bytes of each WRITE.
+fn write_latency(is_client: bool, size: usize) -> io::Result<Option<f64>> {
+    let mailbox = Memory::<RemoteWrite>::zeroed(size)?;
+    let (mut conn, theirs) = between(is_client, &mailbox, size)?;
     let buffer = conn.buffer()?.sized(size)?;
     let mut write = conn.prepare_write(buffer, theirs)?;
     let (last, mut round) = (size - 8, 0_u64);

@@ -12,7 +12,7 @@ pub mod page;
 pub mod perftest;
 pub mod program;
 pub mod qperf;
-mod ucx;
+pub mod ucx;
 
 use std::io;
 use std::path::Path;

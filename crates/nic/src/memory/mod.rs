@@ -34,7 +34,7 @@
 //! | `reached` | what other processes reach by themselves |
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
 //! | [`dm`] | device memory |
-//! | `pages`, `guard` | pages brought in at registration; instructions that fail where memory faults, and which write back cache lines |
+//! | `pages`, `guard` | pages brought in at registration, large ones where they can be; instructions that fail where memory faults, and which write back cache lines |
 //! | `first_thread` | whether this is the thread that the process began with |
 
 mod backing;

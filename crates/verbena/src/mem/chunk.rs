@@ -188,9 +188,9 @@ impl Drop for Chunk {
         match &mut self.owner {
             // SAFETY: allocated in `zeroed` with this layout; nobody has the chunk any more.
             Owner::Heap(layout) => unsafe { dealloc(self.at.as_ptr(), *layout) },
-            // SAFETY: mapped in `map` or `anonymous` with this length; nobody has the chunk any more.
             Owner::File(len) | Owner::Anonymous(len) => {
-                _ = unsafe { libc::munmap(self.at.as_ptr().cast(), *len) }
+                // SAFETY: mapped in `map` or `anonymous` with this length; nobody has the chunk any more.
+                _ = unsafe { libc::munmap(self.at.as_ptr().cast(), *len) };
             }
             #[cfg(feature = "sim")]
             Owner::Simulated(_) => {}
