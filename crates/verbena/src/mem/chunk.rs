@@ -63,7 +63,8 @@ impl Chunk {
         Ok(Chunk { at, len, owner: Owner::Heap(layout) })
     }
 
-    /// So many zero bytes that begin with a large page. Nothing of them is in memory yet: it comes in as large pages when it is registered.
+    /// So many zero bytes that begin with a large page. Nothing of them is in memory yet: it comes in when it is registered, as large pages
+    /// where there are such.
     fn anonymous(bytes: usize) -> Option<NonNull<u8>> {
         let room = bytes.checked_add(LARGE_PAGE)?;
         let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

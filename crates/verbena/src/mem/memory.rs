@@ -202,6 +202,9 @@ impl Memory<RemoteWrite> {
     /// }
     /// ```
     ///
+    /// From 2 MiB on it begins with a large page, and lies in such once it is registered, where the system has them: processes of one host copy
+    /// that up to three times as fast.
+    ///
     /// # Errors
     ///
     /// `Exhausted` where there is no memory for so many.
