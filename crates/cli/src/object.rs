@@ -138,6 +138,15 @@ pub fn links(object: &Path, rpma: Option<&Path>) -> Result<PathBuf, String> {
     Err(last)
 }
 
+/// A directory, private to this user, of the programs that share a user namespace (`host::mount_namespace`); `None` where it can not be made.
+/// It is the same one whatever the objects.
+pub fn roster() -> Option<PathBuf> {
+    let uid = host::user();
+    let mut hash = Fnv::default();
+    hash.write(b"user namespace");
+    bases(uid).iter().find_map(|base| private_dir_of(base, uid, hash.finish()).ok())
+}
+
 /// A directory, beside the links, of commands that stand before the system's: `rdma`, which is this command. `None` where it
 /// cannot be made; programs then find the system's.
 pub fn commands(links: &Path) -> Option<PathBuf> {

@@ -24,7 +24,7 @@ use nic::device::Port;
 use nic::device::port::{FIRMWARE, PhysState, PortState};
 use nic::{DeviceConfig, device::port, limits};
 
-use crate::{dev, devices};
+use crate::{dev, devices, object};
 
 const DEV: &str = "/dev";
 const CLASS: &str = "/sys/class";
@@ -61,7 +61,7 @@ pub fn guid(guid: wire::Guid) -> String {
 /// What the kernel refused, or a message for what VERBENA_DEVICES says; nothing has changed then.
 pub fn present() -> io::Result<()> {
     let devices = devices::survey().map_err(io::Error::other)?;
-    mount_namespace::enter(|view| {
+    mount_namespace::enter(object::roster().as_deref(), |view| {
         // Only some programs look into /dev: the others have what they need without.
         let _ = view.attempt(|view| dev::build(view, Path::new(DEV), &dev::shown(&devices)));
         build(view, Path::new(CLASS), &devices)

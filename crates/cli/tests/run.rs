@@ -1,9 +1,11 @@
 //! Programs nobody here wrote, started by `verbena run`: the loader must find every symbol and version they and their
 //! libraries want, in one object. A program that is not installed is left out with one line.
 
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// Runs `verbena run -- program args`, all symbols bound at the start; `None` where the program is not installed.
 fn verbena_run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Option<Output> {
@@ -296,6 +298,42 @@ fn without_sysfs_the_program_stays_in_its_callers_namespaces() {
     assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), own);
 }
 
+/// A shell under `verbena run` that says which user namespace it is in and stays until its input ends.
+fn stays_in_its_namespace(uid: Option<u32>) -> std::io::Result<(std::process::Child, String)> {
+    let mut verbena = Command::new(env!("CARGO_BIN_EXE_verbena"));
+    verbena.args(["run", "--", "/bin/sh", "-c", "readlink /proc/self/ns/user; read ended"]);
+    uid.map(|uid| verbena.uid(uid).gid(uid));
+    let mut child = verbena.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut namespace = String::new();
+    BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut namespace)?;
+    Ok((child, namespace))
+}
+
+/// The kernel lets them reach each other's memory only there (`host::user_namespace`).
+#[test]
+fn programs_of_one_ordinary_user_share_a_user_namespace() {
+    if !sysfs_is_presented() {
+        return;
+    }
+    let own = std::fs::read_link("/proc/self/ns/user").expect("/proc").display().to_string();
+    let own_uid = std::fs::metadata("/proc/self").expect("/proc").uid();
+    let uid = (own_uid == 0).then_some(54322);
+    let Ok((mut first, namespace)) = stays_in_its_namespace(uid) else {
+        println!("left out: another user cannot run the command");
+        return;
+    };
+    let (mut second, shared) = stays_in_its_namespace(uid).expect("the command");
+    // It goes on where the first one has ended.
+    first.kill().and_then(|()| first.wait()).expect("a child");
+    let (mut third, still) = stays_in_its_namespace(uid).expect("the command");
+    for child in [&mut second, &mut third] {
+        drop(child.stdin.take());
+        child.wait().expect("a child");
+    }
+    assert_ne!(namespace.trim(), own, "an ordinary user needs one");
+    assert_eq!((&shared, &still), (&namespace, &namespace));
+}
+
 #[test]
 fn rdma_link_show_tells_of_the_devices_and_other_questions_go_to_the_system() {
     let text = shell("rdma link show -j");
@@ -348,7 +386,7 @@ fn a_command_that_stands_alone_unpacks_the_objects_inside_it() {
         let [inside, built] =
             [&object, of_the_tree.trim()].map(|path| std::fs::read(path).expect("an object"));
         assert!(inside == built, "the object inside is not the one that was built with the command");
-        let inode = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&object).expect("the object"));
+        let inode = || MetadataExt::ino(&std::fs::metadata(&object).expect("the object"));
         let first = inode();
         assert_eq!(loaded_from(&dir.0, name, &[("XDG_CACHE_HOME", &cache)]).0, object);
         assert_eq!(inode(), first, "it was written twice");

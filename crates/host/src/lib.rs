@@ -23,7 +23,7 @@
 //! | [`eventfd`] | the descriptors that programs poll for events |
 //! | [`per_process`] | statics that a forked child finds fresh: the rule for all crates |
 //! | `fork` | descriptors that end with a fork |
-//! | [`mount_namespace`] | a file system view for one program |
+//! | [`mount_namespace`], `user_namespace` | a file system view for one program; the namespace that programs of one ordinary user share |
 //! | `host_id`, `clock`, `counters` | the host's identity, its time as a number, what it counts |
 //! | `sys` | system calls. With `packet`, `rings::memory`, `reach`, `fork`, `eventfd`, `per_process` and `process` the only unsafe code |
 //!
@@ -86,6 +86,7 @@ mod sockets;
 mod sys;
 mod tx;
 mod user;
+mod user_namespace;
 mod world;
 
 use std::io;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use nic::Errno;
 
 use crate::sys;
+use crate::user_namespace::Roster;
 
 /// The view while it is being made: what is mounted in it, oldest first.
 #[derive(Debug, Default)]
@@ -25,15 +26,17 @@ pub struct View {
 /// namespace (CAP_NET_RAW for raw sockets). Without privileges it takes both, with the same user and group ids inside. That way
 /// there is no way back from, so a child tries it first. The process must have one thread.
 ///
+/// Programs that name one directory as their `roster`, into which only their user may put files, are in one user namespace while any of
+/// them runs.
+///
 /// # Errors
 ///
 /// What the kernel or `build` refused. The process then sees the file system as before.
-pub fn enter(build: impl Fn(&mut View) -> io::Result<()>) -> io::Result<()> {
+pub fn enter(roster: Option<&Path>, build: impl Fn(&mut View) -> io::Result<()>) -> io::Result<()> {
     match sys::unshare(libc::CLONE_NEWNS) {
         Ok(()) => furnish(build),
         Err(error) if error.raw_os_error() == Some(libc::EPERM) && may_change_user_namespace() => {
-            sys::try_in_child(|| as_user(&build))?;
-            as_user(&build)
+            as_user(roster.and_then(|dir| Roster::take(dir).ok()).as_ref(), build)
         }
         Err(error) => Err(error),
     }
@@ -48,14 +51,37 @@ fn may_change_user_namespace() -> bool {
 }
 
 /// The way for a process without privileges.
-fn as_user(build: impl Fn(&mut View) -> io::Result<()>) -> io::Result<()> {
+fn as_user(roster: Option<&Roster>, build: impl Fn(&mut View) -> io::Result<()>) -> io::Result<()> {
+    let shared = roster.and_then(Roster::namespace);
+    let joined = |namespace: &File| {
+        sys::join_user_namespace(namespace)?;
+        sys::unshare(libc::CLONE_NEWNS)?;
+        furnish(&build)
+    };
+    let own = || {
+        own_user_namespace()?;
+        furnish(&build)
+    };
+    match shared.filter(|namespace| sys::try_in_child(|| joined(namespace)).is_ok()) {
+        Some(namespace) => joined(&namespace)?,
+        None => {
+            sys::try_in_child(own)?;
+            own()?;
+        }
+    }
+    // Where that fails, programs that start later have another namespace, and reach this one's memory by packets.
+    let _ = roster.map(Roster::add);
+    Ok(())
+}
+
+/// Moves into a new user namespace, with the same ids inside, and a new mount namespace.
+fn own_user_namespace() -> io::Result<()> {
     let (uid, gid) = (sys::own_uid(), sys::own_gid());
     sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)?;
     // Without privileges a group map may be written only once setgroups(2) is given up (user_namespaces(7)).
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
-    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
-    furnish(build)
+    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
 }
 
 fn furnish(build: impl Fn(&mut View) -> io::Result<()>) -> io::Result<()> {

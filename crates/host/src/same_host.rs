@@ -3,7 +3,6 @@
 use std::fs;
 
 use crate::process::environment::{self, SameHost as Wish};
-use crate::sys;
 
 /// May trace, and so reach, any process (capabilities(7)).
 const CAP_SYS_PTRACE: u32 = 19;
@@ -28,7 +27,7 @@ pub fn same_host() -> SameHost {
     let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let is_let = wish == Wish::Ptracer;
-    match refusal(&yama, may_trace(&status), is_let, sys::own_uid()) {
+    match refusal(&yama, may_trace(&status), is_let) {
         Some(why) => SameHost::Packets(why),
         None => SameHost::Memory,
     }
@@ -43,16 +42,13 @@ fn may_trace(status: &str) -> bool {
 
 /// Why the system lets no process of the user reach another one's memory. `yama`: what ptrace_scope says, nothing where there is no Yama
 /// (Documentation/admin-guide/LSM/Yama.rst of the kernel). `is_let`: by PR_SET_PTRACER.
-fn refusal(yama: &str, may_trace: bool, is_let: bool, uid: u32) -> Option<&'static str> {
+fn refusal(yama: &str, may_trace: bool, is_let: bool) -> Option<&'static str> {
     match yama.trim() {
         "1" if !may_trace && !is_let => Some(
             "kernel.yama.ptrace_scope is 1; VERBENA_SAME_HOST=ptracer would let processes reach each other",
         ),
         "2" if !may_trace => Some("kernel.yama.ptrace_scope is 2"),
         "3" => Some("kernel.yama.ptrace_scope is 3"),
-        _ if uid != 0 => {
-            Some("verbena run gives each program of an ordinary user a user namespace of its own")
-        }
         _ => None,
     }
 }
@@ -62,21 +58,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_trace_may_reach_and_yama_and_user_namespaces_refuse() {
+    fn who_may_trace_may_reach_and_yama_refuses() {
         let status = |bits| format!("Name:\tx\nCapInh:\t0000000000000000\nCapEff:\t{bits}\n");
         assert!(may_trace(&status("000001ffffffffff")) && may_trace(&status("0000000000080000")));
         assert!(!may_trace(&status("00000000a80425fb")) && !may_trace("") && !may_trace(&status("x")));
         assert_eq!(
-            (refusal("", false, false, 0), refusal("0\n", false, false, 0), refusal("1\n", true, false, 0)),
+            (refusal("", false, false), refusal("0\n", false, false), refusal("1\n", true, false)),
             (None, None, None)
         );
         assert!(
-            refusal("1\n", false, false, 0)
-                .is_some_and(|why| why.starts_with("kernel.yama.ptrace_scope is 1;"))
+            refusal("1\n", false, false).is_some_and(|why| why.starts_with("kernel.yama.ptrace_scope is 1;"))
         );
-        assert_eq!(refusal("1\n", false, true, 0), None);
-        assert_eq!(refusal("2\n", false, true, 0), Some("kernel.yama.ptrace_scope is 2"));
-        assert_eq!(refusal("3\n", true, true, 0), Some("kernel.yama.ptrace_scope is 3"));
-        assert!(refusal("0\n", false, true, 1000).is_some());
+        assert_eq!(refusal("1\n", false, true), None);
+        assert_eq!(refusal("2\n", false, true), Some("kernel.yama.ptrace_scope is 2"));
+        assert_eq!(refusal("3\n", true, true), Some("kernel.yama.ptrace_scope is 3"));
     }
 }

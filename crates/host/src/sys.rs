@@ -8,10 +8,11 @@ pub(crate) mod thread;
 pub(crate) mod time;
 
 use std::ffi::{CStr, c_ulong};
+use std::fs::File;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
@@ -115,6 +116,20 @@ pub(crate) fn refuses_execution(dir: &CStr) -> io::Result<bool> {
 pub(crate) fn unshare(namespaces: c_int) -> io::Result<()> {
     // SAFETY: no pointers.
     check(unsafe { libc::unshare(namespaces) }).map(drop)
+}
+
+/// Moves the process, which must have one thread, into a user namespace (setns(2)).
+pub(crate) fn join_user_namespace(namespace: &File) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWUSER) }).map(drop)
+}
+
+/// The namespace in which a user namespace was made (NS_GET_PARENT, ioctl_ns(2)).
+pub(crate) fn parent_user_namespace(namespace: &File) -> io::Result<File> {
+    // SAFETY: it takes nothing but the descriptor.
+    let parent = check(unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_PARENT as _) })?;
+    // SAFETY: the kernel has opened it for us, and nobody else knows of it.
+    Ok(unsafe { File::from_raw_fd(parent as RawFd) })
 }
 
 /// mount(2).
