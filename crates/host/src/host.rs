@@ -212,13 +212,15 @@ impl<G: Guest> Host<G> {
             }
             self.looked_at.store(ticks, Ordering::Relaxed);
         }
-        let (to, at) = (self.world.delivery(&*self.guest), Instant::now());
+        let to = self.world.delivery(&*self.guest);
+        let at = Instant::now();
         let now = clock.nanos(at);
         rings.go_on(&self.world);
         let by_rings = rings.poll(at, now, &to);
         let mut drained = by_rings.unwrap_or(Drained::Empty);
         if drained == Drained::Empty && (by_rings.is_none() || rings.sockets_are_due(now)) {
             drained = rx_sockets.poll(at, &to);
+            rings.looked_at_sockets(drained != Drained::Empty);
         }
         // One ACK for what is there and for what was there before, as long as the sender need not wait for it.
         let found = drained != Drained::Empty;
