@@ -380,7 +380,6 @@ fn print_what_it_takes(pid: u32) {
 }
 
 #[test]
-#[ignore = "behind the kill it took longer than two minutes in two runs of five, which is not explained yet"]
 fn of_a_hundred_processes_one_is_stopped_and_one_killed_and_the_others_go_on() {
     if !kit::is_software() {
         return;
@@ -424,8 +423,9 @@ fn of_a_hundred_processes_one_is_stopped_and_one_killed_and_the_others_go_on() {
     let others = without(killed);
     allow(&mut all, &everybody, ROUNDS + 3);
     all[killed].child.kill().expect("it can be killed");
-    until("all know that one was killed", &mut all, (&others, &[killed]), |_, _, rounds| rounds == ENDED);
+    // A pair that had made its round waits for leave to make another one, and sees there that its peer is gone.
     allow(&mut all, &others, ROUNDS + 4);
+    until("all know that one was killed", &mut all, (&others, &[killed]), |_, _, rounds| rounds == ENDED);
     until("two rounds of the others", &mut all, (&others, &others), have(ROUNDS + 4));
     others.iter().for_each(|&number| all[number].ask("stop"));
     for number in others {
