@@ -2,7 +2,8 @@
 //! its memory ([`Reach`](crate::Reach)); and long SENDs, whose bytes the peer copies itself.
 //!
 //! Only while nothing of the queue pair is under way: so requests are executed in the order in which they were posted. What the world does not
-//! do leaves as packets, and the peer's responder says why.
+//! do leaves as packets, and the peer's responder says why; and so do short ones that come in a stream, of which the peer's engine does several in the time
+//! of one system call.
 
 use transport::op::{AtOnce, Data, Pull, RecvWr, Remote, SendOp, SendWr};
 use wire::Rkey;
@@ -16,18 +17,24 @@ use crate::reach::{Copy, Grant};
 
 /// Most bytes of a request: what has come for the queue pair waits meanwhile.
 const MOST: u64 = 16 << 20;
+/// WRITEs and READs of at most so many bytes go as packets where they come in a stream: one takes the peer's engine and the ring less time than
+/// the system needs to let us copy.
+const MOST_STREAMED: u64 = 8 << 10;
+const MOST_READ_STREAMED: u64 = 4 << 10;
 /// Fewer bytes are copied to the ring and out of it sooner than the system is asked to copy them.
 const FEWEST_OFFERED: u64 = 32 << 10;
 
 impl EngineContext<'_> {
     /// Whether the peer's memory is reached for a request like this.
     pub(super) fn reaches_for(&self, wr: &SendWr) -> bool {
-        is_for_a_copy(wr) && self.peer().is_some_and(|(reach, path)| reach.reaches(path))
+        self.is_for_a_copy(wr) && self.peer().is_some_and(|(reach, path)| reach.reaches(path))
     }
 
     /// Executes a request, if it may be.
     pub(super) fn at_once(&mut self, wr: &SendWr) -> AtOnce {
-        let Some((reach, path)) = self.peer().filter(|_| is_for_a_copy(wr)) else { return AtOnce::NoWay };
+        let Some((reach, path)) = self.peer().filter(|_| self.is_for_a_copy(wr)) else {
+            return AtOnce::NoWay;
+        };
         let from = self.qp.qpn;
         let to = |addr, rkey, length| Transfer { reach, path, from, remote: Remote { addr, length, rkey } };
         let len = wr.data.len_bytes();
@@ -55,13 +62,16 @@ impl EngineContext<'_> {
         }
         became
     }
-}
 
-/// Whether a request has as many bytes as are copied at once.
-fn is_for_a_copy(wr: &SendWr) -> bool {
-    match wr.op {
-        SendOp::Flush { length, .. } => length > 0,
-        _ => (1..=MOST).contains(&wr.data.len_bytes()),
+    /// Whether a request has as many bytes as are copied at once.
+    fn is_for_a_copy(&self, wr: &SendWr) -> bool {
+        let fewest = match wr.op {
+            SendOp::Flush { length, .. } => return length > 0,
+            _ if !self.places.are_of_a_stream() => 1,
+            SendOp::Read { .. } => MOST_READ_STREAMED + 1,
+            _ => MOST_STREAMED + 1,
+        };
+        (fewest..=MOST).contains(&wr.data.len_bytes())
     }
 }
 
@@ -106,7 +116,9 @@ impl Inner {
 
     /// Requests that take a place in the send queue.
     pub(super) fn places_taken(&mut self, qp: &Qp) -> usize {
-        self.engine.outstanding() + self.places.taken(&qp.init.send_cq)
+        let taken = self.engine.outstanding() + self.places.taken(&qp.init.send_cq);
+        self.places.note_outstanding(taken, &qp.init.send_cq);
+        taken
     }
 
     /// Lets the peer of a queue pair reach memory, or does not any more, as its state and its rights are now; whether the latter, and then

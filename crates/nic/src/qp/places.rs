@@ -4,6 +4,9 @@ use std::collections::VecDeque;
 
 use crate::cq::Cq;
 
+/// Who has posted so many requests and waited for none of them wants many to be done, not each to be done soon.
+const STREAM: usize = 64;
+
 /// Places in the send queue of requests that were executed at once: each until its completion is polled, or that of a later request where it
 /// has none. So a program that posts until the queue is full meets its end as with an adapter.
 #[derive(Debug, Default)]
@@ -14,6 +17,8 @@ pub(crate) struct Places {
     open: usize,
     /// Those of others: how many completions were added to the queue before theirs, and how many places that one frees.
     unpolled: VecDeque<(u64, usize)>,
+    /// Requests come in a stream.
+    stream: bool,
 }
 
 impl Places {
@@ -27,6 +32,18 @@ impl Places {
         if self.open > 0 {
             self.unpolled.push_back((cq.passed().0, std::mem::take(&mut self.open)));
         }
+    }
+
+    /// So many requests of the queue, the one that is posted now not among them, take a place in it or are under way. A stream ends where there are none,
+    /// and no completion that nobody has polled.
+    #[inline]
+    pub(super) fn note_outstanding(&mut self, requests: usize, cq: &Cq) {
+        self.stream = requests >= STREAM || self.stream && (requests > 0 || !cq.is_empty());
+    }
+
+    /// Whether requests come in a stream.
+    pub(super) fn are_of_a_stream(&self) -> bool {
+        self.stream
     }
 
     /// How many there are now.
@@ -73,6 +90,21 @@ mod tests {
             header: Default::default(),
             tm: Default::default(),
         }
+    }
+
+    #[test]
+    fn many_that_nobody_waits_for_are_a_stream_until_nothing_is_left_to_wait_for() {
+        let cq = Cq::new(8, None, AsyncEventQueue::new(Box::new(Unheard))).unwrap();
+        let mut places = Places::default();
+        let mut after = |requests| {
+            places.note_outstanding(requests, &cq);
+            places.are_of_a_stream()
+        };
+        assert_eq!([0, 63, 64, 1].map(&mut after), [false, false, true, true]);
+        cq.push(written(), &mut Vec::new());
+        assert!(after(0), "it is to be polled yet");
+        cq.poll(1, |_| {}).unwrap();
+        assert_eq!([1, 0, 63].map(&mut after), [true, false, false]);
     }
 
     #[test]
