@@ -2,7 +2,7 @@
 
 mod kit;
 
-use kit::both_ways::{LEN, LONG, Pair, SEND, WAYS, WIRING, bytes, elsewhere, signaled};
+use kit::both_ways::{LEN, LONG, Pair, SEND, WAYS, WIRING, bytes, connect, elsewhere, signaled};
 use kit::{DEPTH, Endpoint, Way, Wiring, wire_up};
 use nic::{Access, Buffer, EventKind, Qp, QpInit, QpState, Srq, SrqAttr, WindowType};
 use transport::op::{AtomicOp, Bind, Completed, Data, LocalOp, RecvWr, SendOp, SendWr, Status};
@@ -231,6 +231,51 @@ fn a_window_is_good_until_it_is_invalidated_here_or_by_the_peer() {
             pair.pass();
             assert_eq!(pair.a.sent(), [(3, Success), (4, RemoteAccess)], "{way:?} {by_peer}");
         }
+    }
+}
+
+/// Posted so that nobody waits for any of them: the first ones need no packet, those behind them do, and a long one among these does not.
+#[test]
+fn a_stream_of_short_requests_keeps_its_order_whichever_way_each_goes() {
+    for way in WAYS {
+        let mut pair = Pair::apart(way);
+        let Endpoint { pd, qp, .. } = &pair.a.endpoint;
+        let cap = nic::QpCap { max_send_wr: 256, ..qp.init().cap };
+        let init = QpInit { cap, ..qp.init().clone() };
+        pair.a.endpoint.qp = Qp::create(&pair.a.node.devices()[0], pd, init).unwrap();
+        connect(&pair.a, &pair.b, &WIRING);
+        pair.pass();
+        let Pair { a, b, .. } = &pair;
+        let copies = pair.sim.counters().copied;
+        // Each writes its number to one place, of which each tenth reads; and one writes it to the begin of a long area.
+        let [numbers, reads, area] = [0, 10_000, 50_000];
+        for n in 0..200 {
+            a.memory.write(numbers + 8 * n, &(n as u64).to_ne_bytes());
+            match n {
+                150 => a.request(150, b.write(0), numbers + 8 * n, LONG),
+                n if n % 10 == 9 => a.request(n as u64, b.read(0), reads + 8 * n, 8),
+                n => a.request(n as u64, b.write(0), numbers + 8 * n, 8),
+            }
+        }
+        a.request(200, b.write(area + LONG), numbers, 8);
+        pair.pass();
+        let Pair { a, b, .. } = &pair;
+        assert_eq!(a.sent(), (0..=200).map(|n| (n, Success)).collect::<Vec<_>>(), "{way:?}");
+        for n in (9..200).step_by(10) {
+            assert_eq!(a.memory.read(reads + 8 * n, 8), (n as u64 - 1).to_ne_bytes(), "{way:?} {n}");
+        }
+        assert_eq!(b.memory.read(0, 8), 198_u64.to_ne_bytes(), "{way:?}");
+        let copies = pair.sim.counters().copied - copies;
+        assert!(if way == Way::Channel { (64..100).contains(&copies) } else { copies == 0 }, "{copies}");
+        // Whoever waits for each is served at once again.
+        let before = pair.sim.counters().copied;
+        for n in 0..3 {
+            pair.a.request(n, pair.b.write(0), numbers, 8);
+            assert_eq!(way == Way::Channel, pair.a.sent() == [(n, Success)], "{way:?}");
+            pair.pass();
+            pair.a.sent();
+        }
+        assert_eq!(pair.sim.counters().copied - before, if way == Way::Channel { 3 } else { 0 });
     }
 }
 
