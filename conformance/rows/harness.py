@@ -315,6 +315,8 @@ class Row:
         sh("ip", "netns", "add", ns)
         self.namespaces.append(ns)
         sh("ip", "-n", ns, "link", "set", "lo", "up")
+        # fi_pingpong listens there, and it is one of those that the kernel gives to whoever connects.
+        sh("ip", "netns", "exec", ns, "sh", "-c", "echo 47592 > /proc/sys/net/ipv4/ip_local_reserved_ports")
         return ns
 
     def veth(self, mtu=1500):

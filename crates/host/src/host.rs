@@ -212,8 +212,7 @@ impl<G: Guest> Host<G> {
             }
             self.looked_at.store(ticks, Ordering::Relaxed);
         }
-        let to = self.world.delivery(&*self.guest);
-        let at = Instant::now();
+        let (to, at) = (self.world.delivery(&*self.guest), Instant::now());
         let now = clock.nanos(at);
         rings.go_on(&self.world);
         let by_rings = rings.poll(at, now, &to);

@@ -201,8 +201,7 @@ impl<G: Guest> Engine<G> {
     fn look_after_leases(&mut self) -> Option<u64> {
         let now = self.world.clock.now();
         let reactor = &self.world.reactor;
-        let mut first = u64::MAX;
-        let before = self.leased.len();
+        let (mut first, before) = (u64::MAX, self.leased.len());
         self.leased.retain(|socket| match socket.lease.ends_at(now) {
             Some(end) => {
                 first = first.min(end);
