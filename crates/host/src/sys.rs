@@ -476,12 +476,10 @@ impl Bell {
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// How often it has rung.
-    pub(crate) fn silence(&self) -> u64 {
+    pub(crate) fn silence(&self) {
         let mut count = 0u64;
         // SAFETY: the kernel writes eight bytes into `count`. It fails only where nothing has rung.
         unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
-        count
     }
 }
 

@@ -17,20 +17,18 @@
 //! | this one | which rings there are |
 //! | `messages` | messages of connection managers |
 //! | `tx_ring`, `rx_ring` | the two ends |
-//! | `polls` | when threads polled, and when they look at the sockets |
 //! | `seat` | the thread of the program that reads the rings while it waits |
 //! | `memory` | shared memory; unsafe |
 
 pub(crate) mod memory;
 mod messages;
-mod polls;
 mod rx_ring;
 pub(crate) mod seat;
 mod tx_ring;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
@@ -54,7 +52,6 @@ use crate::sockets::{ROCE_PORT, endpoint};
 use crate::world::RealWorld;
 pub(crate) use tx_ring::Backlog;
 
-use polls::Polls;
 use rx_ring::RxRing;
 use seat::Seat;
 use tx_ring::{Head, Sent, TxRing};
@@ -75,6 +72,10 @@ const RINGS_PER_POLL: usize = 16;
 const RECORDS_PER_TURN: usize = 64;
 /// Rounds of as many records in which a ring is emptied.
 const SWEEP_ROUNDS: u32 = 256;
+/// While rings bring packets, a thread that polls looks at the sockets so often.
+const SOCKETS_NANOS: u64 = 10_000;
+/// A ring that brought nothing for so long does not keep anybody from the sockets.
+const QUIET_NANOS: u64 = 100_000;
 
 /// Whether packets for a process go by a ring.
 enum Way {
@@ -102,7 +103,13 @@ pub(crate) struct Rings {
     turn: AtomicU32,
     /// Whether polling threads read the rings, the engine, or both.
     pub(crate) lease: Lease,
-    polls: Polls,
+    polled_at: AtomicU64,
+    /// When they last brought something to a poll.
+    delivered_at: AtomicU64,
+    /// When a thread that polls last looked at the sockets.
+    sockets_at: AtomicU64,
+    /// They brought packets lately, when that was asked last.
+    busy: AtomicBool,
     /// Of a thread that reads them while it waits.
     pub(crate) seat: Arc<Seat>,
 }
@@ -117,7 +124,10 @@ impl Rings {
             changing: Mutex::new(Rank::RxRings, ()),
             turn: AtomicU32::new(0),
             lease: Lease::default(),
-            polls: Polls::default(),
+            polled_at: AtomicU64::new(0),
+            delivered_at: AtomicU64::new(0),
+            sockets_at: AtomicU64::new(0),
+            busy: AtomicBool::new(false),
             seat: Arc::new(Seat::new()?),
         })
     }
@@ -366,7 +376,7 @@ impl Rings {
     /// Whether a look at rings and sockets would find nothing new to do, as far as the rings tell: they are what brings packets now.
     #[inline]
     pub(crate) fn are_quiet(&self) -> bool {
-        self.polls.are_busy()
+        self.busy.load(Ordering::Relaxed)
             && !self.waiting.load(Ordering::Relaxed)
             && self.rx.load().iter().all(|ring| ring.seems_empty())
     }
@@ -380,7 +390,7 @@ impl Rings {
             return None;
         }
         self.lease.renew(now);
-        self.polls.polled(now);
+        self.polled_at.store(now, Ordering::Relaxed);
         let first = match rings.len() > RINGS_PER_POLL {
             true => self.turn.fetch_add(RINGS_PER_POLL as u32, Ordering::Relaxed) as usize % rings.len(),
             false => 0,
@@ -393,7 +403,7 @@ impl Rings {
             }
         }
         if drained != Drained::Empty {
-            self.polls.delivered(now);
+            self.delivered_at.store(now, Ordering::Relaxed);
             self.lease.poll_found();
         }
         Some(drained)
@@ -403,13 +413,13 @@ impl Rings {
     /// looks at a ring.
     #[inline]
     pub(crate) fn sockets_are_due(&self, now: u64) -> bool {
-        self.polls.sockets_are_due(now)
-    }
-
-    /// Whether that look brought something: where it does not, the next one is later each time.
-    #[inline]
-    pub(crate) fn looked_at_sockets(&self, brought: bool) {
-        self.polls.looked_at_sockets(brought);
+        let busy = now.saturating_sub(self.delivered_at.load(Ordering::Relaxed)) < QUIET_NANOS;
+        self.busy.store(busy, Ordering::Relaxed);
+        if busy && now.saturating_sub(self.sockets_at.load(Ordering::Relaxed)) < SOCKETS_NANOS {
+            return false;
+        }
+        self.sockets_at.store(now, Ordering::Relaxed);
+        true
     }
 
     /// Takes all that came by rings to the guest, waiting for other threads that do so. Before what was sent by other ways is
@@ -449,7 +459,7 @@ impl Rings {
 
     /// When a thread last polled, in nanoseconds of the clock.
     pub(crate) fn polled_at(&self) -> u64 {
-        self.polls.polled_at()
+        self.polled_at.load(Ordering::Relaxed)
     }
 
     /// The connections whose rings are of no use: whoever writes shall know. Each is told once; the ring stays until its connection ends, as
