@@ -8,6 +8,8 @@ KERNEL_PEER = os.path.join(HERE, "kernel-peer", "kernel-peer")
 ROOT = os.geteuid() == 0
 # Namespaces are named after this process, so that two runs do not meet.
 PREFIX = f"vbt-{os.getpid()}"
+# Where fi_pingpong listens: one of the ports that the kernel gives to whoever connects.
+FABRIC_PORT = 47592
 KEPT_LINES = 200_000
 
 
@@ -315,8 +317,7 @@ class Row:
         sh("ip", "netns", "add", ns)
         self.namespaces.append(ns)
         sh("ip", "-n", ns, "link", "set", "lo", "up")
-        # fi_pingpong listens there, and it is one of those that the kernel gives to whoever connects.
-        sh("ip", "netns", "exec", ns, "sh", "-c", "echo 47592 > /proc/sys/net/ipv4/ip_local_reserved_ports")
+        sh("ip", "netns", "exec", ns, "sh", "-c", f"echo {FABRIC_PORT} > /proc/sys/net/ipv4/ip_local_reserved_ports")
         return ns
 
     def veth(self, mtu=1500):

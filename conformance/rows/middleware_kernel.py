@@ -7,9 +7,9 @@ import subprocess
 import tarfile
 
 from . import rpma
-from .harness import Guest, LeftOut, row
+from .harness import FABRIC_PORT, Guest, LeftOut, row
 from .kernel import IN, OUT, kernel_asks, kernel_serves
-from .middleware import FABRIC_PORT, UCX_PORT
+from .middleware import UCX_PORT
 
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 MODULES = f"{LIBRARIES}/ucx"
