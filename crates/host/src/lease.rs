@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// For how long after a poll the polling thread alone serves the sockets it polls.
 pub(crate) const LEASE_NANOS: u64 = 200_000;
+/// The engine looks at threads that poll once in a lease and so much more: a part of the time for which they have polled without a break, and at most.
+const PAUSE_PART: u64 = 16;
+pub(crate) const MOST_PAUSE_NANOS: u64 = 1_000_000;
 /// What the engine finds so soon after a lease has ended was waiting for that.
 const WAITED_NANOS: u64 = 50_000;
 /// A thread that has not polled for so long does something else: polls in a row are less than 1 us apart.
@@ -16,6 +19,12 @@ const AWAY_NANOS: u64 = 3_000;
 const PATIENCE: u32 = 32;
 /// What one packet that the engine was needed for weighs in polls.
 const NEEDED: u32 = 4;
+
+/// How long after the end of a lease the engine looks at threads that have polled for so long without a break: each look takes the processor from one of
+/// them, and what comes to one that stops waits for it, once.
+pub(crate) fn pause(polled_nanos: u64) -> u64 {
+    (polled_nanos / PAUSE_PART).min(MOST_PAUSE_NANOS)
+}
 
 /// One socket's lease. Its numbers are hints: that two threads change them at once does no harm.
 #[derive(Default)]
@@ -109,6 +118,12 @@ mod tests {
         lease.renew(START + 300_000);
         lease.end();
         assert_eq!(lease.ends_at(START + 300_000), None);
+    }
+
+    #[test]
+    fn who_has_polled_for_long_is_left_alone_for_a_while_and_a_millisecond_at_most() {
+        assert_eq!((pause(0), pause(1_600_000)), (0, 100_000));
+        assert_eq!((pause(1 << 40), pause(u64::MAX)), (MOST_PAUSE_NANOS, MOST_PAUSE_NANOS));
     }
 
     #[test]

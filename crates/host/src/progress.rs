@@ -10,7 +10,7 @@ use nic::Later;
 use node::{Guest, Input};
 
 use crate::counters::add;
-use crate::lease::LEASE_NANOS;
+use crate::lease::{self, LEASE_NANOS};
 use crate::management::Management;
 use crate::names::{Answer, Bearer, Listener, Message};
 use crate::reactor::Source;
@@ -27,8 +27,6 @@ const EVENTS_PER_WAIT: usize = 16;
 /// For how long the engine looks again, rather than sleeps, where bulk came: the next of it is near, and waking a thread costs the
 /// sender, on whose core loopback packets arrive, a good part of a segmented send.
 const BULK_PAUSE: Duration = Duration::from_micros(30);
-/// The most leases between two looks at them.
-const MOST_PATIENCE: u64 = 2;
 /// When the engine tries a socket again at which messages wait and a thread of the program reads.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 /// How long a guest is left alone that panicked, so that a panic in a timer does not take a whole processor.
@@ -58,9 +56,9 @@ struct Engine<G> {
     guest: Arc<G>,
     /// Sockets that polling threads serve: looked at again when their lease ends.
     leased: Vec<Arc<RxSocket>>,
-    /// When, on the world's clock, and how many leases later than the first of them ends.
+    /// When, on the world's clock; and since when they do without a break.
     leases_at: u64,
-    patience: u64,
+    leased_since: u64,
     /// Names at which more processes want to connect than one event takes.
     asked: Vec<Arc<Listener>>,
     /// For packets of other processes.
@@ -70,8 +68,8 @@ struct Engine<G> {
     /// The earliest time that was set since the guest was called, by the world's clock; maybe for what is past caring about: to look then is cheaper
     /// than to ask the guest each time, and than to be woken for each time that is set a little earlier.
     set_at: u64,
-    /// Threads that poll read the rings.
-    rings_leased: bool,
+    /// Since when threads that poll read the rings.
+    rings_leased: Option<u64>,
     /// How long it waited last for room in a ring, and how often in vain.
     room_pause: Duration,
     room_tries: u32,
@@ -100,12 +98,12 @@ pub(crate) fn run<G: Guest>(
         guest,
         leased: Vec::new(),
         leases_at: 0,
-        patience: 1,
+        leased_since: 0,
         asked: Vec::new(),
         bytes,
         guest_at: None,
         set_at: u64::MAX,
-        rings_leased: false,
+        rings_leased: None,
         room_pause: ROOM_PAUSE,
         room_tries: 0,
         gone: Vec::new(),
@@ -116,11 +114,10 @@ pub(crate) fn run<G: Guest>(
     at_work.wait();
     drop(at_work);
     while !stop.load(Ordering::Acquire) {
-        let timeout = engine.timers();
-        let timeout = engine.backlogs().or(timeout);
-        let timeout = sooner(timeout, engine.rings());
-        let timeout = if engine.gone.is_empty() { timeout } else { Some(Duration::ZERO) };
+        let due = engine.timers();
+        let pause = sooner(engine.backlogs(), engine.rings());
         engine.guarded(|_| later.run());
+        let timeout = engine.sleep(due, pause);
         let world = engine.world.clone();
         match world.reactor.wait(&mut events, timeout) {
             // The program's own threads may want this core.
@@ -142,8 +139,8 @@ fn sooner(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
 }
 
 impl<G: Guest> Engine<G> {
-    /// Does what is due; how long there is nothing to do (`None`: until something happens).
-    fn timers(&mut self) -> Option<Duration> {
+    /// Does what is due; when something is again, on the world's clock.
+    fn timers(&mut self) -> u64 {
         let world = self.world.clone();
         self.set_at = self.set_at.min(world.alarm.take());
         let now = Instant::now();
@@ -159,17 +156,22 @@ impl<G: Guest> Engine<G> {
         let turn_end = self.look_after_seat(world.clock.nanos(now));
         let lease_end = self.look_after_leases();
         let own = [self.guest_at, world.neighbours.deadline()].into_iter().flatten();
-        let own =
-            own.map(|at| world.clock.nanos(at)).chain(lease_end).chain(turn_end).fold(self.set_at, u64::min);
-        if self.awake_until > 0 {
-            if world.clock.nanos(now) < self.awake_until {
-                return Some(Duration::ZERO);
-            }
+        own.map(|at| world.clock.nanos(at)).chain(lease_end).chain(turn_end).fold(self.set_at, u64::min)
+    }
+
+    /// How long to sleep where something is `due` then, and something else behind a `pause` (`None`: until something happens).
+    fn sleep(&mut self, due: u64, pause: Option<Duration>) -> Option<Duration> {
+        let (world, now) = (&self.world, self.world.clock.now());
+        if now >= self.awake_until {
             self.awake_until = 0;
         }
-        match world.alarm.sleep(own) {
+        if !self.gone.is_empty() || self.awake_until > 0 || pause.is_some_and(|pause| pause.is_zero()) {
+            return Some(Duration::ZERO);
+        }
+        let pause_end = pause.map_or(u64::MAX, |pause| now + pause.as_nanos() as u64);
+        match world.alarm.sleep(due.min(pause_end)) {
             u64::MAX => None,
-            at => Some(Duration::from_nanos(at.saturating_sub(world.clock.now()))),
+            at => Some(Duration::from_nanos(at.saturating_sub(now))),
         }
     }
 
@@ -199,7 +201,8 @@ impl<G: Guest> Engine<G> {
     fn look_after_leases(&mut self) -> Option<u64> {
         let now = self.world.clock.now();
         let reactor = &self.world.reactor;
-        let (mut first, before) = (u64::MAX, self.leased.len());
+        let mut first = u64::MAX;
+        let before = self.leased.len();
         self.leased.retain(|socket| match socket.lease.ends_at(now) {
             Some(end) => {
                 first = first.min(end);
@@ -212,11 +215,10 @@ impl<G: Guest> Engine<G> {
             }
         });
         if self.leased.len() < before {
-            self.patience = 1;
+            self.leased_since = now;
             self.leases_at = first;
         } else if now >= self.leases_at && first < u64::MAX {
-            self.patience = (self.patience * 2).min(MOST_PATIENCE);
-            self.leases_at = first + (self.patience - 1) * LEASE_NANOS;
+            self.leases_at = first + lease::pause(now - self.leased_since);
         }
         (!self.leased.is_empty()).then_some(self.leases_at)
     }
@@ -267,10 +269,10 @@ impl<G: Guest> Engine<G> {
         if !world.rings.lease.is_shared()
             && let Some(end) = world.rings.lease.ends_at(now)
         {
-            self.rings_leased = true;
-            return sooner(waits, Some(Duration::from_nanos(end - now)));
+            let since = *self.rings_leased.get_or_insert(now);
+            return sooner(waits, Some(Duration::from_nanos(end - now + lease::pause(now - since))));
         }
-        if std::mem::take(&mut self.rings_leased) {
+        if self.rings_leased.take().is_some() {
             world.rings.lease.taken_back(now);
         }
         let polled_at = world.rings.polled_at();
@@ -440,8 +442,8 @@ impl<G: Guest> Engine<G> {
         socket.disarm(&self.world.reactor);
         if !self.leased.iter().any(|leased| leased.token == socket.token) {
             self.leased.push(socket.clone());
-            self.patience = 1;
-            self.leases_at = self.world.clock.now() + LEASE_NANOS;
+            self.leased_since = self.world.clock.now();
+            self.leases_at = self.leased_since + LEASE_NANOS;
         }
     }
 

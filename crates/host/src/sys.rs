@@ -476,10 +476,12 @@ impl Bell {
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    pub(crate) fn silence(&self) {
+    /// How often it has rung.
+    pub(crate) fn silence(&self) -> u64 {
         let mut count = 0u64;
         // SAFETY: the kernel writes eight bytes into `count`. It fails only where nothing has rung.
         unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+        count
     }
 }
 

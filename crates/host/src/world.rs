@@ -234,6 +234,13 @@ impl Platform for RealWorld {
         }
     }
 
+    #[inline]
+    fn wake_about(&self, at: Instant) {
+        if self.is_ours() {
+            self.alarm.set_about(self.clock.nanos(at));
+        }
+    }
+
     fn fill_random(&self, bytes: &mut [u8]) {
         // It fails only where the kernel has neither getrandom nor /dev/urandom: nothing secure can be done then, and
         // nothing else may be.

@@ -92,6 +92,10 @@ pub trait Frames: Send + Sync + 'static {
 pub trait Platform: Send + Sync + 'static {
     /// Somebody wants to be woken (by the node's `expire`) at `at` or earlier.
     fn wake_at(&self, at: Instant);
+    /// The same where a millisecond later is as good: a world that wakes by itself meanwhile need not be told.
+    fn wake_about(&self, at: Instant) {
+        self.wake_at(at);
+    }
     /// Fills `bytes` from a cryptographically secure generator.
     fn fill_random(&self, bytes: &mut [u8]);
     /// A peer waits until memory lies on its storage: `work` is run in a thread that may wait. Called with no lock held.

@@ -36,11 +36,11 @@ impl Qp {
         }
         inner.begin_flush(self);
         let ack = inner.note_ack(self, now);
-        let wake = inner.set_timer(self).into_iter().chain(inner.queue_up(self, now)).chain(ack).min();
+        let wake = inner.set_timer(self).into_iter().chain(inner.queue_up(self, now)).min();
         self.unlock(inner);
-        if let Some(at) = wake {
-            self.pd.device.platform.wake_at(at);
-        }
+        let platform = &self.pd.device.platform;
+        wake.inspect(|at| platform.wake_at(*at));
+        ack.inspect(|at| platform.wake_about(*at));
     }
 
     /// Unlocks, then tells what there is to tell.
