@@ -34,6 +34,9 @@ mod wake_up;
 mod words;
 mod writer;
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 #[cfg(loom)]
 use loom::sync::atomic;
 #[cfg(not(loom))]
@@ -44,6 +47,21 @@ pub use writer::{PushError, Writer};
 
 /// One word of the shared memory.
 pub type Word = atomic::AtomicU64;
+
+/// The memory that two processes share. Whoever maps it may know a faster way to copy many words than one by one.
+pub trait Memory: Deref<Target = [Word]> {
+    /// Stores bytes, as many words as there are eights of them.
+    fn store(words: &[Word], bytes: &[[u8; 8]]) {
+        words::store(words, bytes);
+    }
+
+    /// Loads them, at any moment at which the other process stores something else there.
+    fn load(words: &[Word], bytes: &mut [[u8; 8]]) {
+        words::load(words, bytes);
+    }
+}
+
+impl Memory for Arc<[Word]> {}
 
 /// Words of a line.
 const LINE: usize = 8;

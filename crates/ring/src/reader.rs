@@ -1,11 +1,9 @@
 //! The end that reads.
 
-use std::ops::Deref;
-
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::atomic::fence;
 use crate::words::copy_out;
-use crate::{ASLEEP, Broken, DONE, HEAD, LINE, SKIP, Whom, Word, capacity, lines, mark};
+use crate::{ASLEEP, Broken, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, lines, mark};
 
 /// Reads records. There is one to a ring.
 #[derive(Debug)]
@@ -20,7 +18,7 @@ pub struct Reader<M> {
     told: u64,
 }
 
-impl<M: Deref<Target = [Word]>> Reader<M> {
+impl<M: Memory> Reader<M> {
     /// The reading end of a ring in this memory; `None` where it is too small for one.
     pub fn new(memory: M) -> Option<Reader<M>> {
         let capacity = capacity(memory.len())?;
@@ -67,7 +65,7 @@ impl<M: Deref<Target = [Word]>> Reader<M> {
             if len > to.len() || at + lines > self.capacity {
                 return Err(Broken);
             }
-            copy_out(&self.line(at)[1..lines * LINE], &mut to[..len]);
+            copy_out::<M>(&self.line(at)[1..lines * LINE], &mut to[..len]);
             self.position += lines as u64;
             self.at = if at + lines == self.capacity { 0 } else { at + lines };
             if self.position - self.told > self.capacity as u64 / 8 {

@@ -1,19 +1,25 @@
 //! Bytes as words: eight bytes a word, the first of them in the lowest bits.
 
-use crate::Word;
+use std::marker::PhantomData;
+
 use crate::atomic::Ordering::Relaxed;
+use crate::{Memory, Word};
+
+/// From so many words on the memory may know a faster way than one by one.
+const MANY: usize = 32;
 
 /// Writes pieces of bytes one behind the other.
-pub(crate) struct Filler<'a> {
+pub(crate) struct Filler<'a, M> {
     to: &'a [Word],
+    memory: PhantomData<M>,
     /// Bytes that do not fill a word yet.
     begun: u64,
     count: u32,
 }
 
-impl<'a> Filler<'a> {
-    pub(crate) fn new(to: &'a [Word]) -> Filler<'a> {
-        Filler { to, begun: 0, count: 0 }
+impl<'a, M: Memory> Filler<'a, M> {
+    pub(crate) fn new(to: &'a [Word]) -> Filler<'a, M> {
+        Filler { to, memory: PhantomData, begun: 0, count: 0 }
     }
 
     /// Writes a piece. What goes beyond the words is left out.
@@ -25,8 +31,11 @@ impl<'a> Filler<'a> {
         }
         let (whole, mut rest) = bytes.as_chunks::<8>();
         let (words, after) = self.to.split_at(whole.len().min(self.to.len()));
-        for (eight, word) in whole.iter().zip(words) {
-            word.store(u64::from_le_bytes(*eight), Relaxed);
+        let whole = &whole[..words.len()];
+        if words.len() < MANY {
+            store(words, whole)
+        } else {
+            M::store(words, whole)
         }
         self.to = after;
         // Packets are whole words of four bytes.
@@ -62,15 +71,32 @@ impl<'a> Filler<'a> {
 
 /// Copies bytes out of words; there are enough.
 #[inline]
-pub(crate) fn copy_out(from: &[Word], to: &mut [u8]) {
+pub(crate) fn copy_out<M: Memory>(from: &[Word], to: &mut [u8]) {
     let (whole, rest) = to.as_chunks_mut::<8>();
     let (words, after) = from.split_at(whole.len().min(from.len()));
-    for (eight, word) in whole.iter_mut().zip(words) {
-        *eight = word.load(Relaxed).to_le_bytes();
+    let whole = &mut whole[..words.len()];
+    if words.len() < MANY {
+        load(words, whole)
+    } else {
+        M::load(words, whole)
     }
     if let Some(word) = after.first() {
         let bytes = word.load(Relaxed).to_le_bytes();
         let len = rest.len();
         rest.copy_from_slice(&bytes[..len]);
+    }
+}
+
+#[inline]
+pub(crate) fn store(words: &[Word], bytes: &[[u8; 8]]) {
+    for (eight, word) in bytes.iter().zip(words) {
+        word.store(u64::from_le_bytes(*eight), Relaxed);
+    }
+}
+
+#[inline]
+pub(crate) fn load(words: &[Word], bytes: &mut [[u8; 8]]) {
+    for (eight, word) in bytes.iter_mut().zip(words) {
+        *eight = word.load(Relaxed).to_le_bytes();
     }
 }

@@ -1,11 +1,9 @@
 //! The end that writes.
 
-use std::ops::Deref;
-
 use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::atomic::fence;
 use crate::words::Filler;
-use crate::{ASLEEP, DONE, HEAD, LINE, SKIP, Whom, Word, capacity, header, lines};
+use crate::{ASLEEP, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, header, lines};
 
 /// Writes records. There is one to a ring, and it starts with the memory all zero.
 #[derive(Debug)]
@@ -31,7 +29,7 @@ pub enum PushError {
     Broken,
 }
 
-impl<M: Deref<Target = [Word]>> Writer<M> {
+impl<M: Memory> Writer<M> {
     /// The writing end of a ring in this memory; `None` where it is too small for one.
     pub fn new(memory: M) -> Option<Writer<M>> {
         let capacity = capacity(memory.len())?;
@@ -68,7 +66,7 @@ impl<M: Deref<Target = [Word]>> Writer<M> {
         let next = if end == self.capacity { 0 } else { end };
         self.line(next)[0].store(0, Relaxed);
         let record = self.line(self.at);
-        let mut filler = Filler::new(&record[1..lines * LINE]);
+        let mut filler = Filler::<M>::new(&record[1..lines * LINE]);
         parts.iter().for_each(|part| filler.add(part));
         filler.finish();
         record[0].store(header(len as u32, self.position), Release);

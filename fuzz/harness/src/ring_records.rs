@@ -50,6 +50,8 @@ impl Deref for Memory {
     }
 }
 
+impl ring::Memory for Memory {}
+
 /// The fuzzer's bytes.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
