@@ -26,7 +26,7 @@ use crate::neighbours::Neighbours;
 use crate::netlink::Netlink;
 use crate::reach::{Lent, Transfer};
 use crate::reactor::{IN, Reactor, Source};
-use crate::rings::Rings;
+use crate::rings::{self, Rings};
 use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
 use crate::sys::{self, Bell};
@@ -279,6 +279,10 @@ impl nic::Reach for RealWorld {
 
     fn is_here(&self, path: &Path) -> bool {
         self.interfaces.current().bearing(path.dest, path.interface).is_some()
+    }
+
+    fn room(&self) -> u32 {
+        rings::ROOM
     }
 
     fn reaches(&self, path: &Path) -> bool {

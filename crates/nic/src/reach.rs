@@ -26,6 +26,10 @@ pub trait Reach: Send + Sync {
     fn close(&self, qpn: Qpn, wait: bool);
     /// Whether a path leads to this host.
     fn is_here(&self, path: &Path) -> bool;
+    /// Bytes of packets for which there is room on the way to a process of this host.
+    fn room(&self) -> u32 {
+        u32::MAX
+    }
     /// Whether memory of the process at the end of a path is reached now, some of it.
     fn reaches(&self, path: &Path) -> bool;
     /// Copies between memory of ours and what the peer at the end of a path names, for our queue pair `from`; the last word of a WRITE becomes

@@ -42,8 +42,12 @@ impl CongestionWindow {
     }
     /// Packets that one queue pair may have under way now; at least 1.
     pub fn share(&self) -> u32 {
+        self.share_of(MAX_PACKETS)
+    }
+    /// The same where only so many packets may be under way in all.
+    pub fn share_of(&self, most: u32) -> u32 {
         let active = self.active.load(Ordering::Relaxed).max(1);
-        ((self.size.load(Ordering::Relaxed) >> 8) / active).max(1)
+        ((self.size.load(Ordering::Relaxed) >> 8).min(most) / active).max(1)
     }
     /// A queue pair starts having packets under way.
     pub fn enter(&self) {

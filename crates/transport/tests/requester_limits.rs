@@ -31,26 +31,55 @@ fn a_read_of_8_kib_on_a_fresh_window_is_one_request_and_may_have_many_responses(
     assert_eq!(a.cx.memory.bytes(1)[..8192], bytes(0, 8192));
 }
 
-#[test]
-fn a_read_longer_than_the_window_is_asked_for_in_parts() {
-    let mut a = requester();
-    a.post(read(1, sge(0, 0, 100 * MTU as u32), sge(1, 0, 100 * MTU as u32)));
-    let sent = a.sent();
-    assert_eq!(psns(&sent), [0]);
-    let Op::ReadRequest(reth) = sent[0].op else { panic!("{sent:?}") };
-    assert_eq!(reth.length as usize, 64 * MTU);
-    for i in 0..64 {
-        let at = match i {
+/// The responses from one packet to another of a READ that was asked for in parts of `part`.
+fn responses(a: &mut End, from: i64, to: i64, part: i64) {
+    for i in from..to {
+        let at = match i % part {
             0 => ReadAt::First(aeth(1)),
-            63 => ReadAt::Last(aeth(1)),
+            n if n + 1 == part => ReadAt::Last(aeth(1)),
             _ => ReadAt::Middle,
         };
         a.hear(i, Op::ReadResponse(at), &bytes(i as usize * MTU, MTU));
     }
-    assert_eq!(a.completed(), []);
-    let sent = a.sent();
-    let Op::ReadRequest(reth) = sent[0].op else { panic!("{sent:?}") };
-    assert_eq!((psns(&sent), reth.addr - BASE, reth.length as usize), (vec![64], 64 * 256, 36 * MTU));
+}
+
+/// First PSNs and lengths in packets of the READs that leave now.
+fn asked(a: &mut End) -> Vec<(i32, u32)> {
+    let one = |sent: Sent| match sent.op {
+        Op::ReadRequest(reth) => (sent.psn, reth.length / MTU as u32),
+        _ => panic!("{sent:?}"),
+    };
+    a.sent().into_iter().map(one).collect()
+}
+
+#[test]
+fn of_a_read_longer_than_the_window_one_part_is_asked_for_while_another_comes() {
+    let mut a = requester();
+    a.post(read(1, sge(0, 0, 100 * MTU as u32), sge(1, 0, 100 * MTU as u32)));
+    assert_eq!(asked(&mut a), [(0, 32), (32, 32)]);
+    responses(&mut a, 0, 31, 32);
+    assert_eq!(asked(&mut a), []);
+    responses(&mut a, 31, 32, 32);
+    assert_eq!(asked(&mut a), [(64, 32)]);
+}
+
+#[test]
+fn where_one_read_is_allowed_its_parts_are_as_long_as_the_window() {
+    let mut a = requester_with(|r| r.max_rd_atomic = 1);
+    a.post(read(1, sge(0, 0, 100 * MTU as u32), sge(1, 0, 100 * MTU as u32)));
+    assert_eq!(asked(&mut a), [(0, 64)]);
+    responses(&mut a, 0, 64, 64);
+    assert_eq!((a.completed(), asked(&mut a)), (vec![], vec![(64, 36)]));
+}
+
+#[test]
+fn no_more_is_under_way_than_there_is_room_for() {
+    let mut a = requester();
+    a.cx.room = Some(10);
+    a.post(send(1, sge(0, 0, 100 * MTU as u32)));
+    assert_eq!(a.sent().len(), 10);
+    a.hear(3, ack(0), &[]);
+    assert_eq!(psns(&a.sent()), [10, 11, 12, 13]);
 }
 
 #[test]

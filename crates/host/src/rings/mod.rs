@@ -50,7 +50,7 @@ use crate::reach::{Cleared, Known, Transfer};
 use crate::rx_socket::{Delivery, Drained};
 use crate::sockets::{ROCE_PORT, endpoint};
 use crate::world::RealWorld;
-pub(crate) use tx_ring::Backlog;
+pub(crate) use tx_ring::{Backlog, ROOM};
 
 use rx_ring::RxRing;
 use seat::Seat;

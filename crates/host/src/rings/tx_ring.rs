@@ -24,6 +24,8 @@ use crate::sys;
 
 /// Most bytes that wait because the ring is full: as many as the receive buffer of a socket holds.
 const MOST_WAITING: usize = 16 << 20;
+/// Payload that may be under way in a ring. Packets, with their headers, for which there is no room wait here, copied once more.
+pub(crate) const ROOM: u32 = RING_BYTES as u32 / 5 * 4;
 
 /// See the module.
 pub(crate) struct TxRing {

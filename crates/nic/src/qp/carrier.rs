@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use transport::CongestionWindow;
+use wire::Mtu;
 
 use crate::device::adapter::Adapter;
 use crate::link::Path;
@@ -32,6 +33,8 @@ pub(crate) struct DatagramCarrier {
     pub path: Path,
     /// It leads to this host, to a process whose memory may be reached.
     pub is_here: bool,
+    /// Packets for which there is room on it.
+    pub room: u32,
     /// Shared with all that is sent to the same address.
     window: Arc<CongestionWindow>,
     detours: Detours,
@@ -51,17 +54,19 @@ impl Carrier {
     }
 
     /// A connection's peer is at the end of this path from now on.
-    pub fn connect(&mut self, path: Path, device: &Adapter) {
-        let is_here = || device.platform.others_memory().is_some_and(|reach| reach.is_here(&path));
+    pub fn connect(&mut self, path: Path, mtu: Mtu, device: &Adapter) {
+        let reach = device.platform.others_memory().filter(|reach| reach.is_here(&path));
+        let is_here = reach.is_some();
+        let room = reach.map_or(u32::MAX, |reach| reach.room() / mtu.bytes() as u32);
         match self {
-            Carrier::Datagram(carrier) if carrier.path == path => {}
+            Carrier::Datagram(carrier) if carrier.path == path => carrier.room = room,
             Carrier::Datagram(carrier) => {
                 carrier.window = device.window(path.dest);
-                (carrier.path, carrier.is_here) = (path, is_here());
+                (carrier.path, carrier.is_here, carrier.room) = (path, is_here, room);
             }
             _ => {
                 let (window, detours) = (device.window(path.dest), Detours::default());
-                *self = Carrier::Datagram(DatagramCarrier { path, is_here: is_here(), window, detours });
+                *self = Carrier::Datagram(DatagramCarrier { path, is_here, room, window, detours });
             }
         }
     }

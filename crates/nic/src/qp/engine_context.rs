@@ -34,6 +34,7 @@ pub(crate) struct EngineContext<'a> {
     pub(crate) chosen: Option<Arc<Srq>>,
     receives: &'a mut VecDeque<RecvWr>,
     pub(crate) places: &'a mut Places,
+    room: u32,
     window: &'a CongestionWindow,
     notes: &'a mut Vec<Note>,
     pub(crate) counted: Option<&'a mut Counted>,
@@ -140,6 +141,9 @@ impl Context for EngineContext<'_> {
     fn pull(&self, receive: &RecvWr, at: u64, pull: Pull) -> bool {
         self.pulled(receive, at, pull)
     }
+    fn room(&self) -> u32 {
+        self.room
+    }
     fn window(&self) -> &CongestionWindow {
         self.window
     }
@@ -182,6 +186,7 @@ impl Inner {
             srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),
             receives: &mut self.receives,
             places: &mut self.places,
+            room: self.carrier.datagram().map_or(u32::MAX, |carrier| carrier.room),
             window: self.carrier.window(),
             notes: &mut self.notes,
             counted: self.counted.as_deref_mut(),

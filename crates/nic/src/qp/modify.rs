@@ -112,7 +112,7 @@ impl Inner {
             in_range("path_mtu in bytes", bytes(new.path_mtu), bytes(Mtu::M256), bytes(active))?;
         }
         if let Some(path) = path {
-            self.carrier.connect(path, &qp.pd.device);
+            self.carrier.connect(path, next.path_mtu, &qp.pd.device);
         }
         self.attr = next;
         match (from, to) {

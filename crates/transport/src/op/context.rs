@@ -136,6 +136,10 @@ pub trait Context {
     fn pull(&self, _receive: &RecvWr, _at: u64, _pull: Pull) -> bool {
         false
     }
+    /// Packets for which there is room between here and the peer: more would wait somewhere on the way.
+    fn room(&self) -> u32 {
+        u32::MAX
+    }
     /// The congestion window of the path to the peer.
     fn window(&self) -> &CongestionWindow;
 }

@@ -86,7 +86,8 @@ impl Request {
                 self.packets = conn.packets(self.len);
             }
         }
-        self.part = part_for(share);
+        // So that the next part is asked for while this one comes, where that is allowed.
+        self.part = part_for(if max_rd_atomic > 1 { share / 2 } else { share });
     }
 
     fn illegal(&self, len: u64, max_rd_atomic: u8) -> Option<Status> {
@@ -296,7 +297,7 @@ fn feth(how: Flush) -> Feth {
     Feth { placement, selectivity: u8::from(how.whole) }
 }
 
-/// The part of a READ for a share of the window: the greatest power of two in it.
+/// The part of a READ for so many packets: the greatest power of two in them.
 fn part_for(share: u32) -> u32 {
     1 << share.max(MIN_PART).ilog2()
 }

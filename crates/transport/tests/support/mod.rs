@@ -157,6 +157,8 @@ pub struct TestContext {
     pub completions: Vec<(Side, Completion)>,
     pub events: Vec<QpEvent>,
     pub window: CongestionWindow,
+    /// Packets for which there is room on the way, where it is little.
+    pub room: Option<u32>,
     /// Whether the peer's memory is reached: then what is executed so, and whether it can be.
     pub reach: Option<TestReach>,
     /// Whether long SENDs are offered.
@@ -223,6 +225,9 @@ impl Context for TestContext {
             return false;
         };
         self.memory.scatter(receive.sges.as_slice(), at, bytes, Tail::More).is_ok()
+    }
+    fn room(&self) -> u32 {
+        self.room.unwrap_or(u32::MAX)
     }
     fn window(&self) -> &CongestionWindow {
         &self.window

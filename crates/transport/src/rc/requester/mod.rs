@@ -156,9 +156,10 @@ impl Requester {
         }
         // Who asks for a share counts as one who has one.
         self.enter(cx);
-        let share = cx.window().share();
+        // What is only offered takes no room on the way.
+        let (offered, share) = (cx.window().share(), share(cx));
         while self.begin_next(conn, share, draining, cx)?
-            && (self.do_next(conn, cx)? || self.send_next(now, conn, share, batch, cx)?)
+            && (self.do_next(conn, cx)? || self.send_next(now, conn, (offered, share), batch, cx)?)
         {}
         if self.una == self.high {
             self.leave(cx);
@@ -266,11 +267,11 @@ impl Requester {
         &mut self,
         now: Instant,
         conn: &Connection,
-        share: u32,
+        (offered, share): (u32, u32),
         batch: &mut TxBatch,
         cx: &mut impl Context,
     ) -> Result<bool, Status> {
-        match self.offer_next(now, conn, share, batch, cx) {
+        match self.offer_next(now, conn, offered, batch, cx) {
             Offered::Yes => return Ok(true),
             Offered::Later => return Ok(false),
             Offered::No => {}
@@ -368,4 +369,10 @@ impl Limits {
         self.retries_left = self.retry_cnt;
         self.rnr_retries_left = self.rnr_retry;
     }
+}
+
+/// Packets that may be under way now.
+#[inline]
+fn share(cx: &impl Context) -> u32 {
+    cx.window().share_of(cx.room())
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use wire::Psn;
 
-use super::{Cursor, Requester};
+use super::{Cursor, Requester, share};
 use crate::op::{AtOnce, Context, SendOp, SendWr, Side, Status};
 use crate::rc::Connection;
 use crate::rc::request::{self, Request};
@@ -23,7 +23,7 @@ impl Requester {
             return Some(self.next);
         }
         // Who has something under way has a share.
-        (under_way < cx.window().share()).then_some(self.next)
+        (under_way < share(cx)).then_some(self.next)
     }
 
     /// An ACK of the oldest request alone, where that was one packet; false where it is another, and then nothing has changed.

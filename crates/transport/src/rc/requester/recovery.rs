@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use super::{Cursor, Outcome, Requester};
+use super::{Cursor, Outcome, Requester, share};
 use crate::op::{Context, Status};
 use crate::rc::rnr_timer_of;
 
@@ -64,7 +64,7 @@ impl Requester {
         self.went_back_at = Some(self.una);
         let packet = match self.queue.front_mut() {
             Some(front) => {
-                front.go_back(cx.window().share());
+                front.go_back(share(cx));
                 front.done
             }
             None => 0,

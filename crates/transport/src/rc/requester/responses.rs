@@ -7,7 +7,7 @@ use wire::Psn;
 use wire::bth::{Aeth, NakCode, Syndrome};
 use wire::roce::{Op, Packet, ReadAt};
 
-use super::{Connection, Cursor, Outcome, Requester};
+use super::{Connection, Cursor, Outcome, Requester, share};
 use crate::op::{Context, SendOp, Side, Status};
 
 impl Requester {
@@ -103,7 +103,7 @@ impl Requester {
         if self.next.before(self.una) {
             // What was to be sent again had arrived the first time.
             if !complete && let Some(front) = self.queue.front_mut() {
-                front.go_back(cx.window().share());
+                front.go_back(share(cx));
             }
             self.next = self.una;
             self.cursor = Cursor { request: 0, packet: if complete { 0 } else { done } };
