@@ -285,6 +285,11 @@ impl nic::Reach for RealWorld {
         rings::ROOM
     }
 
+    /// The system looks each page up, and one processor copies; both ends of a ring copy at the same time.
+    fn pulls_small_pages(&self) -> bool {
+        false
+    }
+
     fn reaches(&self, path: &Path) -> bool {
         self.rings.reaches(path)
     }

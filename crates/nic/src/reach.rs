@@ -30,6 +30,10 @@ pub trait Reach: Send + Sync {
     fn room(&self) -> u32 {
         u32::MAX
     }
+    /// Whether a peer has copied bytes that lie in small pages sooner than packets bring them.
+    fn pulls_small_pages(&self) -> bool {
+        true
+    }
     /// Whether memory of the process at the end of a path is reached now, some of it.
     fn reaches(&self, path: &Path) -> bool;
     /// Copies between memory of ours and what the peer at the end of a path names, for our queue pair `from`; the last word of a WRITE becomes

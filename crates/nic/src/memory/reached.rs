@@ -9,6 +9,7 @@ use wire::Qpn;
 use super::backing::Backing;
 use super::copy::Place;
 use super::guard;
+use super::pages::LARGE;
 use super::rights::Access;
 use super::slot::InFlight;
 use super::table::Table;
@@ -144,10 +145,20 @@ impl<'a> View<'a> {
         Some(held)
     }
 
-    /// Where bytes of a list are, from `at` on and at most `len` of them: as many as lie in one piece. `None` where they are not good.
-    pub(crate) fn offer(&self, sges: &[Sge], at: u64, len: u64) -> Option<Pull> {
+    /// Where bytes of a list are, from `at` on and at most `len` of them: as many as lie in one piece. `None` where they are not good; or where
+    /// any of them lie in small pages, if they must not (`large`).
+    pub(crate) fn offer(&self, sges: &[Sge], at: u64, len: u64, large: bool) -> Option<Pull> {
         let range = part(sges, at, len).next()?;
+        if large && !self.table.slot(range.rkey.0 >> 16).is_large.load(Ordering::Relaxed) {
+            return None;
+        }
         let Ok(Place::At(addr)) = self.with(range, 0, Who::Us, Ok) else { return None };
+        if large {
+            let before = addr % LARGE;
+            let length = (before + range.length).next_multiple_of(LARGE);
+            let pages = Remote { addr: range.addr.checked_sub(before)?, length, ..range };
+            self.with(pages, 0, Who::Us, Ok).ok()?;
+        }
         Some(Pull { addr, len: u32::try_from(range.length).ok()? })
     }
 }
@@ -242,5 +253,30 @@ mod tests {
         table.deregister(mr).unwrap();
         let count = [&neighbours.waits, &neighbours.free].map(|count| count.load(Ordering::Relaxed));
         assert_eq!(count, [2, 2]);
+    }
+
+    #[test]
+    fn what_lies_in_small_pages_is_not_offered_where_only_large_ones_are() {
+        let table = Table::new();
+        let len = 4 * LARGE;
+        let mut bytes = vec![0_u8; len as usize];
+        let addr = bytes.as_mut_ptr() as u64;
+        // SAFETY: the bytes live longer than the region, and nobody reaches them.
+        let mr = unsafe { table.register(1, addr, len, 0, Access::LOCAL_WRITE, 7) }.unwrap();
+        let whole = Sge { addr: 0, length: len as u32, lkey: mr.key };
+        let offer =
+            |from, len, large| table.view(1, 0).offer(&[whole], from, len, large).map(|pull| pull.addr);
+        let first = addr.next_multiple_of(LARGE) - addr;
+        assert_eq!((offer(first, 4096, true), offer(first, 4096, false)), (None, Some(addr + first)));
+        table.slot(mr.key.0 >> 16).is_large.store(true, Ordering::Relaxed);
+        assert_eq!(offer(first, 4096, true), Some(addr + first));
+        assert_eq!(offer(first + LARGE - 8, 16, true), Some(addr + first + LARGE - 8));
+        let end = (addr + len) / LARGE * LARGE - addr;
+        if first > 0 {
+            let edges = [(0, 4096), (first - 8, 16), (end - 8, 16)];
+            assert_eq!(edges.map(|(from, len)| offer(from, len, true)), [None; 3]);
+        }
+        assert_eq!(offer(end - 8, 8, true), Some(addr + end - 8));
+        table.deregister(mr).unwrap();
     }
 }

@@ -83,7 +83,8 @@ impl EngineContext<'_> {
             return None;
         }
         let (reach, path) = self.peer()?;
-        reach.reaches(path).then(|| self.view.offer(list.as_slice(), at, len))?
+        let large = !reach.pulls_small_pages();
+        reach.reaches(path).then(|| self.view.offer(list.as_slice(), at, len, large))?
     }
 
     /// Copies what the peer offers to where a receive says.
