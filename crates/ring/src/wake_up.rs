@@ -19,6 +19,8 @@ impl std::ops::Deref for Memory {
     }
 }
 
+impl crate::Memory for Memory {}
+
 fn memory() -> Memory {
     Memory(Arc::new((0..(HEAD + FEWEST) * LINE).map(|_| Word::new(0)).collect()))
 }

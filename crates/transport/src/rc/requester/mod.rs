@@ -156,10 +156,9 @@ impl Requester {
         }
         // Who asks for a share counts as one who has one.
         self.enter(cx);
-        // What is only offered takes no room on the way.
-        let (offered, share) = (cx.window().share(), share(cx));
+        let share = share(cx);
         while self.begin_next(conn, share, draining, cx)?
-            && (self.do_next(conn, cx)? || self.send_next(now, conn, (offered, share), batch, cx)?)
+            && (self.do_next(conn, cx)? || self.send_next(now, conn, share, batch, cx)?)
         {}
         if self.una == self.high {
             self.leave(cx);
@@ -267,11 +266,11 @@ impl Requester {
         &mut self,
         now: Instant,
         conn: &Connection,
-        (offered, share): (u32, u32),
+        share: u32,
         batch: &mut TxBatch,
         cx: &mut impl Context,
     ) -> Result<bool, Status> {
-        match self.offer_next(now, conn, offered, batch, cx) {
+        match self.offer_next(now, conn, batch, cx) {
             Offered::Yes => return Ok(true),
             Offered::Later => return Ok(false),
             Offered::No => {}

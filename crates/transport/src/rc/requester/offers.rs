@@ -29,17 +29,19 @@ impl Requester {
         &mut self,
         now: Instant,
         conn: &Connection,
-        share: u32,
         batch: &mut TxBatch,
         cx: &impl Context,
     ) -> Offered {
         let Cursor { request: index, packet: at } = self.cursor;
         let Some(request) = self.queue.get(index) else { return Offered::No };
         let may = self.next == self.high && self.refused_offers.lets(self.retired + index as u64);
-        let most = (request.packets - at).min((share / 2).max(FEWEST)).min(Pull::MOST_PACKETS);
-        if !may || most < FEWEST || !request.is_send() {
+        let left = request.packets - at;
+        if !may || left < FEWEST || !request.is_send() {
             return Offered::No;
         }
+        // It takes no room on the way.
+        let share = cx.window().share();
+        let most = left.min((share / 2).max(FEWEST)).min(Pull::MOST_PACKETS);
         let mtu = conn.mtu as u32;
         let begin = u64::from(at) * u64::from(mtu);
         let len = u64::from(most * mtu).min(u64::from(request.len) - begin);
