@@ -13,6 +13,7 @@ use locks::{Mutex, MutexGuard, Rank};
 use node::world::{Claim, ClaimError, Datagram};
 use node::{Name, Watch};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use wire::Qpn;
 use wire::mad::PortSpace;
 
 use crate::counters::{Counters, add};
@@ -34,6 +35,11 @@ const MAX_BEARERS: usize = 512;
 const QUEUE_BYTES: u32 = 1 << 21;
 /// Connections that are accepted before the engine looks at anything else: other users can ask too.
 const ACCEPTS_PER_EVENT: usize = 32;
+
+/// The block of a queue pair number; one process bears its name.
+pub(crate) fn block(qpn: Qpn) -> u16 {
+    (qpn.get() >> 12) as u16
+}
 
 /// The processes that bear names we use.
 pub(crate) struct Names {

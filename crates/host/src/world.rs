@@ -281,8 +281,8 @@ impl nic::Reach for RealWorld {
         self.interfaces.current().bearing(path.dest, path.interface).is_some()
     }
 
-    fn room(&self) -> u32 {
-        rings::ROOM
+    fn channel(&self, path: &Path) -> Option<(u16, u32)> {
+        Some((names::block(path.dest_qpn), rings::ROOM))
     }
 
     /// The system looks each page up, and one processor copies; both ends of a ring copy at the same time.

@@ -26,9 +26,10 @@ pub trait Reach: Send + Sync {
     fn close(&self, qpn: Qpn, wait: bool);
     /// Whether a path leads to this host.
     fn is_here(&self, path: &Path) -> bool;
-    /// Bytes of packets for which there is room on the way to a process of this host.
-    fn room(&self) -> u32 {
-        u32::MAX
+    /// The channel to the process of this host at the end of a path, by number, and for how many bytes of packets there is room in it. `None` where
+    /// packets go as by a network.
+    fn channel(&self, _path: &Path) -> Option<(u16, u32)> {
+        None
     }
     /// Whether a peer has copied bytes that lie in small pages sooner than packets bring them.
     fn pulls_small_pages(&self) -> bool {

@@ -3,17 +3,23 @@
 mod kit;
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
 use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
 use nic::reach::{Copy, Grant, Piece, Region};
-use nic::{Access, AddressVector, Cq, Path, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Reach, mask};
-use transport::op::{AtOnce, Remote};
+use nic::{
+    Access, AddressVector, Cq, Device, Path, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Reach, mask,
+};
+use transport::op::{AtOnce, Data, Remote, SendOp, SendWr, Sge};
+use wire::roce::SendTail;
 use wire::{Mtu, Qpn};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Bytes of a channel.
+const ROOM: u32 = 16 << 10;
 const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ;
 
 /// What a peer may do, and how often it was waited for.
@@ -48,6 +54,9 @@ impl Reach for Neighbours {
     }
     fn is_here(&self, _: &Path) -> bool {
         true
+    }
+    fn channel(&self, path: &Path) -> Option<(u16, u32)> {
+        Some(((path.dest_qpn.get() >> 12) as u16, ROOM))
     }
     fn reaches(&self, _: &Path) -> bool {
         false
@@ -96,4 +105,47 @@ fn other_rights_are_waited_for_without_a_lock_and_then_granted() {
     assert_eq!(now(), (None, 2));
     qp.destroy();
     assert_eq!(now(), (None, 3));
+}
+
+/// A connection to a process of this host, which has the queue pairs of this thousand; and a message to it of 64 packets, not all of which leave.
+#[allow(clippy::disallowed_methods, reason = "a moment to begin from")]
+fn send_to(thousand: u32, device: &Arc<Device>, pd: &Arc<Pd>) -> Arc<Qp> {
+    let start = Instant::now();
+    let events = AsyncEventQueue::new(Box::new(Nobody));
+    let cq = Cq::new(1, None, events.clone()).unwrap();
+    let (send_cq, recv_cq) = (cq.clone(), cq);
+    let cap = QpCap { max_send_wr: 1, max_send_sge: 1, ..QpCap::default() };
+    let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: false, events };
+    let qp = Qp::create(device, pd, init).unwrap();
+    let av =
+        AddressVector { dgid: HERE.into(), sgid_index: 1, is_global: true, port: 1, ..Default::default() };
+    let dest_qpn = Qpn::new(thousand << 12);
+    let attr = QpAttr { av, dest_qpn, path_mtu: Mtu::M1024, port: 1, ..QpAttr::default() };
+    let modify = |state, bits| qp.modify(start, &attr.with_state(state), mask::STATE | bits).unwrap();
+    modify(QpState::Init, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS);
+    let receive = mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
+    modify(QpState::Rtr, mask::AV | mask::PATH_MTU | mask::DEST_QPN | receive);
+    let retry = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY;
+    modify(QpState::Rts, mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC | retry);
+    let mr = pd.register_null().unwrap();
+    let data = Data::Sges([Sge { addr: 0, length: 64 << 10, lkey: mr.key }].into_iter().collect());
+    let op = SendOp::Send(SendTail::None);
+    let wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false };
+    qp.post_send(start, wr).unwrap();
+    qp
+}
+
+#[test]
+fn each_process_of_this_host_has_the_room_of_its_channel() {
+    let world = Arc::new(Kept::default());
+    assert!(world.reach.set(Box::new(Neighbours(Arc::default()))).is_ok());
+    let device = kit::device_of(world.clone(), &[HERE]);
+    let pd = Arc::new(device.alloc_pd().unwrap());
+    let lost = || world.lost.load(Ordering::Relaxed);
+    let _one = send_to(1, &device, &pd);
+    assert_eq!(lost(), 16);
+    let _other = send_to(2, &device, &pd);
+    assert_eq!(lost(), 32);
+    let _same = send_to(2, &device, &pd);
+    assert_eq!(lost(), 40, "two share a channel");
 }

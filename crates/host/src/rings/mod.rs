@@ -45,7 +45,7 @@ use crate::counters::add;
 use crate::fork::Fd;
 use crate::lease::Lease;
 use crate::name_messages;
-use crate::names::{Bearer, Connection};
+use crate::names::{Bearer, Connection, block};
 use crate::reach::{Cleared, Known, Transfer};
 use crate::rx_socket::{Delivery, Drained};
 use crate::sockets::{ROCE_PORT, endpoint};
@@ -138,7 +138,7 @@ impl Rings {
         if !self.enabled || path.dest_qpn == Qpn::GSI || path.dest.is_multicast() {
             return false;
         }
-        let (block, version) = ((path.dest_qpn.get() >> 12) as u16, world.interfaces.version());
+        let (block, version) = (block(path.dest_qpn), world.interfaces.version());
         if let Some(Way::Ring(ring)) = self.tx.read().get(&block) {
             let (bytes, runs) = batch.parts_mut();
             if let Some(sent) = ring.send_again(path, version, bytes, runs, &world.counters) {
@@ -153,7 +153,7 @@ impl Rings {
     /// Sends a short message to a process of this host; false where it has to be a packet.
     #[inline]
     pub(crate) fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], world: &RealWorld) -> bool {
-        let (block, version) = ((path.dest_qpn.get() >> 12) as u16, world.interfaces.version());
+        let (block, version) = (block(path.dest_qpn), world.interfaces.version());
         let sent = match self.tx.read().get(&block) {
             Some(Way::Ring(ring)) => ring.send_short(path, version, short, bytes, &world.counters),
             _ => false,
@@ -195,7 +195,7 @@ impl Rings {
 
     /// Makes the ring to the process that has a queue pair, where it is of this host.
     pub(crate) fn prepare(&self, qpn: Qpn, world: &RealWorld) {
-        _ = self.to(Name::Block((qpn.get() >> 12) as u16), world);
+        _ = self.to(Name::Block(block(qpn)), world);
     }
 
     /// The ring to the process that bears a block.
@@ -349,7 +349,7 @@ impl Rings {
 
     /// The ring to the process at the end of a path, if it is there.
     fn known(&self, path: &Path) -> Option<Arc<TxRing>> {
-        self.ring_to(Name::Block((path.dest_qpn.get() >> 12) as u16))
+        self.ring_to(Name::Block(block(path.dest_qpn)))
     }
 
     /// Waits until nobody uses what was taken back.

@@ -104,6 +104,9 @@ impl Counters {
     }
 }
 
+/// What has a window: an address, or the channel of this number to a process of this host.
+type Destination = (IpAddr, Option<u16>);
+
 /// See the module.
 pub struct Adapter {
     /// What it was made from.
@@ -125,7 +128,7 @@ pub struct Adapter {
     aliases: ArcSwap<BTreeMap<Gid, IpAddr>>,
     /// The events of everybody who opened it.
     opened: Mutex<Vec<Weak<AsyncEventQueue>>>,
-    windows: Mutex<BTreeMap<IpAddr, Weak<CongestionWindow>>>,
+    windows: Mutex<BTreeMap<Destination, Weak<CongestionWindow>>>,
 }
 
 impl std::fmt::Debug for Adapter {
@@ -244,15 +247,15 @@ impl Adapter {
         Ok(CqSlot(self.clone()))
     }
 
-    /// The window shared by all that is sent to `dest`.
-    pub(crate) fn window(&self, dest: IpAddr) -> Arc<CongestionWindow> {
+    /// The window shared by all that is sent to `dest`, by a channel of this number where that is so.
+    pub(crate) fn window(&self, dest: IpAddr, channel: Option<u16>) -> Arc<CongestionWindow> {
         let mut windows = self.windows.lock();
-        if let Some(window) = windows.get(&dest).and_then(Weak::upgrade) {
+        if let Some(window) = windows.get(&(dest, channel)).and_then(Weak::upgrade) {
             return window;
         }
         windows.retain(|_, w| w.strong_count() > 0);
         let window = Arc::new(CongestionWindow::default());
-        windows.insert(dest, Arc::downgrade(&window));
+        windows.insert((dest, channel), Arc::downgrade(&window));
         window
     }
 

@@ -35,7 +35,7 @@ pub(crate) struct DatagramCarrier {
     pub is_here: bool,
     /// Packets for which there is room on it.
     pub room: u32,
-    /// Shared with all that is sent to the same address.
+    /// Shared with all that is sent to the same address, or by the same channel.
     window: Arc<CongestionWindow>,
     detours: Detours,
 }
@@ -57,15 +57,17 @@ impl Carrier {
     pub fn connect(&mut self, path: Path, mtu: Mtu, device: &Adapter) {
         let reach = device.platform.others_memory().filter(|reach| reach.is_here(&path));
         let is_here = reach.is_some();
-        let room = reach.map_or(u32::MAX, |reach| reach.room() / mtu.bytes() as u32);
+        let channel = reach.and_then(|reach| reach.channel(&path));
+        let room = channel.map_or(u32::MAX, |(_, bytes)| bytes / mtu.bytes() as u32);
+        let window = || device.window(path.dest, channel.map(|(number, _)| number));
         match self {
             Carrier::Datagram(carrier) if carrier.path == path => carrier.room = room,
             Carrier::Datagram(carrier) => {
-                carrier.window = device.window(path.dest);
-                (carrier.path, carrier.is_here, carrier.room) = (path, is_here, room);
+                (carrier.window, carrier.room) = (window(), room);
+                (carrier.path, carrier.is_here) = (path, is_here);
             }
             _ => {
-                let (window, detours) = (device.window(path.dest), Detours::default());
+                let (window, detours) = (window(), Detours::default());
                 *self = Carrier::Datagram(DatagramCarrier { path, is_here, room, window, detours });
             }
         }

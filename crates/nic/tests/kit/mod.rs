@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -20,6 +20,8 @@ use wire::{Guid, Mtu, Qpn};
 #[derive(Default)]
 pub struct Kept {
     pub sent: Mutex<Vec<Vec<u8>>>,
+    /// Packets that were lost.
+    pub lost: AtomicUsize,
     pub open: AtomicU32,
     pub watched: AtomicU32,
     random: AtomicU32,
@@ -30,7 +32,9 @@ pub struct Kept {
 }
 
 impl Link for Kept {
-    fn send(&self, _path: &Path, _batch: &mut TxBatch) {}
+    fn send(&self, _path: &Path, batch: &mut TxBatch) {
+        self.lost.fetch_add(batch.len(), Ordering::Relaxed);
+    }
     fn join(&self, _interface: u32, _group: IpAddr) -> Result<(), Errno> {
         Err(Errno::ENODEV)
     }
