@@ -66,30 +66,36 @@ impl Reach for Neighbours {
     }
 }
 
-#[test]
+/// A connection to this queue pair of this host, and what it was made with.
 #[allow(clippy::disallowed_methods, reason = "a moment to begin from")]
-fn other_rights_are_waited_for_without_a_lock_and_then_granted() {
+fn connected(device: &Arc<Device>, pd: &Arc<Pd>, dest_qpn: Qpn) -> (Arc<Qp>, QpAttr, Instant) {
     let start = Instant::now();
-    let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
-    assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
-    let device = kit::device_of(world, &[HERE]);
-    let pd = Arc::new(device.alloc_pd().unwrap());
     let events = AsyncEventQueue::new(Box::new(Nobody));
     let cq = Cq::new(1, None, events.clone()).unwrap();
-    let (send_cq, recv_cq, cap) = (cq.clone(), cq, QpCap::default());
+    let (send_cq, recv_cq) = (cq.clone(), cq);
+    let cap = QpCap { max_send_wr: 1, max_send_sge: 1, ..QpCap::default() };
     let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: false, events };
-    let qp = Qp::create(&device, &pd, init).unwrap();
-    peer.qp.set(Arc::downgrade(&qp)).unwrap();
-
+    let qp = Qp::create(device, pd, init).unwrap();
     let av =
         AddressVector { dgid: HERE.into(), sgid_index: 1, is_global: true, port: 1, ..Default::default() };
-    let attr = QpAttr { access: BOTH, av, path_mtu: Mtu::M1024, port: 1, ..QpAttr::default() };
+    let attr = QpAttr { access: BOTH, av, dest_qpn, path_mtu: Mtu::M1024, port: 1, ..QpAttr::default() };
     let modify = |state, bits| qp.modify(start, &attr.with_state(state), mask::STATE | bits).unwrap();
     modify(QpState::Init, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS);
     let receive = mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
     modify(QpState::Rtr, mask::AV | mask::PATH_MTU | mask::DEST_QPN | receive);
     let retry = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY;
     modify(QpState::Rts, mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC | retry);
+    (qp, attr, start)
+}
+
+#[test]
+fn other_rights_are_waited_for_without_a_lock_and_then_granted() {
+    let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
+    assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
+    let device = kit::device_of(world, &[HERE]);
+    let pd = Arc::new(device.alloc_pd().unwrap());
+    let (qp, attr, start) = connected(&device, &pd, Qpn::default());
+    peer.qp.set(Arc::downgrade(&qp)).unwrap();
     let now = || (*peer.may.lock().unwrap(), *peer.waits.lock().unwrap());
     assert_eq!(now(), (Some(BOTH), 0));
 
@@ -101,32 +107,15 @@ fn other_rights_are_waited_for_without_a_lock_and_then_granted() {
     assert_eq!(now(), (Some(Access::REMOTE_READ), 1));
     grant(Access::REMOTE_READ);
     assert_eq!(now(), (Some(Access::REMOTE_READ), 1));
-    modify(QpState::Error, 0);
+    qp.modify(start, &attr.with_state(QpState::Error), mask::STATE).unwrap();
     assert_eq!(now(), (None, 2));
     qp.destroy();
     assert_eq!(now(), (None, 3));
 }
 
 /// A connection to a process of this host, which has the queue pairs of this thousand; and a message to it of 64 packets, not all of which leave.
-#[allow(clippy::disallowed_methods, reason = "a moment to begin from")]
 fn send_to(thousand: u32, device: &Arc<Device>, pd: &Arc<Pd>) -> Arc<Qp> {
-    let start = Instant::now();
-    let events = AsyncEventQueue::new(Box::new(Nobody));
-    let cq = Cq::new(1, None, events.clone()).unwrap();
-    let (send_cq, recv_cq) = (cq.clone(), cq);
-    let cap = QpCap { max_send_wr: 1, max_send_sge: 1, ..QpCap::default() };
-    let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: false, events };
-    let qp = Qp::create(device, pd, init).unwrap();
-    let av =
-        AddressVector { dgid: HERE.into(), sgid_index: 1, is_global: true, port: 1, ..Default::default() };
-    let dest_qpn = Qpn::new(thousand << 12);
-    let attr = QpAttr { av, dest_qpn, path_mtu: Mtu::M1024, port: 1, ..QpAttr::default() };
-    let modify = |state, bits| qp.modify(start, &attr.with_state(state), mask::STATE | bits).unwrap();
-    modify(QpState::Init, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS);
-    let receive = mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
-    modify(QpState::Rtr, mask::AV | mask::PATH_MTU | mask::DEST_QPN | receive);
-    let retry = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY;
-    modify(QpState::Rts, mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC | retry);
+    let (qp, _, start) = connected(device, pd, Qpn::new(thousand << 12));
     let mr = pd.register_null().unwrap();
     let data = Data::Sges([Sge { addr: 0, length: 64 << 10, lkey: mr.key }].into_iter().collect());
     let op = SendOp::Send(SendTail::None);
