@@ -117,7 +117,7 @@ def rate(row, ns, seconds):
 def rates(row, ns, seconds):
     """The same several times, one after the other."""
     runs = [rate(row, ns, seconds) for _ in range(TIMES)]
-    found = [r for rates, _ in runs for r in rates]
+    found = [one for some, _ in runs for one in some]
     row.check(found, "ib_send_bw never could tell the time")
     return found, [g for _, both in runs for g in both]
 
