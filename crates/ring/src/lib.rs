@@ -17,7 +17,7 @@
 //! makes that word 0 before it publishes the record in front of it: what lay there before, bytes of an older record, is never
 //! taken for a record.
 //!
-//! What the other process writes is input, as a packet is: a reader copies a record out and looks at its length once; a number that
+//! What the other process writes is input, as a packet is: a reader looks at a record's length once, and copies out what it looks at, or only copies (a long body); a number that
 //! can not be is [`Broken`]. Words are read and written as atomics, so that nothing the other does is undefined here.
 //!
 //! | file | what |
@@ -42,7 +42,7 @@ use loom::sync::atomic;
 #[cfg(not(loom))]
 use std::sync::atomic;
 
-pub use reader::Reader;
+pub use reader::{Found, Reader};
 pub use writer::{PushError, Writer};
 
 /// One word of the shared memory.
@@ -74,6 +74,8 @@ const DONE: usize = 0;
 const ASLEEP: usize = 1;
 /// Bytes of a record that are not the message's.
 const RECORD_HEADER: usize = 8;
+/// Where the body of a record begins that has a head and a body ([`Writer::push_with`]): with a line, so that a long one is copied fast.
+pub const BODY: usize = LINE_BYTES - RECORD_HEADER;
 /// The length that says that the rest of the ring is left out.
 const SKIP: u32 = u32::MAX;
 /// Fewest lines of records that make a ring.

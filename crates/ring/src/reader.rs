@@ -18,6 +18,23 @@ pub struct Reader<M> {
     told: u64,
 }
 
+/// A record that lies in the ring.
+#[derive(Debug)]
+pub struct Found {
+    len: usize,
+    at: usize,
+    lines: usize,
+}
+
+impl Found {
+    /// Its bytes. They are there, whatever the writer says later.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "a record may be empty, and nobody asks")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
 impl<M: Memory> Reader<M> {
     /// The reading end of a ring in this memory; `None` where it is too small for one.
     pub fn new(memory: M) -> Option<Reader<M>> {
@@ -35,13 +52,13 @@ impl<M: Memory> Reader<M> {
         empty
     }
 
-    /// Copies the next record to the front of `to`; how long it is, `None` where there is none.
+    /// The next record, which stays in the ring until [`Reader::leave`]; `None` where there is none.
     ///
     /// # Errors
     ///
-    /// Where it is longer than `to`, or no record of this writer's.
+    /// Where it is no record of this writer's.
     #[inline]
-    pub fn pop(&mut self, to: &mut [u8]) -> Result<Option<usize>, Broken> {
+    pub fn peek(&mut self) -> Result<Option<Found>, Broken> {
         loop {
             let header = self.next().load(Acquire);
             if header == 0 {
@@ -62,17 +79,51 @@ impl<M: Memory> Reader<M> {
             }
             let len = len as usize;
             let lines = lines(len);
-            if len > to.len() || at + lines > self.capacity {
+            if at + lines > self.capacity {
                 return Err(Broken);
             }
-            copy_out::<M>(&self.line(at)[1..lines * LINE], &mut to[..len]);
-            self.position += lines as u64;
-            self.at = if at + lines == self.capacity { 0 } else { at + lines };
-            if self.position - self.told > self.capacity as u64 / 8 {
-                self.tell();
-            }
-            return Ok(Some(len));
+            return Ok(Some(Found { len, at, lines }));
         }
+    }
+
+    /// Its words, which the writer may change at any time; the last one may be of fewer bytes.
+    #[inline]
+    pub fn words(&self, found: &Found) -> &[Word] {
+        &self.line(found.at)[1..found.lines * LINE]
+    }
+
+    /// Copies the front of a record out: as much of it as `to` takes.
+    #[inline]
+    pub fn copy_out(&self, found: &Found, to: &mut [u8]) {
+        let len = found.len.min(to.len());
+        copy_out::<M>(self.words(found), &mut to[..len]);
+    }
+
+    /// Goes on behind the record that was found last.
+    #[inline]
+    pub fn leave(&mut self, found: Found) {
+        self.position += found.lines as u64;
+        self.at = if found.at + found.lines == self.capacity { 0 } else { found.at + found.lines };
+        if self.position - self.told > self.capacity as u64 / 8 {
+            self.tell();
+        }
+    }
+
+    /// Copies the next record to the front of `to`; how long it is, `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// Where it is longer than `to`, or no record of this writer's.
+    #[inline]
+    pub fn pop(&mut self, to: &mut [u8]) -> Result<Option<usize>, Broken> {
+        let Some(found) = self.peek()? else { return Ok(None) };
+        let len = found.len;
+        if len > to.len() {
+            return Err(Broken);
+        }
+        self.copy_out(&found, to);
+        self.leave(found);
+        Ok(Some(len))
     }
 
     /// Which word of the memory is that of the next record: not 0 where there is one.
@@ -94,7 +145,7 @@ impl<M: Memory> Reader<M> {
         sleeps
     }
 
-    /// The bytes are copied: the writer may have their lines again.
+    /// Nobody looks at what was read: the writer may have its lines again.
     fn tell(&mut self) {
         self.memory[DONE].store(self.position, Release);
         self.told = self.position;

@@ -3,7 +3,7 @@
 use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::atomic::fence;
 use crate::words::Filler;
-use crate::{ASLEEP, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, header, lines};
+use crate::{ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, header, lines};
 
 /// Writes records. There is one to a ring, and it starts with the memory all zero.
 #[derive(Debug)]
@@ -29,6 +29,14 @@ pub enum PushError {
     Broken,
 }
 
+/// The place of a record.
+struct Reserved {
+    len: u32,
+    lines: usize,
+    /// The line behind it.
+    next: usize,
+}
+
 impl<M: Memory> Writer<M> {
     /// The writing end of a ring in this memory; `None` where it is too small for one.
     pub fn new(memory: M) -> Option<Writer<M>> {
@@ -48,7 +56,45 @@ impl<M: Memory> Writer<M> {
     /// See [`PushError`].
     #[inline]
     pub fn push(&mut self, parts: &[&[u8]]) -> Result<(), PushError> {
-        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let len = parts.iter().map(|part| part.len()).sum();
+        let place = self.reserve(len)?;
+        let mut filler = Filler::<M>::new(&self.line(self.at)[1..place.lines * LINE]);
+        parts.iter().for_each(|part| filler.add(part));
+        filler.finish();
+        self.publish(&place);
+        Ok(())
+    }
+
+    /// Writes one record of a head, at most [`BODY`] bytes, and a body of `len` bytes that `fill` stores, from the first byte of its words on. Nothing is
+    /// written where it fails, or `fill` does.
+    ///
+    /// # Errors
+    ///
+    /// See [`PushError`]; or what `fill` says.
+    pub fn push_with<E>(
+        &mut self,
+        head: &[u8],
+        len: usize,
+        fill: impl FnOnce(&[Word]) -> Result<(), E>,
+    ) -> Result<Result<(), E>, PushError> {
+        if head.len() > BODY {
+            return Err(PushError::TooLong);
+        }
+        let place = self.reserve(BODY.saturating_add(len))?;
+        let (front, body) = self.line(self.at)[1..place.lines * LINE].split_at(BODY / size_of::<Word>());
+        if let Err(why) = fill(body) {
+            return Ok(Err(why));
+        }
+        let mut filler = Filler::<M>::new(front);
+        filler.add(head);
+        filler.finish();
+        self.publish(&place);
+        Ok(Ok(()))
+    }
+
+    /// Makes sure of the place for a record of so many bytes, which is at the line that comes next then.
+    #[inline]
+    fn reserve(&mut self, len: usize) -> Result<Reserved, PushError> {
         if len > self.longest() {
             return Err(PushError::TooLong);
         }
@@ -65,14 +111,14 @@ impl<M: Memory> Writer<M> {
         let end = self.at + lines;
         let next = if end == self.capacity { 0 } else { end };
         self.line(next)[0].store(0, Relaxed);
-        let record = self.line(self.at);
-        let mut filler = Filler::<M>::new(&record[1..lines * LINE]);
-        parts.iter().for_each(|part| filler.add(part));
-        filler.finish();
-        record[0].store(header(len as u32, self.position), Release);
-        self.position += lines as u64;
-        self.at = next;
-        Ok(())
+        Ok(Reserved { len: len as u32, lines, next })
+    }
+
+    #[inline]
+    fn publish(&mut self, place: &Reserved) {
+        self.line(self.at)[0].store(header(place.len, self.position), Release);
+        self.position += place.lines as u64;
+        self.at = place.next;
     }
 
     /// Who is to be woken now for what was written before, where the reader sleeps. Once for each time that it goes to sleep.
