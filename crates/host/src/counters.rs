@@ -66,6 +66,10 @@ counters! {
     ring_messages_sent,
     /// Those that came.
     ring_messages_received,
+    /// Pieces of messages sent by rings, each in place of several packets.
+    ring_pieces_sent,
+    /// Those that came.
+    ring_pieces_received,
     /// System calls that told a reader of a ring that there is something.
     ring_wakes,
     /// Packets dropped because a ring was full for long.

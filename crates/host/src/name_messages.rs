@@ -81,6 +81,11 @@ const PULL: u32 = 1 << 31;
 const SAME: u32 = 1 << 30;
 /// The same, but for a short message in place of packets: [`Short`], then the message.
 const SHORT: u32 = 1 << 29;
+/// The same, but for several packets as one piece: its upper bits alone say so, the rest is how many bytes their headers have, which follow. The bytes of all of them
+/// are the record's body ([`ring::BODY`]).
+const BULK: u32 = 1 << 28;
+/// Bytes of the longest head of such a record.
+pub const BULK_HEAD: usize = ring::BODY;
 /// Bytes in front of a short message.
 pub const SHORT_HEADER: usize = SIZE + Short::LEN;
 
@@ -173,6 +178,30 @@ pub fn short_head(short: &Short) -> [u8; SHORT_HEADER] {
     head[..SIZE].copy_from_slice(&SHORT.to_le_bytes());
     head[SIZE..].copy_from_slice(&short.to_bytes());
     head
+}
+
+/// What a record begins with that holds several packets as one piece, and its length; where all else is that of the record before. `None` for headers that are too
+/// long.
+#[inline]
+pub fn bulk_head(headers: &[u8]) -> Option<([u8; BULK_HEAD], usize)> {
+    let mut head = [0; BULK_HEAD];
+    let (size, rest) = head.split_first_chunk_mut::<SIZE>()?;
+    *size = (BULK | headers.len() as u32).to_le_bytes();
+    rest.get_mut(..headers.len())?.copy_from_slice(headers);
+    Some((head, SIZE + headers.len()))
+}
+
+/// Whether a record that begins with these bytes is such a one.
+#[inline]
+pub fn is_bulk(begin: u64) -> bool {
+    begin as u32 & !0xff == BULK
+}
+
+/// The headers in the head of such a record; `None` where they are none. `before`: where the packets of the record before came from and went to.
+pub fn read_bulk<'a>(head: &'a [u8; BULK_HEAD], before: &Option<Datagram<'static>>) -> Option<Datagram<'a>> {
+    let (size, rest) = head.split_first_chunk::<SIZE>()?;
+    let len = u32::from_le_bytes(*size) & 0xff;
+    Some(Datagram { bytes: rest.get(..len as usize)?, ..(*before)? })
 }
 
 fn flag(bit: u32, is_set: bool) -> u32 {

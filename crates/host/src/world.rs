@@ -7,11 +7,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use locks::{Mutex, Rank};
+use nic::link::Fill;
 use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Errno, Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, Watch, World};
-use transport::op::{AtOnce, Remote};
+use transport::op::{AtOnce, Bulk, Fault, Remote};
 use transport::{Short, TxBatch};
 use wire::Qpn;
 use wire::mad::PortSpace;
@@ -160,6 +161,21 @@ impl Link for RealWorld {
     }
 
     #[inline]
+    fn most_bulk(&self) -> usize {
+        self.rings.most_bulk()
+    }
+
+    fn send_bulk(&self, path: &Path, headers: &[u8], len: usize, fill: &mut Fill<'_>) -> Result<Bulk, Fault> {
+        if !self.is_ours() {
+            return Ok(Bulk::NoWay);
+        }
+        let became = self.rings.send_bulk(path, (headers, len), fill, self)?;
+        if became == Bulk::Sent {
+            add(&self.counters.ring_pieces_sent, 1);
+        }
+        Ok(became)
+    }
+
     fn send_short(&self, path: &Path, short: &Short, bytes: &[u8]) -> bool {
         self.is_ours() && self.rings.send_short(path, short, bytes, self)
     }

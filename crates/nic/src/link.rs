@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
+use transport::op::{Bulk, Fault, SharedBytes};
 use transport::{Short, TxBatch};
 use wire::Qpn;
 
@@ -36,6 +37,9 @@ pub struct Path {
     pub no_multicast_loop: bool,
 }
 
+/// Stores the bytes of a message where they leave.
+pub type Fill<'a> = dyn FnMut(SharedBytes<'_>) -> Result<(), Fault> + 'a;
+
 /// RoCE v2 packets: UDP datagrams to addresses, and the multicast groups that are taken in.
 pub trait Link: Send + Sync + 'static {
     /// Seals (ICRC) and sends the packets of `batch`, in order. What can not be sent is lost and counted, as on any
@@ -45,6 +49,25 @@ pub trait Link: Send + Sync + 'static {
     /// and nothing has been sent.
     fn send_short(&self, _path: &Path, _short: &Short, _bytes: &[u8]) -> bool {
         false
+    }
+    /// Bytes of a message, at most, that [`Link::send_bulk`] takes.
+    fn most_bulk(&self) -> usize {
+        0
+    }
+    /// Sends several packets as one piece to a process of this host, behind all that was sent on this path: the headers of one, and `len` bytes that `fill`
+    /// stores.
+    ///
+    /// # Errors
+    ///
+    /// What `fill` says; nothing has been sent then, nor where it is not [`Bulk::Sent`].
+    fn send_bulk(
+        &self,
+        _path: &Path,
+        _headers: &[u8],
+        _len: usize,
+        _fill: &mut Fill<'_>,
+    ) -> Result<Bulk, Fault> {
+        Ok(Bulk::NoWay)
     }
     /// Takes what is sent to a multicast group in through an interface, until [`Link::leave`]. Not called twice for the same
     /// group.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use transport::Short;
+use transport::op::SharedBytes;
 use wire::bth::Bth;
 use wire::icrc::{Flow, ICRC_LEN, Icrc};
 use wire::roce::Packet;
@@ -75,6 +76,7 @@ impl<W: World> Guest for Node<W> {
             Input::Datagrams { run, size } => self.datagrams(now, &run, size),
             Input::Unsealed { run, size } => self.unsealed(now, &run, size),
             Input::Pull(datagram) => self.pull(now, &datagram),
+            Input::Bulk(headers, bytes) => self.bulk(now, &headers, bytes),
             Input::Short(message, short) => self.short(now, &message, &short),
             Input::Frame { interface, outgoing, bytes } => match self.device_of_arrival(interface) {
                 Some(device) => device.input_frame(now, outgoing, bytes),
@@ -191,6 +193,23 @@ impl<W: World> Node<W> {
         }
         let ends = (d.source.ip(), d.dest.ip());
         match self.at_arrival(d.interface, |device| device.input_short(now, ends, d.hold, short, d.bytes)) {
+            Some(()) => self.data_came(now, dest_qp),
+            None => count(&self.counters.unknown_device),
+        }
+    }
+
+    /// Several packets of a process of this host, as one piece.
+    fn bulk(&self, now: Instant, d: &Datagram<'_>, bytes: SharedBytes<'_>) {
+        let headers = match Packet::parse(d.bytes) {
+            Ok(Packet { header, payload: [] }) => header,
+            _ => return count(&self.counters.malformed),
+        };
+        let dest_qp = headers.bth.dest_qp;
+        if dest_qp == Qpn::GSI || !self.blocks.owns(qpn_owner(dest_qp)) {
+            return count(&self.counters.unknown_owner);
+        }
+        let ends = (d.source.ip(), d.dest.ip());
+        match self.at_arrival(d.interface, |device| device.input_bulk(now, ends, d.hold, &headers, bytes)) {
             Some(()) => self.data_came(now, dest_qp),
             None => count(&self.counters.unknown_device),
         }

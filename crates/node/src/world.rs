@@ -6,6 +6,7 @@ use std::time::Instant;
 use cm::PortSpace;
 use nic::{Errno, Frames, Link, Path, Platform};
 use transport::TxBatch;
+use transport::op::SharedBytes;
 pub use transport::rc::Hold;
 
 /// A network interface with its addresses, as the system reports it.
@@ -153,6 +154,9 @@ pub enum Input<'a> {
     Pull(Datagram<'a>),
     /// A short message from a process of this host, perhaps with an ACK, in place of their packets; the bytes are the message's.
     Short(Datagram<'a>, transport::Short),
+    /// Several packets of a message from a process of this host, as one piece: the headers of one, which the datagram's bytes are, and all of
+    /// their payload.
+    Bulk(Datagram<'a>, SharedBytes<'a>),
     /// A whole Ethernet frame, while the node watches those of an interface ([`Frames::watch_frames`]).
     Frame {
         /// The interface.

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use nic::link::Fill;
 use nic::reach::Copy;
 use nic::{Errno, Frames, Link, Path, Persist, Platform, Reach};
 use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, Watch, World};
+use transport::op::{Bulk, Fault, SharedBytes};
 use transport::{Short, TxBatch};
 use wire::Qpn;
 use wire::icrc::{self, Flow};
@@ -37,6 +40,8 @@ impl ProcessId {
 pub(crate) const INTERFACE: u32 = 2;
 /// The UDP port of RoCEv2.
 pub(crate) const PORT: u16 = 4791;
+/// Bytes of the longest piece that goes by a channel in place of packets.
+const LONGEST_PIECE: usize = 64 << 10;
 /// Source ports of a process: so many from here on, one a detour.
 const DETOURS: u32 = 32;
 const FIRST_SOURCE_PORT: u32 = 32_768;
@@ -132,6 +137,8 @@ pub(crate) struct Record {
     pub pull: bool,
     /// In place of packets: a message, whose bytes these are.
     pub short: Option<Short>,
+    /// In place of packets: their headers, where they are one piece, of which the bytes are the payload.
+    pub headers: Option<Vec<u8>>,
     pub bytes: Vec<u8>,
 }
 
@@ -227,7 +234,7 @@ impl SimWorld {
         for (run, bytes) in batch.runs() {
             let (size, pull, bytes) = (run.size, run.pull, bytes.to_vec());
             if self.step(|_, _| ()).is_some() {
-                let record = Record { source, dest, size, pull, short: None, bytes };
+                let record = Record { source, dest, size, pull, short: None, headers: None, bytes };
                 self.act(Action::Put { block, record });
             }
         }
@@ -264,10 +271,35 @@ impl Link for SimWorld {
         if goes && self.step(|_, _| ()).is_some() {
             let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
             let (short, bytes) = (Some(*short), bytes.to_vec());
-            let record = Record { source, dest, size: bytes.len(), pull: false, short, bytes };
+            let record = Record { source, dest, size: bytes.len(), pull: false, short, headers: None, bytes };
             self.act(Action::Put { block, record });
         }
         goes
+    }
+
+    fn most_bulk(&self) -> usize {
+        if self.same_host { LONGEST_PIECE } else { 0 }
+    }
+
+    fn send_bulk(&self, path: &Path, headers: &[u8], len: usize, fill: &mut Fill<'_>) -> Result<Bulk, Fault> {
+        let block = block(path.dest_qpn);
+        if !self.goes_by_channel(block, path) {
+            return Ok(Bulk::NoWay);
+        }
+        // A channel is never full of what was put into it; so it says so now and then.
+        if self.with_host(|host| host.same_host.dice.chance(host.same_host.unreached)) {
+            return Ok(Bulk::Full);
+        }
+        let words: Vec<AtomicU64> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        let bytes = SharedBytes::new(&words, len);
+        fill(bytes)?;
+        if self.step(|_, _| ()).is_some() {
+            let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
+            let (headers, bytes) = (Some(headers.to_vec()), bytes.to_vec());
+            let record = Record { source, dest, size: len, pull: false, short: None, headers, bytes };
+            self.act(Action::Put { block, record });
+        }
+        Ok(Bulk::Sent)
     }
 
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {

@@ -23,7 +23,7 @@ use wire::roce::SendTail;
 
 use crate::op::{
     Access, AtomicOp, Completed, Completion, Context, Fault, Flush, MAX_MESSAGE, Memory, NetworkHeader,
-    Place, Pull, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole,
+    Payload, Place, Pull, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole,
 };
 
 /// Why a message, or a piece of one, was not executed.
@@ -59,7 +59,7 @@ pub struct Ends {
 #[derive(Clone, Copy, Debug)]
 pub struct SendPiece<'a> {
     /// Its bytes, which follow those of the piece before; perhaps none.
-    pub bytes: &'a [u8],
+    pub bytes: Payload<'a>,
     /// It begins the message.
     pub first: bool,
     /// It ends the message, with this.
@@ -93,8 +93,8 @@ impl Datagram<'_> {
     pub fn deliver(&self, receive: &RecvWr, ends: Ends, memory: &impl Memory) -> Result<Completion, Refusal> {
         let len = (self.head.len() + self.bytes.len()) as u64;
         check_fits(receive, len)?;
-        scatter(receive, 0, self.head, tail_of(self.bytes.is_empty()), memory)?;
-        scatter(receive, self.head.len() as u64, self.bytes, Tail::End, memory)?;
+        scatter(receive, 0, self.head.into(), tail_of(self.bytes.is_empty()), memory)?;
+        scatter(receive, self.head.len() as u64, self.bytes.into(), Tail::End, memory)?;
         Ok(Completion {
             byte_len: len as u32,
             tail: self.tail,
@@ -217,7 +217,7 @@ impl Inbound {
     /// where a tag-matching queue placed it.
     fn begin_send(
         &mut self,
-        bytes: &mut &[u8],
+        bytes: &mut Payload<'_>,
         whole: bool,
         ends: Ends,
         cx: &mut impl Context,
@@ -226,10 +226,10 @@ impl Inbound {
             return Ok(None);
         }
         // Taken apart where it is: each further step would copy it.
-        let Some(Place { receive, part, tagged }) = cx.place(bytes, whole) else {
+        let Some(Place { receive, part, tagged }) = cx.place(bytes.own(), whole) else {
             return Err(Refusal::NoReceive);
         };
-        *bytes = bytes.get(part).unwrap_or_default();
+        *bytes = bytes.part(part);
         let receive = self.receive.insert(receive);
         Ok(match tagged {
             Some(tagged) if !whole => Some(tell_match(tagged, receive, ends, cx)),
@@ -269,7 +269,7 @@ impl Inbound {
     pub fn write(
         &mut self,
         to: Option<Remote>,
-        bytes: &[u8],
+        bytes: Payload<'_>,
         last: bool,
         cx: &mut impl Context,
     ) -> Result<(), Refusal> {
@@ -286,7 +286,7 @@ impl Inbound {
         &mut self,
         ends: Ends,
         to: Option<Remote>,
-        bytes: &[u8],
+        bytes: Payload<'_>,
         immediate: [u8; 4],
         solicited: bool,
         cx: &mut impl Context,
@@ -309,7 +309,7 @@ impl Inbound {
     fn check_write(
         &self,
         to: Option<Remote>,
-        bytes: &[u8],
+        bytes: Payload<'_>,
         last: bool,
         cx: &impl Context,
     ) -> Result<(Remote, u64), Refusal> {
@@ -333,13 +333,13 @@ impl Inbound {
     fn copy_write(
         &mut self,
         (to, before): (Remote, u64),
-        bytes: &[u8],
+        bytes: Payload<'_>,
         last: bool,
         cx: &impl Context,
     ) -> Result<(), Refusal> {
         self.message = Message::Write { to, received: before + bytes.len() as u64 };
         if !bytes.is_empty() {
-            cx.memory().write(to, before, bytes, tail_of(last)).map_err(Refusal::Remote)?;
+            cx.memory().write_payload(to, before, bytes, tail_of(last)).map_err(Refusal::Remote)?;
         }
         if last {
             self.message = Message::None;
@@ -459,11 +459,17 @@ fn check_fits(receive: &RecvWr, len: u64) -> Result<(), Refusal> {
     if len > receive.sges.len_bytes().min(MAX_MESSAGE) { Err(Refusal::TooLong) } else { Ok(()) }
 }
 
-fn scatter(receive: &RecvWr, at: u64, bytes: &[u8], tail: Tail, memory: &impl Memory) -> Result<(), Refusal> {
+fn scatter(
+    receive: &RecvWr,
+    at: u64,
+    bytes: Payload<'_>,
+    tail: Tail,
+    memory: &impl Memory,
+) -> Result<(), Refusal> {
     if bytes.is_empty() {
         return Ok(());
     }
-    memory.scatter(receive.sges.as_slice(), at, bytes, tail).map_err(Refusal::Local)
+    memory.scatter_payload(receive.sges.as_slice(), at, bytes, tail).map_err(Refusal::Local)
 }
 
 fn tail_of(last: bool) -> Tail {

@@ -48,8 +48,7 @@ pub fn write_place(at: WriteAt) -> (Option<Remote>, bool, Option<[u8; 4]>) {
 }
 
 /// Checks a payload's length by its packet's place: full but for the last, which is not empty unless it is the only one.
-pub fn check_len(mtu: usize, payload: &[u8], first: bool, last: bool) -> Result<(), Refusal> {
-    let len = payload.len();
+pub fn check_len(mtu: usize, len: usize, first: bool, last: bool) -> Result<(), Refusal> {
     let legal = match (first, last) {
         (_, false) => len == mtu,
         (false, true) => (1..=mtu).contains(&len),

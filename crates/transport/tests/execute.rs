@@ -9,6 +9,7 @@ use std::task::Poll;
 use support::*;
 use transport::Fault;
 use transport::execute::{Datagram, Ends, Inbound, Refusal, SendPiece};
+use transport::op::Payload::Own;
 use transport::op::{
     AtomicOp, Completed, Completion, Flush, NetworkHeader, RecvWr, Remote, Side, Status, Tail,
 };
@@ -29,7 +30,7 @@ fn post(cx: &mut TestContext, wr_id: u64, region: usize, length: u32) {
 }
 
 fn whole(bytes: &[u8], tail: SendTail) -> SendPiece<'_> {
-    SendPiece { bytes, first: true, end: Some(tail), solicited: true }
+    SendPiece { bytes: Own(bytes), first: true, end: Some(tail), solicited: true }
 }
 
 fn range(offset: u64, length: u64) -> Remote {
@@ -71,7 +72,9 @@ fn a_send_may_come_in_pieces_of_any_size() {
     for (i, &bytes) in pieces.iter().enumerate() {
         assert_eq!(inbound.in_message(), i > 0);
         let end = (i == 4).then_some(SendTail::None);
-        inbound.send(ENDS, SendPiece { bytes, first: i == 0, end, solicited: false }, &mut cx).unwrap();
+        inbound
+            .send(ENDS, SendPiece { bytes: Own(bytes), first: i == 0, end, solicited: false }, &mut cx)
+            .unwrap();
     }
     let done = completed(&mut cx);
     assert_eq!(done.iter().map(|c| (c.wr_id, c.byte_len)).collect::<Vec<_>>(), [(7, 60)]);
@@ -84,15 +87,15 @@ fn without_a_receive_nothing_changes_and_the_same_piece_may_come_again() {
     let (mut inbound, mut cx) = (Inbound::default(), context());
     let send = whole(&[5; 4], SendTail::None);
     assert_eq!(inbound.send(ENDS, send, &mut cx), Err(Refusal::NoReceive));
-    let first = inbound.write(Some(range(0, 8)), &[1; 4], false, &mut cx);
+    let first = inbound.write(Some(range(0, 8)), Own(&[1; 4]), false, &mut cx);
     assert_eq!(first, Ok(()), "of a WRITE whose last piece needs a receive");
     for _ in 0..2 {
-        let last = inbound.write_with_imm(ENDS, None, &[2; 4], [9; 4], false, &mut cx);
+        let last = inbound.write_with_imm(ENDS, None, Own(&[2; 4]), [9; 4], false, &mut cx);
         assert_eq!(last, Err(Refusal::NoReceive));
         assert_eq!(cx.memory.bytes(0)[..8], [1, 1, 1, 1, 0, 0, 0, 0]);
     }
     post(&mut cx, 1, 0, 0);
-    inbound.write_with_imm(ENDS, None, &[2; 4], [9; 4], false, &mut cx).unwrap();
+    inbound.write_with_imm(ENDS, None, Own(&[2; 4]), [9; 4], false, &mut cx).unwrap();
     let done = completed(&mut cx);
     assert_eq!((done[0].opcode, done[0].byte_len), (Completed::ReceiveWriteImmediate, 8));
     assert_eq!(cx.memory.bytes(0)[..8], [1, 1, 1, 1, 2, 2, 2, 2]);
@@ -142,7 +145,7 @@ fn what_may_not_come_in_the_middle_of_a_message_is_illegal_and_touches_no_memory
     let (mut inbound, mut cx) = (Inbound::default(), context());
     post(&mut cx, 7, 0, 100);
     post(&mut cx, 8, 0, 100);
-    let begin = SendPiece { bytes: &[1; 4], first: true, end: None, solicited: false };
+    let begin = SendPiece { bytes: Own(&[1; 4]), first: true, end: None, solicited: false };
     inbound.send(ENDS, begin, &mut cx).unwrap();
     let asked = cx.memory.asked.get();
     let datagram = Datagram {
@@ -155,8 +158,8 @@ fn what_may_not_come_in_the_middle_of_a_message_is_illegal_and_touches_no_memory
     let how = Flush { global: true, ..Flush::default() };
     assert_eq!(inbound.send(ENDS, begin, &mut cx), Err(Refusal::Illegal));
     assert_eq!(inbound.datagram(ENDS, datagram, &mut cx), Err(Refusal::Illegal));
-    assert_eq!(inbound.write(Some(range(0, 4)), &[1; 4], true, &mut cx), Err(Refusal::Illegal));
-    assert_eq!(inbound.write(None, &[1; 4], true, &mut cx), Err(Refusal::Illegal));
+    assert_eq!(inbound.write(Some(range(0, 4)), Own(&[1; 4]), true, &mut cx), Err(Refusal::Illegal));
+    assert_eq!(inbound.write(None, Own(&[1; 4]), true, &mut cx), Err(Refusal::Illegal));
     assert_eq!(inbound.check_read(range(0, 4), &cx), Err(Refusal::Illegal));
     assert_eq!(inbound.atomic(range(0, 8), AtomicOp::FetchAdd(1), &cx), Err(Refusal::Illegal));
     assert_eq!(inbound.flush(range(0, 8), how, &cx), Err(Refusal::Illegal));

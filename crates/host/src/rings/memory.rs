@@ -5,9 +5,11 @@ use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use nic::Errno;
 use ring::Word;
+use transport::op::SharedBytes;
 
 use crate::fork::{self, Fd};
 
@@ -186,6 +188,13 @@ unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
         std::arch::asm!("rep movsb", inout("rcx") len => _, inout("rdi") to => _, inout("rsi") from => _,
             options(nostack, preserves_flags));
     }
+}
+
+/// The first `len` bytes of words of shared memory, for whoever copies to and from there.
+pub(crate) fn shared(words: &[Word], len: usize) -> SharedBytes<'_> {
+    // SAFETY: words are atomics of eight bytes, in memory that processes share; models of such memory, which are more, are not given to anybody.
+    let words = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<AtomicU64>(), words.len()) };
+    SharedBytes::new(words, len)
 }
 
 impl Drop for SharedMemory {

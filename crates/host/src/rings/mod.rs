@@ -16,12 +16,14 @@
 //! |---|---|
 //! | this one | which rings there are |
 //! | `messages` | messages of connection managers |
+//! | `pieces` | what needs no packets: short messages, and many packets at once |
 //! | `tx_ring`, `rx_ring` | the two ends |
 //! | `seat` | the thread of the program that reads the rings while it waits |
 //! | `memory` | shared memory; unsafe |
 
 pub(crate) mod memory;
 mod messages;
+mod pieces;
 mod rx_ring;
 pub(crate) mod seat;
 mod tx_ring;
@@ -37,8 +39,8 @@ use nic::Path;
 use nic::reach::Piece;
 use node::world::{Datagram, Hold};
 use node::{Guest, Name};
+use transport::TxBatch;
 use transport::op::AtOnce;
-use transport::{Short, TxBatch};
 use wire::Qpn;
 
 use crate::counters::add;
@@ -148,20 +150,6 @@ impl Rings {
         let Some(interface) = self.interface_here(path, world) else { return false };
         let Some(ring) = self.to(Name::Block(block), world) else { return false };
         self.push(&ring, Head::new(path, version, interface), batch, world)
-    }
-
-    /// Sends a short message to a process of this host; false where it has to be a packet.
-    #[inline]
-    pub(crate) fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], world: &RealWorld) -> bool {
-        let (block, version) = (block(path.dest_qpn), world.interfaces.version());
-        let sent = match self.tx.read().get(&block) {
-            Some(Way::Ring(ring)) => ring.send_short(path, version, short, bytes, &world.counters),
-            _ => false,
-        };
-        if sent {
-            add(&world.counters.ring_messages_sent, 1);
-        }
-        sent
     }
 
     /// The interface at the end of a path, where that is this host's and packets need not go by the network.

@@ -8,14 +8,14 @@ use std::time::Instant;
 use locks::{Mutex, MutexGuard, Rank};
 use node::world::{Datagram, Hold};
 use node::{Guest, Input};
-use ring::{Broken, Reader, Word, memory_len};
+use ring::{Broken, Found, Reader, Word, memory_len};
 
 use crate::counters::add;
 use crate::fork::Fd;
 use crate::name_messages::{self, Record};
 use crate::names::Connection;
 use crate::reach::{After, Borrower, Cleared, HAZARD_BYTES, Lent};
-use crate::rings::memory::{Part, SharedMemory};
+use crate::rings::memory::{Part, SharedMemory, shared};
 use crate::rings::seat::Seat;
 use crate::rings::{LONGEST_RECORD, RING_BYTES};
 use crate::rx_socket::{Delivery, Drained};
@@ -212,7 +212,13 @@ fn dispatch<G: Guest>(
     hold: Hold,
     to: &Delivery<'_, G>,
 ) -> Result<Option<Taken>, Broken> {
-    let Some(len) = receiver.reader.pop(&mut receiver.bytes)? else { return Ok(None) };
+    let Some(found) = receiver.reader.peek()? else { return Ok(None) };
+    if name_messages::is_bulk(receiver.reader.words(&found)[0].load(Ordering::Relaxed)) {
+        return dispatch_bulk(receiver, found, now, hold, to).map(Some);
+    }
+    let len = found.len();
+    receiver.reader.copy_out(&found, receiver.bytes.get_mut(..len).ok_or(Broken)?);
+    receiver.reader.leave(found);
     let record = name_messages::read_record(&receiver.bytes[..len], &mut receiver.before);
     let (run, size) = match record.ok_or(Broken)? {
         Record::Packets { run, size } => (run, size),
@@ -231,4 +237,23 @@ fn dispatch<G: Guest>(
     add(&to.counters.ring_packets_received, run.bytes.len().div_ceil(size));
     to.guest.input(now, Input::Unsealed { run: Datagram { hold, ..run }, size });
     Ok(Some(Taken { bytes: len, is_short: false }))
+}
+
+/// The same for several packets as one piece, whose bytes stay in the ring until they are where they belong: no copy of ours is in between.
+fn dispatch_bulk<G: Guest>(
+    receiver: &mut Receiver,
+    found: Found,
+    now: Instant,
+    hold: Hold,
+    to: &Delivery<'_, G>,
+) -> Result<Taken, Broken> {
+    let (mut head, len) = ([0; name_messages::BULK_HEAD], found.len());
+    receiver.reader.copy_out(&found, &mut head);
+    let headers = name_messages::read_bulk(&head, &receiver.before).ok_or(Broken)?;
+    let body_len = len.checked_sub(ring::BODY).ok_or(Broken)?;
+    let body = &receiver.reader.words(&found)[ring::BODY / size_of::<Word>()..];
+    add(&to.counters.ring_pieces_received, 1);
+    to.guest.input(now, Input::Bulk(Datagram { hold, ..headers }, shared(body, body_len)));
+    receiver.reader.leave(found);
+    Ok(Taken { bytes: len.max(BULK), is_short: false })
 }

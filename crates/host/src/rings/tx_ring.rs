@@ -7,18 +7,19 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use locks::{Mutex, MutexGuard, Rank};
 use nic::Path;
+use nic::link::Fill;
 use nic::reach::Piece;
 use ring::{PushError, Whom, Writer, memory_len};
 use transport::Short;
 use transport::batch::Run;
-use transport::op::AtOnce;
+use transport::op::{AtOnce, Bulk, Fault};
 
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::name_messages::{self, HEADER, SIZE};
 use crate::names::Bearer;
 use crate::reach::{HAZARD_BYTES, Lender, Transfer};
-use crate::rings::memory::{Part, SharedMemory};
+use crate::rings::memory::{Part, SharedMemory, shared};
 use crate::rings::{RING_BYTES, datagram};
 use crate::sys;
 
@@ -164,6 +165,41 @@ impl TxRing {
         drop(state);
         self.wake_reader(wakes, counters);
         true
+    }
+
+    /// Sends several packets as one piece, where the last ones took that path, and nothing waits for room.
+    ///
+    /// # Errors
+    ///
+    /// Those of `fill`.
+    pub(crate) fn send_bulk(
+        &self,
+        path: &Path,
+        version: u64,
+        (headers, len): (&[u8], usize),
+        fill: &mut Fill<'_>,
+        counters: &Counters,
+    ) -> Result<Bulk, Fault> {
+        let mut state = self.state.lock();
+        let goes =
+            state.is_said && !state.over && state.head.as_ref().is_some_and(|head| head.is_of(path, version));
+        let Some((head, head_len)) = name_messages::bulk_head(headers).filter(|_| goes) else {
+            return Ok(Bulk::NoWay);
+        };
+        state.flush();
+        if !state.waiting.is_empty() {
+            return Ok(Bulk::Full);
+        }
+        match state.writer.push_with(&head[..head_len], len, |words| fill(shared(words, len))) {
+            Ok(filled) => filled?,
+            Err(PushError::Full) => return Ok(Bulk::Full),
+            // What is wrong is found by the packet.
+            Err(PushError::TooLong | PushError::Broken) => return Ok(Bulk::NoWay),
+        }
+        let wakes = state.writer.must_wake();
+        drop(state);
+        self.wake_reader(wakes, counters);
+        Ok(Bulk::Sent)
     }
 
     #[inline]

@@ -140,6 +140,13 @@ impl Guest for Recorder {
                     Input::Datagram(node::world::Datagram { bytes: &bytes, ..message }),
                 );
             }
+            Input::Bulk(headers, bytes) => {
+                let bytes = [headers.bytes, &bytes.to_vec()].concat();
+                return self.input(
+                    Instant::now(),
+                    Input::Datagram(node::world::Datagram { bytes: &bytes, ..headers }),
+                );
+            }
             Input::Datagram(datagram) | Input::Pull(datagram) => {
                 if let Some(name) = *self.forward_to.lock().unwrap()
                     && !datagram.forwarded

@@ -18,9 +18,10 @@ use std::time::Instant;
 
 use locks::{Rank, RwLock};
 use transport::Short;
+use transport::op::SharedBytes;
 use transport::rc::Hold;
 use wire::Qpn;
-use wire::roce::Packet;
+use wire::roce::{Header, Packet};
 
 pub use crate::device::adapter::{Adapter, Counters, CqSlot, DeviceConfig, DeviceId, Numbers, Transport};
 pub use crate::device::port::Port;
@@ -168,6 +169,23 @@ impl Device {
     pub fn input_short(&self, now: Instant, ends: (IpAddr, IpAddr), hold: Hold, short: &Short, bytes: &[u8]) {
         match self.qp(short.dest_qp) {
             Some(qp) => qp.input_short(now, ends, hold, short, bytes),
+            None => {
+                self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Several packets from a process of this host as one piece; the rest is as with [`Device::input`].
+    pub fn input_bulk(
+        &self,
+        now: Instant,
+        ends: (IpAddr, IpAddr),
+        hold: Hold,
+        header: &Header,
+        bytes: SharedBytes<'_>,
+    ) {
+        match self.qp(header.bth.dest_qp) {
+            Some(qp) => qp.input_bulk(now, ends, hold, header, bytes),
             None => {
                 self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
             }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use transport::op::{Fault, Tail};
+use transport::op::{Fault, SharedBytes, Tail};
 use wire::icrc::{PAGE, Remainder};
 
 use super::guard::{self, Change};
@@ -60,6 +60,52 @@ pub(super) fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault>
     }
     // SAFETY: inside the checked range; fewer than eight bytes are stored one after the other.
     unsafe { guard::copy(to.add(split), rest.as_ptr(), rest.len()) }
+}
+
+/// Copies `len` bytes out of registered memory to memory that two processes share, from its byte `at` on; as many as there are places.
+pub(super) fn copy_to_shared(place: Place, dst: SharedBytes<'_>, at: usize, len: usize) -> Result<(), Fault> {
+    let Some((to, len)) = part(dst, at, len) else { return Ok(()) };
+    let Place::At(real) = place else { return fill(to, len) };
+    // SAFETY: as for `copy_out`; words of shared memory may be stored to behind a shared borrow, by an instruction while others load and store there.
+    unsafe { guard::copy_shared(to, real as *const u8, len) }
+}
+
+/// Copies `len` bytes of memory that two processes share, from its byte `at` on, into registered memory, the last word last as
+/// [`copy_in`] does. Each byte is looked at once.
+pub(super) fn copy_from_shared(
+    place: Place,
+    src: SharedBytes<'_>,
+    at: usize,
+    len: usize,
+    tail: Tail,
+) -> Result<(), Fault> {
+    let (Place::At(real), Some((from, len))) = (place, part(src, at, len)) else { return Ok(()) };
+    let split = match tail {
+        Tail::More => len,
+        Tail::End => last_word(real, len),
+    };
+    let (mut word, rest) = ([0; 8], len - split);
+    // SAFETY: as for `copy_in`; what an instruction loads while another process stores there is some mixture of both. At most eight bytes are left.
+    unsafe {
+        guard::copy(real as *mut u8, from, split)?;
+        guard::copy(word.as_mut_ptr(), from.add(split), rest.min(word.len()))?;
+    }
+    if rest == 0 { Ok(()) } else { copy_in(Place::At(real + split as u64), &word[..rest], tail) }
+}
+
+/// Where so many bytes of shared memory are; fewer where it ends.
+fn part(shared: SharedBytes<'_>, at: usize, len: usize) -> Option<(*mut u8, usize)> {
+    let left = shared.len().checked_sub(at)?;
+    Some((shared.words().as_ptr().cast::<u8>().cast_mut().wrapping_add(at), len.min(left)))
+}
+
+/// Fills shared memory with zeroes.
+fn fill(to: *mut u8, len: usize) -> Result<(), Fault> {
+    const ZEROES: [u8; 256] = [0; 256];
+    (0..len).step_by(ZEROES.len()).try_for_each(|at| {
+        // SAFETY: as many bytes of shared memory as `part` found.
+        unsafe { guard::copy(to.wrapping_add(at), ZEROES.as_ptr(), ZEROES.len().min(len - at)) }
+    })
 }
 
 /// Where the last word of `len` bytes at `real` begins: at the last multiple of eight below the end.

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
+use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, SharedBytes, Tail};
 use wire::Rkey;
 use wire::icrc::Remainder;
 
-use super::copy::{Place, change, copy_in, copy_out, copy_out_for_icrc};
+use super::copy::{Place, change, copy_from_shared, copy_in, copy_out, copy_out_for_icrc, copy_to_shared};
 use super::guard::Change;
 use super::rights::Access;
 use super::slot::{InFlight, kind};
@@ -178,6 +178,17 @@ impl Memory for View<'_> {
         })
     }
 
+    fn gather_shared(&self, sges: &[Sge], at: u64, dst: SharedBytes<'_>) -> Result<(), Fault> {
+        self.pieces(sges, at, dst.len(), 0, |real, from, n| copy_to_shared(real, dst, from, n))
+    }
+
+    fn scatter_shared(&self, sges: &[Sge], at: u64, src: SharedBytes<'_>, tail: Tail) -> Result<(), Fault> {
+        self.pieces(sges, at, src.len(), Access::LOCAL_WRITE, |real, from, n| {
+            let last = from + n == src.len();
+            copy_from_shared(real, src, from, n, if last { tail } else { Tail::More })
+        })
+    }
+
     fn check(&self, range: Remote, access: op::Access) -> Result<(), Fault> {
         if range.length == 0 {
             return Ok(());
@@ -196,6 +207,18 @@ impl Memory for View<'_> {
         let addr = to.addr.checked_add(at).ok_or(Fault::Range)?;
         let range = Remote { addr, length: src.len() as u64, rkey: to.rkey };
         self.remote(range, Access::REMOTE_WRITE, |real| copy_in(real, src, tail))
+    }
+
+    fn write_shared(&self, to: Remote, at: u64, src: SharedBytes<'_>, tail: Tail) -> Result<(), Fault> {
+        let addr = to.addr.checked_add(at).ok_or(Fault::Range)?;
+        let range = Remote { addr, length: src.len() as u64, rkey: to.rkey };
+        self.remote(range, Access::REMOTE_WRITE, |real| copy_from_shared(real, src, 0, src.len(), tail))
+    }
+
+    fn read_shared(&self, from: Remote, at: u64, dst: SharedBytes<'_>) -> Result<(), Fault> {
+        let addr = from.addr.checked_add(at).ok_or(Fault::Range)?;
+        let range = Remote { addr, length: dst.len() as u64, rkey: from.rkey };
+        self.remote(range, Access::REMOTE_READ, |real| copy_to_shared(real, dst, 0, dst.len()))
     }
 
     fn read(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<(), Fault> {

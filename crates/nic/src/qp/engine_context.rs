@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use transport::op::{
-    AtOnce, Completion, Context, Fault, NetworkHeader, Place, Pull, QpEvent, RecvWr, SendWr, Side, Status,
-    Whole,
+    AtOnce, Bulk, Completion, Context, Fault, NetworkHeader, Part, Place, Pull, QpEvent, RecvWr, SendWr,
+    Side, Status, Whole,
 };
 use transport::{CongestionWindow, Memory};
+use wire::roce::Header;
 
 use crate::cq::Note;
 use crate::cq::counter::Counted;
@@ -140,6 +141,12 @@ impl Context for EngineContext<'_> {
     }
     fn pull(&self, receive: &RecvWr, at: u64, pull: Pull) -> bool {
         self.pulled(receive, at, pull)
+    }
+    fn most_bulk(&self) -> usize {
+        self.takes_bulk()
+    }
+    fn send_bulk(&self, header: &Header, part: Part<'_>) -> Result<Bulk, Fault> {
+        self.bulk(header, part)
     }
     fn room(&self) -> u32 {
         self.room

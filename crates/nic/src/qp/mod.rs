@@ -22,6 +22,7 @@
 pub mod ah;
 mod at_once;
 pub mod attr;
+mod bulk;
 pub(crate) mod carrier;
 pub(crate) mod delayed_ack;
 pub(crate) mod engine;

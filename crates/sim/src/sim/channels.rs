@@ -1,9 +1,11 @@
 //! From process to process of one host, past the network; and processes that die in the midst of a call.
 
 use std::cmp::Reverse;
+use std::sync::atomic::AtomicU64;
 
 use nic::reach::Copy;
 use node::world::{Datagram, Guest, Hold, Input};
+use transport::op::SharedBytes;
 
 use super::{Sim, What};
 use crate::world::{HostId, INTERFACE, ProcessId, Record};
@@ -105,11 +107,16 @@ impl Sim {
         // It may have died of what came before.
         self.flush();
         let Some(_) = self.node(to) else { return };
-        let Record { source, dest, size, pull, short, bytes } = record;
+        let Record { source, dest, size, pull, short, headers, bytes } = record;
         self.counters.delivered += bytes.len().div_ceil((*size).max(1)) as u64;
         self.note_record("read", record);
         let (source, dest, interface, forwarded) = (*source, *dest, INTERFACE, false);
         let run = Datagram { source, dest, interface, forwarded, hold, bytes };
+        if let Some(headers) = headers {
+            let words: Vec<AtomicU64> = bytes.chunks(8).map(word).collect();
+            let piece = SharedBytes::new(&words, bytes.len());
+            return self.tell(to, Input::Bulk(Datagram { bytes: headers, ..run }, piece));
+        }
         let told = match short {
             Some(short) => Input::Short(run, *short),
             None if *pull => Input::Pull(run),
@@ -117,4 +124,11 @@ impl Sim {
         };
         self.tell(to, told);
     }
+}
+
+/// Bytes, eight at most, as a word of memory that processes share.
+fn word(bytes: &[u8]) -> AtomicU64 {
+    let mut eight = [0; 8];
+    eight[..bytes.len()].copy_from_slice(bytes);
+    AtomicU64::new(u64::from_le_bytes(eight))
 }

@@ -56,8 +56,12 @@ impl Sim {
             bytes.resize(bytes.len().next_multiple_of(4) + ICRC_LEN, 0);
             return self.note_packet(word, &flow, &bytes);
         }
-        for bytes in record.bytes.chunks(record.size.max(1)) {
-            self.note_packet(word, &flow, bytes);
+        if let Some(headers) = &record.headers {
+            let bytes = [headers, &record.bytes[..], &[0; ICRC_LEN + 3]].concat();
+            let whole = headers.len() + record.bytes.len().next_multiple_of(4) + ICRC_LEN;
+            self.note_packet(word, &flow, &bytes[..whole]);
+        } else {
+            record.bytes.chunks(record.size.max(1)).for_each(|bytes| self.note_packet(word, &flow, bytes));
         }
         if !record.pull {
             record.bytes.chunks(8).for_each(|chunk| {

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use wire::Qpn;
+use wire::roce::Header;
 
-use super::{Completed, Completion, Fault, Memory, Pull, RecvWr, SendWr, Status, TagInfo};
+use super::{Completed, Completion, Fault, Memory, Pull, RecvWr, Remote, SendWr, Sge, Status, TagInfo};
 use crate::CongestionWindow;
 
 /// Where a SEND goes.
@@ -81,6 +82,37 @@ pub enum AtOnce {
     NoWay,
 }
 
+/// Where the bytes of a message are.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// In memory that a work request names.
+    List(&'a [Sge]),
+    /// In memory that a peer reads.
+    Range(Remote),
+}
+
+/// A part of a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Where the message is.
+    pub from: Source<'a>,
+    /// Where the part begins, in bytes.
+    pub at: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// What became of a piece of a message that was to go to a process of this host at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bulk {
+    /// It has left.
+    Sent,
+    /// There is no room for it now.
+    Full,
+    /// There is no such way just now.
+    NoWay,
+}
+
 /// What an engine may use of its queue pair during one call. The adapter implements it.
 pub trait Context {
     /// Memory of the queue pair's protection domain.
@@ -135,6 +167,18 @@ pub trait Context {
     /// bytes count, though some may have been copied.
     fn pull(&self, _receive: &RecvWr, _at: u64, _pull: Pull) -> bool {
         false
+    }
+    /// Bytes of a message, at most, that go to the peer as one piece, in place of packets; 0 where none do.
+    fn most_bulk(&self) -> usize {
+        0
+    }
+    /// Sends a piece of a message, which may be several packets, with the headers of one. All that was sent before it has been handed over.
+    ///
+    /// # Errors
+    ///
+    /// Those of the memory; then nothing has left.
+    fn send_bulk(&self, _header: &Header, _part: Part<'_>) -> Result<Bulk, Fault> {
+        Ok(Bulk::NoWay)
     }
     /// Packets for which there is room between here and the peer: more would wait somewhere on the way.
     fn room(&self) -> u32 {

@@ -6,6 +6,8 @@ use std::task::Poll;
 use wire::Rkey;
 use wire::icrc::Remainder;
 
+use super::{Payload, SharedBytes};
+
 /// A piece of local memory (`struct ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
@@ -134,14 +136,52 @@ pub trait Memory {
     fn gather_for_icrc(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
         self.gather(sges, at, dst).map(|()| None)
     }
+    /// The same to memory that two processes share.
+    fn gather_shared(&self, sges: &[Sge], at: u64, dst: SharedBytes<'_>) -> Result<(), Fault> {
+        let mut bytes = vec![0; dst.len()];
+        self.gather(sges, at, &mut bytes)?;
+        dst.store(&bytes);
+        Ok(())
+    }
     /// Copies `src` to `at` bytes into the concatenation of `sges` (local write access).
     fn scatter(&self, sges: &[Sge], at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
+    /// The same from memory that two processes share.
+    fn scatter_shared(&self, sges: &[Sge], at: u64, src: SharedBytes<'_>, tail: Tail) -> Result<(), Fault> {
+        self.scatter(sges, at, &src.to_vec(), tail)
+    }
+    /// The same from wherever the bytes are.
+    #[inline]
+    fn scatter_payload(&self, sges: &[Sge], at: u64, src: Payload<'_>, tail: Tail) -> Result<(), Fault> {
+        match src {
+            Payload::Own(bytes) => self.scatter(sges, at, bytes, tail),
+            Payload::Shared(bytes) => self.scatter_shared(sges, at, bytes, tail),
+        }
+    }
     /// Whether the peer may do this to the whole range; a length of 0 needs no valid key (IBA 1.4 §9.4).
     fn check(&self, range: Remote, access: Access) -> Result<(), Fault>;
     /// A peer's RDMA WRITE: copies `src` to `at` bytes into `to`.
     fn write(&self, to: Remote, at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
+    /// The same from memory that two processes share.
+    fn write_shared(&self, to: Remote, at: u64, src: SharedBytes<'_>, tail: Tail) -> Result<(), Fault> {
+        self.write(to, at, &src.to_vec(), tail)
+    }
+    /// The same from wherever the bytes are.
+    #[inline]
+    fn write_payload(&self, to: Remote, at: u64, src: Payload<'_>, tail: Tail) -> Result<(), Fault> {
+        match src {
+            Payload::Own(bytes) => self.write(to, at, bytes, tail),
+            Payload::Shared(bytes) => self.write_shared(to, at, bytes, tail),
+        }
+    }
     /// A peer's RDMA READ: copies from `at` bytes into `from`.
     fn read(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<(), Fault>;
+    /// The same to memory that two processes share.
+    fn read_shared(&self, from: Remote, at: u64, dst: SharedBytes<'_>) -> Result<(), Fault> {
+        let mut bytes = vec![0; dst.len()];
+        self.read(from, at, &mut bytes)?;
+        dst.store(&bytes);
+        Ok(())
+    }
     /// The same; and what the bytes add to an ICRC, where the memory finds that out on the way.
     fn read_for_icrc(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
         self.read(from, at, dst).map(|()| None)

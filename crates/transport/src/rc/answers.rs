@@ -8,8 +8,9 @@ use wire::bth::{Aeth, NakCode, Syndrome};
 use wire::roce::{Op, ReadAt};
 
 use super::Connection;
+use super::bulk::piece;
 use crate::batch::{TxBatch, packet_len};
-use crate::op::{Context, Fault, Memory, Remote};
+use crate::op::{Bulk, Context, Fault, Memory, Part, Remote, Source};
 
 /// Most answers kept. A requester that has more outstanding is not heard until some have left; it tries again.
 const MAX_ANSWERS: usize = 1024;
@@ -52,9 +53,10 @@ pub(super) struct Read {
 }
 
 impl Read {
-    fn op(&self) -> Op {
+    /// That of its next response packet, or of so many as one piece.
+    fn op(&self, count: u32) -> Op {
         let aeth = ack(self.msn);
-        Op::ReadResponse(match (self.next == 0, self.next + 1 == self.packets) {
+        Op::ReadResponse(match (self.next == 0, self.next + count == self.packets) {
             (true, true) => ReadAt::Only(aeth),
             (true, false) => ReadAt::First(aeth),
             (false, true) => ReadAt::Last(aeth),
@@ -258,19 +260,45 @@ fn fill_read(
 ) -> Result<bool, Fault> {
     let from = read.from;
     read.srq.map_or(Ok(()), |srq| cx.choose_srq(srq))?;
-    let memory = cx.memory();
     while read.next < read.packets {
-        let header = conn.header(read.psn.add(read.next), read.op());
+        if *spent < TURN
+            && let Some((packets, len)) = bulk(read, conn, cx)
+        {
+            // What is in the batch leaves first.
+            if !batch.is_empty() {
+                return Ok(false);
+            }
+            let header = conn.header(read.psn.add(read.next), read.op(packets));
+            let at = u64::from(read.next) * conn.mtu as u64;
+            let part = Part { from: Source::Range(from), at, len: len as usize };
+            if cx.send_bulk(&header, part)? == Bulk::Sent {
+                read.next += packets;
+                *spent += len as usize;
+                continue;
+            }
+        }
+        let header = conn.header(read.psn.add(read.next), read.op(1));
         let payload_len = conn.payload_len(from.length as u32, read.next);
         if *spent >= TURN || !batch.has_room(packet_len(&header, payload_len)) {
             return Ok(false);
         }
         let at = u64::from(read.next) * conn.mtu as u64;
         batch.push_with_remainder(&header, payload_len, |dst| {
-            if dst.is_empty() { Ok(None) } else { memory.read_for_icrc(from, at, dst) }
+            if dst.is_empty() { Ok(None) } else { cx.memory().read_for_icrc(from, at, dst) }
         })?;
         read.next += 1;
         *spent += payload_len.max(LEAST_COST);
     }
     Ok(true)
+}
+
+/// The response packets that leave next as one piece, and how many bytes they have; of a READ that was asked for again none.
+fn bulk(read: &Read, conn: &Connection, cx: &impl Context) -> Option<(u32, u32)> {
+    let most = cx.most_bulk();
+    if most == 0 || read.repeated {
+        return None;
+    }
+    let (mtu, left) = (conn.mtu as u32, read.packets - read.next);
+    let rest = read.from.length.checked_sub(u64::from(read.next) * u64::from(mtu))?;
+    piece(mtu, left, rest, most, left)
 }

@@ -9,6 +9,7 @@
 //! request names a shared receive queue in its XRCETH.
 
 mod answers;
+mod bulk;
 mod plain;
 mod request;
 mod requester;
@@ -28,6 +29,7 @@ use crate::execute::Ends;
 pub use crate::op::MAX_MESSAGE;
 use crate::op::{Context, Fault, Pull, QpEvent, SendWr, Status};
 pub(crate) use answers::ack;
+use bulk::Arrival;
 use requester::Requester;
 pub use responder::FlushTask;
 use responder::Responder;
@@ -254,12 +256,12 @@ impl Rc {
             Op::CongestionNotification => {}
             Op::Acknowledge(_) | Op::AtomicAcknowledge(..) | Op::ReadResponse(_) => {
                 if matches!(self.state, State::Rts | State::Sqd) {
-                    let outcome = self.requester.response(now, &self.conn, packet, cx);
+                    let outcome = self.requester.response(now, &self.conn, &Arrival::of(packet), cx);
                     self.fail_if(outcome, cx);
                 }
             }
             op => {
-                self.request(packet, srq, cx);
+                self.request(&Arrival::of(packet), srq, cx);
                 self.hold_back(op, hold);
             }
         }
@@ -417,7 +419,7 @@ impl Rc {
         true
     }
 
-    fn request(&mut self, packet: &Packet<'_>, srq: Option<u32>, cx: &mut impl Context) {
+    fn request(&mut self, packet: &Arrival<'_>, srq: Option<u32>, cx: &mut impl Context) {
         if !self.takes_requests(cx) {
             return;
         }

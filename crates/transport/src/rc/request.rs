@@ -6,9 +6,10 @@ use wire::icrc::Remainder;
 use wire::roce::{Header, Op, SendTail};
 
 use super::Connection;
+use super::bulk::Arrival;
 use crate::op::{
-    AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, MAX_MESSAGE, Memory, NetworkHeader, SendOp,
-    SendWr, Status, TagInfo, Tail,
+    AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, MAX_MESSAGE, Memory, NetworkHeader,
+    Payload, SendOp, SendWr, Status, TagInfo, Tail,
 };
 use crate::segmentation::{send_at, write_at};
 
@@ -157,20 +158,11 @@ impl Request {
     /// Headers of the request packet at `at`, and its payload's length; none where it takes no packet. The ACK request is
     /// the caller's to add.
     pub fn header(&self, conn: &Connection, psn: Psn, at: u32) -> Option<(Header, usize)> {
-        let first = at == 0;
-        let last = at + 1 == self.packets;
         let offset = u64::from(at) * conn.mtu as u64;
         let mut payload_len = conn.payload_len(self.len, at);
-        let mut asks_event = false;
         let op = match self.wr.op {
-            SendOp::Send(tail) => {
-                asks_event = last;
-                Op::Send(send_at(first, last, tail))
-            }
-            SendOp::Write { addr, rkey, immediate } => {
-                asks_event = last && immediate.is_some();
-                let reth = Reth { addr, rkey, length: self.len };
-                Op::Write(write_at(first, last, reth, immediate))
+            SendOp::Send(_) | SendOp::Write { .. } => {
+                return Some((self.header_of(conn, psn, at, 1)?, payload_len));
             }
             SendOp::Read { addr, rkey } => {
                 payload_len = 0;
@@ -198,18 +190,23 @@ impl Request {
             }
             SendOp::Local(_) => return None,
         };
-        let mut header = conn.request_header(psn, op, self.srq);
-        header.bth.solicited = asks_event && self.wr.solicited;
-        Some((header, payload_len))
+        Some((conn.request_header(psn, op, self.srq), payload_len))
     }
 
-    /// Headers of one packet that stands for `count` of a SEND, from `at` on. The ACK request is the caller's to add.
-    pub fn send_header(&self, conn: &Connection, psn: Psn, at: u32, count: u32) -> Header {
-        let last = at + count == self.packets;
-        let tail = if let SendOp::Send(tail) = self.wr.op { tail } else { SendTail::None };
-        let mut header = conn.request_header(psn, Op::Send(send_at(at == 0, last, tail)), self.srq);
-        header.bth.solicited = last && self.wr.solicited;
-        header
+    /// Headers of one packet that stands for `count` of a SEND or a WRITE, from `at` on; none of anything else. The ACK request is the caller's to add.
+    pub fn header_of(&self, conn: &Connection, psn: Psn, at: u32, count: u32) -> Option<Header> {
+        let (first, last) = (at == 0, at + count == self.packets);
+        let (op, asks_event) = match self.wr.op {
+            SendOp::Send(tail) => (Op::Send(send_at(first, last, tail)), last),
+            SendOp::Write { addr, rkey, immediate } => {
+                let reth = Reth { addr, rkey, length: self.len };
+                (Op::Write(write_at(first, last, reth, immediate)), last && immediate.is_some())
+            }
+            _ => return None,
+        };
+        let mut header = conn.request_header(psn, op, self.srq);
+        header.bth.solicited = asks_event && self.wr.solicited;
+        Some(header)
     }
 
     /// Copies the payload of packet `at` out; what it adds to the ICRC, where that is known.
@@ -223,24 +220,34 @@ impl Request {
         self.wr.data.copy_out(u64::from(at) * conn.mtu as u64, dst, memory)
     }
 
-    /// Copies the next answer's bytes to where the application wants them.
-    pub fn copy_in(&self, conn: &Connection, src: &[u8], memory: &impl Memory) -> Result<(), Fault> {
+    /// Copies the bytes of the next answers, so many, to where the application wants them.
+    pub fn copy_in(
+        &self,
+        conn: &Connection,
+        src: Payload<'_>,
+        answers: u32,
+        memory: &impl Memory,
+    ) -> Result<(), Fault> {
         match &self.wr.data {
             Data::Sges(_) if src.is_empty() => Ok(()),
             Data::Sges(list) => {
                 let offset = u64::from(self.done) * conn.mtu as u64;
-                let tail = if self.left() == 1 { Tail::End } else { Tail::More };
-                memory.scatter(list.as_slice(), offset, src, tail)
+                let tail = if self.left() == answers { Tail::End } else { Tail::More };
+                memory.scatter_payload(list.as_slice(), offset, src, tail)
             }
             Data::Inline(_) | Data::InlineLong(_) => Err(Fault::Rights),
         }
     }
 
-    /// Whether a READ response of this opcode and length is one that the next packet of this READ may be.
-    pub fn expects(&self, conn: &Connection, at: wire::roce::ReadAt, payload_len: usize) -> bool {
+    /// Whether a READ response of this opcode and length is one that the next packet of this READ may be, or the next ones.
+    pub fn expects(&self, conn: &Connection, at: wire::roce::ReadAt, packet: &Arrival<'_>) -> bool {
         use wire::roce::ReadAt;
-        let begins = self.done == 0 || self.done.is_multiple_of(self.part);
-        let ends = self.ends_part(self.done + 1);
+        let (from, count) = (self.done, packet.packets);
+        if count > self.left() {
+            return false;
+        }
+        let begins = from == 0 || from.is_multiple_of(self.part);
+        let ends = self.ends_part(from + count);
         let position = match at {
             ReadAt::First(_) => begins && !ends,
             ReadAt::Middle => !begins && !ends,
@@ -249,8 +256,11 @@ impl Request {
         };
         // An old request may have asked for more at once, a new one may have begun anywhere.
         let end_of_part = matches!(at, ReadAt::Last(_) | ReadAt::Only(_));
-        let resumed = self.resumed && if self.left() == 1 { end_of_part } else { ends || !end_of_part };
-        (position || resumed) && payload_len == conn.payload_len(self.len, self.done)
+        let resumed = self.resumed && if self.left() == count { end_of_part } else { ends || !end_of_part };
+        let before_last = (count - 1) as usize * conn.mtu;
+        let len = before_last + conn.payload_len(self.len, from + count - 1);
+        let of_one_part = self.resumed || from % self.part + count <= self.part;
+        (position || resumed) && of_one_part && packet.payload.len() == len
     }
 
     /// Its completion.

@@ -6,10 +6,11 @@ mod pulls;
 use std::task::Poll;
 
 use wire::bth::{AtomicEth, Feth, NakCode, Reth};
-use wire::roce::{Op, Packet, SendAt, WriteAt};
+use wire::roce::{Op, SendAt, WriteAt};
 use wire::{Psn, Rkey};
 
 use super::answers::{Answers, Read};
+use super::bulk::Arrival;
 use super::resources::{Executed, Resources};
 use super::{Connection, RtrAttr};
 use crate::TxBatch;
@@ -163,7 +164,7 @@ impl Responder {
     pub fn request(
         &mut self,
         conn: &Connection,
-        packet: &Packet<'_>,
+        packet: &Arrival<'_>,
         srq: Option<u32>,
         cx: &mut impl Context,
     ) -> Result<(), Broken> {
@@ -240,7 +241,7 @@ impl Responder {
     fn execute(
         &mut self,
         conn: &Connection,
-        packet: &Packet<'_>,
+        packet: &Arrival<'_>,
         cx: &mut impl Context,
     ) -> Result<(), Refusal> {
         let bth = &packet.header.bth;
@@ -255,15 +256,15 @@ impl Responder {
             Op::FetchAdd(eth) if packet.payload.is_empty() => {
                 return self.atomic(bth.psn, eth, AtomicOp::FetchAdd(eth.swap_or_add), cx);
             }
-            Op::AtomicWrite(reth) => return self.atomic_write(bth.psn, reth, packet.payload, cx),
+            Op::AtomicWrite(reth) => return self.atomic_write(bth.psn, reth, packet.payload.own(), cx),
             Op::Flush(feth, reth) if packet.payload.is_empty() => {
                 return self.start_flush(bth.psn, feth, reth, cx);
             }
             _ => return Err(Refusal::Illegal),
         };
-        self.take(1, message_ends);
+        self.take(packet.packets, message_ends);
         if bth.ack_request {
-            self.answers.ack(bth.psn, self.msn);
+            self.answers.ack(bth.psn.add(packet.packets - 1), self.msn);
         }
         Ok(())
     }
@@ -282,11 +283,11 @@ impl Responder {
         &mut self,
         conn: &Connection,
         at: SendAt,
-        packet: &Packet<'_>,
+        packet: &Arrival<'_>,
         cx: &mut impl Context,
     ) -> Result<bool, Refusal> {
         let (first, end) = send_place(at);
-        check_len(conn.mtu, packet.payload, first, end.is_some())?;
+        check_len(packet.most_bytes(conn), packet.payload.len(), first, end.is_some())?;
         let piece = SendPiece { bytes: packet.payload, first, end, solicited: packet.header.bth.solicited };
         self.inbound.send(conn.ends(), piece, cx)?;
         Ok(end.is_some())
@@ -297,12 +298,12 @@ impl Responder {
         &mut self,
         conn: &Connection,
         at: WriteAt,
-        packet: &Packet<'_>,
+        packet: &Arrival<'_>,
         cx: &mut impl Context,
     ) -> Result<bool, Refusal> {
         let (to, last, immediate) = write_place(at);
         let bytes = packet.payload;
-        check_len(conn.mtu, bytes, to.is_some(), last)?;
+        check_len(packet.most_bytes(conn), bytes.len(), to.is_some(), last)?;
         match immediate {
             None => self.inbound.write(to, bytes, last, cx)?,
             Some(imm) => {
@@ -415,7 +416,7 @@ impl Responder {
 
     /// A PSN from before the one expected (IBA 1.4 §9.7.5.1.2): nothing is executed twice, and what bears an answer of its own
     /// is answered as far as [`Resources`] remembers it. Memory is not asked before the answer leaves.
-    fn repeat(&mut self, conn: &Connection, packet: &Packet<'_>, srq: Option<u32>) {
+    fn repeat(&mut self, conn: &Connection, packet: &Arrival<'_>, srq: Option<u32>) {
         let psn = packet.header.bth.psn;
         // A peer that asks for the same again has not had our answers.
         if self.repeated.replace(psn).is_none_or(|last| !last.before(psn)) {

@@ -10,7 +10,7 @@ use wire::roce::{Op, Packet, SendAt, WriteAt};
 
 use super::Connection;
 use crate::execute::{Inbound, Refusal, SendPiece};
-use crate::op::Context;
+use crate::op::{Context, Payload};
 use crate::segmentation::{check_len, send_place, write_place};
 
 #[derive(Debug, Default)]
@@ -77,8 +77,9 @@ impl Responder {
         if first {
             self.inbound.abandon();
         }
-        check_len(conn.mtu, packet.payload, first, end.is_some())?;
-        let piece = SendPiece { bytes: packet.payload, first, end, solicited: packet.header.bth.solicited };
+        check_len(conn.mtu, packet.payload.len(), first, end.is_some())?;
+        let piece =
+            SendPiece { bytes: packet.payload.into(), first, end, solicited: packet.header.bth.solicited };
         self.inbound.send(conn.ends(), piece, cx)
     }
 
@@ -93,8 +94,8 @@ impl Responder {
         if to.is_some() {
             self.inbound.abandon();
         }
-        let bytes = packet.payload;
-        check_len(conn.mtu, bytes, to.is_some(), last)?;
+        let bytes = Payload::Own(packet.payload);
+        check_len(conn.mtu, bytes.len(), to.is_some(), last)?;
         match immediate {
             None => self.inbound.write(to, bytes, last, cx),
             Some(imm) => {

@@ -8,6 +8,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use transport::op::Fault;
+
+use super::{is_replaced, result, verbena_guarded_write_back};
+
 /// What to write back, and by what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lines {
@@ -23,6 +27,24 @@ pub(super) enum Instruction {
     Clflush = 1,
     Clflushopt = 2,
     Clwb = 3,
+}
+
+/// Whether this processor can write cache lines back to memory that is persistent.
+pub fn writes_back() -> bool {
+    how().is_some()
+}
+
+/// Writes back the cache lines of `len` bytes, and waits until they are there. `false` where that is for a system call.
+///
+/// # Safety
+///
+/// The bytes lie in a range that the program has registered.
+pub unsafe fn write_back(at: u64, len: u64) -> Result<bool, Fault> {
+    let Some(lines) = how().filter(|_| !is_replaced()) else { return Ok(false) };
+    let first = at & !(lines.size - 1);
+    // SAFETY: as for `copy`; lines that the range has a part of lie in its pages.
+    result(unsafe { verbena_guarded_write_back(first, at + len, lines.size, lines.instruction as u64) })?;
+    Ok(true)
 }
 
 /// Asked once: cpuid leaves a virtual machine.
@@ -106,8 +128,7 @@ mod tests {
         for instruction in [Instruction::Clflush, Instruction::Clflushopt, Instruction::Clwb] {
             if instruction as u64 <= best.instruction as u64 {
                 // SAFETY: bytes of our own.
-                let code =
-                    unsafe { super::super::verbena_guarded_write_back(at, at + 300, 64, instruction as u64) };
+                let code = unsafe { verbena_guarded_write_back(at, at + 300, 64, instruction as u64) };
                 assert_eq!(code, 0);
             }
         }

@@ -11,6 +11,7 @@
 //! Here requests are sent; in `responses` the responder's answers complete them; in `recovery` NAKs and timers take `next` back. What needs
 //! no packets, or fewer, because the peer is a process of this host: `offers`, `refused`. What leaves as soon as it is posted: `plain`.
 
+mod bulk;
 mod offers;
 mod plain;
 mod recovery;
@@ -275,6 +276,11 @@ impl Requester {
             Offered::Later => return Ok(false),
             Offered::No => {}
         }
+        match self.bulk_next(now, conn, share, batch, cx)? {
+            Offered::Yes => return Ok(true),
+            Offered::Later => return Ok(false),
+            Offered::No => {}
+        }
         let Cursor { request: index, packet: at } = self.cursor;
         let under_way = self.under_way();
         let Some(request) = self.queue.get_mut(index) else { return Ok(false) };
@@ -308,13 +314,18 @@ impl Requester {
         }
         self.reads += u32::from(request.awaits_answer());
         self.unasked = if asks { 0 } else { self.unasked + 1 };
-        self.cursor = if message_ends {
-            Cursor { request: index + 1, packet: 0 }
-        } else {
-            Cursor { request: index, packet: at + psns }
-        };
+        self.pass(psns, message_ends);
         self.sent(now, psns);
         Ok(true)
+    }
+
+    /// The cursor goes on by so many packets, which may end their message.
+    fn pass(&mut self, packets: u32, message_ends: bool) {
+        let Cursor { request, packet } = self.cursor;
+        self.cursor = match message_ends {
+            true => Cursor { request: request + 1, packet: 0 },
+            false => Cursor { request, packet: packet + packets },
+        };
     }
 
     fn sent(&mut self, now: Instant, psns: u32) {

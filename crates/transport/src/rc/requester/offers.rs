@@ -62,17 +62,14 @@ impl Requester {
         let packets = pull.len.div_ceil(mtu);
         let message_ends = at + packets == request.packets;
         let asks = message_ends || self.unasked + packets >= (share / 2).max(1);
-        let mut header = request.send_header(conn, self.next, at, packets);
+        let Some(mut header) = request.header_of(conn, self.next, at, packets) else { return Offered::No };
         header.bth.ack_request = asks;
         if !batch.has_room(packet_len(&header, Pull::LEN)) {
             return Offered::Later;
         }
         batch.push_pull(&header, pull);
         self.unasked = if asks { 0 } else { self.unasked + packets };
-        self.cursor = match message_ends {
-            true => Cursor { request: index + 1, packet: 0 },
-            false => Cursor { request: index, packet: at + packets },
-        };
+        self.pass(packets, message_ends);
         let from = self.offered.map_or(self.next, |(from, _)| from);
         self.sent(now, packets);
         self.offered = Some((from, self.next));

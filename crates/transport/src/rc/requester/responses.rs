@@ -5,17 +5,18 @@ use std::time::Instant;
 
 use wire::Psn;
 use wire::bth::{Aeth, NakCode, Syndrome};
-use wire::roce::{Op, Packet, ReadAt};
+use wire::roce::{Op, ReadAt};
 
 use super::{Connection, Cursor, Outcome, Requester, share};
-use crate::op::{Context, SendOp, Side, Status};
+use crate::op::{Context, Payload, SendOp, Side, Status};
+use crate::rc::bulk::Arrival;
 
 impl Requester {
     pub fn response(
         &mut self,
         now: Instant,
         conn: &Connection,
-        packet: &Packet<'_>,
+        packet: &Arrival<'_>,
         cx: &mut impl Context,
     ) -> Outcome {
         let psn = packet.header.bth.psn;
@@ -29,7 +30,7 @@ impl Requester {
             Op::AtomicAcknowledge(Aeth { syndrome: Syndrome::Ack { .. }, .. }, original) => {
                 self.atomic_answer(now, conn, psn, original, cx)
             }
-            Op::ReadResponse(at) => self.read_answer(now, conn, psn, at, packet.payload, cx),
+            Op::ReadResponse(at) => self.read_answer(now, conn, psn, at, packet, cx),
             _ => Err(Status::BadResponse),
         }
     }
@@ -138,7 +139,7 @@ impl Requester {
         conn: &Connection,
         psn: Psn,
         at: ReadAt,
-        payload: &[u8],
+        packet: &Arrival<'_>,
         cx: &mut impl Context,
     ) -> Outcome {
         if !self.retire_before(now, conn, psn, cx) {
@@ -153,18 +154,20 @@ impl Requester {
             ReadAt::Middle => true,
         };
         if front.awaits_nothing_but_word() {
-            if !good || !matches!(at, ReadAt::Only(_)) || !payload.is_empty() {
+            if !good || !matches!(at, ReadAt::Only(_)) || !packet.payload.is_empty() {
                 return Err(Status::BadResponse);
             }
-            self.answered(now, conn, true, cx);
+            self.answered(now, conn, 1, true, cx);
             return Ok(());
         }
-        if !good || !matches!(front.wr.op, SendOp::Read { .. }) || !front.expects(conn, at, payload.len()) {
+        if !good || !matches!(front.wr.op, SendOp::Read { .. }) || !front.expects(conn, at, packet) {
             return Err(Status::BadResponse);
         }
-        front.copy_in(conn, payload, cx.memory()).map_err(|_| Status::LocalProtection)?;
-        let part_ends = front.ends_part(front.done + 1);
-        self.answered(now, conn, part_ends, cx);
+        front
+            .copy_in(conn, packet.payload, packet.packets, cx.memory())
+            .map_err(|_| Status::LocalProtection)?;
+        let part_ends = front.ends_part(front.done + packet.packets);
+        self.answered(now, conn, packet.packets, part_ends, cx);
         Ok(())
     }
 
@@ -184,17 +187,26 @@ impl Requester {
         if !matches!(front.wr.op, SendOp::Atomic { .. }) || front.awaits_nothing_but_word() {
             return Err(Status::BadResponse);
         }
-        front.copy_in(conn, &original.to_ne_bytes(), cx.memory()).map_err(|_| Status::LocalProtection)?;
-        self.answered(now, conn, true, cx);
+        front
+            .copy_in(conn, Payload::Own(&original.to_ne_bytes()), 1, cx.memory())
+            .map_err(|_| Status::LocalProtection)?;
+        self.answered(now, conn, 1, true, cx);
         Ok(())
     }
 
-    fn answered(&mut self, now: Instant, conn: &Connection, part_ends: bool, cx: &mut impl Context) {
-        self.advance(conn, 1, cx);
+    fn answered(
+        &mut self,
+        now: Instant,
+        conn: &Connection,
+        packets: u32,
+        part_ends: bool,
+        cx: &mut impl Context,
+    ) {
+        self.advance(conn, packets, cx);
         if part_ends {
             self.reads = self.reads.saturating_sub(1);
         }
-        self.progress(now, 1, cx);
+        self.progress(now, packets, cx);
     }
 
     fn in_oldest(&self, psn: Psn) -> bool {

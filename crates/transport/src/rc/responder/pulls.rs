@@ -5,7 +5,7 @@ use wire::roce::SendAt;
 
 use super::{Broken, Connection, Responder};
 use crate::execute::SendPiece;
-use crate::op::{Context, Pull};
+use crate::op::{Context, Payload, Pull};
 use crate::segmentation::send_place;
 
 impl Responder {
@@ -36,7 +36,7 @@ impl Responder {
         let packets = pull.len.div_ceil(mtu);
         let is_whole = end.is_some() || pull.len.is_multiple_of(mtu);
         let is_good = (1..=Pull::MOST_PACKETS).contains(&packets) && is_whole;
-        let piece = SendPiece { bytes: &[], first, end, solicited: bth.solicited };
+        let piece = SendPiece { bytes: Payload::Own(&[]), first, end, solicited: bth.solicited };
         let pulled = match ahead == 0 && is_good {
             true => self.inbound.pull(conn.ends(), piece, pull, cx),
             false => Ok(false),

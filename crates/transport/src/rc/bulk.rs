@@ -1,0 +1,76 @@
+//! Several packets of a message that come as one piece from a process of this host, with the headers of one and all of their bytes one
+//! behind the other. They have their numbers, and are acknowledged as ever. What did not come to pass so, because there was no receive or something before it was
+//! lost, is sent again in packets.
+
+use std::time::Instant;
+
+use wire::roce::{Header, Op, Packet, Service};
+
+use super::{Connection, Hold, Rc, Role, State};
+use crate::op::{Context, Payload};
+
+/// Most packets of a piece: while they are copied the next ones are on their way.
+pub(super) const MOST_PACKETS: u32 = 64;
+/// Fewest bytes of one.
+const FEWEST_BYTES: u32 = 2048;
+
+/// What has come: a packet, or several in one piece.
+pub(super) struct Arrival<'a> {
+    pub header: &'a Header,
+    pub payload: Payload<'a>,
+    /// How many.
+    pub packets: u32,
+}
+
+impl<'a> Arrival<'a> {
+    #[inline]
+    pub fn of(packet: &'a Packet<'a>) -> Arrival<'a> {
+        Arrival { header: &packet.header, payload: packet.payload.into(), packets: 1 }
+    }
+
+    /// Bytes of as many full packets.
+    pub fn most_bytes(&self, conn: &Connection) -> usize {
+        self.packets as usize * conn.mtu
+    }
+}
+
+/// How many of `left` packets, which have `bytes` bytes, leave next as one piece that holds at most so many bytes and packets; `None` where they are no
+/// such piece.
+pub(super) fn piece(mtu: u32, left: u32, bytes: u64, most_bytes: usize, most: u32) -> Option<(u32, u32)> {
+    let most_bytes = u32::try_from(most_bytes).unwrap_or(u32::MAX);
+    let packets = left.min(most_bytes / mtu).min(most).min(MOST_PACKETS);
+    let len = u64::from(packets * mtu).min(bytes) as u32;
+    (len >= FEWEST_BYTES).then_some((packets, len))
+}
+
+impl Rc {
+    /// A piece of a message for this queue pair, as several packets would bring it; a SEND, a WRITE or a READ response. The rest is as with [`Rc::receive`].
+    pub fn receive_bulk(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        payload: Payload<'_>,
+        hold: Hold,
+        cx: &mut impl Context,
+    ) {
+        let packets = payload.len().div_ceil(self.conn.mtu);
+        if self.conn.role != Role::Rc
+            || header.service != Service::Rc
+            || !(1..=MOST_PACKETS as usize).contains(&packets)
+        {
+            return;
+        }
+        let arrival = Arrival { header, payload, packets: packets as u32 };
+        match header.op {
+            Op::ReadResponse(_) if matches!(self.state, State::Rts | State::Sqd) => {
+                let outcome = self.requester.response(now, &self.conn, &arrival, cx);
+                self.fail_if(outcome, cx);
+            }
+            Op::Send(_) | Op::Write(_) => {
+                self.request(&arrival, None, cx);
+                self.hold_back(header.op, hold);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! SENDs and WRITEs to a process of this host whose packets leave several at once, as one piece.
+
+use std::time::Instant;
+
+use super::offers::Offered;
+use super::{Connection, Requester, TxBatch};
+use crate::op::{Bulk, Context, Data, Part, SendOp, Source, Status};
+use crate::rc::bulk::piece;
+
+impl Requester {
+    /// Sends the packets at the cursor so, if they go out for the first time.
+    pub(super) fn bulk_next(
+        &mut self,
+        now: Instant,
+        conn: &Connection,
+        share: u32,
+        batch: &TxBatch,
+        cx: &impl Context,
+    ) -> Result<Offered, Status> {
+        let most_bytes = cx.most_bulk();
+        let (at, under_way) = (self.cursor.packet, self.under_way());
+        let Some(request) = self.queue.get_mut(self.cursor.request) else { return Ok(Offered::No) };
+        let may = most_bytes > 0 && self.next == self.high;
+        let (true, SendOp::Send(_) | SendOp::Write { .. }, Data::Sges(list)) =
+            (may, &request.wr.op, &request.wr.data)
+        else {
+            return Ok(Offered::No);
+        };
+        let mtu = conn.mtu as u32;
+        let (begin, left) = (u64::from(at) * u64::from(mtu), request.packets - at);
+        let rest = u64::from(request.len) - begin;
+        // Half a window, so that what comes is acknowledged while more is on its way.
+        if piece(mtu, left, rest, most_bytes, (share / 2).max(1)).is_none() {
+            return Ok(Offered::No);
+        }
+        // Where an ACK is to come it makes room.
+        let later = if under_way > self.unasked { Offered::Later } else { Offered::No };
+        let room = share.saturating_sub(under_way).min((share / 2).max(1));
+        let Some((packets, len)) = piece(mtu, left, rest, most_bytes, room) else {
+            self.held_back |= matches!(later, Offered::Later);
+            return Ok(later);
+        };
+        // What is in the batch leaves first.
+        if !batch.is_empty() {
+            return Ok(Offered::Later);
+        }
+        let message_ends = packets == left;
+        let asks = message_ends || self.unasked + packets >= (share / 2).max(1);
+        let Some(mut header) = request.header_of(conn, self.next, at, packets) else {
+            return Ok(Offered::No);
+        };
+        header.bth.ack_request = asks;
+        let part = Part { from: Source::List(list.as_slice()), at: begin, len: len as usize };
+        match cx.send_bulk(&header, part) {
+            Ok(Bulk::Sent) => {}
+            Ok(Bulk::Full) => return Ok(later),
+            Ok(Bulk::NoWay) => return Ok(Offered::No),
+            Err(_) => {
+                request.fault = Some(Status::LocalProtection);
+                return if self.cursor.request == 0 {
+                    Err(Status::LocalProtection)
+                } else {
+                    Ok(Offered::Later)
+                };
+            }
+        }
+        self.unasked = if asks { 0 } else { self.unasked + packets };
+        self.pass(packets, message_ends);
+        self.sent(now, packets);
+        Ok(Offered::Yes)
+    }
+}
