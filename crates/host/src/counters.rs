@@ -82,8 +82,6 @@ counters! {
     reads_at_once,
     /// FLUSHes likewise.
     flushes_at_once,
-    /// Pieces of SENDs that were copied from the sender's memory.
-    pulls,
     /// Processes of this host whose memory the system does not let us reach.
     reach_refused,
     /// Processes of this host that reach our memory no more: they claimed for too long to be using what was taken back.

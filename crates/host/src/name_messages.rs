@@ -75,8 +75,6 @@ pub fn read_lend(bytes: &[u8]) -> Option<(u64, u64)> {
 pub const HEADER: usize = 52;
 /// Bytes in front of that in a record of a ring.
 pub const SIZE: usize = 4;
-/// With that number: the record holds one packet that stands for several.
-const PULL: u32 = 1 << 31;
 /// The packets follow at once: interface, addresses and ports are those of the record before.
 const SAME: u32 = 1 << 30;
 /// The same, but for a short message in place of packets: [`Short`], then the message.
@@ -160,15 +158,15 @@ pub fn emit_record(datagram: &Datagram<'_>) -> [u8; SIZE + HEADER] {
     head
 }
 
-/// Says in the beginning of a record how long its packets are, and whether it is one that stands for several.
-pub fn set_size(head: &mut [u8; SIZE + HEADER], size: usize, pull: bool) {
-    head[..SIZE].copy_from_slice(&(size as u32 | flag(PULL, pull)).to_le_bytes());
+/// Says in the beginning of a record how long its packets are.
+pub fn set_size(head: &mut [u8; SIZE + HEADER], size: usize) {
+    head[..SIZE].copy_from_slice(&(size as u32).to_le_bytes());
 }
 
 /// What a record begins with where all else is that of the record before.
 #[inline]
-pub fn same_head(size: usize, pull: bool) -> [u8; SIZE] {
-    (size as u32 | SAME | flag(PULL, pull)).to_le_bytes()
+pub fn same_head(size: usize) -> [u8; SIZE] {
+    (size as u32 | SAME).to_le_bytes()
 }
 
 /// What a record begins with that holds a short message, where all else is that of the record before.
@@ -202,10 +200,6 @@ pub fn read_bulk<'a>(head: &'a [u8; BULK_HEAD], before: &Option<Datagram<'static
     let (size, rest) = head.split_first_chunk::<SIZE>()?;
     let len = u32::from_le_bytes(*size) & 0xff;
     Some(Datagram { bytes: rest.get(..len as usize)?, ..(*before)? })
-}
-
-fn flag(bit: u32, is_set: bool) -> u32 {
-    if is_set { bit } else { 0 }
 }
 
 /// A packet's header in a message to another process.
@@ -256,8 +250,6 @@ pub enum Record<'a> {
         /// Bytes of each but the last; not 0.
         size: usize,
     },
-    /// A packet that stands for several ([`transport::op::Pull`]).
-    Pull(Datagram<'a>),
     /// A short message, whose bytes are the datagram's.
     Short(Datagram<'a>, Short),
 }
@@ -283,9 +275,6 @@ pub fn read_record<'a>(record: &'a [u8], before: &mut Option<Datagram<'static>>)
             run
         }
     };
-    let (is_pull, size) = (size & PULL != 0, (size & !(PULL | SAME)) as usize);
-    if run.bytes.is_empty() || size == 0 {
-        return None;
-    }
-    Some(if is_pull { Record::Pull(run) } else { Record::Packets { run, size } })
+    let size = (size & !SAME) as usize;
+    (!run.bytes.is_empty() && size > 0).then_some(Record::Packets { run, size })
 }

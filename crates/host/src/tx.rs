@@ -263,10 +263,7 @@ impl SendSocket {
         for run in runs {
             let (packets, after) = rest.split_at_mut(run.len);
             let known = known.by_ref().take(run.count).copied();
-            // What only a process of this host can follow is lost here: it is sent again with its payload.
-            if run.pull {
-                add(&with.counters.packets_dropped_sending, 1);
-            } else if self.segmented.load(Ordering::Relaxed) {
+            if self.segmented.load(Ordering::Relaxed) {
                 self.send_run(packets, run.size, known, to, with);
             } else {
                 let packets = packets.chunks_mut(run.size).zip(known);

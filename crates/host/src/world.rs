@@ -301,11 +301,6 @@ impl nic::Reach for RealWorld {
         Some((names::block(path.dest_qpn), rings::ROOM))
     }
 
-    /// The system looks each page up, and one processor copies; both ends of a ring copy at the same time.
-    fn pulls_small_pages(&self) -> bool {
-        false
-    }
-
     fn reaches(&self, path: &Path) -> bool {
         self.rings.reaches(path)
     }
@@ -317,7 +312,6 @@ impl nic::Reach for RealWorld {
         let counter = match what {
             Copy::Write => &self.counters.writes_at_once,
             Copy::Read => &self.counters.reads_at_once,
-            Copy::Pull => &self.counters.pulls,
             Copy::Flush(_) => &self.counters.flushes_at_once,
         };
         add(counter, (became == AtOnce::Done).into());

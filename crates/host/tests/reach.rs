@@ -3,7 +3,6 @@
 mod kit;
 
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use host::{Config, RealWorld};
@@ -214,55 +213,6 @@ fn a_flush_needs_its_rights_and_memory_that_persists_without_work() {
     assert_eq!(counter(&pair.initiator, "flushes_at_once"), 7);
     // SAFETY: as above.
     unsafe { libc::munmap(pages, 40960) };
-}
-
-#[test]
-fn what_is_pulled_needs_no_key_but_an_open_queue_pair() {
-    let _alone = alone();
-    let Some(pair) = Pair::new() else { return };
-    let offered = [7_u64, 8];
-    let at = Remote { addr: offered.as_ptr() as u64, length: 16, rkey: Rkey(0) };
-    let mut pulled = [0; 2];
-    assert!(pair.copies(Copy::Pull, at, &mut pulled) && pulled == offered);
-    assert_eq!(counter(&pair.initiator, "pulls"), 1);
-    assert!(!pair.copies_as(&path(V4), Qpn::new(0x321_002), Copy::Pull, at, &mut pulled));
-    assert!(!pair.copies(Copy::Pull, Remote { addr: 8, ..at }, &mut pulled), "no memory is there");
-    pair.open(0);
-    assert!(pair.copies(Copy::Pull, at, &mut pulled));
-    reach(pair.target.world()).close(TARGET, false);
-    assert!(!pair.copies(Copy::Pull, at, &mut pulled));
-}
-
-#[test]
-fn what_was_taken_back_meanwhile_does_not_count_as_pulled() {
-    let _alone = alone();
-    let Some(pair) = Pair::new() else { return };
-    let offered: Vec<AtomicU64> = (0..8192).map(|_| AtomicU64::new(1)).collect();
-    let at = Remote { addr: offered.as_ptr() as u64, length: 1 << 16, rkey: Rkey(0) };
-    std::thread::scope(|s| {
-        let puller = s.spawn(|| {
-            let mut pulled = vec![0; 8192];
-            let (mut count, begin) = ([0; 2], Instant::now());
-            while begin.elapsed() < Duration::from_millis(300) {
-                let counts = pair.copies(Copy::Pull, at, &mut pulled);
-                assert!(!counts || pulled.iter().all(|word| *word == 1), "of memory that was taken back");
-                count[usize::from(counts)] += 1;
-            }
-            count
-        });
-        let begin = Instant::now();
-        while begin.elapsed() < Duration::from_millis(280) {
-            reach(pair.target.world()).close(TARGET, false);
-            offered.iter().for_each(|word| word.store(2, Relaxed));
-            offered.iter().for_each(|word| word.store(1, Relaxed));
-            // Not to be taken for open all the time.
-            reach(pair.target.world()).close(TARGET, true);
-            pair.open(BOTH);
-            std::thread::sleep(Duration::from_micros(20));
-        }
-        let count = puller.join().unwrap();
-        assert!(count.into_iter().all(|count| count > 2), "{count:?}");
-    });
 }
 
 #[test]

@@ -31,14 +31,10 @@ pub trait Reach: Send + Sync {
     fn channel(&self, _path: &Path) -> Option<(u16, u32)> {
         None
     }
-    /// Whether a peer has copied bytes that lie in small pages sooner than packets bring them.
-    fn pulls_small_pages(&self) -> bool {
-        true
-    }
     /// Whether memory of the process at the end of a path is reached now, some of it.
     fn reaches(&self, path: &Path) -> bool;
     /// Copies between memory of ours and what the peer at the end of a path names, for our queue pair `from`; the last word of a WRITE becomes
-    /// visible last. What is pulled counts only if the peer's queue pair is open to ours all the time. Where it can not, nothing is copied, or a part, as when a connection breaks:
+    /// visible last. Where it can not, nothing is copied, or a part, as when a connection breaks:
     /// `NoWay` where memory of the process is not reached at all, else `Refused`.
     ///
     /// A FLUSH has no pieces. `Refused` where it would have to wait for anything, or is for all of a region.
@@ -90,8 +86,6 @@ pub enum Copy {
     Write,
     /// From it.
     Read,
-    /// From it, where it said itself that the bytes are: at an address of its process. No key is asked for.
-    Pull,
     /// Neither way: what was written to the peer's memory becomes visible to all, or persistent.
     Flush(Flush),
 }

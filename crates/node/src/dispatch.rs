@@ -75,7 +75,6 @@ impl<W: World> Guest for Node<W> {
             Input::Datagram(d) => self.datagrams(now, &d, d.bytes.len().max(1)),
             Input::Datagrams { run, size } => self.datagrams(now, &run, size),
             Input::Unsealed { run, size } => self.unsealed(now, &run, size),
-            Input::Pull(datagram) => self.pull(now, &datagram),
             Input::Bulk(headers, bytes) => self.bulk(now, &headers, bytes),
             Input::Short(message, short) => self.short(now, &message, &short),
             Input::Frame { interface, outgoing, bytes } => match self.device_of_arrival(interface) {
@@ -200,10 +199,10 @@ impl<W: World> Node<W> {
 
     /// Several packets of a process of this host, as one piece.
     fn bulk(&self, now: Instant, d: &Datagram<'_>, bytes: SharedBytes<'_>) {
-        let headers = match Packet::parse(d.bytes) {
-            Ok(Packet { header, payload: [] }) => header,
-            _ => return count(&self.counters.malformed),
-        };
+        let Some(Packet { header: headers, payload }) = self.parse(d.bytes) else { return };
+        if !payload.is_empty() {
+            return count(&self.counters.malformed);
+        }
         let dest_qp = headers.bth.dest_qp;
         if dest_qp == Qpn::GSI || !self.blocks.owns(qpn_owner(dest_qp)) {
             return count(&self.counters.unknown_owner);
@@ -212,20 +211,6 @@ impl<W: World> Node<W> {
         match self.at_arrival(d.interface, |device| device.input_bulk(now, ends, d.hold, &headers, bytes)) {
             Some(()) => self.data_came(now, dest_qp),
             None => count(&self.counters.unknown_device),
-        }
-    }
-
-    /// A packet of a process of this host that stands for several.
-    fn pull(&self, now: Instant, d: &Datagram<'_>) {
-        let Some(packet) = self.open_unsealed(d.bytes) else { return };
-        let dest_qp = packet.header.bth.dest_qp;
-        if !self.blocks.owns(qpn_owner(dest_qp)) {
-            count(&self.counters.unknown_owner);
-        } else if let Some(device) = self.device_of_arrival(d.interface) {
-            device.input_pull(now, d.source.ip(), d.dest.ip(), d.hold, &packet);
-            self.data_came(now, dest_qp);
-        } else {
-            count(&self.counters.unknown_device);
         }
     }
 

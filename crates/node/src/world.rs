@@ -149,9 +149,6 @@ pub enum Input<'a> {
         /// Bytes of each but the last.
         size: usize,
     },
-    /// A packet from a process of this host, likewise unsealed, that stands for several of a SEND: its payload says where theirs is to
-    /// be copied from ([`transport::op::Pull`]).
-    Pull(Datagram<'a>),
     /// A short message from a process of this host, perhaps with an ACK, in place of their packets; the bytes are the message's.
     Short(Datagram<'a>, transport::Short),
     /// Several packets of a message from a process of this host, as one piece: the headers of one, which the datagram's bytes are, and all of

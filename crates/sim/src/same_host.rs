@@ -178,9 +178,6 @@ impl SameHost {
         if !is_it || grant.access & right != right {
             return None;
         }
-        if what == Copy::Pull {
-            return Some(remote.addr);
-        }
         let region = self.regions.get(&(target, grant.table, (remote.rkey.0 >> 16) as u16))?;
         let allowed = (region.key, region.pd) == (remote.rkey.0, grant.pd) && region.access & right == right;
         let at = remote.addr.checked_sub(region.iova)?;

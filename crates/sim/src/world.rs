@@ -133,8 +133,6 @@ pub(crate) struct Record {
     pub source: SocketAddr,
     pub dest: SocketAddr,
     pub size: usize,
-    /// One packet, which says where the bytes of several are.
-    pub pull: bool,
     /// In place of packets: a message, whose bytes these are.
     pub short: Option<Short>,
     /// In place of packets: their headers, where they are one piece, of which the bytes are the payload.
@@ -232,9 +230,9 @@ impl SimWorld {
         }
         let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
         for (run, bytes) in batch.runs() {
-            let (size, pull, bytes) = (run.size, run.pull, bytes.to_vec());
+            let (size, bytes) = (run.size, bytes.to_vec());
             if self.step(|_, _| ()).is_some() {
-                let record = Record { source, dest, size, pull, short: None, headers: None, bytes };
+                let record = Record { source, dest, size, short: None, headers: None, bytes };
                 self.act(Action::Put { block, record });
             }
         }
@@ -271,7 +269,7 @@ impl Link for SimWorld {
         if goes && self.step(|_, _| ()).is_some() {
             let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
             let (short, bytes) = (Some(*short), bytes.to_vec());
-            let record = Record { source, dest, size: bytes.len(), pull: false, short, headers: None, bytes };
+            let record = Record { source, dest, size: bytes.len(), short, headers: None, bytes };
             self.act(Action::Put { block, record });
         }
         goes
@@ -296,7 +294,7 @@ impl Link for SimWorld {
         if self.step(|_, _| ()).is_some() {
             let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
             let (headers, bytes) = (Some(headers.to_vec()), bytes.to_vec());
-            let record = Record { source, dest, size: len, pull: false, short: None, headers, bytes };
+            let record = Record { source, dest, size: len, short: None, headers, bytes };
             self.act(Action::Put { block, record });
         }
         Ok(Bulk::Sent)

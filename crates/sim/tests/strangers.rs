@@ -3,12 +3,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use node::world::{Datagram, Hold};
 use node::{Guest, Input, World};
 use sim::{Faults, Sim, SimWorld};
 use transport::TxBatch;
+use transport::op::SharedBytes;
 use wire::bth::{Bth, Deth};
 use wire::icrc::{self, Flow};
 use wire::mad::{GSI_QKEY, MAD_LEN, PortSpace};
@@ -144,10 +146,11 @@ fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
     hear(&[0xff; 64], 64);
     hear(&of_another[..14], 64);
     assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (1, 1));
-    // The same, for packets that stand for several.
-    for bytes in [&of_another[..], &[1, 2, 3], &[0xff; 64], &of_another[..14]] {
-        node.input(node.world().now(), Input::Pull(datagram(bytes)));
+    // The same, for headers of several packets, behind which nothing stands.
+    let words = [AtomicU64::new(0)];
+    for bytes in [&of_another[..20], &of_another[..14], &[0xff; 64], &[&of_another[..20], &[0; 4]].concat()] {
+        node.input(node.world().now(), Input::Bulk(datagram(bytes), SharedBytes::new(&words, 8)));
     }
-    assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.icrc")), (4, 2));
-    assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (2, 2));
+    assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.icrc")), (4, 1));
+    assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (2, 3));
 }

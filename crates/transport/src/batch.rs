@@ -5,7 +5,6 @@ use wire::icrc::{ICRC_LEN, Remainder};
 use wire::roce::Header;
 
 use crate::Fault;
-use crate::op::Pull;
 
 /// Most packets a batch takes (the kernel's UDP_MAX_SEGMENTS is 64 on the oldest kernels we meet).
 pub const MAX_PACKETS: usize = 64;
@@ -38,14 +37,12 @@ pub struct Run {
     pub len: usize,
     /// Packets.
     pub count: usize,
-    /// It is one packet that bears no payload, but says where the receiver finds that of several ([`Pull`]). Only for a process of this host.
-    pub pull: bool,
 }
 
 impl Run {
     /// Whether a packet of `len` bytes would be one more: none has been shorter yet.
     fn goes_on_with(&self, len: usize) -> bool {
-        !self.pull && self.len == self.count * self.size && len <= self.size
+        self.len == self.count * self.size && len <= self.size
     }
 }
 
@@ -114,21 +111,9 @@ impl TxBatch {
         self.remainders.push(remainder);
         match self.runs.last_mut() {
             Some(run) if run.goes_on_with(len) => (run.len, run.count) = (run.len + len, run.count + 1),
-            _ => self.runs.push(Run { size: len, len, count: 1, pull: false }),
+            _ => self.runs.push(Run { size: len, len, count: 1 }),
         }
         Ok(())
-    }
-    /// Appends a packet that stands for several, whose payload the receiver shall copy from where `pull` says. The caller has asked
-    /// [`TxBatch::has_room`] for [`Pull::LEN`] bytes.
-    pub fn push_pull(&mut self, header: &Header, pull: Pull) {
-        let to_bytes = |dst: &mut [u8]| {
-            dst.copy_from_slice(&pull.to_bytes());
-            Ok(None)
-        };
-        if let Ok((len, remainder)) = self.write(header, Pull::LEN, to_bytes) {
-            self.remainders.push(remainder);
-            self.runs.push(Run { size: len, len, count: 1, pull: true });
-        }
     }
     /// Writes a packet behind the others; its length, and what `fill` said.
     fn write<T>(
@@ -162,7 +147,7 @@ impl TxBatch {
     pub fn parts_to_seal(&mut self) -> (&mut [u8], &[Run], &[Option<Remainder>]) {
         (&mut self.bytes[..self.len], &self.runs, &self.remainders)
     }
-    /// The packets, one by one; those that stand for several ([`TxBatch::push_pull`]) among them.
+    /// The packets, one by one.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.runs().flat_map(|(run, packets)| packets.chunks(run.size))
     }

@@ -23,7 +23,7 @@ use wire::roce::SendTail;
 
 use crate::op::{
     Access, AtomicOp, Completed, Completion, Context, Fault, Flush, MAX_MESSAGE, Memory, NetworkHeader,
-    Payload, Place, Pull, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole,
+    Payload, Place, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole,
 };
 
 /// Why a message, or a piece of one, was not executed.
@@ -178,39 +178,6 @@ impl Inbound {
     #[inline]
     pub fn send_whole(&mut self, message: &Whole<'_>, cx: &mut impl Context) -> bool {
         !self.in_message() && self.receive.is_none() && !message.bytes.is_empty() && cx.deliver(message)
-    }
-
-    /// Executes a piece of a SEND whose bytes the peer offers, in place of bearing them: they are copied to the receive. False where they can not
-    /// be, or where they are too many: then the piece has not come, and the peer sends it with its bytes.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Inbound::send`].
-    pub fn pull(
-        &mut self,
-        ends: Ends,
-        piece: SendPiece<'_>,
-        pull: Pull,
-        cx: &mut impl Context,
-    ) -> Result<bool, Refusal> {
-        let (before, tagged) = match (&self.message, piece.first) {
-            (Message::None, true) => (0, None),
-            (&Message::Send { received, tagged }, false) => (received, tagged),
-            _ => return Err(Refusal::Illegal),
-        };
-        if !cx.may_pull() {
-            return Ok(false);
-        }
-        let receive = self.take_receive(cx)?;
-        let received = before + u64::from(pull.len);
-        if check_fits(receive, received).is_err() || !cx.pull(receive, before, pull) {
-            return Ok(false);
-        }
-        self.message = Message::Send { received, tagged };
-        if piece.end.is_some() {
-            self.send(ends, SendPiece { first: false, ..piece }, cx)?;
-        }
-        Ok(true)
     }
 
     /// Takes the receive for a SEND that begins with `bytes`, of which those stay that are to be delivered. How it completes,

@@ -145,10 +145,6 @@ impl Scene {
                 assert!(size > 0 && !run.bytes.is_empty() && !run.forwarded);
                 Told::Unsealed { run, size }
             }
-            Some(Record::Pull(packet)) => {
-                assert!(!packet.bytes.is_empty() && !packet.forwarded);
-                Told::Pull(packet)
-            }
             Some(Record::Short(message, short)) => {
                 assert!(!message.bytes.is_empty() && !message.forwarded);
                 Told::Short(message, short)
@@ -183,7 +179,7 @@ impl Scene {
             return [&name_messages::short_head(&short)[..], input.bytes(300)].concat();
         }
         if input.one_in(4) {
-            let mut head = name_messages::same_head(packet.len(), input.one_in(4));
+            let mut head = name_messages::same_head(packet.len());
             head[0] ^= if input.one_in(8) { input.u8() } else { 0 };
             return [&head[..], &packets].concat();
         }

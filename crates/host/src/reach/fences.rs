@@ -12,8 +12,6 @@ pub(super) enum At {
     RegionInUse,
     /// An entry was taken back. Who did that looks for those who use it; what he then writes is not seen before.
     TakenBack,
-    /// Bytes were copied, and their queue pair is looked up once more.
-    Copied,
 }
 
 #[cfg(not(loom))]

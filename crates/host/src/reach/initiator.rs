@@ -8,15 +8,13 @@
 //! | looks at the entry; copies where it is there | looks who says that he uses it, and waits for those |
 //! | says that it does not any more | uses the memory for something else |
 //!
-//! That holds for the entry of a queue pair, and then for that of a region. What is pulled names no region, and the sender does not
-//! wait for who pulls: there the initiator looks at the queue pair once more when it has copied, and what it has counts only if that is still there.
+//! That holds for the entry of a queue pair, and then for that of a region.
 
 use nic::reach::Copy;
 use ring::Word;
 use transport::op::Remote;
 use wire::Qpn;
 
-use super::fences::{At, fence};
 use super::hazards;
 use super::tables::{self, Entry};
 
@@ -50,20 +48,8 @@ pub(super) fn reach(
     let right = what.rights();
     let Some(access) = hazards::begin(hazards, thread, entry) else { return false };
     let Some(found) = tables::look_up(lent, qpn, from, ends, right) else { return false };
-    let at = match what {
-        Copy::Pull => remote.addr,
-        Copy::Write | Copy::Read | Copy::Flush(_) => {
-            access.uses(found.region(remote.rkey.0));
-            let persists = matches!(what, Copy::Flush(how) if how.persistent);
-            let right = right | if persists { tables::PERSISTS } else { 0 };
-            let Some(at) = tables::find(lent, found, remote, right) else { return false };
-            at
-        }
-    };
-    // What was pulled is what the peer sent only if it did not take that back before: it closes its queue pair first.
-    let look_again = || {
-        fence(At::Copied);
-        tables::look_up(lent, qpn, from, ends, right).is_some()
-    };
-    copy(at) && (what != Copy::Pull || look_again())
+    access.uses(found.region(remote.rkey.0));
+    let persists = matches!(what, Copy::Flush(how) if how.persistent);
+    let right = right | if persists { tables::PERSISTS } else { 0 };
+    tables::find(lent, found, remote, right).is_some_and(copy)
 }

@@ -212,7 +212,7 @@ impl Lender {
         let request = Request { qpn: path.dest_qpn, from, ends, remote, what };
         initiator::reach(hazards, &self.tables, this_thread(), &request, |at| {
             let copied = match what {
-                Copy::Read | Copy::Pull => {
+                Copy::Read => {
                     let range = Piece { addr: at, len: remote.length };
                     // SAFETY: as the caller says.
                     unsafe { self.process.read(pieces, &[range]) }

@@ -222,12 +222,6 @@ fn dispatch<G: Guest>(
     let record = name_messages::read_record(&receiver.bytes[..len], &mut receiver.before);
     let (run, size) = match record.ok_or(Broken)? {
         Record::Packets { run, size } => (run, size),
-        Record::Pull(packet) => {
-            add(&to.counters.ring_packets_received, 1);
-            to.guest.input(now, Input::Pull(Datagram { hold, ..packet }));
-            // There are more bytes than those of the record, and more where they came from.
-            return Ok(Some(Taken { bytes: len.max(BULK), is_short: false }));
-        }
         Record::Short(message, short) => {
             add(&to.counters.ring_messages_received, 1);
             to.guest.input(now, Input::Short(Datagram { hold, ..message }, short));

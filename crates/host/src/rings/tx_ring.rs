@@ -215,9 +215,9 @@ impl TxRing {
             let (packets, rest) = bytes.split_at(run.len);
             bytes = rest;
             if state.is_said {
-                state.push(&[&name_messages::same_head(run.size, run.pull), packets], run.count, counters);
+                state.push(&[&name_messages::same_head(run.size), packets], run.count, counters);
             } else if let Some(Head { mut bytes, .. }) = state.head {
-                name_messages::set_size(&mut bytes, run.size, run.pull);
+                name_messages::set_size(&mut bytes, run.size);
                 state.is_said = state.push(&[&bytes, packets], run.count, counters);
             }
         }

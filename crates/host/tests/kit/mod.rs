@@ -147,7 +147,7 @@ impl Guest for Recorder {
                     Input::Datagram(node::world::Datagram { bytes: &bytes, ..headers }),
                 );
             }
-            Input::Datagram(datagram) | Input::Pull(datagram) => {
+            Input::Datagram(datagram) => {
                 if let Some(name) = *self.forward_to.lock().unwrap()
                     && !datagram.forwarded
                 {

@@ -155,16 +155,6 @@ impl Device {
         }
     }
 
-    /// A packet from a process of this host that stands for several, whose payload the queue pair is to pull ([`transport::op::Pull`]); the rest is as with [`Device::input`].
-    pub fn input_pull(&self, now: Instant, source: IpAddr, dest: IpAddr, hold: Hold, packet: &Packet<'_>) {
-        match self.qp(packet.header.bth.dest_qp) {
-            Some(qp) => qp.input_pull(now, source, dest, hold, packet),
-            None => {
-                self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
     /// A short message from a process of this host, in place of a packet and an ACK; the rest is as with [`Device::input`].
     pub fn input_short(&self, now: Instant, ends: (IpAddr, IpAddr), hold: Hold, short: &Short, bytes: &[u8]) {
         match self.qp(short.dest_qp) {

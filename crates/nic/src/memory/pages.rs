@@ -6,24 +6,26 @@ use crate::errno::Errno;
 use crate::error::Error;
 
 /// Bytes of a large page, as processors of 64 bits have it.
-pub(super) const LARGE: u64 = 2 << 20;
+const LARGE: u64 = 2 << 20;
 
 /// Brings the pages of a new region in as [`populate`] does; as large ones where it fills such, if `large` says so. A copy between two
 /// processes looks each page up, which takes two thirds of its time where they are small. The program's bytes stay what they are; where large
-/// pages are not to be had (no memory, a kernel before 6.1, a file system without) all is as it would be without the wish. Whether there are some.
-pub(super) fn bring_in(addr: u64, len: u64, write: bool, large: bool) -> Result<bool, Error> {
+/// pages are not to be had (no memory, a kernel before 6.1, a file system without) all is as it would be without the wish.
+pub(super) fn bring_in(addr: u64, len: u64, write: bool, large: bool) -> Result<(), Error> {
     let first = addr.checked_next_multiple_of(LARGE);
     let end = (addr + len) / LARGE * LARGE;
     let inside = first.filter(|first| large && *first < end).map(|first| first..end);
     let wish = |advice| {
-        let Some(Range { start, end }) = inside.clone() else { return false };
-        // SAFETY: neither kind of advice changes content or rights; a range that is not mapped is an error, not a fault.
-        unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, advice) == 0 }
+        if let Some(Range { start, end }) = inside.clone() {
+            // SAFETY: neither kind of advice changes content or rights; a range that is not mapped is an error, not a fault.
+            _ = unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, advice) };
+        }
     };
     // What is not there yet comes in large; what is there in small pages is moved.
     wish(libc::MADV_HUGEPAGE);
     populate(addr, len, write)?;
-    Ok(wish(libc::MADV_COLLAPSE))
+    wish(libc::MADV_COLLAPSE);
+    Ok(())
 }
 
 /// Brings the pages in and finds out whether they may be read, or written.

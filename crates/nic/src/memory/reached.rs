@@ -3,13 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use transport::op::{AtOnce, Flush, Pull, Remote, Sge};
+use transport::op::{AtOnce, Flush, Remote, Sge};
 use wire::Qpn;
 
 use super::backing::Backing;
 use super::copy::Place;
 use super::guard;
-use super::pages::LARGE;
 use super::rights::Access;
 use super::slot::InFlight;
 use super::table::Table;
@@ -79,12 +78,7 @@ impl Table {
 impl Transfer<'_> {
     /// Copies between the peer's memory and that of a scatter/gather list. `Refused`, too, where the list is not all good.
     pub fn copy(&self, what: Copy, sges: &[Sge], view: &View<'_>) -> AtOnce {
-        self.copy_part(what, sges, 0, view)
-    }
-
-    /// The same with as much of a list as it takes, from `at` on.
-    pub fn copy_part(&self, what: Copy, sges: &[Sge], at: u64, view: &View<'_>) -> AtOnce {
-        let Some(held) = view.hold(part(sges, at, self.remote.length), what) else { return AtOnce::Refused };
+        let Some(held) = view.hold(part(sges, self.remote.length), what) else { return AtOnce::Refused };
         // SAFETY: the pieces are registered and held.
         unsafe { self.reach.copy(self.path, self.from, self.remote, what, &held.pieces) }
     }
@@ -111,7 +105,6 @@ impl Copy {
         match self {
             Copy::Write => Access::REMOTE_WRITE,
             Copy::Read => Access::REMOTE_READ,
-            Copy::Pull => 0,
             Copy::Flush(how) => {
                 bit(how.global, Access::FLUSH_GLOBAL) | bit(how.persistent, Access::FLUSH_PERSISTENT)
             }
@@ -119,14 +112,13 @@ impl Copy {
     }
 }
 
-/// The ranges of a list that hold `len` bytes of it, from `at` on.
-fn part(sges: &[Sge], at: u64, len: u64) -> impl Iterator<Item = Remote> {
-    let (mut skip, mut left) = (at, len);
+/// The ranges of a list that hold the first `len` bytes of it.
+fn part(sges: &[Sge], len: u64) -> impl Iterator<Item = Remote> {
+    let mut left = len;
     sges.iter().filter_map(move |sge| {
-        let skipped = skip.min(sge.length.into());
-        let length = left.min(u64::from(sge.length) - skipped);
-        (skip, left) = (skip - skipped, left - length);
-        (length > 0).then_some(Remote { addr: sge.addr.wrapping_add(skipped), length, rkey: sge.lkey })
+        let length = left.min(sge.length.into());
+        left -= length;
+        (length > 0).then_some(Remote { addr: sge.addr, length, rkey: sge.lkey })
     })
 }
 
@@ -143,23 +135,6 @@ impl<'a> View<'a> {
             held.pieces.try_push(Piece { addr, len: range.length }).ok()?;
         }
         Some(held)
-    }
-
-    /// Where bytes of a list are, from `at` on and at most `len` of them: as many as lie in one piece. `None` where they are not good; or where
-    /// any of them lie in small pages, if they must not (`large`).
-    pub(crate) fn offer(&self, sges: &[Sge], at: u64, len: u64, large: bool) -> Option<Pull> {
-        let range = part(sges, at, len).next()?;
-        if large && !self.table.slot(range.rkey.0 >> 16).is_large.load(Ordering::Relaxed) {
-            return None;
-        }
-        let Ok(Place::At(addr)) = self.with(range, 0, Who::Us, Ok) else { return None };
-        if large {
-            let before = addr % LARGE;
-            let length = (before + range.length).next_multiple_of(LARGE);
-            let pages = Remote { addr: range.addr.checked_sub(before)?, length, ..range };
-            self.with(pages, 0, Who::Us, Ok).ok()?;
-        }
-        Some(Pull { addr, len: u32::try_from(range.length).ok()? })
     }
 }
 
@@ -253,30 +228,5 @@ mod tests {
         table.deregister(mr).unwrap();
         let count = [&neighbours.waits, &neighbours.free].map(|count| count.load(Ordering::Relaxed));
         assert_eq!(count, [2, 2]);
-    }
-
-    #[test]
-    fn what_lies_in_small_pages_is_not_offered_where_only_large_ones_are() {
-        let table = Table::new();
-        let len = 4 * LARGE;
-        let mut bytes = vec![0_u8; len as usize];
-        let addr = bytes.as_mut_ptr() as u64;
-        // SAFETY: the bytes live longer than the region, and nobody reaches them.
-        let mr = unsafe { table.register(1, addr, len, 0, Access::LOCAL_WRITE, 7) }.unwrap();
-        let whole = Sge { addr: 0, length: len as u32, lkey: mr.key };
-        let offer =
-            |from, len, large| table.view(1, 0).offer(&[whole], from, len, large).map(|pull| pull.addr);
-        let first = addr.next_multiple_of(LARGE) - addr;
-        assert_eq!((offer(first, 4096, true), offer(first, 4096, false)), (None, Some(addr + first)));
-        table.slot(mr.key.0 >> 16).is_large.store(true, Ordering::Relaxed);
-        assert_eq!(offer(first, 4096, true), Some(addr + first));
-        assert_eq!(offer(first + LARGE - 8, 16, true), Some(addr + first + LARGE - 8));
-        let end = (addr + len) / LARGE * LARGE - addr;
-        if first > 0 {
-            let edges = [(0, 4096), (first - 8, 16), (end - 8, 16)];
-            assert_eq!(edges.map(|(from, len)| offer(from, len, true)), [None; 3]);
-        }
-        assert_eq!(offer(end - 8, 8, true), Some(addr + end - 8));
-        table.deregister(mr).unwrap();
     }
 }

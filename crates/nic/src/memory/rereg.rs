@@ -56,7 +56,7 @@ impl Table {
         let (addr, len, iova) = place.unwrap_or((now(&slot.addr), now(&slot.len), now(&slot.iova)));
         let access = access.unwrap_or(slot.access.load(Ordering::Relaxed));
         let pd = pd.unwrap_or(slot.pd.load(Ordering::Relaxed));
-        let under = self.check_region(addr, len, iova, access)?;
+        let backing = self.check_region(addr, len, iova, access)?;
         {
             let _binding = self.binding();
             check()?;
@@ -66,7 +66,7 @@ impl Table {
         self.withdraw(mr.key.0 >> 16);
         slot.wait();
         slot.describe(pd, addr, len, iova, access);
-        slot.lies_on(under);
+        slot.backing.store(backing.into(), Ordering::Relaxed);
         // Whoever deregisters it takes back what was published.
         let _binding = self.binding();
         slot.key.store(mr.key.0, Ordering::SeqCst);

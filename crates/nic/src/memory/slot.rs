@@ -1,8 +1,7 @@
 //! A slot of the table of regions, and what is said of it in plain atomics.
 
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::backing::Backing;
 use crate::limits;
 
 /// Slots of a table, the one that is not used included.
@@ -18,9 +17,7 @@ pub(super) struct Slot {
     pub addr: AtomicU64,
     pub len: AtomicU64,
     pub iova: AtomicU64,
-    pub kind: AtomicU16,
-    /// Those parts of a region that fill large pages lie in such.
-    pub is_large: AtomicBool,
+    pub kind: AtomicU32,
     pub serial: AtomicU32,
     pub windows: AtomicU32,
     pub region: AtomicU32,
@@ -32,10 +29,10 @@ const _: () = assert!(size_of::<Slot>() == 64);
 
 /// What a slot is.
 pub(super) mod kind {
-    pub const REGION: u16 = 0;
-    pub const WINDOW_1: u16 = 1;
-    pub const WINDOW_2: u16 = 2;
-    pub const NULL: u16 = 3;
+    pub const REGION: u32 = 0;
+    pub const WINDOW_1: u32 = 1;
+    pub const WINDOW_2: u32 = 2;
+    pub const NULL: u32 = 3;
 }
 
 impl Slot {
@@ -53,11 +50,6 @@ impl Slot {
         self.addr.store(addr, Ordering::Relaxed);
         self.len.store(len, Ordering::Relaxed);
         self.iova.store(iova, Ordering::Relaxed);
-    }
-    /// What its memory is from now on.
-    pub fn lies_on(&self, (backing, is_large): (Backing, bool)) {
-        self.backing.store(backing.into(), Ordering::Relaxed);
-        self.is_large.store(is_large, Ordering::Relaxed);
     }
     /// Whether it is a region with memory.
     pub fn is_region(&self) -> bool {

@@ -122,11 +122,11 @@ impl Table {
         access: u32,
         random: u32,
     ) -> Result<Mr, Error> {
-        let under = self.check_region(addr, len, iova, access)?;
+        let backing = self.check_region(addr, len, iova, access)?;
         let index = self.free.take(random)?;
         let slot = self.slot(index);
         slot.describe(pd, addr, len, iova, access);
-        slot.lies_on(under);
+        slot.backing.store(backing.into(), Ordering::Relaxed);
         slot.kind.store(kind::REGION, Ordering::Relaxed);
         let key = index << 16 | random & 0xffff;
         slot.key.store(key, Ordering::SeqCst);
@@ -179,14 +179,8 @@ impl Table {
 }
 
 impl Table {
-    /// What a region must be; what lies behind it, where that matters, and whether in large pages.
-    pub(super) fn check_region(
-        &self,
-        addr: u64,
-        len: u64,
-        iova: u64,
-        access: u32,
-    ) -> Result<(Backing, bool), Error> {
+    /// What a region must be; what lies behind it, where that matters.
+    pub(super) fn check_region(&self, addr: u64, len: u64, iova: u64, access: u32) -> Result<Backing, Error> {
         const KNOWN: u32 = 0x3ff | Access::OPTIONAL;
         const REMOTE_CHANGE: u32 = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let unknown = access & !KNOWN;
@@ -205,11 +199,11 @@ impl Table {
         };
         guard::handler::install();
         if access & Access::ON_DEMAND != 0 {
-            return Ok((backing, false));
+            return Ok(backing);
         }
         let large = self.platform.as_ref().is_some_and(|platform| platform.large_pages());
-        let large = bring_in(addr, len, access & Access::LOCAL_WRITE != 0, large)?;
-        Ok((backing, large))
+        bring_in(addr, len, access & Access::LOCAL_WRITE != 0, large)?;
+        Ok(backing)
     }
 }
 

@@ -58,7 +58,7 @@ impl Table {
         // Tells this window from those that had the slot before.
         let serial = slot.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         slot.pd.store(pd, Ordering::Relaxed);
-        slot.kind.store(kind as u16, Ordering::Relaxed);
+        slot.kind.store(kind as u32, Ordering::Relaxed);
         Ok(Mw { slot: index, serial, kind })
     }
 

@@ -1,12 +1,11 @@
 //! WRITEs, READs and FLUSHes that need nobody at the target: those of a connection whose peer is another process of this host, where the world reaches
-//! its memory ([`Reach`](crate::Reach)); and long SENDs, whose bytes the peer copies itself.
+//! its memory ([`Reach`](crate::Reach)).
 //!
 //! Only while nothing of the queue pair is under way: so requests are executed in the order in which they were posted. What the world does not
 //! do leaves as packets, and the peer's responder says why; and so do short ones that come in a stream, of which the peer's engine does several in the time
 //! of one system call.
 
-use transport::op::{AtOnce, Data, Pull, RecvWr, Remote, SendOp, SendWr};
-use wire::Rkey;
+use transport::op::{AtOnce, Data, Remote, SendOp, SendWr};
 
 use crate::memory::reached::{REACHED, Transfer};
 use crate::qp::attr::{QpState, QpType};
@@ -21,8 +20,6 @@ const MOST: u64 = 16 << 20;
 /// the system needs to let us copy.
 const MOST_STREAMED: u64 = 8 << 10;
 const MOST_READ_STREAMED: u64 = 4 << 10;
-/// Fewer bytes are copied to the ring and out of it sooner than the system is asked to copy them.
-const FEWEST_OFFERED: u64 = 32 << 10;
 
 impl EngineContext<'_> {
     /// Whether the peer's memory is reached for a request like this.
@@ -72,35 +69,6 @@ impl EngineContext<'_> {
             _ => MOST_STREAMED + 1,
         };
         (fewest..=MOST).contains(&wr.data.len_bytes())
-    }
-}
-
-impl EngineContext<'_> {
-    /// Where the peer finds bytes of a SEND, if it may reach our memory, as we reach its.
-    pub(super) fn offered(&self, wr: &SendWr, at: u64, len: u64) -> Option<Pull> {
-        let Data::Sges(list) = &wr.data else { return None };
-        if len < FEWEST_OFFERED || !self.is_open {
-            return None;
-        }
-        let (reach, path) = self.peer()?;
-        let large = !reach.pulls_small_pages();
-        reach.reaches(path).then(|| self.view.offer(list.as_slice(), at, len, large))?
-    }
-
-    /// Copies what the peer offers to where a receive says.
-    pub(super) fn pulled(&self, receive: &RecvWr, at: u64, pull: Pull) -> bool {
-        let Some((reach, path)) = self.peer() else { return false };
-        let remote = Remote { addr: pull.addr, length: pull.len.into(), rkey: Rkey(0) };
-        let view = self.srq_view.as_ref().unwrap_or(&self.view);
-        let transfer = Transfer { reach, path, from: self.qp.qpn, remote };
-        transfer.copy_part(Copy::Pull, receive.sges.as_slice(), at, view) == AtOnce::Done
-    }
-
-    /// A request failed, and the program may use its memory again when it learns of it: nothing of it is to be pulled then.
-    pub(super) fn withdraw_offers(&self) {
-        if let Some((reach, _)) = self.peer().filter(|_| self.is_open) {
-            reach.close(self.qp.qpn, false);
-        }
     }
 }
 

@@ -199,12 +199,6 @@ impl Engine {
             Engine::Ud(_) | Engine::Raw(_) => {}
         }
     }
-    /// A packet of a connection that stands for several whose payload is to be pulled.
-    pub fn pull(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
-        if let Engine::Rc(e) = self {
-            e.pull(packet, hold, cx);
-        }
-    }
     /// A FLUSH that takes long, to be begun now.
     pub fn take_flush(&mut self) -> Option<FlushTask> {
         if let Engine::Rc(e) = self { e.take_flush() } else { None }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use transport::op::{
-    AtOnce, Bulk, Completion, Context, Fault, NetworkHeader, Part, Place, Pull, QpEvent, RecvWr, SendWr,
-    Side, Status, Whole,
+    AtOnce, Bulk, Completion, Context, Fault, NetworkHeader, Part, Place, QpEvent, RecvWr, SendWr, Side,
+    Status, Whole,
 };
 use transport::{CongestionWindow, Memory};
 use wire::roce::Header;
@@ -42,8 +42,6 @@ pub(crate) struct EngineContext<'a> {
     fetch: &'a mut Option<Box<Rendezvous>>,
     /// The way to a peer whose memory may be reached.
     here: Option<&'a Path>,
-    /// The peer may reach our memory.
-    pub(crate) is_open: bool,
     /// The queue pair is being destroyed or reset: its completions are dropped, as nobody will fetch them.
     pub(crate) mute: bool,
 }
@@ -92,9 +90,6 @@ impl Context for EngineContext<'_> {
         true
     }
     fn complete(&mut self, side: Side, completion: Completion) {
-        if side == Side::Send && completion.status != Status::Success {
-            self.withdraw_offers();
-        }
         if let Some((_, tags)) = self.qp.init.tags() {
             return tags.complete(side, completion, self.notes);
         }
@@ -132,15 +127,6 @@ impl Context for EngineContext<'_> {
     }
     fn reaches(&self, wr: &SendWr) -> bool {
         self.reaches_for(wr)
-    }
-    fn offer(&self, wr: &SendWr, at: u64, len: u64) -> Option<Pull> {
-        self.offered(wr, at, len)
-    }
-    fn may_pull(&self) -> bool {
-        self.peer().is_some_and(|(reach, path)| reach.reaches(path))
-    }
-    fn pull(&self, receive: &RecvWr, at: u64, pull: Pull) -> bool {
-        self.pulled(receive, at, pull)
     }
     fn most_bulk(&self) -> usize {
         self.takes_bulk()
@@ -199,7 +185,6 @@ impl Inner {
             counted: self.counted.as_deref_mut(),
             fetch: &mut self.fetch,
             here,
-            is_open: self.is_open,
             mute: false,
         };
         (&mut self.engine, context)

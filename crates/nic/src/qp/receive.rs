@@ -80,30 +80,6 @@ impl Qp {
         }
     }
 
-    /// A packet for this queue pair that stands for several whose payload is to be pulled; the rest is as with [`Qp::input`].
-    pub(crate) fn input_pull(
-        &self,
-        now: Instant,
-        source: IpAddr,
-        dest: IpAddr,
-        hold: Hold,
-        packet: &Packet<'_>,
-    ) {
-        match self.of_peer(source, dest) {
-            Ok(mut inner) => {
-                let taken = inner.lets_in(self, packet.header.bth.pkey);
-                if taken {
-                    let (engine, mut context) = inner.split(self);
-                    engine.pull(packet, hold, &mut context);
-                }
-                self.received(inner, now, taken.into());
-            }
-            Err(counter) => {
-                counter.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
     /// The queue pair, if packets with these addresses are from its peer; else what counts them.
     #[inline]
     pub(super) fn of_peer(&self, source: IpAddr, dest: IpAddr) -> Result<MutexGuard<'_, Inner>, &AtomicU64> {

@@ -71,7 +71,6 @@ impl Sim {
         let word = match what {
             Copy::Write => "write",
             Copy::Read => "read",
-            Copy::Pull => "pull",
             Copy::Flush(_) => "flush",
         };
         self.note(word, &[from.0 as u64, to.0 as u64, len, whole.into()]);
@@ -107,7 +106,7 @@ impl Sim {
         // It may have died of what came before.
         self.flush();
         let Some(_) = self.node(to) else { return };
-        let Record { source, dest, size, pull, short, headers, bytes } = record;
+        let Record { source, dest, size, short, headers, bytes } = record;
         self.counters.delivered += bytes.len().div_ceil((*size).max(1)) as u64;
         self.note_record("read", record);
         let (source, dest, interface, forwarded) = (*source, *dest, INTERFACE, false);
@@ -119,7 +118,6 @@ impl Sim {
         }
         let told = match short {
             Some(short) => Input::Short(run, *short),
-            None if *pull => Input::Pull(run),
             None => Input::Unsealed { run, size: (*size).max(1) },
         };
         self.tell(to, told);

@@ -44,7 +44,7 @@ impl Sim {
         }
     }
 
-    /// Records what goes by a channel. Nobody sealed it; and where the bytes of a long SEND are is another place in each run.
+    /// Records what goes by a channel. Nobody sealed it.
     pub(super) fn note_record(&mut self, word: &str, record: &Record) {
         let flow = Flow { source: record.source, dest: record.dest };
         if let Some(short) = record.short {
@@ -63,13 +63,11 @@ impl Sim {
         } else {
             record.bytes.chunks(record.size.max(1)).for_each(|bytes| self.note_packet(word, &flow, bytes));
         }
-        if !record.pull {
-            record.bytes.chunks(8).for_each(|chunk| {
-                let mut word = [0; 8];
-                word[..chunk.len()].copy_from_slice(chunk);
-                self.mix(u64::from_le_bytes(word));
-            });
-        }
+        record.bytes.chunks(8).for_each(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.mix(u64::from_le_bytes(word));
+        });
     }
 
     pub(super) fn mix(&mut self, value: u64) {

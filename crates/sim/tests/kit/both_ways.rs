@@ -15,7 +15,7 @@ use super::{Endpoint, RIGHTS, SimNode, Way, Wiring, wire_up};
 pub const WAYS: [Way; 2] = [Way::Wire, Way::Channel];
 /// Bytes of each end's memory.
 pub const LEN: usize = 400_000;
-/// A message that is offered, not sent, between processes of one host.
+/// A message that goes in pieces, not packets, between processes of one host.
 pub const LONG: usize = 100_000;
 pub const WIRING: Wiring =
     Wiring { mtu: Mtu::M1024, timeout: 10, rnr_retry: 7, min_rnr_timer: 12, max_rd_atomic: 4 };

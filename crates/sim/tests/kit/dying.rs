@@ -13,7 +13,7 @@ use super::{Endpoint, RIGHTS};
 
 /// Requests of a side.
 pub const JOBS: usize = 14;
-/// Most bytes of a WRITE or READ, and of a SEND, which is offered then and not sent.
+/// Most bytes of a WRITE or READ, and of a SEND, which goes in pieces then.
 pub const PIECE: usize = 3_000;
 pub const LONG: usize = 40_000;
 /// Receives of a side.

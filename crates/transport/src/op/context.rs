@@ -5,7 +5,7 @@ use std::ops::Range;
 use wire::Qpn;
 use wire::roce::Header;
 
-use super::{Completed, Completion, Fault, Memory, Pull, RecvWr, Remote, SendWr, Sge, Status, TagInfo};
+use super::{Completed, Completion, Fault, Memory, RecvWr, Remote, SendWr, Sge, Status, TagInfo};
 use crate::CongestionWindow;
 
 /// Where a SEND goes.
@@ -152,20 +152,6 @@ pub trait Context {
     }
     /// Whether the peer's memory is reached from here, for a request like this.
     fn reaches(&self, _wr: &SendWr) -> bool {
-        false
-    }
-    /// Where the peer, which reaches our memory, finds bytes of a SEND: at most `len` of them, from `at` on. Fewer than `len` where a piece of the
-    /// list ends. `None`, too, where so few are sooner sent.
-    fn offer(&self, _wr: &SendWr, _at: u64, _len: u64) -> Option<Pull> {
-        None
-    }
-    /// Whether bytes that the peer offers can be copied at all.
-    fn may_pull(&self) -> bool {
-        false
-    }
-    /// Copies bytes that the peer offers to where a receive says, `at` bytes behind its begin. False where that can not be done: then none of the
-    /// bytes count, though some may have been copied.
-    fn pull(&self, _receive: &RecvWr, _at: u64, _pull: Pull) -> bool {
         false
     }
     /// Bytes of a message, at most, that go to the peer as one piece, in place of packets; 0 where none do.

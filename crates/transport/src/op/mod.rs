@@ -5,12 +5,10 @@ mod completion;
 mod context;
 mod memory;
 mod payload;
-mod pull;
 mod work_request;
 
 pub use completion::{Completed, Completion, NetworkHeader, Status, TagInfo};
 pub use context::{AtOnce, Bulk, Context, Part, Place, QpEvent, Side, Source, Tagged, Whole};
 pub use memory::{Access, AtomicOp, Bind, Fault, Flush, LocalOp, Memory, Remote, Sge, Tail};
 pub use payload::{Payload, SharedBytes};
-pub use pull::Pull;
 pub use work_request::{Data, MAX_INLINE, MAX_MESSAGE, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};

@@ -27,7 +27,7 @@ use wire::{Mtu, Pkey, Psn, Qpn};
 use crate::TxBatch;
 use crate::execute::Ends;
 pub use crate::op::MAX_MESSAGE;
-use crate::op::{Context, Fault, Pull, QpEvent, SendWr, Status};
+use crate::op::{Context, Fault, QpEvent, SendWr, Status};
 pub(crate) use answers::ack;
 use bulk::Arrival;
 use requester::Requester;
@@ -264,21 +264,6 @@ impl Rc {
                 self.request(&Arrival::of(packet), srq, cx);
                 self.hold_back(op, hold);
             }
-        }
-    }
-    /// A packet for this queue pair that stands for several of a SEND: its payload says where theirs is to be copied from
-    /// ([`Context::pull`]). The rest is as with [`Rc::receive`].
-    pub fn pull(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
-        let header = &packet.header;
-        let is_one = self.conn.role == Role::Rc && header.service == Service::Rc;
-        if let (true, Op::Send(at), Some(pull)) = (is_one, header.op, Pull::from_bytes(packet.payload)) {
-            if !self.takes_requests(cx) {
-                return;
-            }
-            if self.responder.pull(&self.conn, &header.bth, at, pull, cx).is_err() {
-                self.enter_error(cx);
-            }
-            self.hold_back(header.op, hold);
         }
     }
     /// Notes how long what answers a request may wait.

@@ -117,10 +117,6 @@ impl Request {
     pub fn is_one_sided(&self) -> bool {
         self.moves_bytes() || matches!(self.wr.op, SendOp::Flush { .. })
     }
-    /// Whether it is a SEND.
-    pub fn is_send(&self) -> bool {
-        matches!(self.wr.op, SendOp::Send(_))
-    }
     /// Whether it is complete only with an answer of its own: READ, atomic or FLUSH.
     pub fn awaits_answer(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Flush { .. })

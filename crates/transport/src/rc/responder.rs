@@ -1,8 +1,6 @@
 //! The responder (IBA 1.4 §9.7): has requests executed ([`crate::execute`]) in the order of their PSNs, each once, and queues
 //! the answers.
 
-mod pulls;
-
 use std::task::Poll;
 
 use wire::bth::{AtomicEth, Feth, NakCode, Reth};

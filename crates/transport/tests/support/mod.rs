@@ -8,12 +8,13 @@ pub use pair::*;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use transport::op::{
-    Access, AtOnce, AtomicOp, Completion, Data, Flush, Pull, QpEvent, RecvWr, SendOp, SendWr, Side, Status,
-    Tail,
+    Access, AtOnce, AtomicOp, Bulk, Completion, Data, Flush, Part, Payload, QpEvent, RecvWr, SendOp, SendWr,
+    SharedBytes, Side, Source, Status, Tail,
 };
 use transport::rc::{Hold, RtrAttr, RtsAttr};
 use transport::{CongestionWindow, Context, Fault, Memory, Rc, Remote, Sge, TxBatch};
@@ -161,10 +162,12 @@ pub struct TestContext {
     pub room: Option<u32>,
     /// Whether the peer's memory is reached: then what is executed so, and whether it can be.
     pub reach: Option<TestReach>,
-    /// Whether long SENDs are offered.
-    pub offers: bool,
-    /// Region 0 of a peer that offers.
-    pub offered: Option<Vec<u8>>,
+    /// Bytes of the longest piece that leaves in place of packets.
+    pub most_bulk: usize,
+    /// What becomes of pieces now.
+    pub bulk: Option<Bulk>,
+    /// Those that left, in the form of packets that are too long.
+    pub pieces: RefCell<Vec<Vec<u8>>>,
 }
 
 /// A way to the peer's memory.
@@ -209,22 +212,22 @@ impl Context for TestContext {
     fn reaches(&self, _: &SendWr) -> bool {
         self.reach.is_some()
     }
-    fn offer(&self, wr: &SendWr, at: u64, len: u64) -> Option<Pull> {
-        let Data::Sges(list) = &wr.data else { return None };
-        let first = list.as_slice().first().filter(|_| self.offers)?;
-        let len = len.min(u64::from(first.length).checked_sub(at)?);
-        Some(Pull { addr: first.addr + at, len: len as u32 })
+    fn most_bulk(&self) -> usize {
+        self.most_bulk
     }
-    fn may_pull(&self) -> bool {
-        self.offered.is_some()
-    }
-    fn pull(&self, receive: &RecvWr, at: u64, pull: Pull) -> bool {
-        let begin = (pull.addr - BASE) as usize;
-        let Some(bytes) = self.offered.as_ref().and_then(|all| all.get(begin..begin + pull.len as usize))
-        else {
-            return false;
-        };
-        self.memory.scatter(receive.sges.as_slice(), at, bytes, Tail::More).is_ok()
+    fn send_bulk(&self, header: &Header, part: Part<'_>) -> Result<Bulk, Fault> {
+        let became = self.bulk.unwrap_or(Bulk::Sent);
+        if became == Bulk::Sent {
+            let mut bytes = vec![0; header.len() + part.len];
+            let len = header.emit(part.len, &mut bytes);
+            match part.from {
+                Source::List(list) => self.memory.gather(list, part.at, &mut bytes[len..])?,
+                Source::Range(range) => self.memory.read(range, part.at, &mut bytes[len..])?,
+            }
+            bytes.resize(len + part.len.next_multiple_of(4), 0);
+            self.pieces.borrow_mut().push(bytes);
+        }
+        Ok(became)
     }
     fn room(&self) -> u32 {
         self.room.unwrap_or(u32::MAX)
@@ -309,7 +312,10 @@ impl End {
             batch.clear();
             let rests = self.rc.is_at_rest();
             self.rc.fill(self.now, &mut batch, &mut self.cx);
-            assert!(!rests || batch.is_empty(), "who is at rest has nothing to send");
+            // What is in the batch is behind them.
+            let pieces = self.cx.pieces.take();
+            assert!(!rests || batch.is_empty() && pieces.is_empty(), "who is at rest has nothing to send");
+            sent.extend(pieces);
             if batch.is_empty() {
                 return sent;
             }
@@ -335,14 +341,20 @@ impl End {
         let header = Header { bth, service: Service::Rc, op };
         self.rc.receive(self.now, &Packet { header, payload }, self.hold, &mut self.cx);
     }
-    /// A packet of a peer, which stands for several if it looks like one that does.
+    /// A packet of a peer; a piece where it is too long for one.
     pub fn hear_any(&mut self, bytes: &[u8]) {
         let packet = Packet::parse(bytes).expect("the peer sends legal packets");
-        if matches!(packet.header.op, Op::Send(_)) && packet.payload.len() == Pull::LEN {
-            self.rc.pull(&packet, self.hold, &mut self.cx);
+        if packet.payload.len() > self.mtu.bytes() {
+            self.hear_piece(&packet.header, packet.payload);
         } else {
             self.hear_bytes(bytes);
         }
+    }
+    pub fn hear_piece(&mut self, header: &Header, payload: &[u8]) {
+        let words: Vec<_> = (0..payload.len().div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        let shared = SharedBytes::new(&words, payload.len());
+        shared.store(payload);
+        self.rc.receive_bulk(self.now, header, Payload::Shared(shared), self.hold, &mut self.cx);
     }
     pub fn hear_bytes(&mut self, bytes: &[u8]) {
         if let Ok(packet) = Packet::parse(bytes) {

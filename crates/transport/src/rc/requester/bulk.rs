@@ -2,10 +2,19 @@
 
 use std::time::Instant;
 
-use super::offers::Offered;
 use super::{Connection, Requester, TxBatch};
 use crate::op::{Bulk, Context, Data, Part, SendOp, Source, Status};
 use crate::rc::bulk::piece;
+
+/// What became of the next packets.
+pub(super) enum Left {
+    /// They have left.
+    Yes,
+    /// They will when there is more room.
+    Later,
+    /// They are no such piece.
+    No,
+}
 
 impl Requester {
     /// Sends the packets at the cursor so, if they go out for the first time.
@@ -16,57 +25,53 @@ impl Requester {
         share: u32,
         batch: &TxBatch,
         cx: &impl Context,
-    ) -> Result<Offered, Status> {
+    ) -> Result<Left, Status> {
         let most_bytes = cx.most_bulk();
         let (at, under_way) = (self.cursor.packet, self.under_way());
-        let Some(request) = self.queue.get_mut(self.cursor.request) else { return Ok(Offered::No) };
+        let Some(request) = self.queue.get_mut(self.cursor.request) else { return Ok(Left::No) };
         let may = most_bytes > 0 && self.next == self.high;
         let (true, SendOp::Send(_) | SendOp::Write { .. }, Data::Sges(list)) =
             (may, &request.wr.op, &request.wr.data)
         else {
-            return Ok(Offered::No);
+            return Ok(Left::No);
         };
         let mtu = conn.mtu as u32;
         let (begin, left) = (u64::from(at) * u64::from(mtu), request.packets - at);
         let rest = u64::from(request.len) - begin;
         // Half a window, so that what comes is acknowledged while more is on its way.
         if piece(mtu, left, rest, most_bytes, (share / 2).max(1)).is_none() {
-            return Ok(Offered::No);
+            return Ok(Left::No);
         }
         // Where an ACK is to come it makes room.
-        let later = if under_way > self.unasked { Offered::Later } else { Offered::No };
+        let later = if under_way > self.unasked { Left::Later } else { Left::No };
         let room = share.saturating_sub(under_way).min((share / 2).max(1));
         let Some((packets, len)) = piece(mtu, left, rest, most_bytes, room) else {
-            self.held_back |= matches!(later, Offered::Later);
+            self.held_back |= matches!(later, Left::Later);
             return Ok(later);
         };
         // What is in the batch leaves first.
         if !batch.is_empty() {
-            return Ok(Offered::Later);
+            return Ok(Left::Later);
         }
         let message_ends = packets == left;
         let asks = message_ends || self.unasked + packets >= (share / 2).max(1);
         let Some(mut header) = request.header_of(conn, self.next, at, packets) else {
-            return Ok(Offered::No);
+            return Ok(Left::No);
         };
         header.bth.ack_request = asks;
         let part = Part { from: Source::List(list.as_slice()), at: begin, len: len as usize };
         match cx.send_bulk(&header, part) {
             Ok(Bulk::Sent) => {}
             Ok(Bulk::Full) => return Ok(later),
-            Ok(Bulk::NoWay) => return Ok(Offered::No),
+            Ok(Bulk::NoWay) => return Ok(Left::No),
             Err(_) => {
                 request.fault = Some(Status::LocalProtection);
-                return if self.cursor.request == 0 {
-                    Err(Status::LocalProtection)
-                } else {
-                    Ok(Offered::Later)
-                };
+                return if self.cursor.request == 0 { Err(Status::LocalProtection) } else { Ok(Left::Later) };
             }
         }
         self.unasked = if asks { 0 } else { self.unasked + packets };
         self.pass(packets, message_ends);
         self.sent(now, packets);
-        Ok(Offered::Yes)
+        Ok(Left::Yes)
     }
 }

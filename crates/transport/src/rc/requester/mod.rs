@@ -9,10 +9,9 @@
 //! so serial arithmetic between the three is sound however long the messages are.
 //!
 //! Here requests are sent; in `responses` the responder's answers complete them; in `recovery` NAKs and timers take `next` back. What needs
-//! no packets, or fewer, because the peer is a process of this host: `offers`, `refused`. What leaves as soon as it is posted: `plain`.
+//! no packets, or fewer, because the peer is a process of this host: `bulk`, `refused`. What leaves as soon as it is posted: `plain`.
 
 mod bulk;
-mod offers;
 mod plain;
 mod recovery;
 mod refused;
@@ -23,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use wire::Psn;
 
-use offers::Offered;
+use bulk::Left;
 use refused::Refused;
 
 use super::request::Request;
@@ -69,10 +68,6 @@ pub(super) struct Requester {
     path_suspect: bool,
     /// Requests that might have needed no packet and needed some.
     refused: Refused,
-    /// PSNs that were offered and not acknowledged: the first, and the one behind the last.
-    offered: Option<(Psn, Psn)>,
-    /// Requests whose offers were not taken.
-    refused_offers: Refused,
     /// Something was executed without a packet.
     at_once: bool,
     /// The request posted last needs packets: that was seen when it was posted.
@@ -271,15 +266,10 @@ impl Requester {
         batch: &mut TxBatch,
         cx: &mut impl Context,
     ) -> Result<bool, Status> {
-        match self.offer_next(now, conn, batch, cx) {
-            Offered::Yes => return Ok(true),
-            Offered::Later => return Ok(false),
-            Offered::No => {}
-        }
         match self.bulk_next(now, conn, share, batch, cx)? {
-            Offered::Yes => return Ok(true),
-            Offered::Later => return Ok(false),
-            Offered::No => {}
+            Left::Yes => return Ok(true),
+            Left::Later => return Ok(false),
+            Left::No => {}
         }
         let Cursor { request: index, packet: at } = self.cursor;
         let under_way = self.under_way();

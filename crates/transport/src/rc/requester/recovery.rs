@@ -26,11 +26,6 @@ impl Requester {
             // We are there already and have sent nothing since.
             return Ok(());
         }
-        if self.is_offered(self.una) {
-            // Nothing is lost.
-            self.go_back(cx);
-            return Ok(());
-        }
         self.limits.retries_left = self.limits.retries_left.checked_sub(1).ok_or(Status::RetryExceeded)?;
         self.lost(cx);
         self.go_back(cx);
@@ -47,8 +42,6 @@ impl Requester {
             self.limits.rnr_retries_left =
                 self.limits.rnr_retries_left.checked_sub(1).ok_or(Status::RnrRetryExceeded)?;
         }
-        // The peer had no receive, which says nothing of offers.
-        self.offered = None;
         self.go_back(cx);
         self.rnr_until = Some(now + rnr_timer_of(timer));
         // The peer has answered: nothing is to be waited for until we send again.
@@ -57,7 +50,6 @@ impl Requester {
     }
 
     fn go_back(&mut self, cx: &mut impl Context) {
-        self.withdraw_offers();
         self.next = self.una;
         self.reads = 0;
         self.unasked = 0;

@@ -117,7 +117,6 @@ impl Requester {
         self.limits.refill();
         self.rnr_until = None;
         self.went_back_at = None;
-        self.offers_taken();
         self.unasked = self.unasked.min(self.under_way());
         if self.recover.is_some_and(|end| !self.una.before(end)) {
             self.recover = None;
