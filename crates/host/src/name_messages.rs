@@ -184,8 +184,8 @@ pub fn short_head(short: &Short) -> [u8; SHORT_HEADER] {
 pub fn bulk_head(headers: &[u8]) -> Option<([u8; BULK_HEAD], usize)> {
     let mut head = [0; BULK_HEAD];
     let (size, rest) = head.split_first_chunk_mut::<SIZE>()?;
-    *size = (BULK | headers.len() as u32).to_le_bytes();
     rest.get_mut(..headers.len())?.copy_from_slice(headers);
+    *size = (BULK | headers.len() as u32).to_le_bytes();
     Some((head, SIZE + headers.len()))
 }
 
@@ -277,4 +277,81 @@ pub fn read_record<'a>(record: &'a [u8], before: &mut Option<Datagram<'static>>)
     };
     let size = (size & !SAME) as usize;
     (!run.bytes.is_empty() && size > 0).then_some(Record::Packets { run, size })
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::{Pkey, Psn, Qpn};
+
+    use super::*;
+
+    const BEFORE: Datagram<'static> = Datagram {
+        source: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 49_152),
+        dest: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 4791),
+        interface: 3,
+        forwarded: false,
+        hold: Hold::No,
+        bytes: &[],
+    };
+    /// Bytes of the longest headers of a piece.
+    const MOST: usize = BULK_HEAD - SIZE;
+
+    fn begins(record: &[u8]) -> u64 {
+        u64::from_le_bytes(*record.first_chunk().unwrap())
+    }
+
+    #[test]
+    fn the_head_of_a_piece_gives_back_its_headers_and_where_the_record_before_was_from() {
+        for len in 0..=MOST {
+            let headers: Vec<u8> = (0..len as u8).map(|n| !n).collect();
+            let (head, head_len) = bulk_head(&headers).unwrap();
+            assert_eq!(head_len, SIZE + len);
+            assert!(head[head_len..].iter().all(|byte| *byte == 0), "nothing of ours goes with it");
+            assert!(is_bulk(begins(&head)), "{len}");
+            let read = read_bulk(&head, &Some(BEFORE)).unwrap();
+            assert_eq!(read.bytes, headers);
+            assert_eq!((read.source, read.dest), (BEFORE.source, BEFORE.dest));
+            assert_eq!((read.interface, read.forwarded), (BEFORE.interface, false));
+        }
+    }
+
+    #[test]
+    fn headers_that_are_too_long_make_no_piece() {
+        for len in [MOST + 1, MOST + 2, 255, 256, 257, 4096, 1 << 28] {
+            assert!(bulk_head(&vec![0; len]).is_none(), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_piece_is_told_from_every_other_record() {
+        let mut heads = Vec::new();
+        // What their lengths may be: that of the longest record, and more than that.
+        for size in (1..600).chain([4096, 0xffff, 0x1_0000, (1 << 28) - 1]) {
+            heads.push([&same_head(size)[..], &[0xff; 8]].concat());
+            let mut head = emit_record(&BEFORE);
+            set_size(&mut head, size);
+            heads.push(head.to_vec());
+        }
+        for acknowledged in [None, Some(Psn::new(0xff_ffff))] {
+            let (dest_qp, psn) = (Qpn::new(0xff_ffff), Psn::new(0xff_ffff));
+            let short = Short { dest_qp, pkey: Pkey::default(), psn, solicited: true, acknowledged };
+            heads.push(short_head(&short).to_vec());
+        }
+        for head in heads {
+            assert!(!is_bulk(begins(&head)), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_head_of_a_piece_is_not_read() {
+        let (head, _) = bulk_head(&[7; MOST]).unwrap();
+        assert!(read_bulk(&head, &None).is_none(), "it is the first record");
+        for len in MOST + 1..256 {
+            let mut head = head;
+            head[0] = len as u8;
+            assert!(is_bulk(begins(&head)) && read_bulk(&head, &Some(BEFORE)).is_none(), "{len}");
+        }
+        // As another kind of record it is none, either: it says of no place where its packets came from.
+        assert!(read_record(&head, &mut None).is_none());
+    }
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use host::eventfd::Counter;
 use host::{Config, RealWorld, name_messages};
-use kit::{PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, start_with};
+use kit::{LO, PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, start_with};
 use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Access, Link, Path, Platform, Reach};
-use node::world::Claim;
+use node::world::{Claim, Datagram, Hold};
 use node::{Name, World};
 use transport::op::{AtOnce, Remote};
 use wire::{Qpn, Rkey};
@@ -370,6 +370,70 @@ fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_
     assert_eq!(liar.hears(PATIENCE).unwrap().0, [name_messages::NO_RING]);
     assert_eq!(counter(&target.host, "rings_taken"), 2);
     assert_eq!(counter(&target.host, "panics"), 0);
+}
+
+/// Records of a ring, one behind the other from its first line on, as a neighbour may write them.
+fn write(liar: &Liar, records: &[Vec<u8>]) {
+    const LINE: usize = 8;
+    let mut line = 0;
+    for record in records {
+        let words = &liar.words[(2 + line) * LINE..];
+        for (word, bytes) in words[1..].iter().zip(record.chunks(8)) {
+            let mut eight = [0; 8];
+            eight[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(eight), Ordering::Relaxed);
+        }
+        words[0].store((record.len() as u64) << 32 | (line as u64) << 1 | 1, Ordering::Release);
+        line += (8 + record.len()).div_ceil(64);
+    }
+    liar.look();
+}
+
+#[test]
+fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
+    let _alone = alone();
+    let target = Target::new();
+    let source = std::net::SocketAddr::new(V4, 49_152);
+    let dest = std::net::SocketAddr::new(V4, 4791);
+    let before = Datagram { source, dest, interface: LO, forwarded: false, hold: Hold::No, bytes: &[] };
+    let packet = {
+        let mut head = name_messages::emit_record(&before);
+        name_messages::set_size(&mut head, 100);
+        [&head[..], &[1; 100]].concat()
+    };
+    let (head, head_len) = name_messages::bulk_head(&[2; 12]).unwrap();
+    let piece = [&head[..], &[3; 2048]].concat();
+    let too_long = |len: u8| [&[len], &piece[1..]].concat();
+    let nonsense = [
+        ("the first record of its ring", vec![piece.clone()]),
+        ("shorter than its head", vec![packet.clone(), head[..ring::BODY - 1].to_vec()]),
+        ("its headers and no more", vec![packet.clone(), head[..head_len].to_vec()]),
+        ("so many bytes and no more", vec![packet.clone(), head[..4].to_vec()]),
+        ("headers beyond the head", vec![packet.clone(), too_long(ring::BODY as u8 - 3)]),
+        ("the longest headers", vec![packet.clone(), too_long(255)]),
+        // Bits of other kinds of records.
+        ("another kind beside", vec![packet.clone(), [&piece[..3], &[0x10 | 0x20], &piece[4..]].concat()]),
+    ];
+    for (errors, (what, records)) in (1..).zip(&nonsense) {
+        let liar = Liar::connect();
+        assert!(liar.is_lent().is_some());
+        // Nothing behind it is taken, either.
+        write(&liar, &[&records[..], &[packet.clone(), piece.clone()]].concat());
+        let brings = records.len() - 1;
+        for _ in 0..brings {
+            assert_eq!(target.host.guest().packet().expect(what).bytes, [1; 100]);
+        }
+        assert_eq!(liar.hears(PATIENCE).expect(what).0, [name_messages::NO_RING], "{what}");
+        assert_eq!(counter(&target.host, "ring_errors"), errors, "{what}");
+    }
+    assert!(target.host.guest().find_within(Duration::from_millis(50), kit::packet).is_none());
+    assert_eq!((counter(&target.host, "ring_pieces_received"), counter(&target.host, "panics")), (0, 0));
+    // One that is a piece comes, if of no more than a head.
+    let liar = Liar::connect();
+    write(&liar, &[packet, piece, head.to_vec()]);
+    let lengths = [0; 3].map(|_| target.host.guest().packet().unwrap().bytes.len());
+    assert_eq!(lengths, [100, 12 + 2048, 12]);
+    assert_eq!(counter(&target.host, "ring_pieces_received"), 2);
 }
 
 #[test]

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use host::Config;
-use kit::{LO, Recording, Told, V4, V6, alone, batch, counter, path, start_with};
+use kit::{
+    LO, Recording, Told, V4, V6, alone, batch, counter, keeps_busy, message, overfill, path, start_with,
+};
 use nic::Link;
 use node::world::Claim;
 use node::{Name, World};
-use transport::{Short, TxBatch};
+use transport::Short;
 use wire::{Pkey, Psn, Qpn};
 
 /// The block of the queue pair that `kit::path` leads to.
@@ -184,38 +186,12 @@ fn where_rings_are_off_at_either_end_packets_go_by_the_network() {
     }
 }
 
-/// A packet to QP1.
-fn message() -> TxBatch {
-    let mut batch = TxBatch::new();
-    let bth = wire::bth::Bth { dest_qp: Qpn::GSI, ..wire::bth::Bth::default() };
-    let op = wire::roce::Op::Send(wire::roce::SendAt::Middle);
-    let header = wire::roce::Header { bth, service: wire::roce::Service::Rc, op };
-    batch.push(&header, 64, |_| Ok(())).unwrap();
-    batch
-}
-
-/// Sends until so many packets are under way, more than a ring holds.
-fn overfill(sender: &Recording, batches: u32) {
-    let mut full = TxBatch::new();
-    for n in 0..batches {
-        full.clear();
-        full = batch(n * 15, &[4096; 15]);
-        sender.world().send(&path(V4), &mut full);
-    }
-}
-
 #[test]
 fn what_a_full_ring_does_not_take_waits_and_comes_in_order() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
-    reader.world().attach(LO).unwrap();
-    // 6 MB, while the reader's engine is busy with a message of a connection manager.
-    *reader.guest().thinks.lock().unwrap() = Duration::from_millis(300);
-    let messages = nic::Path { dest_qpn: Qpn::GSI, ..path(V4) };
-    sender.world().send(&messages, &mut message());
-    while counter(&reader, "packets_received") == 0 {
-        std::thread::yield_now();
-    }
+    // 6 MB.
+    keeps_busy(&reader, &sender);
     overfill(&sender, 100);
     // The message is dispatched first.
     assert_ne!(reader.guest().packet().unwrap().bytes.len(), 4112);

@@ -50,6 +50,129 @@ fn a_full_ring_takes_nothing_until_something_was_read() {
     assert_eq!(writer.push(&[&[1; 4 * 64 - 7]]), Err(PushError::TooLong));
 }
 
+/// Writes a record of a head and a body.
+fn push_with(writer: &mut Writer<Memory>, head: &[u8], body: &[u8]) -> Result<(), PushError> {
+    let fill = |words: &[Word]| {
+        let mut filler = words::Filler::<Memory>::new(words);
+        filler.add(body);
+        filler.finish();
+        Ok::<(), ()>(())
+    };
+    writer.push_with(head, body.len(), fill).map(|filled| assert_eq!(filled, Ok(())))
+}
+
+/// The head and the body of the next record, taken from where they lie.
+fn read_with(reader: &mut Reader<Memory>, head: usize) -> Option<(Vec<u8>, Vec<u8>)> {
+    let found = reader.peek().unwrap()?;
+    let mut front = vec![0; head];
+    reader.copy_out(&found, &mut front);
+    let mut body = vec![0; found.len() - BODY];
+    words::copy_out::<Memory>(&reader.words(&found)[BODY / 8..], &mut body);
+    reader.leave(found);
+    Some((front, body))
+}
+
+#[test]
+fn a_body_begins_with_a_line_behind_the_head() {
+    let (mut writer, mut reader, memory) = ring(8);
+    let filled = writer.push_with(b"head", 100, |words| {
+        assert_eq!(words.len(), 2 * LINE, "whole lines");
+        assert!(std::ptr::eq(&raw const words[0], &raw const memory[(HEAD + 1) * LINE]));
+        words[0].store(u64::from_le_bytes(*b"a body's"), Ordering::Relaxed);
+        words[12].store(u64::from_le_bytes(*b"last...."), Ordering::Relaxed);
+        Ok::<(), ()>(())
+    });
+    assert_eq!(filled, Ok(Ok(())));
+    let bytes = read(&mut reader).unwrap();
+    assert_eq!(bytes.len(), BODY + 100);
+    assert_eq!(
+        (&bytes[..4], &bytes[BODY..BODY + 8], &bytes[BODY + 96..]),
+        (&b"head"[..], &b"a body's"[..], &b"last"[..])
+    );
+    // The head may fill all in front of the body, and there may be no body.
+    for (head, body) in [(&[1; BODY][..], &[2; 64][..]), (&[3; BODY], &[]), (&[], &[4]), (&[], &[])] {
+        assert_eq!(push_with(&mut writer, head, body), Ok(()));
+        assert_eq!(read_with(&mut reader, head.len()), Some((head.to_vec(), body.to_vec())));
+    }
+    assert_eq!(push_with(&mut writer, &[1; BODY + 1], &[]), Err(PushError::TooLong));
+    assert!(reader.is_empty());
+}
+
+#[test]
+fn a_body_that_is_not_filled_leaves_the_ring_as_it_was() {
+    for before in 0..16 {
+        let (mut writer, mut reader, _) = ring(8);
+        // Where the ring's end is too near the rest of it is left out.
+        for n in 0..before {
+            writer.push(&[&[n; 8]]).unwrap();
+            assert!(read(&mut reader) == Some(vec![n; 8]) && reader.is_empty());
+        }
+        for _ in 0..20 {
+            let filled = writer.push_with(b"head", 130, |words| {
+                words.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+                Err("no")
+            });
+            assert_eq!(filled, Ok(Err("no")));
+            assert!(matches!(reader.peek(), Ok(None)) && reader.is_empty(), "behind {before}");
+        }
+        writer.push(&[b"next"]).unwrap();
+        assert!(read(&mut reader) == Some(b"next".to_vec()) && reader.is_empty(), "behind {before}");
+        assert_eq!(push_with(&mut writer, b"head", &[7; 130]), Ok(()));
+        assert_eq!(read_with(&mut reader, 4), Some((b"head".to_vec(), vec![7; 130])));
+        assert_eq!(read(&mut reader), None);
+    }
+}
+
+#[test]
+fn a_full_ring_takes_a_body_when_the_reader_has_left_a_record() {
+    // Records of four lines, of which three fit: one line stays free.
+    const LEN: usize = 3 * LINE_BYTES;
+    let (mut writer, mut reader, _) = ring(16);
+    for n in 0..3 {
+        assert_eq!(push_with(&mut writer, &[n], &[n; LEN]), Ok(()));
+    }
+    for n in 0..20 {
+        let found = reader.peek().unwrap().unwrap();
+        let full = writer.push_with(&[77], LEN, |_| -> Result<(), ()> { panic!("there is no room") });
+        assert_eq!(full, Err(PushError::Full), "it is only looked at");
+        let mut bytes = [0; BODY + LEN];
+        reader.copy_out(&found, &mut bytes);
+        assert!(bytes[0] == n && bytes[BODY..] == [n; LEN], "record {n}");
+        reader.leave(found);
+        assert_eq!(push_with(&mut writer, &[n + 3], &[n + 3; LEN]), Ok(()));
+    }
+    let longest = writer.longest();
+    assert_eq!(push_with(&mut writer, &[], &vec![0; longest - BODY]), Err(PushError::Full));
+    assert_eq!(push_with(&mut writer, &[], &vec![0; longest - BODY + 1]), Err(PushError::TooLong));
+    assert_eq!(writer.push_with(&[], usize::MAX, |_| Err(())), Err(PushError::TooLong));
+}
+
+#[test]
+fn a_record_that_is_not_left_is_found_again_and_stays_the_readers() {
+    let (mut writer, mut reader, _) = ring(16);
+    let body: Vec<u8> = (0..200).collect();
+    for round in 0..50u8 {
+        assert_eq!(push_with(&mut writer, &[round], &body), Ok(()));
+        // Whatever the writer has to write now, and whatever is asked meanwhile.
+        while writer.push(&[&[0xee; 60]]).is_ok() {}
+        for _ in 0..3 {
+            let found = reader.peek().unwrap().unwrap();
+            assert_eq!(found.len(), BODY + 200);
+            assert!(!reader.is_empty() && !reader.sleep(Whom::Engine));
+            assert_eq!(writer.push(&[&[0xdd; 60]]), Err(PushError::Full));
+            let mut bytes = [0; BODY + 200];
+            reader.copy_out(&found, &mut bytes);
+            assert!(bytes[0] == round && bytes[BODY..] == body, "round {round}");
+        }
+        assert_eq!(read_with(&mut reader, 1), Some((vec![round], body.clone())));
+        assert_eq!(writer.push(&[&[0xcc; 60]]), Ok(()), "its lines are the writer's again");
+        while let Some(bytes) = read(&mut reader) {
+            assert!(bytes == [0xee; 60] || bytes == [0xcc; 60]);
+        }
+        assert!(reader.is_empty());
+    }
+}
+
 #[test]
 fn the_reader_is_woken_once_for_each_time_it_sleeps() {
     let (mut writer, mut reader, memory) = ring(8);
@@ -172,6 +295,52 @@ proptest! {
             prop_assert_eq!(read(&mut reader), Some(bytes));
         }
         prop_assert_eq!(read(&mut reader), None);
+    }
+
+    #[test]
+    fn records_with_a_body_come_out_whole_among_others(
+        lines in FEWEST..40,
+        records in prop::collection::vec(
+            (prop::collection::vec(any::<u8>(), 0..900), 0..=BODY, 0u8..4, any::<bool>()),
+            0..200,
+        ),
+    ) {
+        let (mut writer, mut reader, _) = ring(lines);
+        let mut inside = std::collections::VecDeque::new();
+        for (bytes, cut, kind, drain) in records {
+            let (head, body) = bytes.split_at(cut.min(bytes.len()));
+            if kind == 1 {
+                // One that is not filled is no record.
+                let filled = writer.push_with(head, body.len(), |_| Err(()));
+                prop_assert!(filled != Ok(Ok(())));
+                continue;
+            }
+            let (len, pushed) = match kind {
+                0 => (bytes.len(), writer.push(&[&bytes])),
+                _ => (BODY + body.len(), push_with(&mut writer, head, body)),
+            };
+            match pushed {
+                Ok(()) => inside.push_back((kind > 0, head.to_vec(), body.to_vec())),
+                Err(PushError::TooLong) => prop_assert!(len > writer.longest()),
+                Err(error) => {
+                    prop_assert_eq!(error, PushError::Full);
+                    prop_assert!(!inside.is_empty(), "an empty ring takes every record that is short enough");
+                }
+            }
+            while drain || inside.len() > 5 {
+                let Some((in_place, head, body)) = inside.pop_front() else { break };
+                if in_place {
+                    prop_assert_eq!(read_with(&mut reader, head.len()), Some((head, body)));
+                } else {
+                    prop_assert_eq!(read(&mut reader), Some([head, body].concat()));
+                }
+            }
+            if inside.is_empty() {
+                // Where the rest of the ring was left out for a record that was not filled, it sees that when it looks for one.
+                prop_assert_eq!(read(&mut reader), None);
+                prop_assert!(reader.is_empty());
+            }
+        }
     }
 
     #[test]

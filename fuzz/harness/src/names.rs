@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use host::name_messages::{self, Record};
@@ -14,6 +15,7 @@ use node::world::{Datagram, Hold, World};
 use node::{EventChannel, Guest, Id, Input as Told, Name, Node};
 use sim::{Faults, Mark, ProcessId, Sim, SimWorld};
 use transport::Short;
+use transport::op::SharedBytes;
 use wire::bth::{Bth, Deth};
 use wire::icrc::{self, Flow};
 use wire::mad::{GSI_QKEY, Mad, PortSpace};
@@ -150,6 +152,22 @@ impl Scene {
                 Told::Short(message, short)
             }
         };
+        self.tell(told);
+    }
+
+    /// The same where it lies, as the host takes a piece. `bytes`: what it was when it was copied out.
+    pub(crate) fn record_in_place(&mut self, words: &[ring::Word], bytes: &[u8]) {
+        if !name_messages::is_bulk(words[0].load(Ordering::Relaxed)) {
+            return self.record(bytes);
+        }
+        let Some((head, body)) = bytes.split_first_chunk() else { return };
+        let before = self.before;
+        let Some(headers) = name_messages::read_bulk(head, &before) else { return };
+        assert!(!headers.forwarded && headers.bytes.len() <= name_messages::BULK_HEAD - name_messages::SIZE);
+        self.tell(Told::Bulk(headers, SharedBytes::new(&words[ring::BODY / 8..], body.len())));
+    }
+
+    fn tell(&mut self, told: Told<'_>) {
         let before = self.sim.counters();
         self.node.input(self.node.world().now(), told);
         self.sim.run_for(Duration::from_millis(1));
@@ -184,6 +202,25 @@ impl Scene {
             return [&head[..], &packets].concat();
         }
         [&size.to_le_bytes()[..], &name_messages::emit(&datagram), &packets].concat()
+    }
+
+    /// The head of a piece as a neighbour writes it, and how many bytes the piece has.
+    pub(crate) fn piece_head(&mut self, input: &mut Input<'_>) -> (Vec<u8>, usize) {
+        let dest_qp = if input.any() { self.qp.qpn() } else { Qpn::new(input.u32()) };
+        let bth = Bth { dest_qp, psn: Psn::new(input.below(4)), ..Bth::default() };
+        let header = Header { bth, service: Service::Rc, op: packets::op(input.below(packets::OPS), input) };
+        let mut headers = vec![0; header.len()];
+        header.emit(0, &mut headers);
+        let mut head = match name_messages::bulk_head(&headers) {
+            Some((head, len)) => head[..len].to_vec(),
+            None => headers,
+        };
+        if input.one_in(8) {
+            let at = input.index(head.len());
+            head[at] = input.u8();
+        }
+        head.truncate(ring::BODY);
+        (head, input.index(9000))
     }
 
     /// A packet with room for the ICRC: for the connection manager, the queue pair, or nobody.

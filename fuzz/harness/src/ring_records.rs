@@ -52,6 +52,40 @@ impl Deref for Memory {
 
 impl ring::Memory for Memory {}
 
+/// What was written.
+#[derive(Debug)]
+enum Inside {
+    Record(Vec<u8>),
+    /// Its head, and its body.
+    Piece(Vec<u8>, Vec<u8>),
+}
+
+impl Inside {
+    fn len(&self) -> usize {
+        match self {
+            Inside::Record(bytes) => bytes.len(),
+            Inside::Piece(_, body) => ring::BODY + body.len(),
+        }
+    }
+
+    /// That is what comes out.
+    fn is(&self, bytes: &[u8]) {
+        assert_eq!(bytes.len(), self.len());
+        match self {
+            Inside::Record(record) => assert_eq!(bytes, record),
+            Inside::Piece(head, body) => {
+                assert_eq!((&bytes[..head.len()], &bytes[ring::BODY..]), (&head[..], &body[..]));
+            }
+        }
+    }
+}
+
+/// Whether a ring in which there is no record takes one of so many bytes, when the reader has seen that there is none.
+fn has_room(writer: &mut Writer<Memory>, reader: &mut Reader<Memory>, len: usize) -> bool {
+    let is_empty = matches!(reader.peek(), Ok(None)) && reader.is_empty();
+    is_empty && writer.push_with(&[], len.saturating_sub(ring::BODY), |_| Err(())) == Ok(Err(()))
+}
+
 /// The fuzzer's bytes.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
@@ -68,14 +102,14 @@ pub fn run(bytes: &[u8]) {
         unreachable!("four lines are a ring")
     };
     let mut scene = input.any::<bool>().then(Scene::new);
-    let mut inside: VecDeque<Vec<u8>> = VecDeque::new();
+    let mut inside: VecDeque<Inside> = VecDeque::new();
     let mut buffer = vec![0; 64 + input.index(2000)];
     let is_fair = |memory: &Memory| !memory.0.foul.get();
     for _ in 0..STEPS {
         if !input.more() {
             break;
         }
-        match input.below(8) {
+        match input.below(10) {
             0 | 1 => {
                 let record = match &mut scene {
                     Some(scene) if input.any() => scene.record_of(&mut input),
@@ -83,11 +117,10 @@ pub fn run(bytes: &[u8]) {
                 };
                 let (a, b) = record.split_at(input.index(record.len() + 1));
                 match writer.push(&[a, b]) {
-                    Ok(()) => inside.push_back(record),
+                    Ok(()) => inside.push_back(Inside::Record(record)),
                     Err(PushError::TooLong) => assert!(record.len() > writer.longest()),
-                    Err(PushError::Full) => {
-                        assert!(!is_fair(&memory) || !inside.is_empty() || !reader.is_empty())
-                    }
+                    Err(PushError::Full) if !is_fair(&memory) || !inside.is_empty() => {}
+                    Err(PushError::Full) => assert!(has_room(&mut writer, &mut reader, record.len())),
                     Err(PushError::Broken) => assert!(!is_fair(&memory), "nobody broke it"),
                 }
             }
@@ -103,7 +136,7 @@ pub fn run(bytes: &[u8]) {
                 if is_fair(&memory) {
                     match (popped, expected) {
                         (Ok(None), None) => {}
-                        (Ok(Some(len)), Some(record)) => assert_eq!(buffer[..len], record),
+                        (Ok(Some(len)), Some(record)) => record.is(&buffer[..len]),
                         // It says that it is broken from then on.
                         (Err(_), Some(record)) if record.len() > buffer.len() => memory.0.foul.set(true),
                         other => panic!("{other:?}"),
@@ -112,6 +145,57 @@ pub fn run(bytes: &[u8]) {
             }
             4 => _ = (reader.sleep(ring::Whom::Engine), writer.must_wake()),
             5 => _ = reader.is_empty(),
+            // A piece, whose bytes are filled in where they go, or are not to be had.
+            6 => {
+                let (head, len) = match &mut scene {
+                    Some(scene) if input.any() => scene.piece_head(&mut input),
+                    _ => (input.bytes(ring::BODY + 1).to_vec(), input.index(600)),
+                };
+                let (byte, fails) = (input.u8(), input.one_in(4));
+                let filled = writer.push_with(&head, len, |words| {
+                    assert_eq!(words.len(), (8 + ring::BODY + len).div_ceil(64) * LINE - LINE);
+                    words
+                        .iter()
+                        .for_each(|word| word.store(u64::from_ne_bytes([byte; 8]), Ordering::Relaxed));
+                    if fails { Err(()) } else { Ok(()) }
+                });
+                match filled {
+                    Ok(Ok(())) => inside.push_back(Inside::Piece(head, vec![byte; len])),
+                    Ok(Err(())) => assert!(fails),
+                    Err(PushError::TooLong) => {
+                        assert!(head.len() > ring::BODY || ring::BODY + len > writer.longest());
+                    }
+                    Err(PushError::Full) if !is_fair(&memory) || !inside.is_empty() => {}
+                    Err(PushError::Full) => assert!(has_room(&mut writer, &mut reader, ring::BODY + len)),
+                    Err(PushError::Broken) => assert!(!is_fair(&memory), "nobody broke it"),
+                }
+            }
+            // Any record, from where it lies.
+            7 => {
+                let found = match reader.peek() {
+                    Ok(Some(found)) => found,
+                    Ok(None) => {
+                        assert!(!is_fair(&memory) || inside.is_empty());
+                        continue;
+                    }
+                    Err(_) => {
+                        assert!(!is_fair(&memory));
+                        continue;
+                    }
+                };
+                let words = reader.words(&found);
+                assert!(words.len() * 8 >= found.len());
+                let mut bytes = vec![0; found.len()];
+                reader.copy_out(&found, &mut bytes);
+                if let Some(scene) = &mut scene {
+                    scene.record_in_place(words, &bytes);
+                }
+                reader.leave(found);
+                let expected = inside.pop_front();
+                if is_fair(&memory) {
+                    expected.expect("there was one").is(&bytes);
+                }
+            }
             _ => foul(&memory, &mut input),
         }
     }

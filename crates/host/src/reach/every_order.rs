@@ -11,7 +11,7 @@ use locks::{Mutex, Rank};
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::Arc;
-use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use loom::sync::atomic::Ordering::{Acquire, Release};
 use loom::thread;
 use nic::reach::{Copy, Grant, Region};
 use ring::Word;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use host::eventfd::{self, Counter, Woken};
 use host::{Config, Host, RealWorld};
-use nic::{Errno, Path, Signal};
+use nic::{Errno, Link, Path, Signal};
 use node::world::Route;
 use node::{Guest, Input, Interface, Name, Watch, World};
 use transport::TxBatch;
@@ -330,4 +330,34 @@ pub fn batch(first_psn: u32, payloads: &[usize]) -> TxBatch {
         batch.push(&header, len, fill).unwrap();
     }
     batch
+}
+
+/// A packet to QP1.
+pub fn message() -> TxBatch {
+    let mut batch = TxBatch::new();
+    let bth = Bth { dest_qp: Qpn::GSI, ..Bth::default() };
+    let op = Op::Send(SendAt::Middle);
+    let header = Header { bth, service: Service::Rc, op };
+    batch.push(&header, 64, |_| Ok(())).unwrap();
+    batch
+}
+
+/// Sends until so many packets are under way, more than a ring holds.
+pub fn overfill(sender: &Recording, batches: u32) {
+    let mut full = TxBatch::new();
+    for n in 0..batches {
+        full.clear();
+        full = batch(n * 15, &[4096; 15]);
+        sender.world().send(&path(V4), &mut full);
+    }
+}
+
+/// Keeps an engine busy for a while, with a message of a connection manager that another one sends.
+pub fn keeps_busy(host: &Recording, sender: &Recording) {
+    host.world().attach(LO).unwrap();
+    *host.guest().thinks.lock().unwrap() = Duration::from_millis(300);
+    sender.world().send(&Path { dest_qpn: Qpn::GSI, ..path(V4) }, &mut message());
+    while counter(host, "packets_received") == 0 {
+        std::thread::yield_now();
+    }
 }

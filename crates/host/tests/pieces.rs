@@ -1,0 +1,156 @@
+//! Several packets of a message as one piece, between processes of one host.
+
+mod kit;
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use host::Config;
+use kit::{LO, Recording, V4, V6, alone, batch, counter, keeps_busy, overfill, path, start_with};
+use nic::Link;
+use node::world::Claim;
+use node::{Name, World};
+use transport::op::{Bulk, Fault, SharedBytes};
+
+/// The block of the queue pair that `kit::path` leads to.
+const BLOCK: Name = Name::Block(0x123);
+
+/// A process that sends by rings, and one that bears the block.
+fn pair() -> (Recording, Recording, Box<dyn Claim>) {
+    let (sender, reader) = (start_with(Config::default()), start_with(Config::default()));
+    let claim = reader.world().claim(BLOCK).unwrap();
+    (sender, reader, claim)
+}
+
+/// The number of a packet or a piece: what the first byte behind its headers says.
+fn number(packet: &kit::Packet) -> u8 {
+    packet.bytes[12]
+}
+
+/// The headers of a piece.
+const HEADERS: [u8; 12] = [0xa5; 12];
+
+/// The bytes of a piece; the first one is its number.
+fn body(n: u32, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (n as usize + at * 7) as u8).collect()
+}
+
+fn send_piece(sender: &Recording, address: IpAddr, body: &[u8]) -> Result<Bulk, Fault> {
+    let mut fill = |to: SharedBytes<'_>| {
+        assert_eq!(to.len(), body.len());
+        to.store(body);
+        Ok(())
+    };
+    sender.world().send_bulk(&path(address), &HEADERS, body.len(), &mut fill)
+}
+
+#[test]
+fn a_piece_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
+    let _alone = alone();
+    let (sender, reader, _claim) = pair();
+    assert_eq!(send_piece(&sender, V4, &body(0, 4096)), Ok(Bulk::NoWay), "there is no ring");
+    assert_eq!(counter(&sender, "rings_offered"), 0);
+    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    // Of any length, in whole words and lines or not, up to the longest one; more than the ring holds.
+    let len = |n: u32| [1, 2048, 4097, 8192, 10_007, 30_000, sender.world().most_bulk()][n as usize % 7];
+    let arrives = |n: u32, address| {
+        let packet = reader.guest().packet().unwrap();
+        assert_eq!((number(&packet), packet.forwarded, packet.interface), (n as u8, false, LO));
+        assert_eq!((packet.source.ip(), packet.dest.ip()), (address, address));
+        packet
+    };
+    arrives(0, V4);
+    let mut pieces = 0;
+    for round in 0..20u32 {
+        let numbers = round * 10 + 1..round * 10 + 11;
+        for n in numbers.clone() {
+            if n % 4 == 0 {
+                sender.world().send(&path(V4), &mut batch(n, &[64]));
+            } else {
+                assert_eq!(send_piece(&sender, V4, &body(n, len(n))), Ok(Bulk::Sent), "{n}");
+                pieces += 1;
+            }
+        }
+        for n in numbers {
+            let packet = arrives(n, V4);
+            if n % 4 > 0 {
+                assert!(packet.bytes == [&HEADERS[..], &body(n, len(n))].concat(), "piece {n}");
+            }
+        }
+    }
+    assert_eq!(
+        send_piece(&sender, V6, &body(0, 4096)),
+        Ok(Bulk::NoWay),
+        "the last packets took another path"
+    );
+    sender.world().send(&path(V6), &mut batch(201, &[64]));
+    assert_eq!(send_piece(&sender, V6, &body(202, 4096)), Ok(Bulk::Sent));
+    assert_eq!(send_piece(&sender, V4, &body(0, 4096)), Ok(Bulk::NoWay));
+    assert!([201, 202].into_iter().all(|n| arrives(n, V6).bytes.len() > 12));
+    let sent = ["ring_pieces_sent", "ring_packets_sent", "packets_sent"].map(|name| counter(&sender, name));
+    assert_eq!(sent, [pieces + 1, 52, 0]);
+    assert_eq!(counter(&reader, "ring_pieces_received"), pieces + 1);
+}
+
+#[test]
+fn a_piece_whose_bytes_can_not_be_had_is_not_sent() {
+    let _alone = alone();
+    let (sender, reader, _claim) = pair();
+    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    // More than a ring holds, if they took any of it.
+    for _ in 0..40 {
+        let mut fill = |to: SharedBytes<'_>| {
+            to.store(&[0xff; 30_000]);
+            Err(Fault::Unmapped)
+        };
+        let became = sender.world().send_bulk(&path(V4), &HEADERS, 60_000, &mut fill);
+        assert_eq!(became, Err(Fault::Unmapped));
+    }
+    assert_eq!(send_piece(&sender, V4, &body(1, 60_000)), Ok(Bulk::Sent));
+    sender.world().send(&path(V4), &mut batch(2, &[64]));
+    assert_eq!([0, 1, 2].map(|_| number(&reader.guest().packet().unwrap())), [0, 1, 2]);
+    assert_eq!((counter(&sender, "ring_pieces_sent"), counter(&reader, "ring_pieces_received")), (1, 1));
+    assert_eq!(counter(&reader, "ring_errors"), 0);
+}
+
+#[test]
+fn a_piece_does_not_pass_what_waits_for_room() {
+    let _alone = alone();
+    let (sender, reader, _claim) = pair();
+    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    assert!(reader.guest().packet().is_some());
+    keeps_busy(&reader, &sender);
+    overfill(&sender, 100);
+    let mut fill = |_: SharedBytes<'_>| -> Result<(), Fault> { panic!("there is no room") };
+    assert_eq!(sender.world().send_bulk(&path(V4), &HEADERS, 4096, &mut fill), Ok(Bulk::Full));
+    assert_ne!(reader.guest().packet().unwrap().bytes.len(), 4112, "the message comes first");
+    for n in 0..1500u32 {
+        assert_eq!(number(&reader.guest().packet().unwrap()), n as u8);
+    }
+    // When there is room it goes.
+    let end = Instant::now() + kit::PATIENCE;
+    while send_piece(&sender, V4, &body(1500, 4096)) != Ok(Bulk::Sent) {
+        assert!(Instant::now() < end, "there is no room");
+    }
+    assert_eq!(reader.guest().packet().unwrap().bytes[12..], body(1500, 4096));
+    assert_eq!((counter(&sender, "ring_drops"), counter(&sender, "ring_pieces_sent")), (0, 1));
+}
+
+#[test]
+fn pieces_fill_a_ring_and_none_is_lost() {
+    let _alone = alone();
+    let (sender, reader, _claim) = pair();
+    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    assert!(reader.guest().packet().is_some());
+    keeps_busy(&reader, &sender);
+    let mut sent = 0;
+    while send_piece(&sender, V4, &body(sent, 50_000)).unwrap() == Bulk::Sent {
+        sent += 1;
+    }
+    assert!((15..=21).contains(&sent), "{sent} of 50,000 bytes in 1 MiB");
+    assert_ne!(reader.guest().packet().unwrap().bytes.len(), 50_012, "the message comes first");
+    for n in 0..sent {
+        assert!(reader.guest().packet().unwrap().bytes[12..] == body(n, 50_000), "piece {n}");
+    }
+    assert_eq!(u64::from(sent), counter(&sender, "ring_pieces_sent"));
+}
