@@ -3,7 +3,7 @@
 mod kit;
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use host::Config;
 use kit::{LO, Recording, V4, V6, alone, batch, counter, keeps_busy, overfill, path, start_with};
@@ -153,4 +153,27 @@ fn pieces_fill_a_ring_and_none_is_lost() {
         assert!(reader.guest().packet().unwrap().bytes[12..] == body(n, 50_000), "piece {n}");
     }
     assert_eq!(u64::from(sent), counter(&sender, "ring_pieces_sent"));
+}
+
+#[test]
+fn what_a_piece_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reader() {
+    let _alone = alone();
+    let (sender, reader, _claim) = pair();
+    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    assert!(reader.guest().packet().is_some());
+    // The sender's engine does not look after what waits for room until the piece has been tried.
+    let own = Name::Block(0x77);
+    let _own = sender.world().claim(own).unwrap();
+    *sender.guest().thinks.lock().unwrap() = Duration::from_millis(1500);
+    let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
+    assert!(reader.world().hand_over(&[own], &to_qp1, &mut kit::message()));
+    std::thread::sleep(Duration::from_millis(50));
+    // Half a ring more than a ring holds; the reader takes that out, and sleeps.
+    keeps_busy(&reader, &sender);
+    overfill(&sender, 25);
+    std::thread::sleep(Duration::from_millis(600));
+    let mut fill = |_: SharedBytes<'_>| Err(Fault::Unmapped);
+    assert_eq!(sender.world().send_bulk(&path(V4), &HEADERS, 60_000, &mut fill), Err(Fault::Unmapped));
+    let packets = (0..).take_while(|_| reader.guest().packet().is_some()).take(376).count();
+    assert_eq!(packets, 376, "the message, and all packets");
 }

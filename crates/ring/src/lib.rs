@@ -42,7 +42,7 @@ use loom::sync::atomic;
 #[cfg(not(loom))]
 use std::sync::atomic;
 
-pub use reader::{Found, Reader};
+pub use reader::{Found, Held, Reader};
 pub use writer::{PushError, Writer};
 
 /// One word of the shared memory.

@@ -35,6 +35,29 @@ impl Found {
     }
 }
 
+/// A record that is looked at where it lies, and is left when this goes, by whatever way.
+pub struct Held<'a, M: Memory> {
+    reader: &'a mut Reader<M>,
+    /// There until then.
+    found: Option<Found>,
+}
+
+impl<M: Memory> Held<'_, M> {
+    /// Its words, as [`Reader::words`].
+    #[inline]
+    pub fn words(&self) -> &[Word] {
+        self.found.as_ref().map_or(&[], |found| self.reader.words(found))
+    }
+}
+
+impl<M: Memory> Drop for Held<'_, M> {
+    fn drop(&mut self) {
+        if let Some(found) = self.found.take() {
+            self.reader.leave(found);
+        }
+    }
+}
+
 impl<M: Memory> Reader<M> {
     /// The reading end of a ring in this memory; `None` where it is too small for one.
     pub fn new(memory: M) -> Option<Reader<M>> {
@@ -97,6 +120,11 @@ impl<M: Memory> Reader<M> {
     pub fn copy_out(&self, found: &Found, to: &mut [u8]) {
         let len = found.len.min(to.len());
         copy_out::<M>(self.words(found), &mut to[..len]);
+    }
+
+    /// The record that was found last, until what is returned goes; then the reader goes on behind it.
+    pub fn hold(&mut self, found: Found) -> Held<'_, M> {
+        Held { reader: self, found: Some(found) }
     }
 
     /// Goes on behind the record that was found last.

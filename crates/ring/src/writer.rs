@@ -65,8 +65,8 @@ impl<M: Memory> Writer<M> {
         Ok(())
     }
 
-    /// Writes one record of a head, at most [`BODY`] bytes, and a body of `len` bytes that `fill` stores, from the first byte of its words on. Nothing is
-    /// written where it fails, or `fill` does.
+    /// Writes one record of a head, at most [`BODY`] bytes, and a body of `len` bytes that `fill` stores, from the first byte of its words on. No record
+    /// is where it fails, or `fill` does.
     ///
     /// # Errors
     ///

@@ -180,8 +180,9 @@ impl RxRing {
                 }
             }
         }
+        // The writer may have left the rest of the ring out, and no more.
+        self.watched.store(receiver.reader.watches(), Ordering::Relaxed);
         if drained != Drained::Empty {
-            self.watched.store(receiver.reader.watches(), Ordering::Relaxed);
             to.guest.release(false);
         }
         drained
@@ -241,13 +242,15 @@ fn dispatch_bulk<G: Guest>(
     hold: Hold,
     to: &Delivery<'_, G>,
 ) -> Result<Taken, Broken> {
+    let Receiver { reader, before, .. } = receiver;
     let (mut head, len) = ([0; name_messages::BULK_HEAD], found.len());
-    receiver.reader.copy_out(&found, &mut head);
-    let headers = name_messages::read_bulk(&head, &receiver.before).ok_or(Broken)?;
+    reader.copy_out(&found, &mut head);
+    // A guest that panics does not get it once more.
+    let held = reader.hold(found);
+    let headers = name_messages::read_bulk(&head, before).ok_or(Broken)?;
     let body_len = len.checked_sub(ring::BODY).ok_or(Broken)?;
-    let body = &receiver.reader.words(&found)[ring::BODY / size_of::<Word>()..];
+    let body = &held.words()[ring::BODY / size_of::<Word>()..];
     add(&to.counters.ring_pieces_received, 1);
     to.guest.input(now, Input::Bulk(Datagram { hold, ..headers }, shared(body, body_len)));
-    receiver.reader.leave(found);
     Ok(Taken { bytes: len.max(BULK), is_short: false })
 }

@@ -187,19 +187,20 @@ impl TxRing {
             return Ok(Bulk::NoWay);
         };
         state.flush();
-        if !state.waiting.is_empty() {
-            return Ok(Bulk::Full);
-        }
-        match state.writer.push_with(&head[..head_len], len, |words| fill(shared(words, len))) {
-            Ok(filled) => filled?,
-            Err(PushError::Full) => return Ok(Bulk::Full),
-            // What is wrong is found by the packet.
-            Err(PushError::TooLong | PushError::Broken) => return Ok(Bulk::NoWay),
-        }
+        let pushed = match state.waiting.is_empty() {
+            true => state.writer.push_with(&head[..head_len], len, |words| fill(shared(words, len))),
+            false => Err(PushError::Full),
+        };
+        // Also for what had waited.
         let wakes = state.writer.must_wake();
         drop(state);
         self.wake_reader(wakes, counters);
-        Ok(Bulk::Sent)
+        match pushed {
+            Ok(filled) => filled.map(|()| Bulk::Sent),
+            Err(PushError::Full) => Ok(Bulk::Full),
+            // What is wrong is found by the packet.
+            Err(PushError::TooLong | PushError::Broken) => Ok(Bulk::NoWay),
+        }
     }
 
     #[inline]
