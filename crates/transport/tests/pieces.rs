@@ -4,6 +4,7 @@ mod support;
 
 use support::*;
 use transport::op::{Bulk, SendOp, SendWr, Status};
+use transport::rc::Hold;
 use wire::bth::{Bth, NakCode};
 use wire::roce::{Header, Op, ReadAt, SendAt, SendTail, Service, WriteAt};
 use wire::{Mtu, Psn, Qpn};
@@ -269,4 +270,14 @@ fn a_read_that_is_asked_for_again_is_answered_in_packets() {
     assert_eq!(lens(&b.sent()), [packets(20)]);
     b.hear(0, request, &[]);
     assert_eq!(lens(&b.sent()), vec![packets(1); 20]);
+}
+
+#[test]
+fn an_ack_for_many_packets_does_not_wait_for_the_program_however_few_pieces_they_were() {
+    let mut b = receiver(2);
+    b.hold = Hold::ForProgram;
+    piece(&mut b, 0, ONLY, &bytes(0, 10 * MTU));
+    assert_eq!(b.rc.held(), Hold::ForProgram, "it may leave with a reply");
+    piece(&mut b, 10, ONLY, &bytes(0, 10 * MTU));
+    assert_eq!(b.rc.held(), Hold::Briefly);
 }

@@ -68,7 +68,7 @@ impl Rc {
             }
             Op::Send(_) | Op::Write(_) => {
                 self.request(&arrival, None, cx);
-                self.hold_back(header.op, hold);
+                self.hold_back(header.op, arrival.packets, hold);
             }
             _ => {}
         }

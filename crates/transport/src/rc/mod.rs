@@ -262,13 +262,13 @@ impl Rc {
             }
             op => {
                 self.request(&Arrival::of(packet), srq, cx);
-                self.hold_back(op, hold);
+                self.hold_back(op, 1, hold);
             }
         }
     }
-    /// Notes how long what answers a request may wait.
-    fn hold_back(&mut self, op: Op, hold: Hold) {
-        self.unanswered = self.unanswered.saturating_add(1);
+    /// Notes how long what answers so many request packets may wait.
+    fn hold_back(&mut self, op: Op, packets: u32, hold: Hold) {
+        self.unanswered = self.unanswered.saturating_add(packets);
         // A target has no request that an ACK could leave with.
         let hold = match (hold, self.conn.role) {
             (Hold::ForProgram, Role::Target) => Hold::Briefly,

@@ -58,7 +58,7 @@ impl Rc {
     ) {
         let works = matches!(self.state, State::Rts | State::Sqd) && self.conn.role == Role::Rc;
         if works && self.responder.execute_plain(&self.conn, short.psn, short.solicited, true, bytes, cx) {
-            self.hold_back(PLAIN, hold);
+            self.hold_back(PLAIN, 1, hold);
         } else {
             self.receive(now, &short.packet(bytes), hold, cx);
         }
@@ -87,7 +87,7 @@ impl Rc {
                 cx,
             );
         if is_plain {
-            self.hold_back(PLAIN, hold);
+            self.hold_back(PLAIN, 1, hold);
         }
         is_plain
     }
