@@ -9,15 +9,14 @@ use std::time::{Duration, Instant};
 
 use host::eventfd::Counter;
 use host::{Config, RealWorld, name_messages};
-use kit::{LO, PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, start_with};
+use kit::{BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, start_with};
 use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Access, Link, Path, Platform, Reach};
+use node::World;
 use node::world::{Claim, Datagram, Hold};
-use node::{Name, World};
 use transport::op::{AtOnce, Remote};
 use wire::{Qpn, Rkey};
 
-const BLOCK: Name = Name::Block(0x123);
 const TARGET: Qpn = Qpn::new(0x123_456);
 const INITIATOR: Qpn = Qpn::new(0x321_001);
 const PD: u32 = 7;

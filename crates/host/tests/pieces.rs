@@ -5,27 +5,10 @@ mod kit;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use host::Config;
-use kit::{LO, Recording, V4, V6, alone, batch, counter, keeps_busy, overfill, path, start_with};
+use kit::{LO, Recording, V4, V6, alone, batch, counter, keeps_busy, number, overfill, pair, path};
 use nic::Link;
-use node::world::Claim;
 use node::{Name, World};
 use transport::op::{Bulk, Fault, SharedBytes};
-
-/// The block of the queue pair that `kit::path` leads to.
-const BLOCK: Name = Name::Block(0x123);
-
-/// A process that sends by rings, and one that bears the block.
-fn pair() -> (Recording, Recording, Box<dyn Claim>) {
-    let (sender, reader) = (start_with(Config::default()), start_with(Config::default()));
-    let claim = reader.world().claim(BLOCK).unwrap();
-    (sender, reader, claim)
-}
-
-/// The number of a packet or a piece: what the first byte behind its headers says.
-fn number(packet: &kit::Packet) -> u8 {
-    packet.bytes[12]
-}
 
 /// The headers of a piece.
 const HEADERS: [u8; 12] = [0xa5; 12];

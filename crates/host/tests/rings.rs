@@ -7,28 +7,13 @@ use std::time::{Duration, Instant};
 
 use host::Config;
 use kit::{
-    LO, Recording, Told, V4, V6, alone, batch, counter, keeps_busy, message, overfill, path, start_with,
+    BLOCK, LO, Told, V4, V6, alone, batch, counter, keeps_busy, message, number, overfill, pair, path,
+    start_with,
 };
 use nic::Link;
-use node::world::Claim;
 use node::{Name, World};
 use transport::Short;
 use wire::{Pkey, Psn, Qpn};
-
-/// The block of the queue pair that `kit::path` leads to.
-const BLOCK: Name = Name::Block(0x123);
-
-/// A process that sends by rings, and one that bears the block.
-fn pair() -> (Recording, Recording, Box<dyn Claim>) {
-    let (sender, reader) = (start_with(Config::default()), start_with(Config::default()));
-    let claim = reader.world().claim(BLOCK).unwrap();
-    (sender, reader, claim)
-}
-
-/// The number of a packet that came by a ring: what the first byte behind its BTH says.
-fn number(packet: &kit::Packet) -> u8 {
-    packet.bytes[12]
-}
 
 #[test]
 fn packets_for_another_process_come_by_a_ring_from_the_first_one_on() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use host::eventfd::{self, Counter, Woken};
 use host::{Config, Host, RealWorld};
 use nic::{Errno, Link, Path, Signal};
-use node::world::Route;
+use node::world::{Claim, Route};
 use node::{Guest, Input, Interface, Name, Watch, World};
 use transport::TxBatch;
 use wire::bth::Bth;
@@ -360,4 +360,19 @@ pub fn keeps_busy(host: &Recording, sender: &Recording) {
     while counter(host, "packets_received") == 0 {
         std::thread::yield_now();
     }
+}
+
+/// The block of the queue pair that [`path`] leads to.
+pub const BLOCK: Name = Name::Block(0x123);
+
+/// A process that sends by rings, and one that bears the block.
+pub fn pair() -> (Recording, Recording, Box<dyn Claim>) {
+    let (sender, reader) = (start_with(Config::default()), start_with(Config::default()));
+    let claim = reader.world().claim(BLOCK).unwrap();
+    (sender, reader, claim)
+}
+
+/// The number of a packet or a piece that came by a ring: what the first byte behind its BTH says.
+pub fn number(packet: &Packet) -> u8 {
+    packet.bytes[12]
 }
