@@ -23,7 +23,7 @@
 //!
 //! Numbers are little-endian. A record of a ring (`rings`) is such a message of one packet or more, and 4 bytes in front of it: how long each of them is but the
 //! last, and in the upper bits whether all in front of the packets is left out, because it is that of the record before, or whether there is a short message
-//! in place of packets ([`read_record`]). Other messages begin with a byte of their own:
+//! in place of packets ([`read_record`]), or a piece of several ([`read_bulk`]). Other messages begin with a byte of their own:
 //!
 //! | byte | which way | what |
 //! |---|---|---|
@@ -79,8 +79,8 @@ pub const SIZE: usize = 4;
 const SAME: u32 = 1 << 30;
 /// The same, but for a short message in place of packets: [`Short`], then the message.
 const SHORT: u32 = 1 << 29;
-/// The same, but for several packets as one piece: its upper bits alone say so, the rest is how many bytes their headers have, which follow. The bytes of all of them
-/// are the record's body ([`ring::BODY`]).
+/// The same, but for several packets as one piece: beside this bit stands how many bytes the headers have, 255 at most. They follow, and the payload is the record's
+/// body ([`ring::BODY`]).
 const BULK: u32 = 1 << 28;
 /// Bytes of the longest head of such a record.
 pub const BULK_HEAD: usize = ring::BODY;

@@ -160,7 +160,6 @@ impl Link for RealWorld {
         }
     }
 
-    #[inline]
     fn most_bulk(&self) -> usize {
         self.rings.most_bulk()
     }
@@ -176,6 +175,7 @@ impl Link for RealWorld {
         Ok(became)
     }
 
+    #[inline]
     fn send_short(&self, path: &Path, short: &Short, bytes: &[u8]) -> bool {
         self.is_ours() && self.rings.send_short(path, short, bytes, self)
     }

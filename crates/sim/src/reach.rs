@@ -66,7 +66,7 @@ impl Reach for SimWorld {
                 return Some((target, most.is_none()));
             }
             // SAFETY: the caller holds the pieces. What the other process lends of its own is registered there, since it takes it back before it
-            // frees it, and all processes run in this thread; or it is a message of its own that it offers. None of it overlaps.
+            // frees it, and all processes run in this thread. None of it overlaps.
             let copied = unsafe { nic::memory::copy_here(what, pieces, at, most.unwrap_or(remote.length)) };
             Some((target, most.is_none() && copied == remote.length))
         });

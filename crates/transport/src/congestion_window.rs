@@ -40,11 +40,7 @@ impl CongestionWindow {
             active: AtomicU32::new(0),
         }
     }
-    /// Packets that one queue pair may have under way now; at least 1.
-    pub fn share(&self) -> u32 {
-        self.share_of(MAX_PACKETS)
-    }
-    /// The same where only so many packets may be under way in all.
+    /// Packets that one queue pair may have under way now, where only so many may be in all; at least 1.
     pub fn share_of(&self, most: u32) -> u32 {
         let active = self.active.load(Ordering::Relaxed).max(1);
         ((self.size.load(Ordering::Relaxed) >> 8).min(most) / active).max(1)
@@ -82,20 +78,20 @@ mod tests {
     fn a_loss_halves_and_a_round_trip_adds_a_packet() {
         let window = CongestionWindow::default();
         window.lost();
-        assert_eq!(window.share(), 32);
+        assert_eq!(window.share_of(u32::MAX), 32);
         window.acked(16);
         window.acked(16);
-        assert_eq!(window.share(), 32, "within rounding");
+        assert_eq!(window.share_of(u32::MAX), 32, "within rounding");
         window.acked(1);
-        assert_eq!(window.share(), 33);
+        assert_eq!(window.share_of(u32::MAX), 33);
         for _ in 0..20 {
             window.lost();
         }
-        assert_eq!(window.share(), MIN_PACKETS);
+        assert_eq!(window.share_of(u32::MAX), MIN_PACKETS);
         for _ in 0..100_000 {
             window.acked(4096);
         }
-        assert_eq!(window.share(), MAX_PACKETS);
+        assert_eq!(window.share_of(u32::MAX), MAX_PACKETS);
     }
 
     #[test]
@@ -104,6 +100,6 @@ mod tests {
         for _ in 0..1000 {
             window.enter();
         }
-        assert_eq!(window.share(), 1);
+        assert_eq!(window.share_of(u32::MAX), 1);
     }
 }

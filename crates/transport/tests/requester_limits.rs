@@ -161,8 +161,8 @@ fn losses_halve_the_window_once_an_event() {
     a.post(send(1, sge(0, 0, 64 * MTU as u32)));
     a.sent();
     a.hear(10, nak(NakCode::PsnSequence, 0), &[]);
-    assert_eq!(a.cx.window.share(), 32);
+    assert_eq!(a.cx.window.share_of(u32::MAX), 32);
     a.sent();
     a.hear(20, nak(NakCode::PsnSequence, 0), &[]);
-    assert_eq!(a.cx.window.share(), 32);
+    assert_eq!(a.cx.window.share_of(u32::MAX), 32);
 }

@@ -373,7 +373,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault
     }
 }
 
-/// The same to or from memory that another process reads and writes. Of a long store the processor's string instruction need not fetch the lines that it fills: where
+/// The same to memory that another process reads and writes. Of a long store the processor's string instruction need not fetch the lines that it fills: where
 /// those are far away, in the other one's cache, that is a quarter of the time.
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, Tail};
+use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, SharedBytes, Tail};
 use wire::icrc::{PAGE, Remainder};
 
 use super::*;
@@ -136,6 +136,11 @@ fn accesses_to_memory_that_changes() {
     assert_eq!(back, bytes);
     assert_eq!(view.write(to(LEN as u64), 0, &bytes, Tail::End), Err(Fault::Unmapped));
     assert_eq!(view.write(to(4096), 4096, &bytes[..8], Tail::End), Err(Fault::Unmapped));
+    let words = [const { AtomicU64::new(0) }; LEN / 8];
+    let shared = SharedBytes::new(&words, LEN);
+    view.read_shared(to(LEN as u64), 0, shared).unwrap();
+    assert_eq!(shared.to_vec(), bytes);
+    assert_eq!(view.write_shared(to(LEN as u64), 0, shared, Tail::End), Err(Fault::Unmapped));
     let cell = Remote { addr: addr + 4096, ..to(8) };
     for op in [
         AtomicOp::FetchAdd(1),
@@ -150,6 +155,9 @@ fn accesses_to_memory_that_changes() {
     for len in [1, 8, 63, 64, 4096, LEN] {
         assert_eq!(view.read(to(len as u64), 0, &mut back[..len]), Err(Fault::Unmapped));
         assert_eq!(view.read_for_icrc(to(len as u64), 0, &mut back[..len]), Err(Fault::Unmapped));
+        let shared = SharedBytes::new(&words, len);
+        assert_eq!(view.read_shared(to(len as u64), 0, shared), Err(Fault::Unmapped));
+        assert_eq!(view.write_shared(to(len as u64), 0, shared, Tail::End), Err(Fault::Unmapped));
     }
 }
 
@@ -332,6 +340,36 @@ fn the_null_region_reads_as_zero_and_forgets_what_is_written() {
     let range = Remote { addr: 0, length: 1, rkey: mr.key };
     assert_eq!(view.check(range, op::Access::Read), Err(Fault::Key), "peers have no part in it");
     table.deregister(mr).unwrap();
+}
+
+#[test]
+fn bytes_that_processes_share_are_copied_as_our_own_are() {
+    let (table, words) = (Table::new(), [const { AtomicU64::new(!0) }; 1024]);
+    let mut bytes: Vec<u8> = (0..8000_u32).map(|n| (n % 251) as u8).collect();
+    let source = bytes.clone();
+    let (mr, addr) = region(&table, &mut bytes, RIGHTS);
+    let null = table.register_null(1, 9).unwrap();
+    let view = table.view(1, RIGHTS);
+    let part = |from, length| Sge { addr: addr + from, length, lkey: mr.key };
+    let nowhere = Sge { addr: 0, length: 700, lkey: null.key };
+    // Of pieces that begin and end anywhere.
+    let list = [part(3, 1500), nowhere, part(2001, 1801)];
+    let to = SharedBytes::new(&words, 3995);
+    view.gather_shared(&list, 5, to).unwrap();
+    let expected = [&source[8..1503], &[0; 700], &source[2001..3801]].concat();
+    assert_eq!(to.to_vec()[..], expected[..]);
+    let range = |from, length| Remote { addr: addr + from, length, rkey: mr.key };
+    view.write_shared(range(4001, 3999), 2, to, Tail::End).unwrap();
+    view.scatter_shared(&[part(5, 9), nowhere, part(100, 3286)], 0, to, Tail::End).unwrap();
+    view.read_shared(range(4000, 3998), 1, to).unwrap();
+    assert_eq!(to.to_vec()[2..], expected[..3993]);
+    assert_eq!(view.gather_shared(&[part(0, 8)], 0, to), Err(Fault::Range), "too short a list");
+    assert_eq!(view.write_shared(range(4006, 3995), 0, to, Tail::End), Err(Fault::Range));
+    assert_eq!(words[500].load(Ordering::Relaxed), !0, "nothing behind them is touched");
+    table.deregister(mr).unwrap();
+    table.deregister(null).unwrap();
+    assert_eq!((&bytes[5..14], &bytes[100..3386]), (&expected[..9], &expected[709..]));
+    assert_eq!(bytes[4003..7998], expected);
 }
 
 #[test]

@@ -13,7 +13,8 @@ pub struct SharedBytes<'a> {
 impl<'a> SharedBytes<'a> {
     /// The first `len` bytes of these words, or as many as there are.
     pub fn new(words: &'a [AtomicU64], len: usize) -> SharedBytes<'a> {
-        SharedBytes { words, len: len.min(size_of_val(words)) }
+        let len = len.min(size_of_val(words));
+        SharedBytes { words: &words[..len.div_ceil(8)], len }
     }
     /// How many they are.
     pub fn len(&self) -> usize {
@@ -29,7 +30,7 @@ impl<'a> SharedBytes<'a> {
     }
     /// A copy of them, as they are at some moment each.
     pub fn to_vec(&self) -> Vec<u8> {
-        let words = self.words.iter().take(self.len.div_ceil(8));
+        let words = self.words.iter();
         let mut bytes: Vec<u8> = words.flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
         bytes.truncate(self.len);
         bytes

@@ -10,7 +10,7 @@ use super::{Connection, Hold, Rc, Role, State};
 use crate::op::{Context, Payload};
 
 /// Most packets of a piece: while they are copied the next ones are on their way.
-pub(super) const MOST_PACKETS: u32 = 64;
+const MOST_PACKETS: u32 = 64;
 /// Fewest bytes of one.
 const FEWEST_BYTES: u32 = 2048;
 
