@@ -40,6 +40,11 @@ impl CongestionWindow {
             active: AtomicU32::new(0),
         }
     }
+    /// That of a channel whose room is known: nothing is to be found out.
+    pub const fn of_a_channel() -> CongestionWindow {
+        let window = CongestionWindow::new();
+        CongestionWindow { size: AtomicU32::new(MAX_PACKETS << 8), ..window }
+    }
     /// Packets that one queue pair may have under way now, where only so many may be in all; at least 1.
     pub fn share_of(&self, most: u32) -> u32 {
         let active = self.active.load(Ordering::Relaxed).max(1);

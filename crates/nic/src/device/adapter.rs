@@ -254,7 +254,9 @@ impl Adapter {
             return window;
         }
         windows.retain(|_, w| w.strong_count() > 0);
-        let window = Arc::new(CongestionWindow::default());
+        let window =
+            if channel.is_some() { CongestionWindow::of_a_channel() } else { CongestionWindow::new() };
+        let window = Arc::new(window);
         windows.insert((dest, channel), Arc::downgrade(&window));
         window
     }
