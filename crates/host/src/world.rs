@@ -160,6 +160,9 @@ impl Link for RealWorld {
         }
     }
 
+    fn lies_unread(&self, path: &Path) -> bool {
+        self.rings.lies_unread(path)
+    }
     fn most_bulk(&self) -> usize {
         self.rings.most_bulk()
     }

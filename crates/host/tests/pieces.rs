@@ -160,3 +160,23 @@ fn what_a_piece_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reader()
     let packets = (0..).take_while(|_| reader.guest().packet().is_some()).take(376).count();
     assert_eq!(packets, 376, "the message, and all packets");
 }
+
+#[test]
+fn what_the_reader_has_not_taken_is_known() {
+    let _alone = alone();
+    let (sender, reader, _claim) = pair();
+    assert!(!sender.world().lies_unread(&path(V4)), "there is no ring");
+    let is_taken = || {
+        let end = Instant::now() + kit::PATIENCE;
+        while sender.world().lies_unread(&path(V4)) {
+            assert!(Instant::now() < end, "it is taken");
+        }
+    };
+    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    assert!(reader.guest().packet().is_some());
+    is_taken();
+    keeps_busy(&reader, &sender);
+    assert_eq!(send_piece(&sender, V4, &body(1, 50_000)), Ok(Bulk::Sent));
+    assert!(sender.world().lies_unread(&path(V4)));
+    is_taken();
+}

@@ -69,6 +69,10 @@ pub trait Link: Send + Sync + 'static {
     ) -> Result<Bulk, Fault> {
         Ok(Bulk::NoWay)
     }
+    /// Whether what was sent on this path lies where nobody but a process of this host takes it, which has not taken all. False where it ended.
+    fn lies_unread(&self, _path: &Path) -> bool {
+        false
+    }
     /// Takes what is sent to a multicast group in through an interface, until [`Link::leave`]. Not called twice for the same
     /// group.
     ///

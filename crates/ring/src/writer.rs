@@ -130,6 +130,11 @@ impl<M: Memory> Writer<M> {
         if asleep.load(Relaxed) == 0 { None } else { Whom::of(asleep.swap(0, AcqRel)) }
     }
 
+    /// Whether the reader has not said that it read all. It says so before it sleeps, and from time to time.
+    pub fn has_unread(&self) -> bool {
+        self.memory[DONE].load(Acquire) != self.position
+    }
+
     /// Looks at the reader's progress where what is known of it is not enough for so many lines.
     #[inline]
     fn make_sure_of(&mut self, lines: usize) -> Result<(), PushError> {

@@ -293,6 +293,26 @@ fn the_local_ack_timeout_limit_is_not_reached_while_there_is_progress() {
 }
 
 #[test]
+fn what_lies_unread_is_not_sent_again_and_its_time_does_not_count() {
+    let mut a = requester();
+    a.post(send(1, sge(0, 0, 8)));
+    assert_eq!(psns(&a.sent()), [0]);
+    a.cx.lies_unread = true;
+    for _ in 0..20 {
+        a.wait_for_deadline();
+        assert_eq!(a.sent(), []);
+    }
+    // Somebody took it, and says nothing.
+    a.cx.lies_unread = false;
+    for _ in 0..3 {
+        a.wait_for_deadline();
+        assert_eq!(psns(&a.sent()), [0]);
+    }
+    a.wait_for_deadline();
+    assert_eq!(a.completed(), [(1, Status::RetryExceeded)]);
+}
+
+#[test]
 fn a_timeout_code_of_0_waits_for_ever() {
     let mut a = requester_with(|r| r.timeout = 0);
     a.post(send(1, sge(0, 0, 8)));

@@ -335,6 +335,11 @@ impl Rings {
         self.known(path).is_some_and(|ring| ring.reaches())
     }
 
+    /// Whether the process at the end of a path has not taken all that was sent to it.
+    pub(crate) fn lies_unread(&self, path: &Path) -> bool {
+        self.known(path).is_some_and(|ring| ring.lies_unread())
+    }
+
     /// The ring to the process at the end of a path, if it is there.
     fn known(&self, path: &Path) -> Option<Arc<TxRing>> {
         self.ring_to(Name::Block(block(path.dest_qpn)))

@@ -233,6 +233,12 @@ impl TxRing {
         sent
     }
 
+    /// Whether its reader has not taken all that was sent.
+    pub(crate) fn lies_unread(&self) -> bool {
+        let state = self.state.lock();
+        !state.over && (!state.waiting.is_empty() || state.writer.has_unread())
+    }
+
     /// Sends what waited for room.
     pub(crate) fn go_on(&self, counters: &Counters) -> Backlog {
         let mut state = self.state.lock();

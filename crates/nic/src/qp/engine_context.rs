@@ -134,6 +134,9 @@ impl Context for EngineContext<'_> {
     fn send_bulk(&self, header: &Header, part: Part<'_>) -> Result<Bulk, Fault> {
         self.bulk(header, part)
     }
+    fn lies_unread(&self) -> bool {
+        self.here.is_some_and(|path| self.qp.pd().device.link.lies_unread(path))
+    }
     fn room(&self) -> u32 {
         self.room
     }

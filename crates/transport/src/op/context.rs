@@ -166,6 +166,10 @@ pub trait Context {
     fn send_bulk(&self, _header: &Header, _part: Part<'_>) -> Result<Bulk, Fault> {
         Ok(Bulk::NoWay)
     }
+    /// Whether something that left for the peer lies where nobody but its process takes it, which has not.
+    fn lies_unread(&self) -> bool {
+        false
+    }
     /// Packets for which there is room between here and the peer: more would wait somewhere on the way.
     fn room(&self) -> u32 {
         u32::MAX

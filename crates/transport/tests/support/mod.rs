@@ -162,6 +162,8 @@ pub struct TestContext {
     pub room: Option<u32>,
     /// Whether the peer's memory is reached: then what is executed so, and whether it can be.
     pub reach: Option<TestReach>,
+    /// Nobody has taken what left.
+    pub lies_unread: bool,
     /// Bytes of the longest piece that leaves in place of packets.
     pub most_bulk: usize,
     /// What becomes of pieces now.
@@ -211,6 +213,9 @@ impl Context for TestContext {
     }
     fn reaches(&self, _: &SendWr) -> bool {
         self.reach.is_some()
+    }
+    fn lies_unread(&self) -> bool {
+        self.lies_unread
     }
     fn most_bulk(&self) -> usize {
         self.most_bulk

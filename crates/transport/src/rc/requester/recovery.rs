@@ -85,6 +85,11 @@ impl Requester {
         if self.timer.is_none_or(|end| now < end) {
             return Ok(());
         }
+        if cx.lies_unread() {
+            // The peer's process is stopped, or waits for a processor: nothing is lost, and to say it again helps nobody.
+            self.timer = self.limits.timeout.map(|t| now + t);
+            return Ok(());
+        }
         self.timer = None;
         self.limits.retries_left = self.limits.retries_left.checked_sub(1).ok_or(Status::RetryExceeded)?;
         self.path_suspect = true;
