@@ -279,6 +279,37 @@ fn a_stream_of_short_requests_keeps_its_order_whichever_way_each_goes() {
     }
 }
 
+/// Both ways are tried, and what goes one way stays behind what went the other before it.
+#[test]
+fn a_stream_of_long_requests_keeps_its_order_whichever_way_each_goes() {
+    const ROUND: usize = 50;
+    const ALL: usize = 10 * ROUND;
+    const BYTES: usize = 200_000;
+    let mut pair = Pair::new(Way::Channel);
+    // From each word on they are others.
+    let words: Vec<u8> = (0..(BYTES / 8 + ALL) as u64).flat_map(u64::to_ne_bytes).collect();
+    pair.a.memory.write(0, &words);
+    let reads = words.len();
+    let copied = pair.sim.counters().copied;
+    for round in 0..10 {
+        for n in ROUND * round..ROUND * (round + 1) {
+            match n % 10 {
+                9 => pair.a.request(n as u64, pair.b.read(BYTES - 8), reads + 8 * n, 8),
+                _ => pair.a.request(n as u64, pair.b.write(0), 8 * n, BYTES),
+            }
+        }
+        pair.pass();
+        let expected: Vec<_> = (ROUND * round..ROUND * (round + 1)).map(|n| (n as u64, Success)).collect();
+        assert_eq!(pair.a.sent(), expected);
+    }
+    for n in (9..ALL).step_by(10) {
+        let last = (BYTES / 8 + n - 2) as u64;
+        assert_eq!(pair.a.memory.read(reads + 8 * n, 8), last.to_ne_bytes(), "{n}");
+    }
+    let copied = pair.sim.counters().copied - copied;
+    assert!((20..ALL as u64 - 20).contains(&copied), "{copied}");
+}
+
 #[test]
 fn queue_pairs_that_share_receives_take_them_in_the_order_in_which_messages_come() {
     for way in WAYS {

@@ -5,7 +5,9 @@
 //! do leaves as packets, and the peer's responder says why; and so do short ones that come in a stream, of which the peer's engine does several in the time
 //! of one system call.
 
-use transport::op::{AtOnce, Data, Remote, SendOp, SendWr};
+use std::time::Instant;
+
+use transport::op::{AtOnce, Company, Data, Remote, SendOp, SendWr};
 
 use crate::memory::reached::{REACHED, Transfer};
 use crate::qp::attr::{QpState, QpType};
@@ -60,6 +62,14 @@ impl EngineContext<'_> {
         became
     }
 
+    /// What else is under way with a request that could be copied.
+    pub(super) fn company_of(&self, wr: &SendWr) -> Company {
+        match self.places.company_of(wr.data.len_bytes()) {
+            Company::Stream if self.takes_bulk() == 0 || !matches!(wr.data, Data::Sges(_)) => Company::Some,
+            company => company,
+        }
+    }
+
     /// Whether a request has as many bytes as are copied at once.
     fn is_for_a_copy(&self, wr: &SendWr) -> bool {
         let fewest = match wr.op {
@@ -75,12 +85,12 @@ impl EngineContext<'_> {
 impl Inner {
     /// Executes a WRITE or READ that is posted now, where it may be; else it is to be posted.
     #[inline]
-    pub(super) fn execute_alone(&mut self, qp: &Qp, wr: &SendWr) -> bool {
+    pub(super) fn execute_alone(&mut self, now: Instant, qp: &Qp, wr: &SendWr) -> bool {
         if !matches!(wr.op, SendOp::Write { .. } | SendOp::Read { .. }) {
             return false;
         }
         let (engine, mut context) = self.split(qp);
-        if let Engine::Rc(engine) = engine { engine.execute_alone(wr, &mut context) } else { false }
+        if let Engine::Rc(engine) = engine { engine.execute_alone(now, wr, &mut context) } else { false }
     }
 
     /// Requests that take a place in the send queue.

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use transport::op::{
-    AtOnce, Bulk, Completion, Context, Fault, NetworkHeader, Part, Place, QpEvent, RecvWr, SendWr, Side,
-    Status, Whole,
+    AtOnce, Bulk, Company, Completion, Context, Fault, NetworkHeader, Part, Place, QpEvent, RecvWr, SendWr,
+    Side, Status, Whole,
 };
 use transport::{CongestionWindow, Memory};
 use wire::roce::Header;
@@ -127,6 +127,9 @@ impl Context for EngineContext<'_> {
     }
     fn reaches(&self, wr: &SendWr) -> bool {
         self.reaches_for(wr)
+    }
+    fn company(&self, wr: &SendWr) -> Company {
+        self.company_of(wr)
     }
     fn most_bulk(&self) -> usize {
         self.takes_bulk()

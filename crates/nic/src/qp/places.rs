@@ -2,10 +2,14 @@
 
 use std::collections::VecDeque;
 
+use transport::op::Company;
+
 use crate::cq::Cq;
 
 /// Who has posted so many requests and waited for none of them wants many to be done, not each to be done soon.
 const STREAM: usize = 64;
+/// So does who has posted so many bytes.
+const STREAM_BYTES: u64 = 2 << 20;
 
 /// Places in the send queue of requests that were executed at once: each until its completion is polled, or that of a later request where it
 /// has none. So a program that posts until the queue is full meets its end as with an adapter.
@@ -17,6 +21,8 @@ pub(crate) struct Places {
     open: usize,
     /// Those of others: how many completions were added to the queue before theirs, and how many places that one frees.
     unpolled: VecDeque<(u64, usize)>,
+    /// Requests that took a place or were under way when the last one was posted.
+    outstanding: usize,
     /// Requests come in a stream.
     stream: bool,
 }
@@ -38,12 +44,22 @@ impl Places {
     /// and no completion that nobody has polled.
     #[inline]
     pub(super) fn note_outstanding(&mut self, requests: usize, cq: &Cq) {
+        self.outstanding = requests;
         self.stream = requests >= STREAM || self.stream && (requests > 0 || !cq.is_empty());
     }
 
     /// Whether requests come in a stream.
     pub(super) fn are_of_a_stream(&self) -> bool {
         self.stream
+    }
+
+    /// What else was there when a request of so many bytes was posted, the others being as long.
+    pub(super) fn company_of(&self, len: u64) -> Company {
+        match self.outstanding as u64 {
+            0 => Company::None,
+            others if self.stream || others.saturating_mul(len) >= STREAM_BYTES => Company::Stream,
+            _ => Company::Some,
+        }
     }
 
     /// How many there are now.
@@ -105,6 +121,16 @@ mod tests {
         assert!(after(0), "it is to be polled yet");
         cq.poll(1, |_| {}).unwrap();
         assert_eq!([1, 0, 63].map(&mut after), [true, false, false]);
+        let len = STREAM_BYTES / 3;
+        let mut company = |requests, len| {
+            places.note_outstanding(requests, &cq);
+            places.company_of(len)
+        };
+        assert_eq!([len, len + 1].map(|len| company(3, len)), [Company::Some, Company::Stream]);
+        assert_eq!(
+            [(0, u64::MAX), (64, 8)].map(|(n, len)| company(n, len)),
+            [Company::None, Company::Stream]
+        );
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Sender<'_> {
     pub fn post_last(&mut self, mut wr: SendWr) -> Result<(), PostError> {
         let to = self.destination(None)?;
         self.accept(&mut wr)?;
-        if self.inner.execute_alone(self.qp, &wr) {
+        if self.inner.execute_alone(self.now, self.qp, &wr) {
             return Ok(());
         }
         let left = self.inner.send_short(self.qp, &wr);

@@ -82,6 +82,18 @@ pub enum AtOnce {
     NoWay,
 }
 
+/// What is under way with a request, or was and nobody has been told yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Company {
+    /// Nothing.
+    #[default]
+    None,
+    /// Something, but which way this one goes does not matter.
+    Some,
+    /// So much that nobody waits for each of them: a stream.
+    Stream,
+}
+
 /// Where the bytes of a message are.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
@@ -153,6 +165,10 @@ pub trait Context {
     /// Whether the peer's memory is reached from here, for a request like this.
     fn reaches(&self, _wr: &SendWr) -> bool {
         false
+    }
+    /// What else is under way with a WRITE or READ that might need no packet.
+    fn company(&self, _wr: &SendWr) -> Company {
+        Company::None
     }
     /// Bytes of a message, at most, that go to the peer as one piece, in place of packets; 0 where none do.
     fn most_bulk(&self) -> usize {

@@ -29,9 +29,9 @@ impl Rc {
 
     /// Executes a WRITE or READ that is posted now, where nothing waits before it and it needs no packet. Else it is to be posted.
     #[inline]
-    pub fn execute_alone(&mut self, wr: &SendWr, cx: &mut impl Context) -> bool {
+    pub fn execute_alone(&mut self, now: Instant, wr: &SendWr, cx: &mut impl Context) -> bool {
         let works = self.state == State::Rts && self.conn.role == Role::Rc;
-        let done = works && self.requester.execute_alone(&self.conn, wr, cx);
+        let done = works && self.requester.execute_alone(now, &self.conn, wr, cx);
         if done {
             self.executed_at_once();
         }

@@ -3,8 +3,10 @@
 #![allow(dead_code, unused_imports)]
 
 mod pair;
+mod reach;
 
 pub use pair::*;
+pub use reach::*;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,8 +15,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use transport::op::{
-    Access, AtOnce, AtomicOp, Bulk, Completion, Data, Flush, Part, Payload, QpEvent, RecvWr, SendOp, SendWr,
-    SharedBytes, Side, Source, Status, Tail,
+    Access, AtOnce, AtomicOp, Bulk, Company, Completion, Data, Flush, Part, Payload, QpEvent, RecvWr, SendOp,
+    SendWr, SharedBytes, Side, Source, Status, Tail,
 };
 use transport::rc::{Hold, RtrAttr, RtsAttr};
 use transport::{CongestionWindow, Context, Fault, Memory, Rc, Remote, Sge, TxBatch};
@@ -172,18 +174,6 @@ pub struct TestContext {
     pub pieces: RefCell<Vec<Vec<u8>>>,
 }
 
-/// A way to the peer's memory.
-#[derive(Debug, Default)]
-pub struct TestReach {
-    pub refuses: bool,
-    /// The peer has work to do with a FLUSH.
-    pub flushes_take_time: bool,
-    /// Marks of the requests that were executed so.
-    pub done: Vec<u64>,
-    /// How often one could not.
-    pub refused: u32,
-}
-
 impl Context for TestContext {
     fn memory(&self) -> &impl Memory {
         &self.memory
@@ -198,21 +188,13 @@ impl Context for TestContext {
         self.events.push(event);
     }
     fn execute_at_once(&mut self, wr: &SendWr) -> AtOnce {
-        match &mut self.reach {
-            None => AtOnce::NoWay,
-            Some(reach) if reach.refuses => {
-                reach.refused += 1;
-                AtOnce::Refused
-            }
-            Some(reach) if reach.flushes_take_time && matches!(wr.op, SendOp::Flush { .. }) => AtOnce::NoWay,
-            Some(reach) => {
-                reach.done.push(wr.wr_id);
-                AtOnce::Done
-            }
-        }
+        self.reach.as_mut().map_or(AtOnce::NoWay, |reach| reach.execute(wr))
     }
     fn reaches(&self, _: &SendWr) -> bool {
         self.reach.is_some()
+    }
+    fn company(&self, _: &SendWr) -> Company {
+        self.reach.as_ref().map_or(Company::None, |reach| reach.company)
     }
     fn lies_unread(&self) -> bool {
         self.lies_unread

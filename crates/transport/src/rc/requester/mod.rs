@@ -9,10 +9,11 @@
 //! so serial arithmetic between the three is sound however long the messages are.
 //!
 //! Here requests are sent; in `responses` the responder's answers complete them; in `recovery` NAKs and timers take `next` back. What needs
-//! no packets, or fewer, because the peer is a process of this host: `bulk`, `refused`. What leaves as soon as it is posted: `plain`.
+//! no packets, or fewer, because the peer is a process of this host: `bulk`, `race`, `refused`. What leaves as soon as it is posted: `plain`.
 
 mod bulk;
 mod plain;
+mod race;
 mod recovery;
 mod refused;
 mod responses;
@@ -23,12 +24,13 @@ use std::time::{Duration, Instant};
 use wire::Psn;
 
 use bulk::Left;
+use race::Race;
 use refused::Refused;
 
-use super::request::Request;
+use super::request::{Request, moves_bytes};
 use super::{Connection, RtsAttr, timeout_of};
 use crate::batch::{TxBatch, packet_len};
-use crate::op::{AtOnce, Context, LocalOp, Memory, SendWr, Side, Status};
+use crate::op::{AtOnce, Company, Context, LocalOp, Memory, SendWr, Side, Status};
 
 /// Shortest local ACK timeout: responders are threads, not gates. The standard lets an adapter have a least timeout and
 /// wait up to four times as long as it was told (IBA 1.4 §9.7.6.1.3).
@@ -68,6 +70,10 @@ pub(super) struct Requester {
     path_suspect: bool,
     /// Requests that might have needed no packet and needed some.
     refused: Refused,
+    /// Which way those go that come in a stream.
+    race: Race,
+    /// Bytes of requests that packets have brought, until the race is told.
+    brought: u64,
     /// Something was executed without a packet.
     at_once: bool,
     /// The request posted last needs packets: that was seen when it was posted.
@@ -153,7 +159,7 @@ impl Requester {
         // Who asks for a share counts as one who has one.
         self.enter(cx);
         let share = share(cx);
-        while self.begin_next(conn, share, draining, cx)?
+        while self.begin_next(now, conn, share, draining, cx)?
             && (self.do_next(conn, cx)? || self.send_next(now, conn, share, batch, cx)?)
         {}
         if self.una == self.high {
@@ -165,13 +171,14 @@ impl Requester {
     /// Whether the request at the cursor has begun or may now.
     fn begin_next(
         &mut self,
+        now: Instant,
         conn: &Connection,
         share: u32,
         draining: bool,
         cx: &mut impl Context,
     ) -> Result<bool, Status> {
         let Cursor { request: at, .. } = self.cursor;
-        if self.waits_to_be_executed(at, cx) {
+        if self.waits_to_be_executed(now, at, cx) {
             return Ok(false);
         }
         let Some(request) = self.queue.get_mut(at) else { return Ok(false) };
@@ -188,7 +195,7 @@ impl Requester {
             }
             let is_known = std::mem::take(&mut self.needs_packets);
             if at == 0 && request.fault.is_none() && request.is_one_sided() && !is_known {
-                let became = cx.execute_at_once(&request.wr);
+                let became = execute_at_once(now, &mut self.race, &request.wr, cx);
                 request.executed = became == AtOnce::Done;
                 self.note_at_once(became);
                 return Ok(true);
@@ -215,12 +222,15 @@ impl Requester {
 
     /// Whether the request at the cursor waits until those before it are complete, because it needs no packet then: after a WRITE or READ,
     /// which is complete soon.
-    fn waits_to_be_executed(&self, at: usize, cx: &impl Context) -> bool {
+    fn waits_to_be_executed(&mut self, now: Instant, at: usize, cx: &impl Context) -> bool {
         let Some(next) = self.queue.get(at).filter(|next| !next.begun && next.is_one_sided()) else {
             return false;
         };
         let behind_bytes = at > 0 && self.queue.get(at - 1).is_some_and(Request::moves_bytes);
-        behind_bytes && self.refused.lets(self.retired) && cx.reaches(&next.wr)
+        behind_bytes
+            && self.refused.lets(self.retired)
+            && cx.reaches(&next.wr)
+            && is_to_be_copied(now, &mut self.race, &next.wr, cx)
     }
 
     /// Does what needs no packet at the cursor: once, however often the cursor comes by.
@@ -369,6 +379,33 @@ impl Limits {
         self.retries_left = self.retry_cnt;
         self.rnr_retries_left = self.rnr_retry;
     }
+}
+
+/// Executes a request for which nothing of the queue is under way, where it needs no packet and is to have none.
+fn execute_at_once(now: Instant, race: &mut Race, wr: &SendWr, cx: &mut impl Context) -> AtOnce {
+    if !is_to_be_copied(now, race, wr, cx) {
+        return AtOnce::NoWay;
+    }
+    let became = cx.execute_at_once(wr);
+    if became == AtOnce::Done && is_of_a_stream(wr, cx) {
+        race.copied(now, wr.data.len_bytes());
+    }
+    became
+}
+
+/// Whether the system is to copy a request, where it can.
+fn is_to_be_copied(now: Instant, race: &mut Race, wr: &SendWr, cx: &impl Context) -> bool {
+    if is_of_a_stream(wr, cx) {
+        return race.copies(now);
+    }
+    if cx.company(wr) == Company::None {
+        race.pause();
+    }
+    true
+}
+
+fn is_of_a_stream(wr: &SendWr, cx: &impl Context) -> bool {
+    moves_bytes(wr) && cx.company(wr) == Company::Stream
 }
 
 /// Packets that may be under way now.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use wire::Psn;
 
-use super::{Cursor, Requester, share};
+use super::{Cursor, Requester, execute_at_once, share};
 use crate::op::{AtOnce, Context, SendOp, SendWr, Side, Status};
 use crate::rc::Connection;
 use crate::rc::request::{self, Request};
@@ -47,7 +47,13 @@ impl Requester {
 
     /// Executes a WRITE or READ that is posted now, where it is alone and needs no packet: then it has completed. Else it is to be posted.
     #[inline]
-    pub fn execute_alone(&mut self, conn: &Connection, wr: &SendWr, cx: &mut impl Context) -> bool {
+    pub fn execute_alone(
+        &mut self,
+        now: Instant,
+        conn: &Connection,
+        wr: &SendWr,
+        cx: &mut impl Context,
+    ) -> bool {
         let may = match wr.op {
             SendOp::Read { .. } => self.limits.max_rd_atomic > 0,
             _ => request::moves_bytes(wr),
@@ -55,7 +61,7 @@ impl Requester {
         if !may || !self.queue.is_empty() || self.rnr_until.is_some() {
             return false;
         }
-        let became = cx.execute_at_once(wr);
+        let became = execute_at_once(now, &mut self.race, wr, cx);
         self.note_at_once(became);
         self.needs_packets = became != AtOnce::Done;
         if self.needs_packets {

@@ -93,6 +93,7 @@ impl Requester {
         let (done, complete) = (front.done, front.left() == 0);
         self.una = self.una.add(n);
         if complete {
+            self.brought += u64::from(front.len);
             if front.wr.signaled {
                 cx.complete(Side::Send, front.completion(Status::Success, conn));
             }
@@ -115,6 +116,7 @@ impl Requester {
     /// The responder got further.
     pub(super) fn progress(&mut self, now: Instant, acked: u32, cx: &mut impl Context) {
         self.limits.refill();
+        self.race.brought(now, std::mem::take(&mut self.brought));
         self.rnr_until = None;
         self.went_back_at = None;
         self.unasked = self.unasked.min(self.under_way());
