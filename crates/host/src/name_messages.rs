@@ -178,6 +178,14 @@ pub fn short_head(short: &Short) -> [u8; SHORT_HEADER] {
     head
 }
 
+/// The same as words.
+#[inline]
+pub fn short_words(short: &Short) -> [u64; SHORT_HEADER / 8] {
+    let head = short_head(short);
+    let (words, _) = head.as_chunks::<8>();
+    std::array::from_fn(|at| words.get(at).map_or(0, |word| u64::from_le_bytes(*word)))
+}
+
 /// What a record begins with that holds several packets as one piece, and its length; where all else is that of the record before. `None` for headers that are too
 /// long.
 #[inline]

@@ -126,22 +126,26 @@ pub const fn memory_len(bytes: usize) -> usize {
 }
 
 /// Lines for records in memory of so many words; `None` where that is no ring.
+#[inline]
 fn capacity(words: usize) -> Option<usize> {
     let lines = (words / LINE).checked_sub(HEAD)?;
     (lines >= FEWEST).then_some(lines)
 }
 
 /// Lines of a record of `len` bytes.
+#[inline]
 fn lines(len: usize) -> usize {
     (RECORD_HEADER + len).div_ceil(LINE_BYTES)
 }
 
 /// The first word of a record; never 0.
+#[inline]
 fn header(len: u32, position: u64) -> u64 {
     u64::from(len) << 32 | u64::from(mark(position))
 }
 
 /// The lower half of that word.
+#[inline]
 fn mark(position: u64) -> u32 {
     (position as u32) << 1 | 1
 }

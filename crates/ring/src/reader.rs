@@ -174,6 +174,7 @@ impl<M: Memory> Reader<M> {
     }
 
     /// Nobody looks at what was read: the writer may have its lines again.
+    #[inline]
     fn tell(&mut self) {
         self.memory[DONE].store(self.position, Release);
         self.told = self.position;
@@ -184,6 +185,7 @@ impl<M: Memory> Reader<M> {
         &self.line(self.at)[0]
     }
 
+    #[inline]
     fn line(&self, at: usize) -> &[Word] {
         &self.memory[(HEAD + at) * LINE..]
     }

@@ -50,6 +50,20 @@ fn a_full_ring_takes_nothing_until_something_was_read() {
     assert_eq!(writer.push(&[&[1; 4 * 64 - 7]]), Err(PushError::TooLong));
 }
 
+#[test]
+fn a_record_of_words_and_bytes_is_read_as_one_of_bytes() {
+    let (mut writer, mut reader, _) = ring(12);
+    let bytes: Vec<u8> = (0..=255).collect();
+    for len in (0..=256).chain([0, 1, 64]) {
+        let head = [0x0706_0504_0302_0100, u64::MAX - len as u64];
+        assert_eq!(writer.push_words(head, &bytes[..len]), Ok(()));
+        let all = [&head[0].to_le_bytes(), &head[1].to_le_bytes(), &bytes[..len]].concat();
+        assert_eq!(read(&mut reader), Some(all), "{len} bytes");
+        assert!(reader.is_empty(), "its lines are the writer's again");
+    }
+    assert_eq!(writer.push_words([0; 2], &[0; 400]), Err(PushError::TooLong));
+}
+
 /// Writes a record of a head and a body.
 fn push_with(writer: &mut Writer<Memory>, head: &[u8], body: &[u8]) -> Result<(), PushError> {
     let fill = |words: &[Word]| {

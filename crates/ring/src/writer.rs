@@ -2,7 +2,7 @@
 
 use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::atomic::fence;
-use crate::words::Filler;
+use crate::words::{self, Filler};
 use crate::{ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, header, lines};
 
 /// Writes records. There is one to a ring, and it starts with the memory all zero.
@@ -45,6 +45,7 @@ impl<M: Memory> Writer<M> {
     }
 
     /// Bytes of the longest record that is taken: half of the ring.
+    #[inline]
     pub fn longest(&self) -> usize {
         self.capacity / 2 * crate::LINE_BYTES - crate::RECORD_HEADER
     }
@@ -61,6 +62,30 @@ impl<M: Memory> Writer<M> {
         let mut filler = Filler::<M>::new(&self.line(self.at)[1..place.lines * LINE]);
         parts.iter().for_each(|part| filler.add(part));
         filler.finish();
+        self.publish(&place);
+        Ok(())
+    }
+
+    /// Writes one record of these words, each lowest byte first, and a few bytes behind them. The same as [`Writer::push`], with less to look at.
+    ///
+    /// # Errors
+    ///
+    /// See [`PushError`].
+    #[inline]
+    pub fn push_words<const N: usize>(&mut self, head: [u64; N], bytes: &[u8]) -> Result<(), PushError> {
+        let place = self.reserve(size_of::<[u64; N]>() + bytes.len())?;
+        let words = &self.line(self.at)[1..place.lines * LINE];
+        let (front, body) = words.split_at(N.min(words.len()));
+        front.iter().zip(head).for_each(|(word, value)| word.store(value, Relaxed));
+        let (whole, rest) = bytes.as_chunks::<8>();
+        words::store(body, whole);
+        if !rest.is_empty()
+            && let Some(word) = body.get(whole.len())
+        {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            word.store(u64::from_le_bytes(last), Relaxed);
+        }
         self.publish(&place);
         Ok(())
     }
@@ -151,6 +176,7 @@ impl<M: Memory> Writer<M> {
     }
 
     /// The words from the beginning of a line of records.
+    #[inline]
     fn line(&self, at: usize) -> &[Word] {
         &self.memory[(HEAD + at) * LINE..]
     }

@@ -157,7 +157,7 @@ impl TxRing {
         if !goes || !state.head.as_ref().is_some_and(|head| head.is_of(path, version)) {
             return false;
         }
-        if state.writer.push(&[&name_messages::short_head(short), bytes]).is_err() {
+        if state.writer.push_words(name_messages::short_words(short), bytes).is_err() {
             // What is wrong is found by the packet.
             return false;
         }
