@@ -1,6 +1,6 @@
 //! The time as a number that fits an atomic.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::sys;
 
@@ -20,6 +20,12 @@ impl Clock {
     #[inline]
     pub(crate) fn nanos(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.base).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// So many nanoseconds as an instant.
+    #[inline]
+    pub(crate) fn instant(&self, nanos: u64) -> Instant {
+        self.base + Duration::from_nanos(nanos)
     }
 
     /// The time to within a timer tick, for a few nanoseconds.

@@ -63,8 +63,10 @@ pub struct Host<G: Guest> {
     engine: Mutex<Option<JoinHandle<()>>>,
     /// Polls in a row that brought packets and let no ACK go.
     found: AtomicU32,
-    /// When a poll last looked at all there is, in ticks.
+    /// When a poll last looked at a clock, in ticks.
     looked_at: AtomicU64,
+    /// What that said, or a later one.
+    time: AtomicU64,
     /// `packets_sent` when the sockets were emptied last.
     drained: AtomicU64,
     later: Arc<Later>,
@@ -73,8 +75,9 @@ pub struct Host<G: Guest> {
 /// After so many polls in a row that bring packets their ACKs leave: a sender's window is wider.
 const POLLS_PER_ACK: u32 = 16;
 
-/// Where rings bring the packets a poll looks for others, at the time and after its leases once in so many ticks: a microsecond or less of any processor.
-const FEW_TICKS: u64 = 1_000;
+/// A poll looks at a clock once in so many ticks: two microseconds or less of any processor. Where rings bring the packets it looks for others, and after its
+/// leases, no oftener.
+const FEW_TICKS: u64 = 2_000;
 
 /// How often one poll looks for packets: about 100 us of small ones.
 const LOOKS: u32 = 64;
@@ -118,6 +121,7 @@ impl<G: Guest> Host<G> {
             engine,
             found: AtomicU32::new(0),
             looked_at: AtomicU64::new(0),
+            time: AtomicU64::new(0),
             drained: AtomicU64::new(0),
             later,
         }))
@@ -204,18 +208,17 @@ impl<G: Guest> Host<G> {
             return Drained::Empty;
         }
         let RealWorld { clock, rx_sockets, rings, .. } = &*self.world;
+        let (ticks, list) = (sys::time::ticks(), rings.list());
+        let is_new = ticks.wrapping_sub(self.looked_at.load(Ordering::Acquire)) >= FEW_TICKS;
         // Most looks find nothing in the rings, soon after one that saw to all else.
-        if self.found.load(Ordering::Relaxed) == 0 && rings.are_quiet() {
-            let ticks = sys::time::ticks();
-            if ticks.wrapping_sub(self.looked_at.load(Ordering::Relaxed)) < FEW_TICKS {
-                return Drained::Empty;
-            }
-            self.looked_at.store(ticks, Ordering::Relaxed);
+        if !is_new && self.found.load(Ordering::Relaxed) == 0 && rings.are_quiet(&list) {
+            return Drained::Empty;
         }
-        let (to, at) = (self.world.delivery(&*self.guest), Instant::now());
-        let now = clock.nanos(at);
+        let now = if is_new { self.look_at_clock(ticks) } else { self.time.load(Ordering::Relaxed) };
+        let (to, at) = (self.world.delivery(&*self.guest), clock.instant(now));
         rings.go_on(&self.world);
-        let by_rings = rings.poll(at, now, &to);
+        let by_rings = rings.poll(&list, at, now, &to);
+        drop(list);
         let mut drained = by_rings.unwrap_or(Drained::Empty);
         if drained == Drained::Empty && (by_rings.is_none() || rings.sockets_are_due(now)) {
             drained = rx_sockets.poll(at, &to);
@@ -231,6 +234,15 @@ impl<G: Guest> Host<G> {
         }
         self.later.run();
         drained
+    }
+
+    /// The time, for this look and for those of the next moment.
+    fn look_at_clock(&self, ticks: u64) -> u64 {
+        let now = self.world.clock.now();
+        // A thread that was put to sleep in here does not set it back.
+        let before = self.time.fetch_max(now, Ordering::Relaxed);
+        self.looked_at.store(ticks, Ordering::Release);
+        now.max(before)
     }
 
     /// For a thread whose process may end at once, after its last message: what it has sent to another process of this host may

@@ -37,6 +37,7 @@ const QUEUE_BYTES: u32 = 1 << 21;
 const ACCEPTS_PER_EVENT: usize = 32;
 
 /// The block of a queue pair number; one process bears its name.
+#[inline]
 pub(crate) fn block(qpn: Qpn) -> u16 {
     (qpn.get() >> 12) as u16
 }

@@ -260,6 +260,11 @@ impl Platform for RealWorld {
         }
     }
 
+    #[inline]
+    fn ack_waits(&self) {
+        self.rings.ack_waits();
+    }
+
     fn fill_random(&self, bytes: &mut [u8]) {
         // It fails only where the kernel has neither getrandom nor /dev/urandom: nothing secure can be done then, and
         // nothing else may be.

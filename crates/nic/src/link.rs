@@ -123,6 +123,9 @@ pub trait Platform: Send + Sync + 'static {
     fn wake_about(&self, at: Instant) {
         self.wake_at(at);
     }
+    /// An ACK waits for what else has come: [`Device::release`](crate::Device::release) is to be called when all is taken in. A world that calls it in any case need not
+    /// be told.
+    fn ack_waits(&self) {}
     /// Fills `bytes` from a cryptographically secure generator.
     fn fill_random(&self, bytes: &mut [u8]);
     /// A peer waits until memory lies on its storage: `work` is run in a thread that may wait. Called with no lock held.

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | this one | which rings there are |
 //! | `messages` | messages of connection managers |
+//! | `polls` | what a thread that polls does with those that it reads |
 //! | `pieces` | what needs no packets: short messages, and many packets at once |
 //! | `tx_ring`, `rx_ring` | the two ends |
 //! | `seat` | the thread of the program that reads the rings while it waits |
@@ -24,6 +25,7 @@
 pub(crate) mod memory;
 mod messages;
 mod pieces;
+mod polls;
 mod rx_ring;
 pub(crate) mod seat;
 mod tx_ring;
@@ -31,7 +33,6 @@ mod tx_ring;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use locks::{Mutex, Rank, RwLock};
@@ -66,18 +67,10 @@ const LONGEST_RECORD: usize = transport::batch::MAX_RUN + name_messages::HEADER 
 const MOST_READ: usize = 512;
 /// Where there was no ring to be had, nobody asks again for so long.
 const ASK_AGAIN_NANOS: u64 = 200_000_000;
-/// How many records one poll takes out of a ring that brings bulk.
-const RECORDS_PER_POLL: usize = 8;
-/// A poll looks at so many rings.
-const RINGS_PER_POLL: usize = 16;
 /// How many records the engine takes out of a ring before the others get their turn.
 const RECORDS_PER_TURN: usize = 64;
 /// Rounds of as many records in which a ring is emptied.
 const SWEEP_ROUNDS: u32 = 256;
-/// While rings bring packets, a thread that polls looks at the sockets so often.
-const SOCKETS_NANOS: u64 = 10_000;
-/// A ring that brought nothing for so long does not keep anybody from the sockets.
-const QUIET_NANOS: u64 = 100_000;
 
 /// Whether packets for a process go by a ring.
 enum Way {
@@ -112,6 +105,8 @@ pub(crate) struct Rings {
     sockets_at: AtomicU64,
     /// They brought packets lately, when that was asked last.
     busy: AtomicBool,
+    /// An ACK for what came waits until all is read that is there.
+    ack_waits: AtomicBool,
     /// Of a thread that reads them while it waits.
     pub(crate) seat: Arc<Seat>,
 }
@@ -130,6 +125,7 @@ impl Rings {
             delivered_at: AtomicU64::new(0),
             sockets_at: AtomicU64::new(0),
             busy: AtomicBool::new(false),
+            ack_waits: AtomicBool::new(false),
             seat: Arc::new(Seat::new()?),
         })
     }
@@ -364,55 +360,6 @@ impl Rings {
     /// Whether nobody sends by a ring.
     pub(crate) fn is_empty(&self) -> bool {
         self.rx.load().is_empty()
-    }
-
-    /// Whether a look at rings and sockets would find nothing new to do, as far as the rings tell: they are what brings packets now.
-    #[inline]
-    pub(crate) fn are_quiet(&self) -> bool {
-        self.busy.load(Ordering::Relaxed)
-            && !self.waiting.load(Ordering::Relaxed)
-            && self.rx.load().iter().all(|ring| ring.seems_empty())
-    }
-
-    /// For a thread that polls a completion queue, at this time: takes what came by some of the rings to the guest. `None` where nobody
-    /// sends by a ring.
-    #[inline]
-    pub(crate) fn poll<G: Guest>(&self, at: Instant, now: u64, to: &Delivery<'_, G>) -> Option<Drained> {
-        let rings = self.rx.load();
-        if rings.is_empty() {
-            return None;
-        }
-        self.lease.renew(now);
-        self.polled_at.store(now, Ordering::Relaxed);
-        let first = match rings.len() > RINGS_PER_POLL {
-            true => self.turn.fetch_add(RINGS_PER_POLL as u32, Ordering::Relaxed) as usize % rings.len(),
-            false => 0,
-        };
-        let mut drained = Drained::Empty;
-        for ring in rings.iter().cycle().skip(first).take(rings.len().min(RINGS_PER_POLL)) {
-            if let Drained::Some { bulk } = ring.drain(RECORDS_PER_POLL, Some(at), to) {
-                let bulk = bulk || drained == Drained::Some { bulk: true };
-                drained = Drained::Some { bulk };
-            }
-        }
-        if drained != Drained::Empty {
-            self.delivered_at.store(now, Ordering::Relaxed);
-            self.lease.poll_found();
-        }
-        Some(drained)
-    }
-
-    /// Whether a thread that polls and found nothing in a ring shall look at the sockets: a system call that costs more than many
-    /// looks at a ring.
-    #[inline]
-    pub(crate) fn sockets_are_due(&self, now: u64) -> bool {
-        let busy = now.saturating_sub(self.delivered_at.load(Ordering::Relaxed)) < QUIET_NANOS;
-        self.busy.store(busy, Ordering::Relaxed);
-        if busy && now.saturating_sub(self.sockets_at.load(Ordering::Relaxed)) < SOCKETS_NANOS {
-            return false;
-        }
-        self.sockets_at.store(now, Ordering::Relaxed);
-        true
     }
 
     /// Takes all that came by rings to the guest, waiting for other threads that do so. Before what was sent by other ways is

@@ -167,7 +167,7 @@ impl RxRing {
                     let bulk = drained == Drained::Some { bulk: true } || bytes >= BULK;
                     drained = Drained::Some { bulk };
                     if n.is_multiple_of(RECORDS_PER_ACK) {
-                        to.guest.release(false);
+                        to.rings.all_is_read(to.guest);
                     }
                     if polled.is_some() && bytes < BULK && !is_short {
                         break;
@@ -183,7 +183,7 @@ impl RxRing {
         // The writer may have left the rest of the ring out, and no more.
         self.watched.store(receiver.reader.watches(), Ordering::Relaxed);
         if drained != Drained::Empty {
-            to.guest.release(false);
+            to.rings.all_is_read(to.guest);
         }
         drained
     }

@@ -49,7 +49,12 @@ impl Inner {
     /// Has the device know how an ACK is held back now; when that wants to be looked at, where the world may not know.
     #[inline]
     pub(super) fn note_ack(&mut self, qp: &Qp, now: Instant) -> Option<Instant> {
-        self.noted.change(self.engine.held(), now, &qp.me, &qp.device.delayed_acks)
+        let held = self.engine.held();
+        let wakes = self.noted.change(held, now, &qp.me, &qp.device.delayed_acks);
+        if held == Hold::Briefly {
+            qp.pd.device.platform.ack_waits();
+        }
+        wakes
     }
     /// The queue pair ends.
     pub(super) fn no_ack_waits(&mut self, qp: &Qp) {
@@ -57,6 +62,7 @@ impl Inner {
     }
 
     /// Has the queue pair looked at when its engine wants to be; when that is, where the world may not know.
+    #[inline]
     pub(crate) fn set_timer(&mut self, qp: &Qp) -> Option<Instant> {
         let at = self.engine.deadline().filter(|at| self.timer.is_none_or(|entry| *at < entry))?;
         let before = self.timer.replace(at);
@@ -70,6 +76,7 @@ impl Inner {
     }
 
     /// Queues it up where the engine has more to answer than one turn allows; when it wants to be served.
+    #[inline]
     pub(crate) fn queue_up(&mut self, qp: &Qp, now: Instant) -> Option<Instant> {
         if self.waits_for_turn || !self.engine.wants_turn() {
             return None;

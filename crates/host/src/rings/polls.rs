@@ -1,0 +1,103 @@
+//! What a thread that polls does with the rings by which packets come: it looks at a word of each, and takes out what is there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use arc_swap::Guard;
+use node::Guest;
+
+use crate::rings::Rings;
+use crate::rings::rx_ring::RxRing;
+use crate::rx_socket::{Delivery, Drained};
+
+/// How many records one poll takes out of a ring that brings bulk.
+const RECORDS_PER_POLL: usize = 8;
+/// A poll looks at so many rings.
+const RINGS_PER_POLL: usize = 16;
+/// While rings bring packets, a thread that polls looks at the sockets so often.
+const SOCKETS_NANOS: u64 = 10_000;
+/// A ring that brought nothing for so long does not keep anybody from the sockets.
+const QUIET_NANOS: u64 = 100_000;
+
+/// The rings that are read.
+pub(crate) struct List(Guard<Arc<Vec<Arc<RxRing>>>>);
+
+impl Rings {
+    /// An ACK is held back until all is read that is there ([`Rings::all_is_read`]).
+    #[inline]
+    pub(crate) fn ack_waits(&self) {
+        self.ack_waits.store(true, Ordering::Release);
+    }
+
+    /// All is read that is there: ACKs that wait for that leave.
+    #[inline]
+    pub(crate) fn all_is_read<G: Guest>(&self, guest: &G) {
+        // Whoever had one wait meanwhile comes by here, too.
+        if self.ack_waits.load(Ordering::Relaxed) && self.ack_waits.swap(false, Ordering::AcqRel) {
+            guest.release(false);
+        }
+    }
+
+    /// Those that are read now; they stay while one looks at them.
+    #[inline]
+    pub(crate) fn list(&self) -> List {
+        List(self.rx.load())
+    }
+
+    /// Whether a look at rings and sockets would find nothing new to do, as far as the rings tell: they are what brings packets now.
+    #[inline]
+    pub(crate) fn are_quiet(&self, rings: &List) -> bool {
+        self.busy.load(Ordering::Relaxed)
+            && !self.waiting.load(Ordering::Relaxed)
+            && rings.0.iter().all(|ring| ring.seems_empty())
+    }
+
+    /// For a thread that polls a completion queue, at this time: takes what came by some of the rings to the guest. `None` where nobody
+    /// sends by a ring.
+    #[inline]
+    pub(crate) fn poll<G: Guest>(
+        &self,
+        List(rings): &List,
+        at: Instant,
+        now: u64,
+        to: &Delivery<'_, G>,
+    ) -> Option<Drained> {
+        if rings.is_empty() {
+            return None;
+        }
+        self.lease.renew(now);
+        self.polled_at.store(now, Ordering::Relaxed);
+        let mut drained = Drained::Empty;
+        let mut drain = |ring: &Arc<RxRing>| {
+            if let Drained::Some { bulk } = ring.drain(RECORDS_PER_POLL, Some(at), to) {
+                let bulk = bulk || drained == Drained::Some { bulk: true };
+                drained = Drained::Some { bulk };
+            }
+        };
+        if rings.len() <= RINGS_PER_POLL {
+            rings.iter().for_each(drain);
+        } else {
+            let first = self.turn.fetch_add(RINGS_PER_POLL as u32, Ordering::Relaxed) as usize % rings.len();
+            rings.iter().cycle().skip(first).take(RINGS_PER_POLL).for_each(&mut drain);
+        }
+        if drained != Drained::Empty {
+            self.delivered_at.store(now, Ordering::Relaxed);
+            self.lease.poll_found();
+        }
+        Some(drained)
+    }
+
+    /// Whether a thread that polls and found nothing in a ring shall look at the sockets: a system call that costs more than many
+    /// looks at a ring.
+    #[inline]
+    pub(crate) fn sockets_are_due(&self, now: u64) -> bool {
+        let busy = now.saturating_sub(self.delivered_at.load(Ordering::Relaxed)) < QUIET_NANOS;
+        self.busy.store(busy, Ordering::Relaxed);
+        if busy && now.saturating_sub(self.sockets_at.load(Ordering::Relaxed)) < SOCKETS_NANOS {
+            return false;
+        }
+        self.sockets_at.store(now, Ordering::Relaxed);
+        true
+    }
+}
