@@ -46,15 +46,18 @@ impl CongestionWindow {
         CongestionWindow { size: AtomicU32::new(MAX_PACKETS << 8), ..window }
     }
     /// Packets that one queue pair may have under way now, where only so many may be in all; at least 1.
+    #[inline]
     pub fn share_of(&self, most: u32) -> u32 {
         let active = self.active.load(Ordering::Relaxed).max(1);
         ((self.size.load(Ordering::Relaxed) >> 8).min(most) / active).max(1)
     }
     /// A queue pair starts having packets under way.
+    #[inline]
     pub fn enter(&self) {
         self.active.fetch_add(1, Ordering::Relaxed);
     }
     /// It has none left.
+    #[inline]
     pub fn leave(&self) {
         self.active.fetch_sub(1, Ordering::Relaxed);
     }

@@ -44,19 +44,19 @@ fn writes_and_reads_are_done_without_a_packet_in_their_order() {
 #[test]
 fn one_that_is_alone_is_done_as_it_is_posted_and_tried_once_where_it_can_not_be() {
     let mut a = reaching();
-    assert!(a.rc.execute_alone(a.now, &read_of(0), &mut a.cx));
-    assert!(a.rc.execute_alone(a.now, &SendWr { signaled: false, ..write_of(1) }, &mut a.cx));
+    assert!(a.rc.execute_alone(&mut || a.now, &read_of(0), &mut a.cx));
+    assert!(a.rc.execute_alone(&mut || a.now, &SendWr { signaled: false, ..write_of(1) }, &mut a.cx));
     assert_eq!((a.completed(), done(&a)), (vec![(0, OK)], &[0, 1][..]));
     a.cx.reach.as_mut().unwrap().refuses = true;
-    assert!(!a.rc.execute_alone(a.now, &write_of(2), &mut a.cx));
+    assert!(!a.rc.execute_alone(&mut || a.now, &write_of(2), &mut a.cx));
     a.post(write_of(2));
     assert_eq!((psns(&a.sent()), a.cx.reach.as_ref().unwrap().refused), (vec![0, 1], 1));
     a.cx.reach.as_mut().unwrap().refuses = false;
-    assert!(!a.rc.execute_alone(a.now, &write_of(3), &mut a.cx), "it is not alone");
+    assert!(!a.rc.execute_alone(&mut || a.now, &write_of(3), &mut a.cx), "it is not alone");
     a.post(write_of(3));
     a.hear(1, ack(2), &[]);
     assert_eq!((a.sent(), a.completed()), (vec![], vec![(2, OK), (3, OK)]));
-    assert!(!a.rc.execute_alone(a.now, &send(4, sge(0, 0, 8)), &mut a.cx), "a SEND takes a receive");
+    assert!(!a.rc.execute_alone(&mut || a.now, &send(4, sge(0, 0, 8)), &mut a.cx), "a SEND takes a receive");
 }
 
 fn flush_of(wr_id: u64) -> SendWr {
@@ -214,10 +214,10 @@ fn a_stream_of_long_writes_is_copied_then_tried_in_packets_and_keeps_its_order()
     let long = |n| write(n, sge(0, 0, LEN), sge(1, 0, LEN), None);
     for n in 0..8 {
         a.now += Duration::from_micros(100);
-        assert!(a.rc.execute_alone(a.now, &long(n), &mut a.cx));
+        assert!(a.rc.execute_alone(&mut || a.now, &long(n), &mut a.cx));
     }
     a.now += Duration::from_micros(100);
-    assert!(!a.rc.execute_alone(a.now, &long(8), &mut a.cx), "packets are tried");
+    assert!(!a.rc.execute_alone(&mut || a.now, &long(8), &mut a.cx), "packets are tried");
     (8..40).for_each(|n| a.post(long(n)));
     // They are slower by far: once that is known those that are left are copied, behind them.
     let mut packets = 0;

@@ -225,16 +225,19 @@ impl Cq {
         self.channel.as_ref()
     }
     /// Whether there is nothing to poll.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len.load(Ordering::Acquire) == 0
     }
     /// Completions that were ever added, and those of them that were taken out again.
+    #[inline]
     pub(crate) fn passed(&self) -> (u64, u64) {
         // In this order: a completion that is added meanwhile is not taken for one that was taken out.
         let added = self.added.load(Ordering::Acquire);
         (added, added.saturating_sub(self.len.load(Ordering::Acquire) as u64))
     }
     /// Hands the oldest completions, at most `max`, to `take`; returns how many. An overrun queue gives the error.
+    #[inline]
     pub fn poll(&self, max: usize, mut take: impl FnMut(Completion)) -> Result<usize, Error> {
         if self.is_empty() {
             return Ok(0);

@@ -17,6 +17,7 @@ pub(super) enum Place {
 }
 
 /// Copies out of registered memory.
+#[inline]
 pub(super) fn copy_out(place: Place, dst: &mut [u8]) -> Result<(), Fault> {
     let Place::At(real) = place else {
         dst.fill(0);
@@ -40,6 +41,7 @@ pub(super) fn copy_out_for_icrc(place: Place, dst: &mut [u8]) -> Result<Option<R
 
 /// Copies into registered memory. Programs poll on the last byte of a message, so its last word is stored after
 /// everything before it; aligned eight bytes are one store.
+#[inline]
 pub(super) fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault> {
     let Place::At(real) = place else { return Ok(()) };
     let to = real as *mut u8;
@@ -109,6 +111,7 @@ fn fill(to: *mut u8, len: usize) -> Result<(), Fault> {
 }
 
 /// Where the last word of `len` bytes at `real` begins: at the last multiple of eight below the end.
+#[inline]
 pub(super) fn last_word(real: u64, len: usize) -> usize {
     let end = real + len as u64;
     let start = (end - 1) & !7;

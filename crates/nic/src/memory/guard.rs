@@ -481,6 +481,7 @@ pub unsafe fn change(at: *mut u64, change: Change) -> Result<u64, Fault> {
     Ok(before)
 }
 
+#[inline]
 fn result(code: c_int) -> Result<(), Fault> {
     if code == 0 { Ok(()) } else { Err(Fault::Unmapped) }
 }

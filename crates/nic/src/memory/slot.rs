@@ -62,6 +62,7 @@ pub(super) struct InFlight<'a>(&'a AtomicU32);
 
 impl<'a> InFlight<'a> {
     /// Counts one in.
+    #[inline]
     pub fn enter(count: &'a AtomicU32) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         InFlight(count)
@@ -69,6 +70,7 @@ impl<'a> InFlight<'a> {
 }
 
 impl Drop for InFlight<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
     }

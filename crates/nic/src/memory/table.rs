@@ -91,6 +91,7 @@ impl Table {
     }
 
     /// The slot of an index, of which the lower 16 bits count.
+    #[inline]
     pub(super) fn slot(&self, index: u32) -> &Slot {
         // SAFETY: a 16-bit index lies inside the block, which lives as long as `self`.
         unsafe { &*self.slots.as_ptr().add((index & 0xffff) as usize) }

@@ -24,6 +24,7 @@ pub(super) enum Who {
 
 impl Table {
     /// The memory that a queue pair of this protection domain sees, whose peers have these rights.
+    #[inline]
     pub fn view(&self, pd: u32, remote_access: u32) -> View<'_> {
         View { table: self, pd, remote_access, qpn: 0, seals: true }
     }
@@ -45,17 +46,20 @@ pub struct View<'a> {
 impl View<'_> {
     /// The same for a queue pair of this number.
     #[must_use]
+    #[inline]
     pub fn on(self, qpn: wire::Qpn) -> Self {
         View { qpn: qpn.get(), ..self }
     }
 
     /// The same for one whose packets bear an ICRC, or do not.
     #[must_use]
+    #[inline]
     pub fn sealing(self, seals: bool) -> Self {
         View { seals, ..self }
     }
 
     /// Runs `copy` on the memory of a checked range while the region can not go away.
+    #[inline]
     pub(super) fn with<T>(
         &self,
         range: Remote,

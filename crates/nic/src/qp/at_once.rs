@@ -5,14 +5,13 @@
 //! do leaves as packets, and the peer's responder says why; and so do short ones that come in a stream, of which the peer's engine does several in the time
 //! of one system call.
 
-use std::time::Instant;
-
 use transport::op::{AtOnce, Company, Data, Remote, SendOp, SendWr};
 
 use crate::memory::reached::{REACHED, Transfer};
 use crate::qp::attr::{QpState, QpType};
 use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
+use crate::qp::post::Now;
 use crate::qp::{Inner, Qp};
 use crate::reach::{Copy, Grant};
 
@@ -85,15 +84,20 @@ impl EngineContext<'_> {
 impl Inner {
     /// Executes a WRITE or READ that is posted now, where it may be; else it is to be posted.
     #[inline]
-    pub(super) fn execute_alone(&mut self, now: Instant, qp: &Qp, wr: &SendWr) -> bool {
+    pub(super) fn execute_alone(&mut self, now: &mut Now, qp: &Qp, wr: &SendWr) -> bool {
         if !matches!(wr.op, SendOp::Write { .. } | SendOp::Read { .. }) {
             return false;
         }
         let (engine, mut context) = self.split(qp);
-        if let Engine::Rc(engine) = engine { engine.execute_alone(now, wr, &mut context) } else { false }
+        if let Engine::Rc(engine) = engine {
+            engine.execute_alone(&mut || now.get(), wr, &mut context)
+        } else {
+            false
+        }
     }
 
     /// Requests that take a place in the send queue.
+    #[inline]
     pub(super) fn places_taken(&mut self, qp: &Qp) -> usize {
         let taken = self.engine.outstanding() + self.places.taken(&qp.init.send_cq);
         self.places.note_outstanding(taken, &qp.init.send_cq);

@@ -74,11 +74,13 @@ impl Carrier {
     }
 
     /// The datagrams of a connection that has a peer.
+    #[inline]
     pub fn datagram(&self) -> Option<&DatagramCarrier> {
         if let Carrier::Datagram(carrier) = self { Some(carrier) } else { None }
     }
 
     /// The window that packets which want an acknowledgement count against.
+    #[inline]
     pub fn window(&self) -> &CongestionWindow {
         self.datagram().map_or(&NO_DESTINATION, |carrier| &carrier.window)
     }
@@ -86,6 +88,7 @@ impl Carrier {
 
 impl DatagramCarrier {
     /// Whether a packet with these addresses is from the peer.
+    #[inline]
     pub fn is_from_peer(&self, source: IpAddr, dest: IpAddr) -> bool {
         self.path.dest == source && self.path.source == dest
     }

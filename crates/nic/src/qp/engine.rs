@@ -42,6 +42,7 @@ impl Engine {
         }
     }
     /// The error state that the engine went to by itself.
+    #[inline]
     pub fn failed(&self) -> Option<QpState> {
         let state = match self {
             Engine::Rc(e) if e.state() == rc::State::Error => return Some(QpState::Error),
@@ -127,6 +128,7 @@ impl Engine {
         }
     }
     /// How an ACK is held back.
+    #[inline]
     pub fn held(&self) -> Hold {
         if let Engine::Rc(e) = self { e.held() } else { Hold::No }
     }
@@ -168,6 +170,7 @@ impl Engine {
         matches!(self, Engine::Rc(e) if e.is_established())
     }
     /// Send work requests posted and not completed.
+    #[inline]
     pub fn outstanding(&self) -> usize {
         match self {
             Engine::Rc(e) => e.outstanding(),
@@ -200,6 +203,7 @@ impl Engine {
         }
     }
     /// A FLUSH that takes long, to be begun now.
+    #[inline]
     pub fn take_flush(&mut self) -> Option<FlushTask> {
         if let Engine::Rc(e) = self { e.take_flush() } else { None }
     }
@@ -223,10 +227,12 @@ impl Engine {
         }
     }
     /// Whether the peer's share of the time is used up, and it wants more.
+    #[inline]
     pub fn wants_turn(&self) -> bool {
         if let Engine::Rc(e) = self { e.wants_turn() } else { false }
     }
     /// When [`Engine::expire`] wants to be called.
+    #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         match self {
             Engine::Rc(e) => e.deadline(),
@@ -250,6 +256,7 @@ impl Engine {
         }
     }
     /// Whether the path is in doubt.
+    #[inline]
     pub fn take_path_suspect(&mut self) -> bool {
         match self {
             Engine::Rc(e) => e.take_path_suspect(),

@@ -42,6 +42,7 @@ impl PendingFlush {
 
 impl Inner {
     /// What the engine wants to be done is told with what else there is to tell, when the queue pair is unlocked.
+    #[inline]
     pub(crate) fn begin_flush(&mut self, qp: &Qp) {
         let Some(task) = self.engine.take_flush() else { return };
         let Some(me) = qp.me.upgrade() else { return };

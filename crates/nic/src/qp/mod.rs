@@ -251,6 +251,7 @@ impl Qp {
     }
 
     /// Its number.
+    #[inline]
     pub fn qpn(&self) -> Qpn {
         self.qpn
     }
@@ -259,10 +260,12 @@ impl Qp {
         &self.device
     }
     /// What it was made from.
+    #[inline]
     pub fn init(&self) -> &QpInit {
         &self.init
     }
     /// Its protection domain; of an XRC target one that nobody registers memory in.
+    #[inline]
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
@@ -361,6 +364,7 @@ impl Qp {
         Some(Note::Async(self.init.events.clone(), event))
     }
 
+    #[inline]
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }

@@ -34,6 +34,7 @@ impl Places {
     }
 
     /// A completion is about to be added to the queue: who polls it frees them.
+    #[inline]
     pub(crate) fn ends(&mut self, cq: &Cq) {
         if self.open > 0 {
             self.unpolled.push_back((cq.passed().0, std::mem::take(&mut self.open)));
@@ -63,6 +64,7 @@ impl Places {
     }
 
     /// How many there are now.
+    #[inline]
     pub(super) fn taken(&mut self, cq: &Cq) -> usize {
         if !self.unpolled.is_empty() {
             let (_, polled) = cq.passed();

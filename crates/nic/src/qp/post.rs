@@ -31,8 +31,29 @@ pub struct Request {
 #[must_use = "what is posted leaves with `finish`"]
 pub struct Sender<'a> {
     pub(crate) qp: &'a Qp,
-    now: Instant,
+    now: Now,
     inner: MutexGuard<'a, Inner>,
+}
+
+/// The time at which requests are posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Now {
+    /// This.
+    Is(Instant),
+    /// Nobody has needed it yet. A message that leaves at once does before anybody has asked: a look at a clock takes as long as much of the rest.
+    Ask(fn() -> Instant),
+}
+
+impl Now {
+    #[inline]
+    pub(super) fn get(&mut self) -> Instant {
+        let now = match *self {
+            Now::Is(now) => now,
+            Now::Ask(ask) => ask(),
+        };
+        *self = Now::Is(now);
+        now
+    }
 }
 
 impl Sender<'_> {
@@ -87,13 +108,13 @@ impl Sender<'_> {
     pub fn post_last(&mut self, mut wr: SendWr) -> Result<(), PostError> {
         let to = self.destination(None)?;
         self.accept(&mut wr)?;
-        if self.inner.execute_alone(self.now, self.qp, &wr) {
+        if self.inner.execute_alone(&mut self.now, self.qp, &wr) {
             return Ok(());
         }
         let left = self.inner.send_short(self.qp, &wr);
         match (self.inner.split(self.qp), left) {
             ((Engine::Rc(engine), mut context), Some(len)) => {
-                engine.sent_short(self.now, wr, len, &mut context);
+                engine.sent_short(self.now.get(), wr, len, &mut context);
             }
             ((engine, mut context), _) => engine.post(wr, to, 0, &mut context),
         }
@@ -118,15 +139,22 @@ impl Sender<'_> {
     }
 
     /// Sends what was posted, as far as windows and turns allow, tells of what has completed and unlocks the queue pair.
-    pub fn finish(self) {
-        self.qp.settle(self.inner, self.now);
+    #[inline]
+    pub fn finish(mut self) {
+        self.qp.settle(self.inner, self.now.get());
     }
 }
 
 impl Qp {
     /// Begins posting send requests: the [`Sender`] takes them one by one, and sends them when it is finished.
     pub fn sender(&self, now: Instant) -> Sender<'_> {
-        Sender { qp: self, now, inner: self.lock() }
+        Sender { qp: self, now: Now::Is(now), inner: self.lock() }
+    }
+
+    /// The same where the time is to be had by a call, which may come before or behind what leaves.
+    #[inline]
+    pub fn sender_asking(&self, now: fn() -> Instant) -> Sender<'_> {
+        Sender { qp: self, now: Now::Ask(now), inner: self.lock() }
     }
 
     /// Posts one request of a connected or raw packet queue pair and sends it; errors as of [`Sender::post`].
@@ -153,6 +181,7 @@ impl Qp {
 }
 
 /// What the verbs require of a send request whatever the transport.
+#[inline]
 fn check_send(wr: &SendWr, cap: &QpCap) -> Result<(), PostError> {
     let len = wr.data.len_bytes();
     match &wr.data {

@@ -11,6 +11,7 @@ use crate::srq::tag_matching::TagMatching;
 
 impl Inner {
     /// What a rendezvous that was matched wants goes on the send queue.
+    #[inline]
     pub(crate) fn begin_rendezvous(&mut self, qp: &Qp) {
         let Some(rendezvous) = self.fetch.take() else { return };
         if self.engine.failed().is_some() {
@@ -25,6 +26,7 @@ impl Inner {
 
 impl QpInit {
     /// Whether it takes its receives from a tag-matching queue.
+    #[inline]
     pub(crate) fn tags(&self) -> Option<(&Srq, &TagMatching)> {
         let srq = self.srq.as_deref()?;
         Some((srq, srq.tags.as_ref()?))

@@ -10,6 +10,7 @@ use crate::device::async_events::EventKind;
 use crate::link::Path;
 use crate::qp::attr::QpState;
 use crate::qp::carrier::Carrier;
+use crate::qp::engine::Engine;
 use crate::qp::scratch::with_batch;
 use crate::qp::{Inner, Qp};
 
@@ -19,6 +20,11 @@ impl Qp {
     pub(super) fn settle(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
         if inner.destroyed {
             return;
+        }
+        if inner.is_settled() {
+            let ack = inner.note_ack(self, now);
+            let wake = inner.set_timer(self);
+            return self.let_go(inner, wake, ack);
         }
         if inner.current_state() == QpState::Error && inner.state != QpState::Error {
             inner.fail(self);
@@ -37,17 +43,29 @@ impl Qp {
         inner.begin_flush(self);
         let ack = inner.note_ack(self, now);
         let wake = inner.set_timer(self).into_iter().chain(inner.queue_up(self, now)).min();
+        self.let_go(inner, wake, ack);
+    }
+
+    /// Unlocks, then tells what there is to tell, and the world when it is to wake: then, and about then.
+    #[inline]
+    fn let_go(&self, inner: MutexGuard<'_, Inner>, wake: Option<Instant>, about: Option<Instant>) {
         self.unlock(inner);
-        let platform = &self.pd.device.platform;
-        wake.inspect(|at| platform.wake_at(*at));
-        ack.inspect(|at| platform.wake_about(*at));
+        if wake.is_some() || about.is_some() {
+            let platform = &self.pd.device.platform;
+            wake.inspect(|at| platform.wake_at(*at));
+            about.inspect(|at| platform.wake_about(*at));
+        }
     }
 
     /// Unlocks, then tells what there is to tell.
-    pub(super) fn unlock(&self, mut inner: MutexGuard<'_, Inner>) {
-        if inner.notes.is_empty() {
-            return;
+    #[inline]
+    pub(super) fn unlock(&self, inner: MutexGuard<'_, Inner>) {
+        if !inner.notes.is_empty() {
+            self.unlock_and_tell(inner);
         }
+    }
+
+    fn unlock_and_tell(&self, mut inner: MutexGuard<'_, Inner>) {
         // Mostly there is one, and its place stays for the next.
         let (only, several) = match inner.notes.len() {
             1 => (inner.notes.pop(), Vec::new()),
@@ -89,6 +107,16 @@ impl Inner {
                 qp.pd.device.link.send(&path, batch);
             }
         });
+    }
+
+    /// Whether all is done behind this step of the engine, but for what is told of it: so it is behind most of them.
+    #[inline]
+    fn is_settled(&mut self) -> bool {
+        match &mut self.engine {
+            // Its engine is in RTS with it, or has failed.
+            Engine::Rc(engine) => self.state == QpState::Rts && engine.is_settled(),
+            _ => false,
+        }
     }
 
     /// Sends what the engine has, batch by batch.

@@ -26,6 +26,7 @@ const HOP_LIMIT: u8 = 64;
 
 impl QpType {
     /// Whether the service carries the operation at all (IBA 1.4 table 38).
+    #[inline]
     pub(crate) fn check_operation(self, op: &SendOp) -> Result<(), PostError> {
         let plain_send = matches!(op, SendOp::Send(SendTail::None | SendTail::Immediate(_)));
         let carried = match self {

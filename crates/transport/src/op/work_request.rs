@@ -24,7 +24,15 @@ pub enum SgeList {
 }
 
 impl SgeList {
+    /// That of most requests.
+    #[inline]
+    pub fn one(sge: Sge) -> SgeList {
+        let mut few = ArrayVec::new();
+        few.push(sge);
+        SgeList::Few(few)
+    }
     /// The elements.
+    #[inline]
     pub fn as_slice(&self) -> &[Sge] {
         match self {
             SgeList::Few(v) => v,
@@ -32,6 +40,7 @@ impl SgeList {
         }
     }
     /// Bytes in all, up to 32 * (2^32 - 1).
+    #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.as_slice().iter().map(|s| u64::from(s.length)).sum()
     }
@@ -49,11 +58,7 @@ impl From<&[Sge]> for SgeList {
     fn from(list: &[Sge]) -> SgeList {
         match list {
             // Most lists: no call, and no loop.
-            &[one] => {
-                let mut few = ArrayVec::new();
-                few.push(one);
-                SgeList::Few(few)
-            }
+            &[one] => SgeList::one(one),
             _ => ArrayVec::try_from(list).map_or_else(|_| SgeList::Many(list.into()), SgeList::Few),
         }
     }
@@ -89,6 +94,7 @@ impl Data {
         ArrayVec::try_from(bytes).map_or_else(|_| Data::InlineLong(bytes.into()), Data::Inline)
     }
     /// Bytes in all.
+    #[inline]
     pub fn len_bytes(&self) -> u64 {
         match self {
             Data::Sges(l) => l.len_bytes(),

@@ -66,6 +66,7 @@ impl Read {
 }
 
 /// What an ACK says.
+#[inline]
 pub(crate) fn ack(msn: u32) -> Aeth {
     Aeth { syndrome: Syndrome::Ack { credits: NO_CREDITS }, msn }
 }
@@ -83,6 +84,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.queue.len() >= MAX_ANSWERS
     }
@@ -117,6 +119,7 @@ impl Answers {
         self.spent = 0;
     }
     /// Whether a READ waits for that.
+    #[inline]
     pub fn wants_turn(&self) -> bool {
         self.spent >= TURN && matches!(self.queue.front(), Some(Answer::Read(_)))
     }
@@ -129,6 +132,7 @@ impl Answers {
     }
 
     /// An ACK stands for all before it, so one that follows another in the queue takes its place.
+    #[inline]
     pub fn ack(&mut self, psn: Psn, msn: u32) {
         match self.queue.back_mut() {
             Some(Answer::Acknowledge(last, aeth))

@@ -154,6 +154,7 @@ impl Rc {
         }
     }
     /// Current state.
+    #[inline]
     pub fn state(&self) -> State {
         self.state
     }
@@ -223,6 +224,7 @@ impl Rc {
         self.enter_error(cx);
     }
     /// Send work requests posted and not completed.
+    #[inline]
     pub fn outstanding(&self) -> usize {
         self.requester.outstanding()
     }
@@ -267,6 +269,7 @@ impl Rc {
         }
     }
     /// Notes how long what answers so many request packets may wait.
+    #[inline]
     fn hold_back(&mut self, op: Op, packets: u32, hold: Hold) {
         self.unanswered = self.unanswered.saturating_add(packets);
         // A target has no request that an ACK could leave with.
@@ -293,6 +296,7 @@ impl Rc {
         }
     }
     /// How an ACK is held back.
+    #[inline]
     pub fn held(&self) -> Hold {
         self.held
     }
@@ -330,6 +334,17 @@ impl Rc {
         true
     }
 
+    /// Whether a queue pair in RTS has nothing to do behind this step: [`Rc::fill`] has nothing to write ([`Rc::is_at_rest`]), and there is nothing to take
+    /// ([`Rc::take_flush`], [`Rc::take_path_suspect`]), nor a turn to wait for. So it is behind most of them.
+    #[inline]
+    pub fn is_settled(&mut self) -> bool {
+        // Where answers are ACKs at most none of them wants a turn.
+        self.state == State::Rts
+            && self.responder.is_idle()
+            && !self.requester.is_path_suspect()
+            && self.is_at_rest()
+    }
+
     fn respond(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
         self.unanswered = 0;
         if self.responder.fill(&self.conn, batch, cx).is_err() && self.state != State::Error {
@@ -361,10 +376,12 @@ impl Rc {
     }
     /// Whether READs wait for the next turn: see [`Rc::begin_turn`]. Whoever holds a lock over [`Rc::fill`] gives it up before
     /// he begins one.
+    #[inline]
     pub fn wants_turn(&self) -> bool {
         self.responder.wants_turn()
     }
     /// When [`Rc::expire`] wants to be called at the latest; early calls do nothing.
+    #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         self.requester.deadline()
     }
@@ -376,11 +393,13 @@ impl Rc {
     /// Whether since the last call no answer came, or the peer asked again because ours did not: the adapter then lets
     /// the packets leave from another source port, because the old flow may end at a process that is stopped. (An answer,
     /// be it a NAK, shows that the flow arrives.)
+    #[inline]
     pub fn take_path_suspect(&mut self) -> bool {
         self.responder.take_path_suspect() | self.requester.take_path_suspect()
     }
 
     /// A FLUSH that takes long, to be begun now; say with [`Rc::flushed`] when it is done. Told once.
+    #[inline]
     pub fn take_flush(&mut self) -> Option<FlushTask> {
         self.responder.take_flush()
     }
@@ -432,6 +451,7 @@ impl Rc {
 }
 
 /// Whether the program gets a receive completion by this packet.
+#[inline]
 fn completes_receive(op: Op) -> bool {
     matches!(
         op,

@@ -27,9 +27,14 @@ impl Rc {
         Some(Short { dest_qp: self.conn.dest, pkey: self.conn.pkey, psn, solicited, acknowledged })
     }
 
-    /// Executes a WRITE or READ that is posted now, where nothing waits before it and it needs no packet. Else it is to be posted.
+    /// Executes a WRITE or READ that is posted now, where nothing waits before it and it needs no packet. Else it is to be posted. `now` is asked where it is one of a stream.
     #[inline]
-    pub fn execute_alone(&mut self, now: Instant, wr: &SendWr, cx: &mut impl Context) -> bool {
+    pub fn execute_alone(
+        &mut self,
+        now: &mut dyn FnMut() -> Instant,
+        wr: &SendWr,
+        cx: &mut impl Context,
+    ) -> bool {
         let works = self.state == State::Rts && self.conn.role == Role::Rc;
         let done = works && self.requester.execute_alone(now, &self.conn, wr, cx);
         if done {

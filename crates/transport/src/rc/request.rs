@@ -260,6 +260,7 @@ impl Request {
     }
 
     /// Its completion.
+    #[inline]
     pub fn completion(&self, status: Status, conn: &Connection) -> Completion {
         completion(&self.wr, self.len, status, conn)
     }
@@ -271,6 +272,7 @@ pub(super) fn moves_bytes(wr: &SendWr) -> bool {
 }
 
 /// How a request of so many bytes has ended.
+#[inline]
 pub(super) fn completion(wr: &SendWr, len: u32, status: Status, conn: &Connection) -> Completion {
     let (opcode, answer_len) = match wr.op {
         SendOp::Send(_) => (Completed::Send, 0),

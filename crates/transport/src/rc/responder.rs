@@ -99,6 +99,7 @@ impl Responder {
     pub fn begin_turn(&mut self) {
         self.answers.begin_turn();
     }
+    #[inline]
     pub fn wants_turn(&self) -> bool {
         self.answers.wants_turn()
     }
@@ -110,12 +111,19 @@ impl Responder {
     pub fn has_lone_ack(&self) -> bool {
         self.answers.is_lone_ack()
     }
+    #[inline]
     pub fn take_path_suspect(&mut self) -> bool {
         std::mem::take(&mut self.path_suspect)
+    }
+    /// Whether it is in the midst of nothing, answers apart.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.flushing.is_none() && !self.path_suspect
     }
     pub fn cut_off(&mut self) {
         self.answers.cut_off();
     }
+    #[inline]
     pub fn take_flush(&mut self) -> Option<FlushTask> {
         self.flushing.as_mut()?.task.take()
     }

@@ -114,6 +114,7 @@ impl Requester {
     pub fn set_depth(&mut self, max_rd_atomic: u8) {
         self.limits.max_rd_atomic = max_rd_atomic;
     }
+    #[inline]
     pub fn outstanding(&self) -> usize {
         self.queue.len()
     }
@@ -123,8 +124,14 @@ impl Requester {
     pub fn nothing_under_way(&self) -> bool {
         self.queue.front().is_none_or(|r| !r.begun)
     }
+    #[inline]
     pub fn take_path_suspect(&mut self) -> bool {
         std::mem::take(&mut self.path_suspect)
+    }
+    /// Whether [`Requester::take_path_suspect`] has something to tell.
+    #[inline]
+    pub fn is_path_suspect(&self) -> bool {
+        self.path_suspect
     }
     /// Whether requests were executed without a packet, since it was last asked.
     pub fn take_at_once(&mut self) -> bool {
@@ -195,7 +202,7 @@ impl Requester {
             }
             let is_known = std::mem::take(&mut self.needs_packets);
             if at == 0 && request.fault.is_none() && request.is_one_sided() && !is_known {
-                let became = execute_at_once(now, &mut self.race, &request.wr, cx);
+                let became = execute_at_once(&mut || now, &mut self.race, &request.wr, cx);
                 request.executed = became == AtOnce::Done;
                 self.note_at_once(became);
                 return Ok(true);
@@ -230,7 +237,7 @@ impl Requester {
         behind_bytes
             && self.refused.lets(self.retired)
             && cx.reaches(&next.wr)
-            && is_to_be_copied(now, &mut self.race, &next.wr, cx)
+            && is_to_be_copied(&mut || now, &mut self.race, &next.wr, cx)
     }
 
     /// Does what needs no packet at the cursor: once, however often the cursor comes by.
@@ -328,6 +335,7 @@ impl Requester {
         };
     }
 
+    #[inline]
     fn sent(&mut self, now: Instant, psns: u32) {
         if self.timer.is_none() || self.next == self.una {
             self.timer = self.limits.timeout.map(|t| now + t);
@@ -339,6 +347,7 @@ impl Requester {
     }
 
     /// PSNs sent, and not yet to be sent again.
+    #[inline]
     fn under_way(&self) -> u32 {
         self.next.since(self.una).max(0) as u32
     }
@@ -361,12 +370,14 @@ impl Requester {
         self.leave(cx);
     }
 
+    #[inline]
     fn enter(&mut self, cx: &mut impl Context) {
         if !std::mem::replace(&mut self.entered, true) {
             cx.window().enter();
         }
     }
 
+    #[inline]
     fn leave(&mut self, cx: &mut impl Context) {
         if std::mem::take(&mut self.entered) {
             cx.window().leave();
@@ -375,6 +386,7 @@ impl Requester {
 }
 
 impl Limits {
+    #[inline]
     fn refill(&mut self) {
         self.retries_left = self.retry_cnt;
         self.rnr_retries_left = self.rnr_retry;
@@ -382,21 +394,31 @@ impl Limits {
 }
 
 /// Executes a request for which nothing of the queue is under way, where it needs no packet and is to have none.
-fn execute_at_once(now: Instant, race: &mut Race, wr: &SendWr, cx: &mut impl Context) -> AtOnce {
+fn execute_at_once(
+    now: &mut dyn FnMut() -> Instant,
+    race: &mut Race,
+    wr: &SendWr,
+    cx: &mut impl Context,
+) -> AtOnce {
     if !is_to_be_copied(now, race, wr, cx) {
         return AtOnce::NoWay;
     }
     let became = cx.execute_at_once(wr);
     if became == AtOnce::Done && is_of_a_stream(wr, cx) {
-        race.copied(now, wr.data.len_bytes());
+        race.copied(now(), wr.data.len_bytes());
     }
     became
 }
 
 /// Whether the system is to copy a request, where it can.
-fn is_to_be_copied(now: Instant, race: &mut Race, wr: &SendWr, cx: &impl Context) -> bool {
+fn is_to_be_copied(
+    now: &mut dyn FnMut() -> Instant,
+    race: &mut Race,
+    wr: &SendWr,
+    cx: &impl Context,
+) -> bool {
     if is_of_a_stream(wr, cx) {
-        return race.copies(now);
+        return race.copies(now());
     }
     if cx.company(wr) == Company::None {
         race.pause();

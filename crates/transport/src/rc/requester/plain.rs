@@ -49,7 +49,7 @@ impl Requester {
     #[inline]
     pub fn execute_alone(
         &mut self,
-        now: Instant,
+        now: &mut dyn FnMut() -> Instant,
         conn: &Connection,
         wr: &SendWr,
         cx: &mut impl Context,

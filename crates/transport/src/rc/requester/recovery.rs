@@ -71,6 +71,7 @@ impl Requester {
         }
     }
 
+    #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         self.rnr_until.or(self.timer)
     }

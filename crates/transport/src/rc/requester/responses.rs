@@ -87,6 +87,7 @@ impl Requester {
     }
 
     /// The next `n` packets of the oldest request are done.
+    #[inline]
     pub(super) fn advance(&mut self, conn: &Connection, n: u32, cx: &mut impl Context) {
         let Some(front) = self.queue.front_mut() else { return };
         front.done += n;
@@ -114,6 +115,7 @@ impl Requester {
     }
 
     /// The responder got further.
+    #[inline]
     pub(super) fn progress(&mut self, now: Instant, acked: u32, cx: &mut impl Context) {
         self.limits.refill();
         self.race.brought(now, std::mem::take(&mut self.brought));
