@@ -20,6 +20,7 @@ pub fn set_errno(errno: Errno) {
 }
 
 /// Runs `f`; `Err(EIO)` if it panics.
+#[inline]
 fn caught<T>(f: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // The state behind a panic is given up as a whole, so none of it is seen half changed.
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| {
@@ -29,6 +30,7 @@ fn caught<T>(f: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 }
 
 /// Runs a function that fails with `failed` and errno.
+#[inline]
 pub fn or<T>(failed: T, f: impl FnOnce() -> Result<T, Errno>) -> T {
     caught(f).unwrap_or_else(|e| {
         set_errno(e);
@@ -57,6 +59,7 @@ pub fn making(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
 
 /// Runs a function that returns 0 or a positive errno: most of libibverbs'. Sets errno too, as rdma-core does in effect:
 /// programs print `strerror(errno)` after either kind.
+#[inline]
 pub fn or_errno(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match caught(f) {
         Ok(()) => 0,

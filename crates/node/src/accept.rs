@@ -350,6 +350,7 @@ impl<W: World> Node<W> {
 
     /// A packet came for a queue pair. The first that counts on one whose peer's RTU is missing establishes the connection; the
     /// last that one waits for lets its peer end it.
+    #[inline]
     pub(crate) fn data_came(&self, now: Instant, qpn: Qpn) {
         if !self.cm_agent.awaits_data() {
             return;

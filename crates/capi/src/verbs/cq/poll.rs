@@ -35,6 +35,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     })
 }
 
+#[inline]
 pub(crate) fn convert(c: &Completion) -> ibv_wc {
     let (imm, wc_flags) = match c.tail {
         SendTail::None => (ibv_wc_imm { imm_data: 0 }, 0),

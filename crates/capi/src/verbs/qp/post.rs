@@ -18,6 +18,7 @@ use crate::verbs::qp::request::{each_receive, elements, inline, list, send_wr};
 /// # Safety
 ///
 /// A work request as the man page describes it.
+#[inline]
 unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
     let flags = wr.send_flags;
     if flags & v::IBV_SEND_IP_CSUM != 0 {
@@ -25,13 +26,27 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
     }
     // SAFETY: as the caller says.
     let sges = unsafe { elements(wr.sg_list, wr.num_sge)? };
+    let op = match wr.opcode {
+        v::IBV_WR_SEND => SendOp::Send(SendTail::None),
+        // SAFETY: as the caller says.
+        _ => unsafe { operation(wr)? },
+    };
+    let data = if flags & v::IBV_SEND_INLINE != 0 { inline(sges)? } else { Data::Sges(list(sges)) };
+    Ok(send_wr(wr.wr_id, flags, op, data))
+}
+
+/// What a request that is no plain SEND does.
+///
+/// # Safety
+///
+/// As for [`convert`].
+unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     // SAFETY: any bit pattern is a value of these members; the opcode says which one is meant.
     let (imm, invalidate, rdma, atomic) =
         unsafe { (wr.imm.imm_data.to_ne_bytes(), Rkey(wr.imm.invalidate_rkey), wr.wr.rdma, wr.wr.atomic) };
     let write = |immediate| SendOp::Write { addr: rdma.remote_addr, rkey: Rkey(rdma.rkey), immediate };
     let on_eight = |op| SendOp::Atomic { addr: atomic.remote_addr, rkey: Rkey(atomic.rkey), op };
-    let op = match wr.opcode {
-        v::IBV_WR_SEND => SendOp::Send(SendTail::None),
+    Ok(match wr.opcode {
         v::IBV_WR_SEND_WITH_IMM => SendOp::Send(SendTail::Immediate(imm)),
         v::IBV_WR_SEND_WITH_INV => SendOp::Send(SendTail::Invalidate(invalidate)),
         v::IBV_WR_RDMA_WRITE => write(None),
@@ -54,9 +69,7 @@ unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
         }
         // Of FLUSH too: `struct ibv_send_wr` has no room for what it says, only `ibv_wr_flush` has.
         _ => return Err(Errno(libc::EOPNOTSUPP)),
-    };
-    let data = if flags & v::IBV_SEND_INLINE != 0 { inline(sges)? } else { Data::Sges(list(sges)) };
-    Ok(send_wr(wr.wr_id, flags, op, data))
+    })
 }
 
 /// Whom a datagram is for.
@@ -91,7 +104,7 @@ pub(crate) unsafe extern "C" fn post_send(
             unsafe { *bad_wr = wr };
             return Err(Errno(libc::ENODEV));
         }
-        let mut sender = ours.nic.sender(Instant::now());
+        let mut sender = ours.nic.sender_asking(Instant::now);
         // SAFETY: a list of requests, by the man page's contract.
         let posted = unsafe { each_send(wr, ours.nic.init().kind, &mut sender) };
         // Those before the one that was refused leave too.
@@ -117,29 +130,40 @@ unsafe fn each_send(
     let mut at = list_of;
     while !at.is_null() {
         // SAFETY: as the caller says.
-        let posted = match (unsafe { convert(&*at) }, kind) {
-            (Err(e), _) => Err(e),
-            (Ok(wr), QpType::XrcSend) => {
-                // SAFETY: any bit pattern is a value of this member.
-                let srq = unsafe { (*at).qp_type.xrc.remote_srqn };
-                sender.post_to_srq(wr, srq).map_err(Errno::from)
-            }
-            (Ok(wr), QpType::Ud) => {
-                // SAFETY: as the caller says.
-                let to = unsafe { datagram(&*at) };
-                to.and_then(|to| sender.post_datagram(wr, &to).map_err(Errno::from))
-            }
+        let one = unsafe { &*at };
+        // SAFETY: as above.
+        if let Err(e) = unsafe { convert(one).and_then(|wr| post_one(one, wr, kind, sender)) } {
+            return Err((at, e));
+        }
+        at = one.next;
+    }
+    Ok(())
+}
+
+/// Posts a request, which is what C's says.
+///
+/// # Safety
+///
+/// A request of such a queue pair as ibv_post_send(3) describes it.
+#[inline]
+unsafe fn post_one(
+    one: &ibv_send_wr,
+    wr: SendWr,
+    kind: QpType,
+    sender: &mut Sender<'_>,
+) -> Result<(), Errno> {
+    match kind {
+        QpType::Rc if one.next.is_null() => sender.post_last(wr)?,
+        QpType::XrcSend => {
+            // SAFETY: any bit pattern is a value of this member.
+            sender.post_to_srq(wr, unsafe { one.qp_type.xrc.remote_srqn })?;
+        }
+        QpType::Ud => {
             // SAFETY: as the caller says.
-            (Ok(wr), QpType::Rc) if unsafe { (*at).next.is_null() } => {
-                sender.post_last(wr).map_err(Errno::from)
-            }
-            (Ok(wr), QpType::Rc | QpType::Uc | QpType::RawPacket | QpType::XrcRecv) => {
-                sender.post(wr).map_err(Errno::from)
-            }
-        };
-        posted.map_err(|e| (at, e))?;
-        // SAFETY: as the caller says.
-        at = unsafe { (*at).next };
+            let to = unsafe { datagram(one)? };
+            sender.post_datagram(wr, &to)?;
+        }
+        QpType::Rc | QpType::Uc | QpType::RawPacket | QpType::XrcRecv => sender.post(wr)?,
     }
     Ok(())
 }

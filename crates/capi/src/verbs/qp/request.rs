@@ -14,6 +14,7 @@ use crate::ffi_guard::Errno;
 /// # Safety
 ///
 /// `list` has `n` elements.
+#[inline]
 pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, n: c_int) -> Result<&'a [ibv_sge], Errno> {
     let n = usize::try_from(n).ok().filter(|&n| n <= MAX_SGE).ok_or(Errno(libc::EINVAL))?;
     if n == 0 {
@@ -27,8 +28,13 @@ pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, n: c_int) -> Result<&'a 
 }
 
 /// The elements as the engines take them.
+#[inline]
 pub(crate) fn list(sges: &[ibv_sge]) -> SgeList {
-    sges.iter().map(|s| Sge { addr: s.addr, length: s.length, lkey: Rkey(s.lkey) }).collect()
+    let sge = |s: &ibv_sge| Sge { addr: s.addr, length: s.length, lkey: Rkey(s.lkey) };
+    match sges {
+        [one] => SgeList::one(sge(one)),
+        _ => sges.iter().map(sge).collect(),
+    }
 }
 
 /// The bytes of an inline request, copied now: their memory need not be registered.
@@ -56,6 +62,7 @@ pub(crate) unsafe fn gather_inline(pieces: impl Iterator<Item = (*const u8, usiz
 }
 
 /// A send request with its flags (`ibv_send_flags`).
+#[inline]
 pub(crate) fn send_wr(wr_id: u64, flags: c_uint, op: SendOp, data: Data) -> SendWr {
     SendWr {
         wr_id,
@@ -72,6 +79,7 @@ pub(crate) fn send_wr(wr_id: u64, flags: c_uint, op: SendOp, data: Data) -> Send
 /// # Safety
 ///
 /// A list of requests as ibv_post_recv(3) describes it.
+#[inline]
 pub(crate) unsafe fn each_receive(
     list_of: *mut ibv_recv_wr,
     mut post: impl FnMut(RecvWr) -> Result<(), Errno>,

@@ -106,7 +106,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         match work.failure {
             Some(failure) => Err(failure),
             None => {
-                let mut sender = ours.nic.sender(Instant::now());
+                let mut sender = ours.nic.sender_asking(Instant::now);
                 let posted = sender.post_all(&work.requests);
                 sender.finish();
                 posted.map_err(Errno::from)
