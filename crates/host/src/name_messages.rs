@@ -262,17 +262,23 @@ pub enum Record<'a> {
     Short(Datagram<'a>, Short),
 }
 
+/// The short message that a record of a ring holds; `None` where it holds something else.
+#[inline]
+pub fn read_short(record: &[u8]) -> Option<(Short, &[u8])> {
+    let (size, message) = record.split_first_chunk::<SIZE>()?;
+    let (short, bytes) = message.split_first_chunk()?;
+    let is_short = u32::from_le_bytes(*size) == SHORT && (1..=MAX_SHORT).contains(&bytes.len());
+    is_short.then(|| (Short::from_bytes(short), bytes))
+}
+
 /// What a record of a ring holds; `None` where it is none. `before`: where the packets of the record before came from and went to; those of this one afterwards.
 #[inline]
 pub fn read_record<'a>(record: &'a [u8], before: &mut Option<Datagram<'static>>) -> Option<Record<'a>> {
     let (size, message) = record.split_first_chunk::<SIZE>()?;
     let size = u32::from_le_bytes(*size);
     if size == SHORT {
-        let (short, bytes) = message.split_first_chunk()?;
-        let message = Datagram { bytes, ..(*before)? };
-        return (1..=MAX_SHORT)
-            .contains(&bytes.len())
-            .then(|| Record::Short(message, Short::from_bytes(short)));
+        let (short, bytes) = read_short(record)?;
+        return Some(Record::Short(Datagram { bytes, ..(*before)? }, short));
     }
     let run = match before {
         Some(before) if size & SAME != 0 => Datagram { bytes: message, ..*before },

@@ -15,7 +15,7 @@ use wire::{Malformed, Qpn};
 
 use crate::gsi::Offending;
 use crate::number_blocks::qpn_owner;
-use crate::world::{Datagram, Guest, Input, World};
+use crate::world::{Datagram, Guest, Hold, Input, World};
 use crate::{Errno, Node};
 
 /// What became of packets that no queue pair got, one counter a reason.
@@ -72,11 +72,11 @@ pub(crate) fn count(counter: &AtomicU64) {
 impl<W: World> Guest for Node<W> {
     fn input(&self, now: Instant, input: Input<'_>) {
         match input {
+            Input::Short(message, short) => self.short(now, &message, message.hold, &short, message.bytes),
             Input::Datagram(d) => self.datagrams(now, &d, d.bytes.len().max(1)),
             Input::Datagrams { run, size } => self.datagrams(now, &run, size),
             Input::Unsealed { run, size } => self.unsealed(now, &run, size),
             Input::Bulk(headers, bytes) => self.bulk(now, &headers, bytes),
-            Input::Short(message, short) => self.short(now, &message, &short),
             Input::Frame { interface, outgoing, bytes } => match self.device_of_arrival(interface) {
                 Some(device) => device.input_frame(now, outgoing, bytes),
                 None => count(&self.counters.unknown_device),
@@ -94,6 +94,19 @@ impl<W: World> Guest for Node<W> {
             }
             Input::Interfaces(interfaces) => self.update_interfaces(now, interfaces),
             Input::Gone(name, watch) => self.peer_gone(now, name, watch),
+        }
+    }
+
+    #[inline]
+    fn short(&self, now: Instant, from: &Datagram<'_>, hold: Hold, short: &Short, bytes: &[u8]) {
+        let dest_qp = short.dest_qp;
+        if dest_qp == Qpn::GSI || !self.blocks.owns(qpn_owner(dest_qp)) {
+            return count(&self.counters.unknown_owner);
+        }
+        let ends = (from.source.ip(), from.dest.ip());
+        match self.at_arrival(from.interface, |device| device.input_short(now, ends, hold, short, bytes)) {
+            Some(()) => self.data_came(now, dest_qp),
+            None => count(&self.counters.unknown_device),
         }
     }
 
@@ -180,20 +193,6 @@ impl<W: World> Node<W> {
                     None => count(&self.counters.unknown_device),
                 }
             }
-        }
-    }
-
-    /// A short message of a process of this host, in place of packets.
-    #[inline]
-    fn short(&self, now: Instant, d: &Datagram<'_>, short: &Short) {
-        let dest_qp = short.dest_qp;
-        if dest_qp == Qpn::GSI || !self.blocks.owns(qpn_owner(dest_qp)) {
-            return count(&self.counters.unknown_owner);
-        }
-        let ends = (d.source.ip(), d.dest.ip());
-        match self.at_arrival(d.interface, |device| device.input_short(now, ends, d.hold, short, d.bytes)) {
-            Some(()) => self.data_came(now, dest_qp),
-            None => count(&self.counters.unknown_device),
         }
     }
 

@@ -236,6 +236,10 @@ pub trait World: Link + Frames + Platform {
 pub trait Guest: Send + Sync + 'static {
     /// Takes what the world has to tell.
     fn input(&self, now: Instant, input: Input<'_>);
+    /// Takes [`Input::Short`] apart from its bytes, so that nobody puts it together for each message: `from` says where it came from and went to.
+    fn short(&self, now: Instant, from: &Datagram<'_>, hold: Hold, short: &transport::Short, bytes: &[u8]) {
+        self.input(now, Input::Short(Datagram { hold, bytes, ..*from }, *short));
+    }
     /// When [`Guest::expire`] wants to be called at the latest. It is asked after each such call; an earlier time is set by [`Platform::wake_at`].
     fn deadline(&self) -> Option<Instant>;
     /// Timers may have run out.

@@ -159,13 +159,12 @@ impl RxRing {
         }
         let now = polled.unwrap_or_else(Instant::now);
         let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
-        let mut drained = Drained::Empty;
+        let (mut any, mut bulk) = (false, false);
         for n in 1..=limit {
             match dispatch(receiver, now, hold, to) {
                 Ok(None) => break,
                 Ok(Some(Taken { bytes, is_short })) => {
-                    let bulk = drained == Drained::Some { bulk: true } || bytes >= BULK;
-                    drained = Drained::Some { bulk };
+                    (any, bulk) = (true, bulk || bytes >= BULK);
                     if n.is_multiple_of(RECORDS_PER_ACK) {
                         to.rings.all_is_read(to.guest);
                     }
@@ -182,10 +181,11 @@ impl RxRing {
         }
         // The writer may have left the rest of the ring out, and no more.
         self.watched.store(receiver.reader.watches(), Ordering::Relaxed);
-        if drained != Drained::Empty {
-            to.rings.all_is_read(to.guest);
+        if !any {
+            return Drained::Empty;
         }
-        drained
+        to.rings.all_is_read(to.guest);
+        Drained::Some { bulk }
     }
 
     /// Has whoever writes wake this process's engine, or who sits in the seat; false where there is something to read. `wait`: for a thread that
@@ -220,15 +220,14 @@ fn dispatch<G: Guest>(
     let len = found.len();
     receiver.reader.copy_out(&found, receiver.bytes.get_mut(..len).ok_or(Broken)?);
     receiver.reader.leave(found);
+    if let Some((short, bytes)) = name_messages::read_short(&receiver.bytes[..len]) {
+        let before = receiver.before.as_ref().ok_or(Broken)?;
+        add(&to.counters.ring_messages_received, 1);
+        to.guest.short(now, before, hold, &short, bytes);
+        return Ok(Some(Taken { bytes: len, is_short: true }));
+    }
     let record = name_messages::read_record(&receiver.bytes[..len], &mut receiver.before);
-    let (run, size) = match record.ok_or(Broken)? {
-        Record::Packets { run, size } => (run, size),
-        Record::Short(message, short) => {
-            add(&to.counters.ring_messages_received, 1);
-            to.guest.input(now, Input::Short(Datagram { hold, ..message }, short));
-            return Ok(Some(Taken { bytes: len, is_short: true }));
-        }
-    };
+    let Some(Record::Packets { run, size }) = record else { return Err(Broken) };
     add(&to.counters.ring_packets_received, run.bytes.len().div_ceil(size));
     to.guest.input(now, Input::Unsealed { run: Datagram { hold, ..run }, size });
     Ok(Some(Taken { bytes: len, is_short: false }))

@@ -156,6 +156,7 @@ impl Device {
     }
 
     /// A short message from a process of this host, in place of a packet and an ACK; the rest is as with [`Device::input`].
+    #[inline]
     pub fn input_short(&self, now: Instant, ends: (IpAddr, IpAddr), hold: Hold, short: &Short, bytes: &[u8]) {
         match self.qp(short.dest_qp) {
             Some(qp) => qp.input_short(now, ends, hold, short, bytes),
