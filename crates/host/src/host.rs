@@ -198,7 +198,7 @@ impl<G: Guest> Host<G> {
     fn fill(&self, cq: &Cq) {
         if cq.is_empty() {
             let before = nic::cq::added();
-            self.poll_until(|| nic::cq::added() != before || !cq.is_empty());
+            self.poll_until(|| !cq.is_empty() || nic::cq::added() != before);
         }
     }
 

@@ -290,7 +290,13 @@ impl TxRing {
 
     #[inline]
     fn wake_reader(&self, wakes: Option<Whom>, counters: &Counters) {
-        let Some(whom) = wakes else { return };
+        if let Some(whom) = wakes {
+            self.wake(whom, counters);
+        }
+    }
+
+    #[cold]
+    fn wake(&self, whom: Whom, counters: &Counters) {
         add(&counters.ring_wakes, 1);
         let rings = || self.bell.load().as_ref().is_some_and(|bell| sys::ring(bell));
         if whom == Whom::Engine || !rings() {

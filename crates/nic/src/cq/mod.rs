@@ -299,10 +299,7 @@ impl Cq {
     /// Adds a completion; what must be told afterwards is added to `notes`.
     #[inline]
     pub(crate) fn push(&self, completion: Completion, notes: &mut Vec<Note>) {
-        let stamp = match &self.extras.clock {
-            Some(clock) if self.extras.stamped => clock.stamp(),
-            _ => Stamp::default(),
-        };
+        let stamp = if self.extras.stamped { self.stamp() } else { Stamp::default() };
         let mut state = self.lock();
         if state.overrun {
             return;
@@ -317,14 +314,15 @@ impl Cq {
         self.len.store(state.queue.len(), Ordering::Release);
         // Written with the lock held only.
         self.added.store(self.added.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        let fires = match state.armed {
-            None => false,
-            Some(Arm::Next) => true,
-            Some(Arm::Solicited) => completion.solicited,
-        };
-        if fires {
+        if let Some(armed) = state.armed
+            && (armed == Arm::Next || completion.solicited)
+        {
             self.fire(&mut state, completion.status, notes);
         }
+    }
+    #[cold]
+    fn stamp(&self) -> Stamp {
+        self.extras.clock.as_ref().map_or_else(Stamp::default, |clock| clock.stamp())
     }
     /// Room for one more completion, where there is none ready; false where it is lost.
     #[cold]

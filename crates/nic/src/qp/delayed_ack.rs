@@ -114,22 +114,27 @@ impl Noted {
         if held == self.held {
             return None;
         }
-        match (std::mem::replace(&mut self.held, held), held) {
-            (_, Hold::No) => {
-                acks.held.fetch_sub(1, Ordering::Release);
-                return None;
-            }
-            (Hold::No, _) => {
-                acks.held.fetch_add(1, Ordering::Release);
-            }
-            _ => {}
+        let before = std::mem::replace(&mut self.held, held);
+        if held == Hold::No {
+            acks.held.fetch_sub(1, Ordering::Release);
+            return None;
+        }
+        if before == Hold::No {
+            acks.held.fetch_add(1, Ordering::Release);
         }
         let waits = held == Hold::ForProgram;
         self.until = waits.then(|| now + HOLD);
-        let is_listed = self.listed == Hold::ForProgram || self.listed == held;
-        if is_listed && waits {
+        if waits && self.listed == Hold::ForProgram {
             return None;
         }
+        self.enlist(me, acks)
+    }
+
+    /// The same for one that the list does not know to be held back so.
+    #[cold]
+    fn enlist<T>(&mut self, me: &Weak<T>, acks: &DelayedAcks<T>) -> Option<Instant> {
+        let held = self.held;
+        let is_listed = self.listed == Hold::ForProgram || self.listed == held;
         let mut list = acks.lock();
         if self.listed == Hold::No {
             list.qps.push(me.clone());
@@ -137,13 +142,19 @@ impl Noted {
         if !is_listed {
             self.listed = held;
         }
-        if !waits {
+        if held != Hold::ForProgram {
             acks.any_brief.store(true, Ordering::Release);
             return None;
         }
         let is_new = list.until.is_none();
         list.until = list.until.or(self.until);
         list.until.filter(|_| is_new)
+    }
+
+    /// Whether [`Noted::change`] has something to do.
+    #[inline]
+    pub fn differs(&self, held: Hold) -> bool {
+        self.held != held
     }
 
     /// Until when the ACK waits for the program, where it does.

@@ -44,7 +44,8 @@ impl Qp {
             _ => {}
         }
         let full = inner.receives.len() >= self.init.cap.max_recv_wr as usize;
-        if full || inner.receives.try_reserve(1).is_err() {
+        let fits = inner.receives.len() < inner.receives.capacity();
+        if full || (!fits && inner.receives.try_reserve(1).is_err()) {
             return Err(PostError::Full);
         }
         inner.receives.push_back(wr);

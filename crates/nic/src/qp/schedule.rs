@@ -50,6 +50,9 @@ impl Inner {
     #[inline]
     pub(super) fn note_ack(&mut self, qp: &Qp, now: Instant) -> Option<Instant> {
         let held = self.engine.held();
+        if !self.noted.differs(held) {
+            return None;
+        }
         let wakes = self.noted.change(held, now, &qp.me, &qp.device.delayed_acks);
         if held == Hold::Briefly {
             qp.pd.device.platform.ack_waits();
@@ -64,7 +67,14 @@ impl Inner {
     /// Has the queue pair looked at when its engine wants to be; when that is, where the world may not know.
     #[inline]
     pub(crate) fn set_timer(&mut self, qp: &Qp) -> Option<Instant> {
-        let at = self.engine.deadline().filter(|at| self.timer.is_none_or(|entry| *at < entry))?;
+        let at = self.engine.deadline()?;
+        // An entry that comes before says it anew then.
+        if self.timer.is_some_and(|entry| entry <= at) {
+            return None;
+        }
+        self.move_timer(qp, at)
+    }
+    fn move_timer(&mut self, qp: &Qp, at: Instant) -> Option<Instant> {
         let before = self.timer.replace(at);
         qp.device.timers.set(before, at, qp.qpn()).then_some(at)
     }

@@ -24,7 +24,10 @@ impl Qp {
         if inner.is_settled() {
             let ack = inner.note_ack(self, now);
             let wake = inner.set_timer(self);
-            return self.let_go(inner, wake, ack);
+            if wake.is_some() || ack.is_some() || !inner.notes.is_empty() {
+                self.let_go(inner, wake, ack);
+            }
+            return;
         }
         if inner.current_state() == QpState::Error && inner.state != QpState::Error {
             inner.fail(self);
@@ -47,7 +50,6 @@ impl Qp {
     }
 
     /// Unlocks, then tells what there is to tell, and the world when it is to wake: then, and about then.
-    #[inline]
     fn let_go(&self, inner: MutexGuard<'_, Inner>, wake: Option<Instant>, about: Option<Instant>) {
         self.unlock(inner);
         if wake.is_some() || about.is_some() {

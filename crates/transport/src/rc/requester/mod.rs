@@ -263,7 +263,14 @@ impl Requester {
     }
 
     /// Completes what needed no packet and has become the oldest.
+    #[inline]
     fn retire_executed(&mut self, conn: &Connection, cx: &mut impl Context) {
+        if self.queue.front().is_some_and(|r| r.executed) {
+            self.retire_all_executed(conn, cx);
+        }
+    }
+
+    fn retire_all_executed(&mut self, conn: &Connection, cx: &mut impl Context) {
         while self.queue.front().is_some_and(|r| r.executed) {
             let Some(request) = self.queue.pop_front() else { return };
             if request.wr.signaled {
