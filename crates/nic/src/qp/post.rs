@@ -6,12 +6,12 @@ use std::time::Instant;
 use locks::MutexGuard;
 use transport::op::{AtomicOp, Data, SendOp, SendWr};
 use transport::ud::Destination;
+use wire::roce::SendTail;
 
 use crate::error::PostError;
 use crate::link::Path;
 use crate::qp::ah::Datagram;
 use crate::qp::attr::QpState;
-use crate::qp::engine::Engine;
 use crate::qp::{Inner, Qp, QpCap};
 
 /// A send request, with whom it is for where the queue pair is not connected.
@@ -106,18 +106,23 @@ impl Sender<'_> {
     /// The same as [`Sender::post`] for a request behind which no other is posted now: it may leave before [`Sender::finish`], and in less than a packet.
     #[inline]
     pub fn post_last(&mut self, mut wr: SendWr) -> Result<(), PostError> {
+        self.take_last(&mut wr)
+    }
+
+    /// The same for a request that is of no use to anybody afterwards: what leaves at once is not copied for that.
+    #[inline]
+    pub fn take_last(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
         let to = self.destination(None)?;
-        self.accept(&mut wr)?;
-        if self.inner.execute_alone(&mut self.now, self.qp, &wr) {
+        self.accept(wr)?;
+        if self.inner.execute_alone(&mut self.now, self.qp, wr)
+            || self.inner.send_short(self.qp, wr, &mut self.now)
+        {
             return Ok(());
         }
-        let left = self.inner.send_short(self.qp, &wr);
-        match (self.inner.split(self.qp), left) {
-            ((Engine::Rc(engine), mut context), Some(len)) => {
-                engine.sent_short(self.now.get(), wr, len, &mut context);
-            }
-            ((engine, mut context), _) => engine.post(wr, to, 0, &mut context),
-        }
+        let op = std::mem::replace(&mut wr.op, SendOp::Send(SendTail::None));
+        let wr = SendWr { op, data: wr.data.take(), ..*wr };
+        let (engine, mut context) = self.inner.split(self.qp);
+        engine.post(wr, to, 0, &mut context);
         Ok(())
     }
 
@@ -183,15 +188,14 @@ impl Qp {
 /// What the verbs require of a send request whatever the transport.
 #[inline]
 fn check_send(wr: &SendWr, cap: &QpCap) -> Result<(), PostError> {
-    let len = wr.data.len_bytes();
     match &wr.data {
         Data::Sges(list) => {
             PostError::check_elements(list.as_slice().len(), cap.max_send_sge)?;
         }
         // Its eight bytes are an operand, not data that the queue pair was made for.
         _ if matches!(wr.op, SendOp::Atomic { op: AtomicOp::Write(_), .. }) => {}
-        _ if len > u64::from(cap.max_inline_data) => {
-            return Err(PostError::Inline { len_bytes: len, most: cap.max_inline_data });
+        data if data.len_bytes() > u64::from(cap.max_inline_data) => {
+            return Err(PostError::Inline { len_bytes: data.len_bytes(), most: cap.max_inline_data });
         }
         _ => {
             if !matches!(wr.op, SendOp::Send(_) | SendOp::Write { .. }) {
@@ -199,10 +203,11 @@ fn check_send(wr: &SendWr, cap: &QpCap) -> Result<(), PostError> {
             }
         }
     }
-    match wr.op {
-        SendOp::Atomic { addr, .. } if len != 8 || addr % 8 != 0 => {
-            Err(PostError::Atomic { addr, len_bytes: u32::try_from(len).unwrap_or(u32::MAX) })
+    if let SendOp::Atomic { addr, .. } = wr.op {
+        let len = wr.data.len_bytes();
+        if len != 8 || addr % 8 != 0 {
+            return Err(PostError::Atomic { addr, len_bytes: u32::try_from(len).unwrap_or(u32::MAX) });
         }
-        _ => Ok(()),
     }
+    Ok(())
 }

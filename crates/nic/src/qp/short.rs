@@ -12,39 +12,44 @@ use transport::short::MAX_SHORT;
 use wire::roce::SendTail;
 
 use crate::qp::engine::Engine;
+use crate::qp::post::Now;
 use crate::qp::{Inner, Qp};
 
 /// Room for most of them.
 const CACHE_LINE: usize = 64;
 
 impl Inner {
-    /// Sends the message of a request, if it is such a SEND; its length. The request is to be told to the engine then ([`Rc::sent_short`]).
-    ///
-    /// [`Rc::sent_short`]: transport::Rc::sent_short
+    /// Sends the message of a request, if it is such a SEND that may leave now. The engine has the request then, whose data was taken from here. Nobody is asked for the
+    /// time before the message is on its way.
     #[inline]
-    pub(super) fn send_short(&mut self, qp: &Qp, wr: &SendWr) -> Option<usize> {
+    pub(super) fn send_short(&mut self, qp: &Qp, wr: &mut SendWr, now: &mut Now) -> bool {
         if !matches!(wr.op, SendOp::Send(SendTail::None)) || wr.fence {
-            return None;
+            return false;
         }
         let len = match &wr.data {
             Data::Sges(list) => match list.as_slice() {
                 [one] => one.length as usize,
-                _ => return None,
+                _ => return false,
             },
             Data::Inline(bytes) => bytes.len(),
             Data::InlineLong(bytes) => bytes.len(),
         };
-        let left = match len {
-            1..=MAX_SHORT if len <= CACHE_LINE => self.leaves_short::<CACHE_LINE>(qp, wr, len),
-            1..=MAX_SHORT => self.leaves_short::<MAX_SHORT>(qp, wr, len),
+        match len {
+            1..=MAX_SHORT if len <= CACHE_LINE => self.leaves_short::<CACHE_LINE>(qp, wr, len, now),
+            1..=MAX_SHORT => self.leaves_short::<MAX_SHORT>(qp, wr, len, now),
             _ => false,
-        };
-        left.then_some(len)
+        }
     }
 
     /// Sends the message of `len` bytes, `MOST` at most, if it may leave now.
     #[inline]
-    fn leaves_short<const MOST: usize>(&mut self, qp: &Qp, wr: &SendWr, len: usize) -> bool {
+    fn leaves_short<const MOST: usize>(
+        &mut self,
+        qp: &Qp,
+        wr: &mut SendWr,
+        len: usize,
+        now: &mut Now,
+    ) -> bool {
         let (engine, mut context) = self.split(qp);
         let (Engine::Rc(engine), Some(path)) = (engine, context.here()) else { return false };
         let Some(short) = engine.next_short(len, wr.solicited, &mut context) else { return false };
@@ -61,7 +66,11 @@ impl Inner {
             Data::Inline(bytes) => bytes,
             Data::InlineLong(bytes) => bytes,
         };
-        qp.pd.device.link.send_short(path, &short, bytes)
+        let left = qp.pd.device.link.send_short(path, &short, bytes);
+        if left {
+            engine.sent_short(now.get(), wr, len, &mut context);
+        }
+        left
     }
 }
 

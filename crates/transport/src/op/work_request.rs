@@ -93,6 +93,18 @@ impl Data {
     pub fn inline(bytes: &[u8]) -> Data {
         ArrayVec::try_from(bytes).map_or_else(|_| Data::InlineLong(bytes.into()), Data::Inline)
     }
+    /// The data, in whose place none stay.
+    #[inline]
+    #[must_use]
+    pub fn take(&mut self) -> Data {
+        if let Data::Sges(list) = self
+            && let &[one] = list.as_slice()
+        {
+            // Of most lists little is to be copied.
+            return Data::Sges(SgeList::one(one));
+        }
+        std::mem::replace(self, Data::Sges(SgeList::Few(ArrayVec::new())))
+    }
     /// Bytes in all.
     #[inline]
     pub fn len_bytes(&self) -> u64 {

@@ -43,9 +43,9 @@ impl Rc {
         done
     }
 
-    /// It has left so, and the ACK with it.
+    /// It has left so, and the ACK with it; `wr` is that SEND, whose data is taken from there.
     #[inline]
-    pub fn sent_short(&mut self, now: Instant, wr: SendWr, len: usize, cx: &mut impl Context) {
+    pub fn sent_short(&mut self, now: Instant, wr: &mut SendWr, len: usize, cx: &mut impl Context) {
         self.requester.sent_plain(now, wr, len as u32, cx);
         self.responder.answers.lone_ack_left();
         (self.held, self.unanswered) = (Hold::No, 0);

@@ -64,7 +64,8 @@ impl Request {
 
     /// A SEND of one packet that has left.
     #[inline]
-    pub fn begun_plain(wr: SendWr, len: u32) -> Request {
+    pub fn begun_plain(wr: &mut SendWr, len: u32) -> Request {
+        let wr = SendWr { op: SendOp::Send(SendTail::None), data: wr.data.take(), ..*wr };
         Request { begun: true, len, ..Request::new(wr, 0) }
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr};
 use nic::{Datagram, QpType, Sender};
-use transport::op::{AtomicOp, Data, LocalOp, SendOp, SendWr};
+use transport::op::{AtomicOp, Data, LocalOp, SendOp};
 use wire::roce::SendTail;
 use wire::{Qkey, Qpn, Rkey};
 
@@ -15,31 +15,11 @@ use crate::verbs::memory::mw;
 use crate::verbs::qp::object::Qp;
 use crate::verbs::qp::request::{each_receive, elements, inline, list, send_wr};
 
-/// # Safety
-///
-/// A work request as the man page describes it.
-#[inline]
-unsafe fn convert(wr: &ibv_send_wr) -> Result<SendWr, Errno> {
-    let flags = wr.send_flags;
-    if flags & v::IBV_SEND_IP_CSUM != 0 {
-        return Err(Errno(libc::EINVAL));
-    }
-    // SAFETY: as the caller says.
-    let sges = unsafe { elements(wr.sg_list, wr.num_sge)? };
-    let op = match wr.opcode {
-        v::IBV_WR_SEND => SendOp::Send(SendTail::None),
-        // SAFETY: as the caller says.
-        _ => unsafe { operation(wr)? },
-    };
-    let data = if flags & v::IBV_SEND_INLINE != 0 { inline(sges)? } else { Data::Sges(list(sges)) };
-    Ok(send_wr(wr.wr_id, flags, op, data))
-}
-
 /// What a request that is no plain SEND does.
 ///
 /// # Safety
 ///
-/// As for [`convert`].
+/// A work request as the man page describes it.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     // SAFETY: any bit pattern is a value of these members; the opcode says which one is meant.
     let (imm, invalidate, rdma, atomic) =
@@ -132,28 +112,34 @@ unsafe fn each_send(
         // SAFETY: as the caller says.
         let one = unsafe { &*at };
         // SAFETY: as above.
-        if let Err(e) = unsafe { convert(one).and_then(|wr| post_one(one, wr, kind, sender)) } {
-            return Err((at, e));
-        }
+        unsafe { post_one(one, kind, sender) }.map_err(|e| (at, e))?;
         at = one.next;
     }
     Ok(())
 }
 
-/// Posts a request, which is what C's says.
+/// Posts a request to a queue pair of this kind. It is converted where it is posted: to hand it on would be to copy it.
 ///
 /// # Safety
 ///
-/// A request of such a queue pair as ibv_post_send(3) describes it.
+/// A work request as the man page describes it.
 #[inline]
-unsafe fn post_one(
-    one: &ibv_send_wr,
-    wr: SendWr,
-    kind: QpType,
-    sender: &mut Sender<'_>,
-) -> Result<(), Errno> {
+unsafe fn post_one(one: &ibv_send_wr, kind: QpType, sender: &mut Sender<'_>) -> Result<(), Errno> {
+    let flags = one.send_flags;
+    if flags & v::IBV_SEND_IP_CSUM != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: as the caller says.
+    let sges = unsafe { elements(one.sg_list, one.num_sge)? };
+    let op = match one.opcode {
+        v::IBV_WR_SEND => SendOp::Send(SendTail::None),
+        // SAFETY: as the caller says.
+        _ => unsafe { operation(one)? },
+    };
+    let data = if flags & v::IBV_SEND_INLINE != 0 { inline(sges)? } else { Data::Sges(list(sges)) };
+    let mut wr = send_wr(one.wr_id, flags, op, data);
     match kind {
-        QpType::Rc if one.next.is_null() => sender.post_last(wr)?,
+        QpType::Rc if one.next.is_null() => sender.take_last(&mut wr)?,
         QpType::XrcSend => {
             // SAFETY: any bit pattern is a value of this member.
             sender.post_to_srq(wr, unsafe { one.qp_type.xrc.remote_srqn })?;

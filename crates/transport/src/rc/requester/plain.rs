@@ -78,7 +78,7 @@ impl Requester {
 
     /// It has left.
     #[inline]
-    pub fn sent_plain(&mut self, now: Instant, wr: SendWr, len: u32, cx: &mut impl Context) {
+    pub fn sent_plain(&mut self, now: Instant, wr: &mut SendWr, len: u32, cx: &mut impl Context) {
         self.enter(cx);
         self.queue.push_back(Request::begun_plain(wr, len));
         self.cursor = Cursor { request: self.queue.len(), packet: 0 };
