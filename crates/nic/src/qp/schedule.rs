@@ -74,6 +74,7 @@ impl Inner {
         }
         self.move_timer(qp, at)
     }
+    #[cold]
     fn move_timer(&mut self, qp: &Qp, at: Instant) -> Option<Instant> {
         let before = self.timer.replace(at);
         qp.device.timers.set(before, at, qp.qpn()).then_some(at)
