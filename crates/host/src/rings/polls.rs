@@ -101,3 +101,41 @@ impl Rings {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use node::Input;
+
+    use super::*;
+
+    /// Counts how often ACKs that need not wait for the program leave.
+    #[derive(Default)]
+    struct Released(AtomicUsize);
+
+    impl Guest for Released {
+        fn input(&self, _: Instant, _: Input<'_>) {}
+        fn deadline(&self) -> Option<Instant> {
+            None
+        }
+        fn expire(&self, _: Instant) {}
+        fn release(&self, all: bool) {
+            assert!(!all);
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn acks_that_wait_until_all_is_read_leave_then_and_nobody_is_asked_where_there_are_none() {
+        let (rings, guest) = (Rings::new(true).unwrap(), Released::default());
+        let mut released = |waits: bool| {
+            if waits {
+                rings.ack_waits();
+            }
+            rings.all_is_read(&guest);
+            guest.0.swap(0, Ordering::Relaxed)
+        };
+        assert_eq!([false, true, false, true].map(&mut released), [0, 1, 0, 1]);
+    }
+}
