@@ -148,9 +148,9 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Whether the bearer of `name` is known already: then handing on is one system call.
-    pub(crate) fn is_known(&self, name: Name) -> bool {
-        self.lock().contains_key(&name)
+    /// The bearer of `name`, if it is known already: then handing on is one system call.
+    pub(crate) fn known(&self, name: Name) -> Option<Arc<Bearer>> {
+        self.lock().get(&name).cloned()
     }
 
     /// Hands a message that we made to the process that bears `name`; false where it has to go by the network: where nobody bears it,
@@ -162,7 +162,7 @@ impl Names {
         reactor: &Reactor,
         counters: &Counters,
     ) -> bool {
-        let takes = self.bearer(name, reactor).is_ok_and(|bearer| !bearer.declined.load(Ordering::Acquire));
+        let takes = self.bearer(name, reactor).is_ok_and(|bearer| !bearer.has_declined());
         let mut header = name_messages::emit(datagram);
         name_messages::mark_handed_over(&mut header);
         takes && self.pass(name, &header, datagram.bytes, &counters.messages_handed_over, reactor, counters)
@@ -296,8 +296,9 @@ impl Names {
             return Err(error);
         }
         user::check(&fd)?;
+        let pid = sys::peer_pid(&fd).unwrap_or(0);
         let no = || AtomicBool::new(false);
-        Ok(Bearer { name, fd, token, watched: no(), has_ring: no(), declined: no() })
+        Ok(Bearer { name, fd, token, pid, watched: no(), has_ring: no(), declined: no() })
     }
 
     /// The engine still tells of its end, which is why it stays with the engine.

@@ -368,7 +368,7 @@ impl World for RealWorld {
     }
 
     fn is_known(&self, name: Name) -> bool {
-        self.names.is_known(name)
+        self.names.known(name).is_some()
     }
 
     fn watch(&self, name: Name) -> Option<Watch> {

@@ -96,9 +96,9 @@ fn what_is_not_for_one_process_of_this_host_goes_by_the_network() {
 #[test]
 fn messages_are_handed_to_their_process_and_take_the_ring_where_there_is_one() {
     let _alone = alone();
-    let (sender, reader, _claim) = pair();
+    let (sender, reader, claim) = pair();
     let port = Name::Port { space: wire::mad::PortSpace::Tcp, addr: None, port: 7174 };
-    let _port = reader.world().claim(port).unwrap();
+    let service = reader.world().claim(port).unwrap();
     let to_qp1 = nic::Path { dest_qpn: Qpn::GSI, ..path(V4) };
     // Nobody bears the first name.
     let elsewhere = Name::Port { space: wire::mad::PortSpace::Tcp, addr: Some(V4), port: 7174 };
@@ -117,9 +117,23 @@ fn messages_are_handed_to_their_process_and_take_the_ring_where_there_is_one() {
     // They are no reason for a socket of their own.
     for _ in 0..10 {
         assert!(sender.world().hand_over(&[port], &to_qp1, &mut message()));
-        assert!(reader.guest().packet().is_some());
+        assert!(
+            !reader.guest().packet().unwrap().forwarded,
+            "by the ring of the process that has the service"
+        );
     }
+    assert_eq!((sent("messages_handed_over"), sent("ring_packets_sent"), sent("packets_sent")), (2, 12, 0));
     assert_eq!((counter(&reader, "promotions"), counter(&reader, "forwarded_in")), (0, 0));
+    // That ring ends, and the service is another one's.
+    drop(service);
+    let other = start_with(Config::default());
+    let _service = other.world().claim(port).unwrap();
+    drop((claim, reader));
+    let end = Instant::now() + kit::PATIENCE;
+    while other.guest().find_within(Duration::from_millis(20), kit::packet).is_none() {
+        assert!(Instant::now() < end, "nothing arrives");
+        sender.world().hand_over(&[port], &to_qp1, &mut message());
+    }
 }
 
 #[test]

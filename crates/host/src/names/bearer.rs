@@ -17,6 +17,8 @@ pub(crate) struct Bearer {
     pub(super) name: Name,
     pub(super) fd: Fd,
     pub(super) token: u64,
+    /// The number of the process that bore the name when we connected; 0 where it has none here.
+    pub(super) pid: i32,
     /// Somebody wants to know when it ends.
     pub(super) watched: AtomicBool,
     /// Packets go to it by a ring that it was offered here.
@@ -42,6 +44,16 @@ impl Bearer {
 
     pub(crate) fn token(&self) -> u64 {
         self.token
+    }
+
+    /// Whether the same process bears both names, as far as one knows: it may have ended, and its number be another one's.
+    pub(crate) fn seems_same_process(&self, other: &Bearer) -> bool {
+        self.pid != 0 && self.pid == other.pid
+    }
+
+    /// Whether it takes what comes by the network only.
+    pub(crate) fn has_declined(&self) -> bool {
+        self.declined.load(Ordering::Acquire)
     }
 
     /// Whether the connection is used for more than handing on packets.

@@ -2,6 +2,8 @@
 //! somebody asks for: so none has to land in the socket of a process that happens to share the port, and be handed on from there.
 //!
 //! They go by the ring to that process, where there is one; a message alone is not worth making one, and goes over the connection to the name.
+//! Whoever bears the name of a service is found among the readers of our rings by the number of its process. That may be another one's by now, or
+//! the service too: a process that has no such service hands the message on.
 
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use transport::TxBatch;
 use wire::icrc::{self, Flow};
 
 use super::{Head, Rings, TxRing, Way, datagram};
+use crate::names::Bearer;
 use crate::world::RealWorld;
 
 impl Rings {
@@ -26,12 +29,27 @@ impl Rings {
         let interface = self.interface_here(path, world);
         let Some(interface) = interface.filter(|_| !path.dest.is_multicast()) else { return false };
         // To ask for a name that nobody bears is a few system calls.
-        let known = names.iter().find(|name| world.names.is_known(**name));
+        let known = names.iter().find(|name| world.names.known(**name).is_some());
         let mut names = known.map_or(names, std::slice::from_ref).iter();
+        let head = Head::new(path, version, interface);
         names.any(|&name| match self.ring_to(name) {
-            Some(ring) => self.push(&ring, Head::new(path, version, interface), batch, world),
-            None => over_connection(name, path, interface, batch, world),
+            Some(ring) => self.push(&ring, head, batch, world),
+            None => {
+                let ring = world.names.known(name).and_then(|bearer| self.ring_of_process(&bearer));
+                ring.is_some_and(|ring| self.push(&ring, head, batch, world))
+                    || over_connection(name, path, interface, batch, world)
+            }
         })
+    }
+
+    /// A ring to the process that bears the name of a service, if there is one.
+    fn ring_of_process(&self, bearer: &Bearer) -> Option<Arc<TxRing>> {
+        let tx = self.tx.read();
+        let theirs = tx.values().find_map(|way| match way {
+            Way::Ring(ring) if ring.bearer().seems_same_process(bearer) => Some(ring),
+            _ => None,
+        });
+        theirs.filter(|_| !bearer.has_declined()).cloned()
     }
 
     /// The ring to the process that bears a name, if it is there.
