@@ -24,7 +24,7 @@
 //! | [`per_process`] | statics that a forked child finds fresh: the rule for all crates |
 //! | `fork` | descriptors that end with a fork |
 //! | [`mount_namespace`], `user_namespace` | a file system view for one program; the namespace that programs of one ordinary user share |
-//! | `host_id`, `clock`, `counters` | the host's identity, its time as a number, what it counts |
+//! | `host_id`, `clock`, `counters`, `random` | the host's identity, its time as a number, what it counts, random bytes |
 //! | `sys` | system calls. With `packet`, `rings::memory`, `reach`, `fork`, `eventfd`, `per_process` and `process` the only unsafe code |
 //!
 //! # How data flows
@@ -75,6 +75,7 @@ mod packet;
 pub mod per_process;
 pub mod process;
 mod progress;
+mod random;
 mod reach;
 mod reactor;
 mod rings;

@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use locks::Mutex;
 use nic::Errno;
 use node::world::{Route, RouteQuery};
 
-use crate::interfaces::{Known, family_and_bytes, ip, is_link_local};
+use crate::interfaces::{Interfaces, Known, family_and_bytes, ip, is_link_local};
 use crate::netlink::{Attributes, Netlink, put_attribute, u16_at, u32_at};
 
 const RTAX_MTU: u16 = 2;
@@ -16,6 +17,67 @@ const RTN_PROHIBIT: u8 = 8;
 
 /// Bytes of an rtmsg.
 const RTMSG: usize = 12;
+
+/// So many answers are kept.
+const MOST_KEPT: usize = 64;
+
+/// Routes to addresses of this host that were asked for. They are good until the kernel tells of a change in what it made them of: its notification
+/// is there before the call returns that changed something. Others are asked for each time: what the kernel learns of a path it tells nobody.
+#[derive(Default)]
+pub(crate) struct Routes {
+    kept: Vec<(RouteQuery, Route)>,
+    /// What was known of the interfaces, as [`Interfaces::version`] has it.
+    version: u64,
+    /// `None` where nothing was asked for yet, or the kernel tells nothing.
+    changes: Option<Netlink>,
+}
+
+impl Routes {
+    /// Where packets to a destination go.
+    ///
+    /// # Errors
+    ///
+    /// As [`route`].
+    pub(crate) fn ask(
+        &mut self,
+        query: RouteQuery,
+        interfaces: &Interfaces,
+        requests: &Mutex<Netlink>,
+    ) -> Result<Route, Errno> {
+        if self.have_changed(interfaces.version()) {
+            self.kept.clear();
+        }
+        if let Some((_, route)) = self.kept.iter().find(|(asked, _)| *asked == query) {
+            return Ok(*route);
+        }
+        let route = route(&mut requests.lock(), &interfaces.current(), query)?;
+        if route.local && self.changes.is_some() {
+            self.kept.truncate(MOST_KEPT - 1);
+            self.kept.insert(0, (query, route));
+        }
+        Ok(route)
+    }
+
+    /// Whether anything may be different than it was; what is kept from now on is not.
+    fn have_changed(&mut self, version: u64) -> bool {
+        let Some(changes) = &mut self.changes else {
+            let groups = [
+                libc::RTNLGRP_LINK,
+                libc::RTNLGRP_IPV4_IFADDR,
+                libc::RTNLGRP_IPV4_ROUTE,
+                libc::RTNLGRP_IPV4_RULE,
+                libc::RTNLGRP_IPV6_IFADDR,
+                libc::RTNLGRP_IPV6_ROUTE,
+                libc::RTNLGRP_IPV6_RULE,
+            ];
+            self.changes = Netlink::for_notifications(&groups).ok();
+            return true;
+        };
+        let mut any = std::mem::replace(&mut self.version, version) != version;
+        let lost = changes.notifications(|_| any = true).is_err();
+        any || lost
+    }
+}
 
 /// Asks where packets to a destination go. The unspecified address means this host.
 ///

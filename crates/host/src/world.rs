@@ -25,14 +25,16 @@ use crate::interfaces::Interfaces;
 use crate::names::{self, Names};
 use crate::neighbours::Neighbours;
 use crate::netlink::Netlink;
+use crate::random::Randomness;
 use crate::reach::{Lent, Transfer};
 use crate::reactor::{IN, Reactor, Source};
 use crate::rings::{self, Rings};
+use crate::routes::Routes;
 use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
 use crate::sys::{self, Bell};
 use crate::tx::{Sender, Tx};
-use crate::{Config, fork, host_id, interfaces, neighbours, routes};
+use crate::{Config, fork, host_id, interfaces, neighbours};
 
 /// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by a guest and the
 /// [`Host`](crate::Host) that runs it.
@@ -48,6 +50,8 @@ pub struct RealWorld {
     pub(crate) alarm: Alarm,
     pub(crate) requests: Mutex<Netlink>,
     pub(crate) interfaces: Interfaces,
+    routes: Mutex<Routes>,
+    random: Mutex<Randomness>,
     pub(crate) neighbours: Neighbours,
     pub(crate) rx_sockets: RxSockets,
     pub(crate) tx: Tx,
@@ -78,6 +82,8 @@ impl RealWorld {
             alarm,
             requests: Mutex::new(Rank::NetlinkRequests, requests),
             interfaces,
+            routes: Mutex::new(Rank::Routes, Routes::default()),
+            random: Mutex::new(Rank::Random, Randomness::default()),
             neighbours: Neighbours::default(),
             rx_sockets: RxSockets::default(),
             tx: Tx::default(),
@@ -266,10 +272,11 @@ impl Platform for RealWorld {
     }
 
     fn fill_random(&self, bytes: &mut [u8]) {
-        // It fails only where the kernel has neither getrandom nor /dev/urandom: nothing secure can be done then, and
-        // nothing else may be.
-        while getrandom::fill(bytes).is_err() {
-            std::thread::yield_now();
+        if self.is_ours() {
+            self.random.lock().fill(bytes);
+        } else {
+            // What a parent has left would be given out twice.
+            Randomness::default().fill(bytes);
         }
     }
 }
@@ -335,8 +342,7 @@ impl World for RealWorld {
 
     fn route(&self, query: RouteQuery) -> Result<Route, Errno> {
         self.check_ours()?;
-        let mut requests = self.requests.lock();
-        routes::route(&mut requests, &self.interfaces.current(), query)
+        self.routes.lock().ask(query, &self.interfaces, &self.requests)
     }
 
     fn has_no_neighbour(&self, route: &Route) -> bool {

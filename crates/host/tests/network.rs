@@ -155,6 +155,29 @@ fn veth(world: &host::RealWorld) -> (u32, Far) {
 }
 
 #[test]
+fn a_route_to_ourselves_is_another_one_as_soon_as_the_tables_say_so() {
+    let alone = alone();
+    if !alone.own_namespace {
+        return eprintln!("skipped: needs a network namespace");
+    }
+    let host = start();
+    let world = host.world();
+    let asked =
+        || (world.route(query("127.0.0.9")).map(|route| route.local), world.route(query("::1")).is_ok());
+    for _ in 0..3 {
+        assert_eq!((asked(), asked()), ((Ok(true), true), (Ok(true), true)));
+        ip("route add prohibit 127.0.0.9 table local");
+        assert_eq!((asked(), asked()), ((Err(Errno::EACCES), true), (Err(Errno::EACCES), true)));
+        ip("route del prohibit 127.0.0.9 table local");
+    }
+    assert_eq!(asked(), (Ok(true), true));
+    ip("rule add to 127.0.0.9 prohibit pref 10");
+    ip("rule add pref 20 table local");
+    ip("rule del pref 0");
+    assert_eq!(asked(), (Err(Errno::EACCES), true));
+}
+
+#[test]
 fn over_a_veth_pair_routes_neighbours_and_address_changes_are_as_on_any_network() {
     let alone = alone();
     if !alone.own_namespace {

@@ -185,6 +185,8 @@ ranks! {
     Neighbours,
     /// The system: the socket for notifications about interfaces.
     InterfaceChanges,
+    /// The system: routes that were asked for.
+    Routes,
     /// The system: the socket for questions to the kernel, held until the answer is there.
     NetlinkRequests,
     /// The system: the interfaces as they are now.
@@ -215,4 +217,6 @@ ranks! {
     Connections,
     /// The system: what the engine waits for.
     Reactor,
+    /// The system: random bytes that nobody has had.
+    Random,
 }
