@@ -286,7 +286,9 @@ impl<G: Guest> Engine<G> {
             }
         }
         world.decline_broken_rings();
-        let sleeps = drained == Drained::Empty && world.rings.sleep(true);
+        // Who looks again at once is not to be woken for each piece.
+        let looks_again = drained != Drained::Empty || world.clock.now() < self.awake_until;
+        let sleeps = !looks_again && world.rings.sleep(true);
         if sleeps { waits } else { Some(Duration::ZERO) }
     }
 
