@@ -1,4 +1,4 @@
-//! Verbena beside the kernel's rdma_rxe and beside TCP, by the same programs between the same two guests of conformance/kernel-peer. Where QEMU emulates
+//! Verbena beside the kernel's rdma_rxe and beside TCP, by the same programs between the same two guests of conformance/kernel-peer, and within one of two processors. Where QEMU emulates
 //! their processors no figure says what a machine does: only the ratios do. A kernel that has loaded rdma_rxe holds the UDP port of RoCEv2 at all its
 //! addresses: so the module is unloaded while Verbena is measured.
 
@@ -14,9 +14,11 @@ use crate::report::Figure;
 const TURNS: usize = 3;
 /// The network namespace of the guests' bridge.
 const NETNS: &str = "verbena-bench";
-/// Names and addresses.
-const CLIENT: [&str; 2] = ["A", "10.77.0.2"];
-const SERVER: [&str; 2] = ["B", "10.77.0.3"];
+/// Names, addresses and processors.
+const CLIENT: Guest = Guest { name: "A", ip: "10.77.0.2", processors: "1" };
+const SERVER: Guest = Guest { name: "B", ip: "10.77.0.3", processors: "1" };
+/// That with both ends in it.
+const BOTH: Guest = Guest { name: "C", ip: "10.77.0.4", processors: "2" };
 /// MiB of memory: what is given to a guest is there, too.
 const MEMORY: &str = "1024";
 /// Where Verbena is in a guest.
@@ -28,6 +30,20 @@ const PATIENCE: &str = "90";
 const CONNECTIONS: usize = 100;
 const SMALL: usize = 64;
 const LARGE: usize = 64 << 10;
+
+#[derive(Clone, Copy)]
+struct Guest {
+    name: &'static str,
+    ip: &'static str,
+    processors: &'static str,
+}
+
+/// Where a server and its client run.
+#[derive(Clone, Copy)]
+struct Ends {
+    server: Guest,
+    client: Guest,
+}
 
 /// Who carries the bytes.
 #[derive(Clone, Copy, PartialEq)]
@@ -53,7 +69,7 @@ impl Stack {
     }
 }
 
-/// Two guests, which end with this.
+/// Guests, which end with this.
 struct Guests {
     tool: PathBuf,
 }
@@ -62,8 +78,8 @@ impl Guests {
     /// Boots them and gives them the programs that they have not.
     fn up(tool: &Path, verbena: &Path) -> io::Result<Self> {
         let guests = Self { tool: std::path::absolute(tool)? };
-        for [name, ip] in [CLIENT, SERVER] {
-            guests.tool(&["up", "--name", name, "--ip", ip, "--mem", MEMORY])?;
+        for Guest { name, ip, processors } in [CLIENT, SERVER, BOTH] {
+            guests.tool(&["up", "--name", name, "--ip", ip, "--mem", MEMORY, "--smp", processors])?;
             for (file, to) in given(verbena)? {
                 guests.tool(&["put", name, &file.to_string_lossy(), &to])?;
             }
@@ -85,69 +101,77 @@ impl Guests {
         }
     }
 
-    /// Has rdma_rxe loaded in both, or not.
-    fn load(&self, stack: Stack) -> io::Result<()> {
+    /// Has rdma_rxe loaded at both ends, or not.
+    fn load(&self, ends: Ends, stack: Stack) -> io::Result<()> {
         let script = match stack {
             Stack::Kernel => {
                 "[ -e /sys/class/infiniband/rxe0 ] || { insmod /m/rdma_rxe.ko && rdma link add rxe0 type rxe netdev eth0; }"
             }
             Stack::Verbena => "[ ! -e /sys/module/rdma_rxe ] || { rdma link delete rxe0; rmmod rdma_rxe; }",
         };
-        [CLIENT, SERVER].iter().try_for_each(|[name, _]| self.tool(&["exec", name, "--", script]).map(drop))
+        [ends.server, ends.client]
+            .iter()
+            .try_for_each(|guest| self.tool(&["exec", guest.name, "--", script]).map(drop))
     }
 
     /// What a client says whose server is `ready` when that script succeeds.
-    fn pair(&self, server: &str, ready: &str, client: &str) -> io::Result<String> {
-        let job = self.tool(&["exec", "-d", SERVER[0], "--", server])?;
+    fn pair(&self, ends: Ends, server: &str, ready: &str, client: &str) -> io::Result<String> {
+        let job = self.tool(&["exec", "-d", ends.server.name, "--", server])?;
         let wait = format!("until {ready}; do usleep 50000; done");
         let said = self
-            .tool(&["exec", "-t", PATIENCE, SERVER[0], "--", &wait])
-            .and_then(|_| self.tool(&["exec", "-t", PATIENCE, CLIENT[0], "--", client]));
-        self.tool(&["kill", SERVER[0], job.trim()])?; // Some servers stay, and some clients fail.
+            .tool(&["exec", "-t", PATIENCE, ends.server.name, "--", &wait])
+            .and_then(|_| self.tool(&["exec", "-t", PATIENCE, ends.client.name, "--", client]));
+        self.tool(&["kill", ends.server.name, job.trim()])?; // Some servers stay, and some clients fail.
         said
     }
 
     /// A figure, when `read` finds one: perftest finds the clock of an emulated processor unsteady now and then.
     fn figure(
         &self,
+        ends: Ends,
         [server, ready, client]: [String; 3],
         read: impl Fn(&str) -> Option<f64>,
     ) -> io::Result<f64> {
         program::tried(|| {
-            let said = self.pair(&server, &ready, &client)?;
+            let said = self.pair(ends, &server, &ready, &client)?;
             read(&said).ok_or_else(|| io::Error::other(format!("no figure of {client}: {said}")))
         })
     }
 
-    fn perftest(&self, stack: Stack, test: Test, size: usize, iterations: usize) -> io::Result<f64> {
+    fn perftest(
+        &self,
+        ends: Ends,
+        stack: Stack,
+        (test, size, iterations): (Test, usize, usize),
+    ) -> io::Result<f64> {
         let (called, device) = (perftest::program(test), stack.device());
         let server = stack.command(&format!("{called} -F -d {device} -p {PORT} -s {size} -n {iterations}"));
-        let client = format!("{server} {}", SERVER[1]);
-        self.figure([server, listens(PORT), client], |said| perftest::figure(test, size, said))
+        let client = format!("{server} {}", ends.server.ip);
+        self.figure(ends, [server, listens(PORT), client], |said| perftest::figure(test, size, said))
     }
 
     /// Microseconds of the wall clock a connection, of those made at once.
-    fn connect(&self, stack: Stack) -> io::Result<f64> {
+    fn connect(&self, ends: Ends, stack: Stack) -> io::Result<f64> {
         let server = stack.command("cmtime");
-        let client = format!("{server} -s {} -c {CONNECTIONS}", SERVER[1]);
+        let client = format!("{server} -s {} -c {CONNECTIONS}", ends.server.ip);
         let ready = match stack {
             Stack::Kernel => "rdma resource show cm_id | grep -q LISTEN",
             // No table of the guest's names Verbena's listeners.
             Stack::Verbena => "sleep 3",
         };
-        self.figure([server, ready.to_owned(), client], connected)
+        self.figure(ends, [server, ready.to_owned(), client], connected)
     }
 
-    fn tcp(&self, test: Test, size: usize) -> io::Result<f64> {
+    fn tcp(&self, ends: Ends, test: Test, size: usize) -> io::Result<f64> {
         let server = format!("{} -lp {PORT}", qperf::PROGRAM);
-        let client = format!("{server} {} {}", SERVER[1], qperf::arguments(test, size).join(" "));
-        self.figure([server, listens(PORT), client], |said| qperf::figure(test, said))
+        let client = format!("{server} {} {}", ends.server.ip, qperf::arguments(test, size).join(" "));
+        self.figure(ends, [server, listens(PORT), client], |said| qperf::figure(test, said))
     }
 }
 
 impl Drop for Guests {
     fn drop(&mut self) {
-        if let Err(e) = self.tool(&["down", CLIENT[0], SERVER[0]]) {
+        if let Err(e) = self.tool(&["down", CLIENT.name, SERVER.name, BOTH.name]) {
             eprintln!("the guests do not go down: {e}");
         }
     }
@@ -177,40 +201,47 @@ fn connected(said: &str) -> Option<f64> {
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// The lines of the table.
+/// The lines of the tables: between two guests, and within one.
 ///
 /// # Errors
 /// When a guest does not come up, or a program fails again and again.
-pub fn figures(tool: &Path, verbena: &Path) -> io::Result<Vec<Figure>> {
+pub fn figures(tool: &Path, verbena: &Path) -> io::Result<[Vec<Figure>; 2]> {
     let guests = Guests::up(tool, verbena)?;
-    let stacks = [Stack::Verbena, Stack::Kernel];
-    let mut figures = Vec::new();
-    let kernel = "the kernel's rdma_rxe at both ends, by the same program";
-    for (what, test, size, iterations) in [
-        ("64-byte SEND, half round trip (ib_send_lat)", Test::SendLatency, SMALL, 500),
-        ("64 KiB WRITEs (ib_write_bw)", Test::WriteBandwidth, LARGE, 200),
-        ("64 KiB READs (ib_read_bw)", Test::ReadBandwidth, LARGE, 200),
-    ] {
-        let [ours, theirs] = by_turns(TURNS, |at| {
-            guests.load(stacks[at])?;
-            guests.perftest(stacks[at], test, size, iterations)
-        })?;
-        // An emulated machine is slow: what is GB/s elsewhere is MB/s there.
-        let (unit, scale) = if test == Test::SendLatency { ("us", 1.0) } else { ("MB/s", 1e3) };
-        figures.push(figure(what.to_owned(), unit, ours * scale, theirs * scale, kernel));
-        let beside = if test == Test::SendLatency { test } else { Test::SendBandwidth };
-        if program::found(qperf::PROGRAM).is_some() {
-            let [tcp] = by_turns(TURNS, |_| guests.tcp(beside, size))?;
-            figures.push(figure(what.to_owned(), unit, ours * scale, tcp * scale, "TCP (qperf)"));
+    let apart = Ends { server: SERVER, client: CLIENT };
+    Ok([guests.figures(apart)?, guests.figures(Ends { server: BOTH, client: BOTH })?])
+}
+
+impl Guests {
+    fn figures(&self, ends: Ends) -> io::Result<Vec<Figure>> {
+        let stacks = [Stack::Verbena, Stack::Kernel];
+        let mut figures = Vec::new();
+        let kernel = "the kernel's rdma_rxe at both ends, by the same program";
+        for (what, test, size, iterations) in [
+            ("64-byte SEND, half round trip (ib_send_lat)", Test::SendLatency, SMALL, 500),
+            ("64 KiB WRITEs (ib_write_bw)", Test::WriteBandwidth, LARGE, 200),
+            ("64 KiB READs (ib_read_bw)", Test::ReadBandwidth, LARGE, 200),
+        ] {
+            let [ours, theirs] = by_turns(TURNS, |at| {
+                self.load(ends, stacks[at])?;
+                self.perftest(ends, stacks[at], (test, size, iterations))
+            })?;
+            // An emulated machine is slow: what is GB/s elsewhere is MB/s there.
+            let (unit, scale) = if test == Test::SendLatency { ("us", 1.0) } else { ("MB/s", 1e3) };
+            figures.push(figure(what.to_owned(), unit, ours * scale, theirs * scale, kernel));
+            let beside = if test == Test::SendLatency { test } else { Test::SendBandwidth };
+            if program::found(qperf::PROGRAM).is_some() {
+                let [tcp] = by_turns(TURNS, |_| self.tcp(ends, beside, size))?;
+                figures.push(figure(what.to_owned(), unit, ours * scale, tcp * scale, "TCP (qperf)"));
+            }
         }
+        let [ours, theirs] = by_turns(TURNS, |at| {
+            self.load(ends, stacks[at])?;
+            self.connect(ends, stacks[at])
+        })?;
+        let what = format!("a connection, of {CONNECTIONS} made at once (cmtime)");
+        figures.push(figure(what, "us", ours, theirs, kernel));
+        Ok(figures)
     }
-    let [ours, theirs] = by_turns(TURNS, |at| {
-        guests.load(stacks[at])?;
-        guests.connect(stacks[at])
-    })?;
-    let what = format!("a connection, of {CONNECTIONS} made at once (cmtime)");
-    figures.push(figure(what, "us", ours, theirs, kernel));
-    Ok(figures)
 }
 
 #[cfg(test)]

@@ -109,12 +109,17 @@ pub fn rpma_table(figures: &[Figure]) -> String {
 }
 
 /// The page of two guests.
-pub fn guests_page(figures: &[Figure]) -> String {
+pub fn guests_page([apart, together]: &[Vec<Figure>; 2]) -> String {
     let mut text = "# Verbena beside the kernel\n\n\
-        Written by `bench/run --kernel`: between two guests of `conformance/kernel-peer`, which have one processor each, over a bridge without offloads, by the same programs \
-        and by turns: medians. Where QEMU emulates the processors, only the ratios count.\n\n"
+        Written by `bench/run --kernel`, in guests of `conformance/kernel-peer`, by the same programs and by turns: medians. Where QEMU emulates the processors, only the \
+        ratios count.\n\n\
+        ## Between two guests\n\n\
+        They have one processor each, and a bridge without offloads between them.\n\n"
         .to_owned();
-    rows(&mut text, "beside", "which is", figures);
+    rows(&mut text, "beside", "which is", apart);
+    text += "\n## Within one guest\n\n\
+        Of two processors, at its own address: rdma_rxe goes by the kernel's loopback, Verbena by memory that both processes map.\n\n";
+    rows(&mut text, "beside", "which is", together);
     text
 }
 
