@@ -93,7 +93,7 @@ impl Data {
     pub fn inline(bytes: &[u8]) -> Data {
         ArrayVec::try_from(bytes).map_or_else(|_| Data::InlineLong(bytes.into()), Data::Inline)
     }
-    /// The data, in whose place none stay.
+    /// The data. What stays in their place is of no use to anybody.
     #[inline]
     #[must_use]
     pub fn take(&mut self) -> Data {

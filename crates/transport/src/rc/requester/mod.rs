@@ -237,7 +237,7 @@ impl Requester {
         behind_bytes
             && self.refused.lets(self.retired)
             && cx.reaches(&next.wr)
-            && is_to_be_copied(&mut || now, &mut self.race, &next.wr, cx)
+            && is_to_be_copied(&mut || now, &mut self.race, company_of(&next.wr, cx))
     }
 
     /// Does what needs no packet at the cursor: once, however often the cursor comes by.
@@ -407,34 +407,30 @@ fn execute_at_once(
     wr: &SendWr,
     cx: &mut impl Context,
 ) -> AtOnce {
-    if !is_to_be_copied(now, race, wr, cx) {
+    let company = company_of(wr, cx);
+    if !is_to_be_copied(now, race, company) {
         return AtOnce::NoWay;
     }
     let became = cx.execute_at_once(wr);
-    if became == AtOnce::Done && is_of_a_stream(wr, cx) {
+    if became == AtOnce::Done && company == Company::Stream {
         race.copied(now(), wr.data.len_bytes());
     }
     became
 }
 
-/// Whether the system is to copy a request, where it can.
-fn is_to_be_copied(
-    now: &mut dyn FnMut() -> Instant,
-    race: &mut Race,
-    wr: &SendWr,
-    cx: &impl Context,
-) -> bool {
-    if is_of_a_stream(wr, cx) {
-        return race.copies(now());
-    }
-    if cx.company(wr) == Company::None {
-        race.pause();
+/// Whether the system is to copy a request with this company, where it can.
+fn is_to_be_copied(now: &mut dyn FnMut() -> Instant, race: &mut Race, company: Company) -> bool {
+    match company {
+        Company::Stream => return race.copies(now()),
+        Company::None => race.pause(),
+        Company::Some => {}
     }
     true
 }
 
-fn is_of_a_stream(wr: &SendWr, cx: &impl Context) -> bool {
-    moves_bytes(wr) && cx.company(wr) == Company::Stream
+/// What else is under way with a request; a FLUSH goes one way only.
+fn company_of(wr: &SendWr, cx: &impl Context) -> Company {
+    if moves_bytes(wr) { cx.company(wr) } else { Company::Some }
 }
 
 /// Packets that may be under way now.
