@@ -336,9 +336,9 @@ def mckey_round(row, place, table, first):
 
 def mckey(row, place, table):
     """A sender on the client's side, receivers on the server's. A kernel's sender destroys its queue pair when its last message is
-    posted, which may be before it has left; the receiver then waits for ever. Such a pair is tried again, twice."""
+    posted, which may be before it has left; the receiver then waits for ever. Such a pair is tried again."""
     failed = mckey_round(row, place, table, 1)
-    for first in (20, 40):
+    for first in (20, 40, 60, 80):
         if failed and all(lost for _, lost, *_ in failed):
             failed = mckey_round(row, place, [pair for pair, *_ in failed], first)
     if failed:
