@@ -5,11 +5,18 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use nic::Signal;
 
+use crate::rings::linger::Linger;
 use crate::rings::seat::Seat;
+
+/// For how long one looks for the next step of a connection ([`Counter::of`]): a peer makes a queue pair meanwhile.
+pub const A_STEP: Duration = Duration::from_micros(100);
+/// For how long one looks for a completion: about what waking a thread takes of a processor, so that it is never much more than twice what sleeping takes.
+pub const A_WAKE: Duration = Duration::from_micros(20);
 
 /// An event counter. The program sees its number, may poll it and may set O_NONBLOCK on it.
 #[derive(Clone)]
@@ -19,6 +26,8 @@ struct Inner {
     fd: OwnedFd,
     /// Where a thread sits that waits for an event of this counter, and has to be woken there.
     waits_in: ArcSwapOption<Seat>,
+    /// Whether it looks for a moment before it sleeps.
+    linger: Linger,
 }
 
 impl std::fmt::Debug for Counter {
@@ -34,6 +43,15 @@ impl Counter {
     ///
     /// EMFILE, ENFILE or ENOMEM where the system has no descriptor.
     pub fn new() -> io::Result<Counter> {
+        Counter::of(Duration::ZERO)
+    }
+
+    /// The same for events of which a thread that waits for one shall look for `moment` before it sleeps, where that is of use ([`crate::Host::sit_down`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Counter::new`].
+    pub fn of(moment: Duration) -> io::Result<Counter> {
         // SAFETY: no pointer; the result is checked.
         let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
         if fd < 0 {
@@ -41,7 +59,7 @@ impl Counter {
         }
         // SAFETY: a descriptor just made, owned by nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Counter(Arc::new(Inner { fd, waits_in: ArcSwapOption::empty() })))
+        Ok(Counter(Arc::new(Inner { fd, waits_in: ArcSwapOption::empty(), linger: Linger::new(moment) })))
     }
 
     /// Its number.
@@ -53,6 +71,11 @@ impl Counter {
     pub fn is_nonblocking(&self) -> bool {
         // SAFETY: no pointer.
         unsafe { libc::fcntl(self.fd(), libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+    }
+
+    /// Whether whoever waits for an event looks for a moment before it sleeps.
+    pub(crate) fn linger(&self) -> &Linger {
+        &self.0.linger
     }
 
     /// There are events to take.

@@ -338,7 +338,9 @@ impl<G: Guest> Host<G> {
         if closed {
             rings.seat.close();
         }
-        if (rings.seat.leave() || closed) && !rings.sleep(false) {
+        // Who lingers has nobody woken, and may have been sent away meanwhile.
+        let lingered = counter.is_some_and(|counter| counter.linger().may());
+        if (rings.seat.leave() || closed || lingered) && !rings.sleep(false) {
             alarm.set(0);
         }
     }
@@ -347,7 +349,7 @@ impl<G: Guest> Host<G> {
     fn attend(&self, counter: &Counter) -> Option<RawFd> {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         counter.waits_in(None);
-        let waits = rings.seat.goes_on() && self.empty_rings(counter);
+        let waits = rings.seat.goes_on() && !self.lingers(counter) && self.empty_rings(counter);
         self.world.decline_broken_rings();
         self.later.run();
         if waits {
@@ -359,6 +361,15 @@ impl<G: Guest> Host<G> {
         }
         alarm.set(clock.now() + TURN_NANOS);
         Some(rings.seat.waits())
+    }
+
+    /// Whether there is an event, or one comes in a moment, of a counter where that is likely.
+    fn lingers(&self, counter: &Counter) -> bool {
+        let RealWorld { rings, alarm, clock, .. } = &*self.world;
+        counter.linger().may() && {
+            alarm.set(clock.now() + TURN_NANOS);
+            rings.linger(counter, clock, &self.world.delivery(&*self.guest))
+        }
     }
 
     /// Reads the rings until nothing is there; false where there is an event first.

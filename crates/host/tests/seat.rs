@@ -15,11 +15,14 @@ use node::{Name, World};
 
 /// A process that sends by a ring, one that reads, and what counts its packets. One has come.
 fn pair() -> (Recording, Recording, Counter, Box<dyn Claim>) {
+    pair_with(Counter::new().unwrap())
+}
+
+fn pair_with(counter: Counter) -> (Recording, Recording, Counter, Box<dyn Claim>) {
     let (sender, reader) = (start_with(Config::default()), start_with(Config::default()));
     let claim = reader.world().claim(Name::Block(0x123)).unwrap();
     sender.world().send(&path(V4), &mut batch(0, &[64]));
     assert!(reader.guest().packet().is_some());
-    let counter = Counter::new().unwrap();
     *reader.guest().counter.lock().unwrap() = Some(counter.clone());
     (sender, reader, counter, claim)
 }
@@ -81,9 +84,18 @@ fn a_thread_is_woken_in_its_seat_by_an_event_that_came_another_way() {
 
 #[test]
 fn nothing_is_lost_while_threads_wait_leave_poll_and_stay_away() {
+    comes_and_goes(Counter::new().unwrap());
+}
+
+#[test]
+fn nothing_is_lost_where_threads_look_for_a_moment_before_they_sleep() {
+    comes_and_goes(Counter::of(eventfd::A_STEP).unwrap());
+}
+
+fn comes_and_goes(counter: Counter) {
     const PACKETS: u32 = 3000;
     let _alone = alone();
-    let (sender, reader, counter, _claim) = pair();
+    let (sender, reader, counter, _claim) = pair_with(counter);
     let taken = AtomicU32::new(0);
     std::thread::scope(|scope| {
         for thread in 0..3 {
@@ -119,6 +131,34 @@ fn nothing_is_lost_while_threads_wait_leave_poll_and_stay_away() {
     for n in 0..PACKETS {
         assert_eq!(reader.guest().packet().unwrap().bytes[12], n as u8);
     }
+}
+
+#[test]
+fn nobody_is_woken_for_what_comes_while_a_thread_looks_for_a_moment() {
+    let _alone = alone();
+    let (sender, reader, counter, _claim) = pair_with(Counter::of(eventfd::A_STEP).unwrap());
+    let (taken, stop) = (AtomicU32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                wait(&reader, &counter);
+                taken.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let (end, mut row, mut sent) = (Instant::now() + PATIENCE, 0, 0);
+        while row < 10 {
+            let before = kit::counter(&sender, "ring_wakes");
+            sender.world().send(&path(V4), &mut batch(1, &[64]));
+            sent += 1;
+            while taken.load(Ordering::Relaxed) < sent {
+                assert!(Instant::now() < end, "somebody is woken again and again");
+                std::hint::spin_loop();
+            }
+            row = if kit::counter(&sender, "ring_wakes") == before { row + 1 } else { 0 };
+        }
+        stop.store(true, Ordering::Relaxed);
+        sender.world().send(&path(V4), &mut batch(1, &[64]));
+    });
 }
 
 #[test]

@@ -173,6 +173,11 @@ impl<M: Memory> Reader<M> {
         sleeps
     }
 
+    /// Somebody looks from now on until [`Reader::sleep`]: whoever writes wakes nobody.
+    pub fn stay_awake(&mut self) {
+        self.memory[ASLEEP].store(0, Relaxed);
+    }
+
     /// Nobody looks at what was read: the writer may have its lines again.
     #[inline]
     fn tell(&mut self) {

@@ -9,7 +9,7 @@ use abi::cma::rdma_event_channel;
 use locks::{Mutex, MutexGuard, Rank};
 use node::EventChannel;
 
-use crate::eventfd::Counter;
+use crate::eventfd::{self, Counter};
 use crate::ffi_guard::Errno;
 use crate::instance::Instance;
 use crate::per_process::PerProcess;
@@ -53,7 +53,7 @@ pub(crate) fn find(channel: *mut rdma_event_channel) -> Result<Arc<Channel>, Err
 
 /// Makes a channel.
 pub(crate) fn create(instance: &Arc<Instance>) -> Result<(*mut rdma_event_channel, Arc<Channel>), Errno> {
-    let fd = Counter::new()?;
+    let fd = Counter::of(eventfd::A_STEP)?;
     let c = Box::into_raw(Box::new(rdma_event_channel { fd: fd.fd() }));
     let channel = Arc::new(Channel {
         node: EventChannel::new(Box::new(fd.clone())),

@@ -19,9 +19,10 @@
 //! | `polls` | what a thread that polls does with those that it reads |
 //! | `pieces` | what needs no packets: short messages, and many packets at once |
 //! | `tx_ring`, `rx_ring` | the two ends |
-//! | `seat` | the thread of the program that reads the rings while it waits |
+//! | `seat`, `linger` | the thread of the program that reads the rings while it waits; and that looks for a moment before it sleeps |
 //! | `memory` | shared memory; unsafe |
 
+pub(crate) mod linger;
 pub(crate) mod memory;
 mod messages;
 mod pieces;

@@ -188,6 +188,11 @@ impl RxRing {
         Drained::Some { bulk }
     }
 
+    /// Somebody looks from now on until [`RxRing::sleep`]: whoever writes wakes nobody, as far as he sees that in time.
+    pub(crate) fn stay_awake(&self) {
+        self.receiver.lock().reader.stay_awake();
+    }
+
     /// Has whoever writes wake this process's engine, or who sits in the seat; false where there is something to read. `wait`: for a thread that
     /// reads; else that is false, too.
     pub(crate) fn sleep(&self, wait: bool, seat: &Seat) -> bool {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use abi::verbs::{ibv_comp_channel, ibv_context};
 use locks::Rank;
 
-use crate::eventfd::Counter;
+use crate::eventfd::{self, Counter};
 use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::abi_1_0::contexts;
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
             Context::usable(context)?;
             Context::share(context)
         };
-        let fd = Counter::new()?;
+        let fd = Counter::of(eventfd::A_WAKE)?;
         let c = ibv_comp_channel { context, fd: fd.fd(), refcnt: 0 };
         let nic = nic::Channel::new(Box::new(fd.clone()));
         let users = AtomicI32::new(0);
