@@ -5,6 +5,7 @@
 //! Where the program has replaced the handler behind our back, copies go by `process_vm_readv` and `process_vm_writev` to
 //! ourselves, which report bad addresses by themselves (about a microsecond each).
 
+pub(crate) mod granted;
 pub(crate) mod handler;
 mod lines;
 mod system;

@@ -34,7 +34,7 @@
 //! | `reached` | what other processes reach by themselves |
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
 //! | [`dm`] | device memory |
-//! | `pages`, `guard` | pages brought in at registration, large ones where they can be; instructions that fail where memory faults, and which write back cache lines |
+//! | `pages`, `guard` | pages brought in at registration, large ones where they can be; instructions that fail where memory faults, which write back cache lines, and which copy while another process lets them |
 //! | `first_thread` | whether this is the thread that the process began with |
 
 mod backing;
@@ -55,6 +55,7 @@ pub(crate) mod table;
 pub(crate) mod view;
 pub(crate) mod window;
 
+pub use guard::granted::{Ended, Grant, can_copy_granted, copy_granted};
 pub use guard::handler::{program_sets, system_sets};
 pub use reached::copy_here;
 pub use rereg::Advice;

@@ -217,9 +217,7 @@ extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
     let faulted = unsafe { (*info).si_code } > 0;
     // SAFETY: the kernel's context of the thread.
     let at = unsafe { program_counter(context) };
-    let begin = verbena_guarded_begin as *const () as usize;
-    let end = verbena_guarded_end as *const () as usize;
-    if faulted && (begin..end).contains(at) {
+    if faulted && is_guarded(*at) {
         *at = verbena_guarded_fault as *const () as usize;
         return;
     }
@@ -255,6 +253,23 @@ extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
             }
         }
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    // Of `granted`.
+    fn verbena_granted_begin();
+    fn verbena_granted_end();
+}
+
+/// Whether an address is of code whose faults are errors.
+fn is_guarded(at: usize) -> bool {
+    let is_in = |begin: *const (), end: *const ()| (begin as usize..end as usize).contains(&at);
+    #[cfg(target_arch = "x86_64")]
+    if is_in(verbena_granted_begin as *const (), verbena_granted_end as *const ()) {
+        return true;
+    }
+    is_in(verbena_guarded_begin as *const (), verbena_guarded_end as *const ())
 }
 
 /// # Safety
