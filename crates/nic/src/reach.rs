@@ -33,6 +33,10 @@ pub trait Reach: Send + Sync {
     }
     /// Whether memory of the process at the end of a path is reached now, some of it.
     fn reaches(&self, path: &Path) -> bool;
+    /// Whether what the peer at the end of a path names lies, as it seems, in memory that both processes map: a copy takes no longer than in memory of our own.
+    fn is_near(&self, _path: &Path, _remote: Remote) -> bool {
+        false
+    }
     /// Copies between memory of ours and what the peer at the end of a path names, for our queue pair `from`; the last word of a WRITE becomes
     /// visible last. Where it can not, nothing is copied, or a part, as when a connection breaks:
     /// `NoWay` where memory of the process is not reached at all, else `Refused`.

@@ -1,6 +1,8 @@
 //! WRITEs, READs and FLUSHes that need nobody at the target: those of a connection whose peer is another process of this host, where the world reaches
 //! its memory ([`Reach`](crate::Reach)).
 //!
+//! Memory that both map is always reached so.
+//!
 //! Only while nothing of the queue pair is under way: so requests are executed in the order in which they were posted. What the world does not
 //! do leaves as packets, and the peer's responder says why; and so do short ones that come in a stream, of which the peer's engine does several in the time
 //! of one system call.
@@ -25,7 +27,15 @@ const MOST_READ_STREAMED: u64 = 4 << 10;
 impl EngineContext<'_> {
     /// Whether the peer's memory is reached for a request like this.
     pub(super) fn reaches_for(&self, wr: &SendWr) -> bool {
-        self.is_for_a_copy(wr) && self.peer().is_some_and(|(reach, path)| reach.reaches(path))
+        self.is_for_a_copy(wr)
+            && self.peer().is_some_and(|(reach, path)| reach.reaches(path) || self.is_near(wr))
+    }
+
+    /// Whether a WRITE or READ seems to be of memory that both processes map: then no other way is faster.
+    fn is_near(&self, wr: &SendWr) -> bool {
+        let (SendOp::Write { addr, rkey, .. } | SendOp::Read { addr, rkey }) = wr.op else { return false };
+        let remote = Remote { addr, length: wr.data.len_bytes(), rkey };
+        self.peer().is_some_and(|(reach, path)| reach.is_near(path, remote))
     }
 
     /// Executes a request, if it may be.
@@ -64,7 +74,11 @@ impl EngineContext<'_> {
     /// What else is under way with a request that could be copied.
     pub(super) fn company_of(&self, wr: &SendWr) -> Company {
         match self.places.company_of(wr.data.len_bytes()) {
-            Company::Stream if self.takes_bulk() == 0 || !matches!(wr.data, Data::Sges(_)) => Company::Some,
+            Company::Stream
+                if self.takes_bulk() == 0 || !matches!(wr.data, Data::Sges(_)) || self.is_near(wr) =>
+            {
+                Company::Some
+            }
             company => company,
         }
     }
@@ -74,8 +88,9 @@ impl EngineContext<'_> {
         let fewest = match wr.op {
             SendOp::Flush { length, .. } => return length > 0,
             _ if !self.places.are_of_a_stream() => 1,
-            SendOp::Read { .. } => MOST_READ_STREAMED + 1,
-            _ => MOST_STREAMED + 1,
+            SendOp::Read { .. } if !self.is_near(wr) => MOST_READ_STREAMED + 1,
+            SendOp::Write { .. } if !self.is_near(wr) => MOST_STREAMED + 1,
+            _ => 1,
         };
         (fewest..=MOST).contains(&wr.data.len_bytes())
     }
