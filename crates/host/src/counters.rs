@@ -84,6 +84,10 @@ counters! {
     flushes_at_once,
     /// Processes of this host whose memory the system does not let us reach.
     reach_refused,
+    /// Processes of this host of whose memory we map some, so that it is reached without a system call.
+    arenas_mapped,
+    /// Those whose memory that is meant for it could not be mapped.
+    arenas_refused,
     /// Processes of this host that reach our memory no more: they claimed for too long to be using what was taken back.
     reach_cut_off,
     /// ICMP errors for packets of ours.

@@ -16,6 +16,7 @@
 //! | `sockets` | how both kinds are set up |
 //! | `rings` | packets between processes of this host, by memory that they share |
 //! | `reach` | memory of other processes of this host, without them |
+//! | [`arena`] | memory of this process that the others map, too |
 //! | `same_host` | what is to be expected of both, before anybody sends |
 //! | `frames` over `packet` | whole frames of an interface |
 //! | `names` over [`name_messages`], `user` | names, and packets handed from process to process of one user |
@@ -25,7 +26,7 @@
 //! | `fork` | descriptors that end with a fork |
 //! | [`mount_namespace`], `user_namespace` | a file system view for one program; the namespace that programs of one ordinary user share |
 //! | `host_id`, `clock`, `counters`, `random` | the host's identity, its time as a number, what it counts, random bytes |
-//! | `sys` | system calls. With `packet`, `rings::memory`, `reach`, `fork`, `eventfd`, `per_process` and `process` the only unsafe code |
+//! | `sys` | system calls. With `packet`, `rings::memory`, `arena`, `reach`, `fork`, `eventfd`, `per_process` and `process` the only unsafe code |
 //!
 //! # How data flows
 //!
@@ -56,6 +57,7 @@
 //! socket's token is.
 
 mod alarm;
+pub mod arena;
 mod clock;
 mod counters;
 pub mod eventfd;

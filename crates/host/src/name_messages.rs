@@ -31,6 +31,7 @@
 //! | 2 | to the bearer | there is something in the ring |
 //! | 3 | from the bearer | it takes no ring, or can not read what came by it: no further one is offered on this connection |
 //! | 4 | from the bearer | it took the ring, and its memory may be reached (`reach`): 8 bytes address of a page, 8 bytes what is there, and the descriptor of its tables |
+//! | 6 | from the bearer | some of its memory may be mapped (`arena`): 8 bytes where it is there, and its descriptor. It comes in front of the message above, or alone |
 //! | 5 | from the bearer | it took the ring, and a thread of it that waits is woken by a byte to the socket that comes with the message (`rings::seat`) |
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -55,6 +56,24 @@ pub const BELL: u8 = 5;
 pub const LEND: u8 = 4;
 /// Bytes of that message.
 pub const LEND_LEN: usize = 17;
+
+/// Some of its memory may be mapped.
+pub const ARENA: u8 = 6;
+/// Bytes of that message.
+pub const ARENA_LEN: usize = 9;
+
+/// The message that memory which is at this address may be mapped.
+pub fn arena(address: u64) -> [u8; ARENA_LEN] {
+    let mut bytes = [ARENA; ARENA_LEN];
+    bytes[1..].copy_from_slice(&address.to_le_bytes());
+    bytes
+}
+
+/// What such a message says.
+pub fn read_arena(bytes: &[u8]) -> Option<u64> {
+    let [ARENA, address @ ..] = bytes else { return None };
+    Some(u64::from_le_bytes(address.try_into().ok()?))
+}
 
 /// The message that memory may be reached.
 pub fn lend(address: u64, says: u64) -> [u8; LEND_LEN] {

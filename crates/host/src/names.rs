@@ -16,6 +16,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use wire::Qpn;
 use wire::mad::PortSpace;
 
+use crate::arena::Arena;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::name_messages;
@@ -408,6 +409,11 @@ impl Connection {
     /// Lends it these tables, for the ring that was offered here.
     pub(crate) fn lend(&self, tables: &Fd, guard: Known) {
         let _ = sys::send_descriptor(&self.fd, &name_messages::lend(guard.address, guard.says), tables);
+    }
+
+    /// Lets it map this memory, for the ring that was offered here.
+    pub(crate) fn show(&self, arena: &Arena) {
+        let _ = sys::send_descriptor(&self.fd, &name_messages::arena(arena.address()), arena.fd());
     }
 
     /// Gives it what wakes a thread of this process, with the ring that was offered here.

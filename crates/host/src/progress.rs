@@ -377,6 +377,7 @@ impl<G: Guest> Engine<G> {
                 Some(Answer::NoRing) => world.rings.declined(&bearer),
                 Some(Answer::Bell(bell)) => world.rings.given(&bearer, bell),
                 Some(Answer::Lend(tables, guard)) => world.rings.lent(&bearer, &tables, guard, &world),
+                Some(Answer::Arena(memory, address)) => world.rings.shown(&bearer, &memory, address, &world),
                 None => {}
             },
             Source::Bearer(bearer) => {

@@ -4,6 +4,7 @@
 //! 0, which is what the kernel says of one in another PID namespace, and its `epoll::wait` counts in milliseconds, or with its feature
 //! `linux_5_11` works on no older kernel. For the rest, the user's number among it, a second crate for system calls is one too many.
 
+pub(crate) mod limits;
 pub(crate) mod thread;
 pub(crate) mod time;
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use locks::{Mutex, Rank};
@@ -34,7 +34,7 @@ use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
 use crate::sys::{self, Bell};
 use crate::tx::{Sender, Tx};
-use crate::{Config, fork, host_id, interfaces, neighbours};
+use crate::{Config, arena, fork, host_id, interfaces, neighbours};
 
 /// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by a guest and the
 /// [`Host`](crate::Host) that runs it.
@@ -57,6 +57,8 @@ pub struct RealWorld {
     pub(crate) tx: Tx,
     pub(crate) rings: Rings,
     pub(crate) lent: Lent,
+    /// Those who read our rings were shown the memory that they may map.
+    arena_shown: AtomicBool,
     pub(crate) frames: Frames,
     pub(crate) names: Names,
     /// The process ends: the engine empties its sockets, then clears this.
@@ -88,6 +90,7 @@ impl RealWorld {
             rx_sockets: RxSockets::default(),
             tx: Tx::default(),
             lent: Lent::default(),
+            arena_shown: AtomicBool::new(false),
             frames: Frames::default(),
             names: Names::default(),
             sweep_asked: AtomicBool::new(false),
@@ -287,6 +290,12 @@ impl nic::Reach for RealWorld {
     }
 
     fn publish(&self, table: u8, slot: u16, region: &Region) {
+        if let Some(arena) = arena::made().filter(|arena| arena.contains(region.addr)) {
+            // Who takes a ring from now on shows it there.
+            if !self.arena_shown.swap(true, Ordering::SeqCst) {
+                self.rings.show(arena);
+            }
+        }
         self.lent.publish(table, slot, region);
     }
 
@@ -318,6 +327,10 @@ impl nic::Reach for RealWorld {
 
     fn reaches(&self, path: &Path) -> bool {
         self.rings.reaches(path)
+    }
+
+    fn is_near(&self, path: &Path, remote: Remote) -> bool {
+        self.rings.is_near(path, remote)
     }
 
     unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce {

@@ -5,6 +5,7 @@ mod kit;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use host::arena::Buffer;
 use host::{Config, RealWorld};
 use kit::{PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, start_with};
 use nic::reach::{Copy, Grant, Piece, Region};
@@ -34,20 +35,53 @@ fn back() -> Path {
 struct Pair {
     initiator: Recording,
     target: Recording,
-    memory: Box<[u64]>,
+    memory: Words,
     table: u8,
     _claim: Box<dyn Claim>,
+}
+
+/// The target's 64 words.
+enum Words {
+    Ours(Box<[u64]>),
+    /// In memory that the initiator maps, too.
+    BothMap(Buffer),
+}
+
+impl Words {
+    fn as_ptr(&self) -> *mut u64 {
+        match self {
+            Words::Ours(words) => words.as_ptr().cast_mut(),
+            Words::BothMap(buffer) => buffer.as_ptr().cast(),
+        }
+    }
 }
 
 impl Pair {
     /// A target that lets its peer reach 512 bytes from [`IOVA`] on; `None` where the system lets nobody.
     fn new() -> Option<Pair> {
-        if !is_reached() {
-            return None;
+        is_reached().then(|| Pair::over(Words::Ours(vec![0; 64].into_boxed_slice())))
+    }
+
+    /// The same, where they are in memory that both map; `None` where that is not reached.
+    fn near() -> Option<Pair> {
+        let buffer = host::arena::take(512).filter(|_| nic::memory::can_copy_granted());
+        if buffer.is_none() {
+            println!("left out: no memory that processes map is reached");
         }
+        let pair = Pair::over(Words::BothMap(buffer?));
+        // What says where it is comes in front of what lets it be reached, or soon.
+        let begin = Instant::now();
+        while counter(&pair.initiator, "arenas_mapped") == 0 {
+            assert!(begin.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(reach(pair.initiator.world()).is_near(&path(V4), pair.remote(0, 512)));
+        Some(pair)
+    }
+
+    fn over(memory: Words) -> Pair {
         let (initiator, target) = (start_with(Config::default()), start_with(Config::default()));
         let claim = target.world().claim(Name::Block(0x123)).unwrap();
-        let memory = vec![0; 64].into_boxed_slice();
         let table = reach(target.world()).table().unwrap();
         let pair = Pair { initiator, target, memory, table, _claim: claim };
         pair.publish(BOTH);
@@ -59,7 +93,7 @@ impl Pair {
             assert!(begin.elapsed() < PATIENCE, "{:?}", pair.initiator.world().counters().snapshot());
             std::thread::sleep(Duration::from_millis(1));
         }
-        Some(pair)
+        pair
     }
 
     fn publish(&self, access: u32) {
@@ -101,69 +135,108 @@ impl Pair {
 
     /// What lies in the target's memory.
     fn word(&self, at: usize) -> u64 {
-        // SAFETY: a word of ours, which the kernel may change.
-        unsafe { (&raw const self.memory[at]).read_volatile() }
+        assert!(at < 64);
+        // SAFETY: a word of ours, which others may change.
+        unsafe { self.memory.as_ptr().add(at).read_volatile() }
     }
 }
 
 #[test]
 fn bytes_go_both_ways_and_no_packet_does() {
     let _alone = alone();
-    let Some(pair) = Pair::new() else { return };
-    let before = counter(&pair.initiator, "ring_packets_sent");
-    assert!(pair.copies(Copy::Write, pair.remote(8, 16), &mut [1, 2]));
-    assert_eq!([0, 1, 2, 3].map(|at| pair.word(at)), [0, 1, 2, 0]);
-    let mut read = [0; 3];
-    assert!(pair.copies(Copy::Read, pair.remote(0, 24), &mut read));
-    assert_eq!(read, [0, 1, 2]);
-    // Any length and place: the last word is a range of its own.
-    for (at, len) in [(0, 1), (1, 7), (3, 6), (5, 8), (7, 9), (1, 100), (511, 1), (0, 512)] {
-        assert!(pair.copies(Copy::Write, pair.remote(at, len), &mut [!0; 64]), "{at} {len}");
+    for pair in [Pair::new, Pair::near].into_iter().filter_map(|new| new()) {
+        let before = counter(&pair.initiator, "ring_packets_sent");
+        assert!(pair.copies(Copy::Write, pair.remote(8, 16), &mut [1, 2]));
+        assert_eq!([0, 1, 2, 3].map(|at| pair.word(at)), [0, 1, 2, 0]);
+        let mut read = [0; 3];
+        assert!(pair.copies(Copy::Read, pair.remote(0, 24), &mut read));
+        assert_eq!(read, [0, 1, 2]);
+        // Any length and place: the last word is a range of its own.
+        for (at, len) in [(0, 1), (1, 7), (3, 6), (5, 8), (7, 9), (1, 100), (511, 1), (0, 512)] {
+            assert!(pair.copies(Copy::Write, pair.remote(at, len), &mut [!0; 64]), "{at} {len}");
+        }
+        assert_eq!(counter(&pair.initiator, "ring_packets_sent"), before);
+        assert_eq!(
+            (counter(&pair.initiator, "writes_at_once"), counter(&pair.initiator, "reach_refused")),
+            (9, 0)
+        );
     }
-    assert_eq!(counter(&pair.initiator, "ring_packets_sent"), before);
-    assert_eq!(
-        (counter(&pair.initiator, "writes_at_once"), counter(&pair.initiator, "reach_refused")),
-        (9, 0)
-    );
+}
+
+#[test]
+fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
+    let _alone = alone();
+    let Some(pair) = Pair::near() else { return };
+    let ours: Vec<u8> = (0..=255).collect();
+    let copy = |what, at, bytes: &[u8], size: usize| {
+        let pieces: Vec<Piece> = bytes
+            .chunks(size)
+            .map(|piece| Piece { addr: piece.as_ptr() as u64, len: piece.len() as u64 })
+            .collect();
+        let remote = pair.remote(at, bytes.len() as u64);
+        // SAFETY: the pieces are `bytes`, which are borrowed across the call; those that are written to are atomics to nobody.
+        unsafe { reach(pair.initiator.world()).copy(&path(V4), INITIATOR, remote, what, &pieces) }
+    };
+    for (at, len, size) in
+        [(0, 8, 1), (3, 8, 1), (0, 21, 3), (5, 24, 3), (8, 40, 5), (1, 63, 8), (0, 256, 32), (7, 200, 100)]
+    {
+        let bytes = &ours[256 - len..];
+        assert_eq!(copy(Copy::Write, at, bytes, size), AtOnce::Done, "{at} {len} {size}");
+        let mut read = vec![0_u8; len];
+        assert_eq!(copy(Copy::Read, at, &mut read[..], size), AtOnce::Done, "{at} {len} {size}");
+        assert_eq!(read, bytes, "{at} {len} {size}");
+    }
+    assert_eq!(copy(Copy::Write, 0, &ours[..9], 1), AtOnce::Refused, "more pieces than are copied at once");
+    // Of ours something is not there.
+    let gone = [Piece { addr: 8, len: 8 }];
+    for what in [Copy::Write, Copy::Read] {
+        // SAFETY: nothing is there, and nothing will be.
+        let became = unsafe {
+            reach(pair.initiator.world()).copy(&path(V4), INITIATOR, pair.remote(0, 8), what, &gone)
+        };
+        assert_eq!(became, AtOnce::Refused);
+    }
+    assert!(pair.copies(Copy::Write, pair.remote(0, 8), &mut [77]) && pair.word(0) == 77);
 }
 
 #[test]
 fn what_is_not_granted_is_not_reached() {
     let _alone = alone();
-    let Some(pair) = Pair::new() else { return };
-    let good = pair.remote(0, 8);
-    let mut word = [5];
-    for remote in [
-        Remote { rkey: Rkey(KEY ^ 1), ..good },
-        Remote { rkey: Rkey(KEY + 0x1_0000), ..good },
-        Remote { rkey: Rkey(0), ..good },
-        Remote { addr: IOVA - 1, ..good },
-        Remote { addr: IOVA + 505, ..good },
-        Remote { addr: u64::MAX - 3, ..good },
-    ] {
-        for what in [Copy::Write, Copy::Read] {
-            assert!(!pair.copies(what, remote, &mut word), "{remote:?}");
+    for pair in [Pair::new, Pair::near].into_iter().filter_map(|new| new()) {
+        let good = pair.remote(0, 8);
+        let mut word = [5];
+        for remote in [
+            Remote { rkey: Rkey(KEY ^ 1), ..good },
+            Remote { rkey: Rkey(KEY + 0x1_0000), ..good },
+            Remote { rkey: Rkey(0), ..good },
+            Remote { addr: IOVA - 1, ..good },
+            Remote { addr: IOVA + 505, ..good },
+            Remote { addr: u64::MAX - 3, ..good },
+        ] {
+            for what in [Copy::Write, Copy::Read] {
+                assert!(!pair.copies(what, remote, &mut word), "{remote:?}");
+            }
         }
-    }
-    let stranger = Qpn::new(INITIATOR.get() + 1);
-    assert!(!pair.copies_as(&path(V4), stranger, Copy::Write, good, &mut word));
-    let other = Path { dest_qpn: Qpn::new(TARGET.get() + 1), ..path(V4) };
-    assert!(!pair.copies_as(&other, INITIATOR, Copy::Write, good, &mut word));
-    let elsewhere = Path { source: "127.0.0.2".parse().unwrap(), ..path(V4) };
-    assert!(!pair.copies_as(&elsewhere, INITIATOR, Copy::Write, good, &mut word));
-    assert_eq!((pair.word(0), word), (0, [5]));
+        let stranger = Qpn::new(INITIATOR.get() + 1);
+        assert!(!pair.copies_as(&path(V4), stranger, Copy::Write, good, &mut word));
+        let other = Path { dest_qpn: Qpn::new(TARGET.get() + 1), ..path(V4) };
+        assert!(!pair.copies_as(&other, INITIATOR, Copy::Write, good, &mut word));
+        let elsewhere = Path { source: "127.0.0.2".parse().unwrap(), ..path(V4) };
+        assert!(!pair.copies_as(&elsewhere, INITIATOR, Copy::Write, good, &mut word));
+        assert_eq!((pair.word(0), word), (0, [5]));
 
-    // Rights of the region, and of the queue pair.
-    reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
-    assert!(!pair.copies(Copy::Read, good, &mut word));
-    pair.publish(Access::REMOTE_READ);
-    assert!(!pair.copies(Copy::Write, good, &mut word) && pair.copies(Copy::Read, good, &mut word));
-    reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
-    pair.publish(BOTH);
-    pair.open(Access::REMOTE_WRITE);
-    assert!(pair.copies(Copy::Write, good, &mut word) && !pair.copies(Copy::Read, good, &mut word));
-    reach(pair.target.world()).close(TARGET, true);
-    assert!(!pair.copies(Copy::Write, good, &mut word));
+        // Rights of the region, and of the queue pair.
+        reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
+        assert!(!pair.copies(Copy::Read, good, &mut word));
+        pair.publish(Access::REMOTE_READ);
+        assert!(!pair.copies(Copy::Write, good, &mut word) && pair.copies(Copy::Read, good, &mut word));
+        reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
+        pair.publish(BOTH);
+        pair.open(Access::REMOTE_WRITE);
+        assert!(pair.copies(Copy::Write, good, &mut word) && !pair.copies(Copy::Read, good, &mut word));
+        reach(pair.target.world()).close(TARGET, true);
+        assert!(!pair.copies(Copy::Write, good, &mut word));
+    }
 }
 
 #[test]
@@ -247,39 +320,40 @@ fn memory_that_is_not_there_is_not_reached_and_the_rest_is_still() {
 #[test]
 fn who_takes_something_back_waits_for_those_who_copy() {
     let _alone = alone();
-    let Some(pair) = Pair::new() else { return };
-    std::thread::scope(|s| {
-        let writers: Vec<_> = (0..2)
-            .map(|_| {
-                s.spawn(|| {
-                    let mut word = [!0];
-                    let (mut copied, begin) = (0_u64, Instant::now());
-                    while begin.elapsed() < Duration::from_millis(300) {
-                        copied += u64::from(pair.copies(Copy::Write, pair.remote(0, 8), &mut word));
-                    }
-                    copied
+    for pair in [Pair::new, Pair::near].into_iter().filter_map(|new| new()) {
+        std::thread::scope(|s| {
+            let writers: Vec<_> = (0..2)
+                .map(|_| {
+                    s.spawn(|| {
+                        let mut word = [!0];
+                        let (mut copied, begin) = (0_u64, Instant::now());
+                        while begin.elapsed() < Duration::from_millis(300) {
+                            copied += u64::from(pair.copies(Copy::Write, pair.remote(0, 8), &mut word));
+                        }
+                        copied
+                    })
                 })
-            })
-            .collect();
-        let (mut rounds, begin) = (0, Instant::now());
-        while begin.elapsed() < Duration::from_millis(250) {
-            match rounds % 2 {
-                0 => reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16),
-                _ => reach(pair.target.world()).close(TARGET, true),
+                .collect();
+            let (mut rounds, begin) = (0, Instant::now());
+            while begin.elapsed() < Duration::from_millis(250) {
+                match rounds % 2 {
+                    0 => reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16),
+                    _ => reach(pair.target.world()).close(TARGET, true),
+                }
+                // SAFETY: a word of ours, which nobody may change now.
+                unsafe { pair.memory.as_ptr().write_volatile(0) };
+                std::thread::sleep(Duration::from_micros(50));
+                assert_eq!(pair.word(0), 0, "written to when it was taken back");
+                match rounds % 2 {
+                    0 => pair.publish(BOTH),
+                    _ => pair.open(BOTH),
+                }
+                rounds += 1;
             }
-            // SAFETY: a word of ours, which nobody may change now.
-            unsafe { pair.memory.as_ptr().cast_mut().write_volatile(0) };
-            std::thread::sleep(Duration::from_micros(50));
-            assert_eq!(pair.word(0), 0, "written to when it was taken back");
-            match rounds % 2 {
-                0 => pair.publish(BOTH),
-                _ => pair.open(BOTH),
-            }
-            rounds += 1;
-        }
-        let copied: u64 = writers.into_iter().map(|writer| writer.join().unwrap()).sum();
-        assert!(rounds > 2 && copied > 2, "{rounds} {copied}");
-    });
+            let copied: u64 = writers.into_iter().map(|writer| writer.join().unwrap()).sum();
+            assert!(rounds > 2 && copied > 2, "{rounds} {copied}");
+        });
+    }
 }
 
 /// Another process, which writes to the target's first word all the time.

@@ -219,4 +219,8 @@ ranks! {
     Reactor,
     /// The system: random bytes that nobody has had.
     Random,
+    /// The system: the memory that neighbours map, while it is made.
+    Arena,
+    /// The system: which of it is free.
+    ArenaRanges,
 }

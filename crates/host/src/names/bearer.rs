@@ -2,11 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use node::Name;
 use socket2::SockRef;
 
+use crate::arena::Theirs;
 use crate::fork::Fd;
 use crate::name_messages;
 use crate::reach::{Known, Lender};
@@ -33,6 +35,8 @@ pub(crate) enum Answer {
     NoRing,
     /// It did, and lends in return what is in this memory, and what proves who it is.
     Lend(Fd, Known),
+    /// It did, and this memory of it may be mapped, which it has at an address.
+    Arena(Fd, u64),
     /// It did, and this wakes a thread of it.
     Bell(Fd),
 }
@@ -86,6 +90,9 @@ impl Bearer {
                 Some(Answer::NoRing)
             }
             ([name_messages::BELL], Some(bell)) => Some(Answer::Bell(bell)),
+            (arena @ [name_messages::ARENA, ..], Some(memory)) => {
+                Some(Answer::Arena(memory, name_messages::read_arena(arena)?))
+            }
             (lend, Some(tables)) => {
                 let (address, says) = name_messages::read_lend(lend)?;
                 Some(Answer::Lend(tables, Known { address, says }))
@@ -95,8 +102,13 @@ impl Bearer {
     }
 
     /// What it lends us, so that its memory is reached.
-    pub(crate) fn lender(&self, tables: &Fd, guard: Known) -> io::Result<Lender> {
-        Lender::new(&self.fd, tables, guard)
+    pub(crate) fn lender(
+        &self,
+        tables: &Fd,
+        guard: Known,
+        theirs: Option<Arc<Theirs>>,
+    ) -> io::Result<Lender> {
+        Lender::new(&self.fd, tables, guard, theirs)
     }
 }
 

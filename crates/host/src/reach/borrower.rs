@@ -82,9 +82,14 @@ impl Borrower {
     ///
     /// Those of mmap(2).
     pub(crate) fn renew(&self) -> io::Result<Option<Known>> {
-        let new = Guard::new()?;
+        let new = Guard::new(&self.hazards)?;
         let known = new.known();
         Ok(self.trust.lock().renew(new).then_some(known))
+    }
+
+    /// Whether it gets no page any more.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.trust.lock().cut_off
     }
 
     /// It shall not know us any more.
@@ -228,10 +233,16 @@ impl<G> Trust<G> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rings::memory::SharedMemory;
+
+    fn memory() -> Part {
+        let (memory, _) = SharedMemory::create(hazards::BYTES).unwrap();
+        memory.split(hazards::BYTES).unwrap().0
+    }
 
     /// A wait of a length, and a pause; what follows from it.
     fn waits(trust: &mut Trust<Guard>, now: &mut Instant, wait: Duration, pause: Duration) -> After {
-        trust.guard = Some(Guard::new().unwrap());
+        trust.guard = Some(Guard::new(&memory()).unwrap());
         assert!(!trust.is_harmless(*now));
         let mut waits = false;
         assert_eq!(trust.wait(&mut waits, *now), Some(*now));

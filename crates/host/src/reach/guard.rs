@@ -4,15 +4,21 @@
 //! run another program. So the process gives each that may reach it a page at an address that nobody can foresee, and each call begins
 //! with eight bytes to or from there: a call keeps to one address space, goes on in order, and ends at the first address that is not
 //! there. A page that is taken back ends all calls that have not begun.
+//!
+//! Memory of the process that the other one maps ([`crate::arena`]) it copies without a call. What the page says stands in a word that both map, too, while the page is
+//! there, and such a copy looks at the word wherever it begins or goes on ([`nic::memory::copy_granted`]).
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 use nic::Errno;
 use nic::reach::Piece;
 
+use super::hazards;
 use crate::fork;
+use crate::rings::memory::Part;
 
 const PAGE: usize = 4096;
 /// Most pages of a range that is looked at.
@@ -31,6 +37,8 @@ const ELEMENTS: usize = 12;
 pub(crate) struct Guard {
     page: NonNull<u8>,
     known: Known,
+    /// Where it says so to whoever maps our memory.
+    hazards: Part,
     generation: u32,
 }
 
@@ -49,8 +57,8 @@ pub(crate) struct Known {
 }
 
 impl Guard {
-    /// A new page.
-    pub(crate) fn new() -> io::Result<Guard> {
+    /// A new page for whoever says in `hazards` what he uses.
+    pub(crate) fn new(hazards: &Part) -> io::Result<Guard> {
         for _ in 0..TRIES {
             let mut random = [0; 16];
             getrandom::fill(&mut random).map_err(|_| Errno::EAGAIN)?;
@@ -67,12 +75,16 @@ impl Guard {
             unsafe { libc::madvise(page, PAGE, libc::MADV_DONTFORK) };
             let Some(page) = NonNull::new(page.cast::<u8>()) else { continue };
             let known = Known { address: page.as_ptr() as u64, says };
-            let guard = Guard { page, known, generation: fork::generation() };
+            let (hazards, generation) = (hazards.clone(), fork::generation());
+            let guard = Guard { page, known, hazards, generation };
             if known.address != address {
                 continue;
             }
             // SAFETY: the page is ours, and writable; nobody knows it yet.
             unsafe { page.cast::<u64>().write(says) };
+            if let Some(granted) = hazards::granted(&guard.hazards) {
+                granted.store(says, Ordering::Release);
+            }
             return Ok(guard);
         }
         Err(Errno::ENOMEM.into())
@@ -86,6 +98,10 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.generation == fork::generation() {
+            if let Some(granted) = hazards::granted(&self.hazards) {
+                // Unless the next one stands there already.
+                let _ = granted.compare_exchange(self.known.says, 0, Ordering::SeqCst, Ordering::Relaxed);
+            }
             // SAFETY: the mapping that `new` made, which nobody borrows.
             unsafe { libc::munmap(self.page.as_ptr().cast(), PAGE) };
         }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | 2 n | 0: free. 1: somebody's. Else an access: 1 (bit 63), table (8 bits), slot of the region (16), entry of the queue pair (16) |
 //! | 2 n + 1 | the thread, as its process numbers it |
+//! | 64 | the other way: what the page says by which the owner is known, while it is there ([`granted`]) |
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -17,12 +18,19 @@ use crate::reach::tables::Entry;
 pub(crate) const BYTES: usize = 4096;
 /// Accesses at once.
 const ACCESSES: usize = 16;
+/// Where the owner says that what he lends may be used.
+const GRANTED: usize = 64;
 const SOMEBODYS: u64 = 1;
 const ACCESS: u64 = 1 << 63;
 
 /// An access; what it uses stays while it is not dropped.
 #[derive(Debug)]
 pub(super) struct Access<'a>(&'a Word);
+
+/// The word by which the owner grants what he lends.
+pub(super) fn granted(memory: &[Word]) -> Option<&Word> {
+    memory.get(GRANTED)
+}
 
 /// Says that an access begins to use a queue pair's entry and perhaps a region's. `None`: too many threads do.
 pub(super) fn begin(memory: &[Word], thread: u32, queue_pair: u16) -> Option<Access<'_>> {

@@ -18,6 +18,7 @@
 //! | `hazards` | who uses what just now |
 //! | `fences` | what keeps the steps of both in order |
 //! | `guard` | calls that reach the right process or none; unsafe |
+//! | `near` | copies to and from memory that is mapped here, too, without a call; unsafe |
 
 mod borrower;
 #[cfg(all(test, loom))]
@@ -28,6 +29,7 @@ pub mod fuzzed;
 mod guard;
 mod hazards;
 mod initiator;
+mod near;
 mod tables;
 
 use std::cell::Cell;
@@ -38,11 +40,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering};
 use arc_swap::ArcSwapOption;
 use locks::{Mutex, Rank};
 use nic::Path;
+use nic::memory::Ended;
 use nic::reach::{Copy, Grant, Piece, Region};
 use ring::Word;
-use transport::op::Remote;
+use transport::op::{AtOnce, Remote};
 use wire::Qpn;
 
+use crate::arena::Theirs;
 use crate::fork::{self, Fd};
 use crate::rings::memory::{Part, SharedMemory};
 use crate::sys;
@@ -51,6 +55,7 @@ pub(crate) use guard::Known;
 use guard::{Copied, Process};
 pub(crate) use hazards::BYTES as HAZARD_BYTES;
 use initiator::Request;
+use near::Near;
 use tables::Entry;
 
 /// Processes that are remembered because they are not to be believed.
@@ -170,69 +175,144 @@ pub(crate) struct Cleared(Entry);
 /// A process that lends to us.
 pub(crate) struct Lender {
     process: Process,
-    tables: SharedMemory,
-    /// It can not be reached any more.
+    tables: Arc<SharedMemory>,
+    /// Its memory that we map.
+    theirs: Option<Arc<Theirs>>,
+    /// The system does not copy to and from the rest of it, or not any more.
+    is_closed: AtomicBool,
+    /// What it lent it has taken back.
     is_over: AtomicBool,
 }
 
 impl Lender {
-    /// The process that listens at the other end of a connection, which sent this.
+    /// The process that listens at the other end of a connection, which sent this, and of whose memory we map `theirs`.
     ///
     /// # Errors
     ///
-    /// EPERM where the system does not let us reach it; EINVAL for memory that is not to be had so.
-    pub(crate) fn new(connection: &Fd, tables: &Fd, guard: Known) -> io::Result<Lender> {
+    /// EINVAL for memory that is not to be had so.
+    pub(crate) fn new(
+        connection: &Fd,
+        tables: &Fd,
+        guard: Known,
+        theirs: Option<Arc<Theirs>>,
+    ) -> io::Result<Lender> {
         let tables = SharedMemory::open_read_only(tables, tables::BYTES)?;
         if tables.len() * size_of::<Word>() != tables::BYTES {
             return Err(nic::Errno::EINVAL.into());
         }
         let process = Process { pid: sys::peer_pid(connection)?, guard };
-        if process.pid <= 0 || !process.is_reached() {
-            return Err(nic::Errno::EPERM.into());
+        let is_reached = process.pid > 0 && process.is_reached();
+        let (is_closed, is_over) = (AtomicBool::new(!is_reached), AtomicBool::new(false));
+        Ok(Lender { process, tables: Arc::new(tables), theirs, is_closed, is_over })
+    }
+
+    /// The same, of whose memory we map `theirs`, too.
+    pub(crate) fn mapping(&self, theirs: Arc<Theirs>) -> Lender {
+        let same = |flag: &AtomicBool| AtomicBool::new(flag.load(Ordering::Relaxed));
+        Lender {
+            process: self.process,
+            tables: self.tables.clone(),
+            theirs: Some(theirs),
+            is_closed: same(&self.is_closed),
+            is_over: same(&self.is_over),
         }
-        Ok(Lender { process, tables, is_over: AtomicBool::new(false) })
     }
 
-    /// Whether it could be reached the last time.
+    /// Whether the system lets us reach it, as far as is known.
     pub(crate) fn is_there(&self) -> bool {
-        !self.is_over.load(Ordering::Relaxed)
+        !self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Copies or flushes, as [`nic::Reach::copy`]; false where it can not. `hazards`: where we say what we use.
+    /// Whether what a peer names seems to lie in memory that is mapped here, too.
+    pub(crate) fn is_near(&self, qpn: Qpn, remote: Remote) -> bool {
+        self.theirs.as_ref().filter(|_| !self.is_over.load(Ordering::Relaxed)).is_some_and(|theirs| {
+            tables::hint(&self.tables, qpn, remote).is_some_and(|at| theirs.at(at, remote.length).is_some())
+        })
+    }
+
+    /// Copies or flushes, as [`nic::Reach::copy`]. `hazards`: where we say what we use.
     ///
     /// # Safety
     ///
     /// That of [`nic::Reach::copy`].
-    pub(crate) unsafe fn copy(&self, hazards: &Part, transfer: &Transfer<'_>, pieces: &[Piece]) -> bool {
+    pub(crate) unsafe fn copy(&self, hazards: &Part, transfer: &Transfer<'_>, pieces: &[Piece]) -> AtOnce {
         let Transfer { path, from, remote, what } = *transfer;
+        if !self.is_there() && !self.is_near(path.dest_qpn, remote) {
+            return AtOnce::NoWay;
+        }
         if pieces.len() > MOST_PIECES {
-            return false;
+            return AtOnce::Refused;
         }
         let ends = tables::ends(path.dest, path.source);
         let request = Request { qpn: path.dest_qpn, from, ends, remote, what };
-        initiator::reach(hazards, &self.tables, this_thread(), &request, |at| {
-            let copied = match what {
-                Copy::Read => {
-                    let range = Piece { addr: at, len: remote.length };
-                    // SAFETY: as the caller says.
-                    unsafe { self.process.read(pieces, &[range]) }
+        let done = initiator::reach(hazards, &self.tables, this_thread(), &request, |at| {
+            // SAFETY: as the caller says.
+            match unsafe { self.copy_near(hazards, transfer, pieces, at) } {
+                Some(Ok(())) => return true,
+                Some(Err(Ended::TakenBack)) => {
+                    self.is_over.store(true, Ordering::Relaxed);
+                    return false;
                 }
-                Copy::Write => {
-                    let (body, tail) = with_last_word(at, remote.length);
-                    let ranges = if body.len == 0 { &[tail][..] } else { &[body, tail][..] };
-                    // SAFETY: as the caller says.
-                    unsafe { self.process.write(pieces, ranges) }
-                }
-                // What was written to it is visible; for the rest the memory has only to be there, as it has for msync(2).
-                Copy::Flush(how) => {
-                    return self.process.has(at, if how.persistent { remote.length } else { 0 });
-                }
-            };
+                Some(Err(Ended::Fault)) => return false,
+                Some(Err(Ended::Unable)) | None if !self.is_there() => return false,
+                Some(Err(Ended::Unable)) | None => {}
+            }
+            // SAFETY: as the caller says.
+            let copied = unsafe { self.copy_far(transfer, pieces, at) };
             if copied == Copied::Nothing {
-                self.is_over.store(true, Ordering::Relaxed);
+                self.is_closed.store(true, Ordering::Relaxed);
             }
             copied == Copied::All
-        })
+        });
+        if done { AtOnce::Done } else { AtOnce::Refused }
+    }
+
+    /// By our own instructions, where the bytes are mapped here, too.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Lender::copy`].
+    #[inline]
+    unsafe fn copy_near(
+        &self,
+        hazards: &Part,
+        transfer: &Transfer<'_>,
+        pieces: &[Piece],
+        at: u64,
+    ) -> Option<Result<(), Ended>> {
+        if matches!(transfer.what, Copy::Flush(how) if how.persistent) {
+            return None;
+        }
+        let near = Near::new(self.theirs.as_deref()?, hazards::granted(hazards)?, self.process.guard.says);
+        // SAFETY: as the caller says.
+        unsafe { near.copy(transfer.what, pieces, at, transfer.remote.length) }
+    }
+
+    /// By the system.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Lender::copy`].
+    unsafe fn copy_far(&self, transfer: &Transfer<'_>, pieces: &[Piece], at: u64) -> Copied {
+        let len = transfer.remote.length;
+        match transfer.what {
+            Copy::Read => {
+                let range = Piece { addr: at, len };
+                // SAFETY: as the caller says.
+                unsafe { self.process.read(pieces, &[range]) }
+            }
+            Copy::Write => {
+                let (body, tail) = with_last_word(at, len);
+                let ranges = if body.len == 0 { &[tail][..] } else { &[body, tail][..] };
+                // SAFETY: as the caller says.
+                unsafe { self.process.write(pieces, ranges) }
+            }
+            // What was written to it is visible; for the rest the memory has only to be there, as it has for msync(2).
+            Copy::Flush(how) => {
+                let is_there = self.process.has(at, if how.persistent { len } else { 0 });
+                if is_there { Copied::All } else { Copied::Part }
+            }
+        }
     }
 }
 

@@ -168,6 +168,17 @@ pub(super) fn look_up(memory: &[Word], qpn: Qpn, from: Qpn, ends: u32, right: u3
     allowed.then_some(Found { pd: (more >> 32) as u32, table })
 }
 
+/// Where the bytes would be that a peer names, as far as the entries say: only a hint, for who has not said that he uses them.
+pub(super) fn hint(memory: &[Word], qpn: Qpn, remote: Remote) -> Option<u64> {
+    let [first, _] = words(memory, queue_pair(qpn))? else { return None };
+    let table = (first.load(Relaxed) as u16 >> RIGHTS_BITS) as u8;
+    let region = Entry::Region(table, (remote.rkey.0 >> 16) as u16);
+    let [first, addr, _, iova] = words(memory, region)? else { return None };
+    let is_it = (first.load(Acquire) >> 32) as u32 == remote.rkey.0;
+    let at = remote.addr.checked_sub(iova.load(Relaxed)).filter(|_| is_it)?;
+    addr.load(Relaxed).checked_add(at)
+}
+
 /// For an initiator: where the bytes that it names are, if it may.
 pub(super) fn find(memory: &[Word], found: Found, remote: Remote, right: u32) -> Option<u64> {
     let [first, addr, len, iova] = words(memory, found.region(remote.rkey.0))? else { return None };

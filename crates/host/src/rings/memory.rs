@@ -1,7 +1,8 @@
 //! Memory that processes share (memfd_create(2)), of a size that none of them can change.
 
+use std::ffi::CStr;
 use std::io;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -45,18 +46,23 @@ unsafe impl Sync for Part {}
 impl SharedMemory {
     /// New memory of `len` bytes (whole pages), all zero, and the descriptor by which another process maps it.
     pub(crate) fn create(len: usize) -> io::Result<(SharedMemory, Fd)> {
-        SharedMemory::create_sealed(len, 0)
+        SharedMemory::create_sealed(c"verbena ring", len, 0)
+    }
+
+    /// The same by another name, which /proc/PID/maps shows.
+    pub(crate) fn create_named(name: &CStr, len: usize) -> io::Result<(SharedMemory, Fd)> {
+        SharedMemory::create_sealed(name, len, 0)
     }
 
     /// The same, which nobody else can write to.
     pub(crate) fn create_read_only(len: usize) -> io::Result<(SharedMemory, Fd)> {
-        SharedMemory::create_sealed(len, libc::F_SEAL_FUTURE_WRITE)
+        SharedMemory::create_sealed(c"verbena ring", len, libc::F_SEAL_FUTURE_WRITE)
     }
 
-    fn create_sealed(len: usize, more: i32) -> io::Result<(SharedMemory, Fd)> {
+    fn create_sealed(name: &CStr, len: usize, more: i32) -> io::Result<(SharedMemory, Fd)> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a string that lives as long as the process.
-        let fd = Fd::open_raw(|| unsafe { libc::memfd_create(c"verbena ring".as_ptr(), flags) })?;
+        // SAFETY: a string that lives across the call.
+        let fd = Fd::open_raw(|| unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
         let raw = fd.as_raw_fd();
         // SAFETY: integers only.
         if unsafe { libc::ftruncate(raw, len as libc::off_t) } != 0 {
@@ -103,6 +109,35 @@ impl SharedMemory {
             }
             _ => Err(Errno::EINVAL.into()),
         }
+    }
+
+    /// Has it stay in forked children, where it is the same memory.
+    pub(crate) fn keep_in_children(&self) {
+        self.advise(&(0..size_of_val(&**self)), libc::MADV_DOFORK);
+    }
+
+    /// Leaves it out of dumps of this process: it is somebody else's.
+    pub(crate) fn leave_out_of_dumps(&self) {
+        self.advise(&(0..size_of_val(&**self)), libc::MADV_DONTDUMP);
+    }
+
+    /// Gives pages back to the system; they are zero from then on. False where they are what they were.
+    pub(crate) fn give_back(&self, pages: &Range<usize>) -> bool {
+        self.advise(pages, libc::MADV_REMOVE)
+    }
+
+    fn advise(&self, pages: &Range<usize>, advice: i32) -> bool {
+        let Some(at) = self.bytes(pages) else { return false };
+        // SAFETY: pages of the mapping. What two processes share is looked at as atomics or by raw copies, of which none minds that it becomes zero.
+        unsafe { libc::madvise(at.as_ptr().cast(), pages.len(), advice) == 0 }
+    }
+
+    /// Where the first byte of a range is; `None` where it is not all in it.
+    #[inline]
+    pub(crate) fn bytes(&self, range: &Range<usize>) -> Option<NonNull<u8>> {
+        let inside = range.start <= range.end && range.end <= self.words * size_of::<Word>();
+        // SAFETY: inside of the mapping, or just behind it.
+        inside.then(|| unsafe { self.address.cast::<u8>().add(range.start) })
     }
 
     /// The first `bytes` bytes, and the others; `None` where there are not so many.

@@ -42,9 +42,10 @@ use nic::reach::Piece;
 use node::world::{Datagram, Hold};
 use node::{Guest, Name};
 use transport::TxBatch;
-use transport::op::AtOnce;
+use transport::op::{AtOnce, Remote};
 use wire::Qpn;
 
+use crate::arena::Arena;
 use crate::counters::add;
 use crate::fork::Fd;
 use crate::lease::Lease;
@@ -291,25 +292,34 @@ impl Rings {
 
     /// The process at the end of this connection took our ring, and lets its memory be reached.
     pub(crate) fn lent(&self, bearer: &Bearer, tables: &Fd, guard: Known, world: &RealWorld) {
-        let Name::Block(block) = bearer.name() else { return };
-        let ring = match self.tx.read().get(&block) {
-            Some(Way::Ring(ring)) if ring.bearer().token() == bearer.token() => ring.clone(),
-            _ => return,
-        };
-        match bearer.lender(tables, guard) {
-            Ok(lender) => ring.lent(lender),
-            Err(_) => add(&world.counters.reach_refused, 1),
+        let lent = self.ring_over(bearer).map(|ring| ring.lent(tables, guard, &world.counters));
+        add(&world.counters.reach_refused, lent.is_some_and(|lent| lent.is_err()).into());
+    }
+
+    /// The process at the end of this connection took our ring, and some of its memory may be mapped.
+    pub(crate) fn shown(&self, bearer: &Bearer, memory: &Fd, address: u64, world: &RealWorld) {
+        let Some(ring) = self.ring_over(bearer) else { return };
+        match ring.shown(memory, address) {
+            Ok(()) => add(&world.counters.arenas_mapped, 1),
+            Err(_) => add(&world.counters.arenas_refused, 1),
         }
     }
 
     /// The process at the end of this connection took our ring, and this wakes a thread of it that waits.
     pub(crate) fn given(&self, bearer: &Bearer, bell: Fd) {
-        let Name::Block(block) = bearer.name() else { return };
-        if let Some(Way::Ring(ring)) = self.tx.read().get(&block)
-            && ring.bearer().token() == bearer.token()
-        {
+        if let Some(ring) = self.ring_over(bearer) {
             ring.given(bell);
         }
+    }
+
+    /// The ring that was offered over this connection.
+    fn ring_over(&self, bearer: &Bearer) -> Option<Arc<TxRing>> {
+        self.ring_to(bearer.name()).filter(|ring| ring.bearer().token() == bearer.token())
+    }
+
+    /// Some memory of ours may be mapped from now on.
+    pub(crate) fn show(&self, arena: &Arena) {
+        self.rx.load().iter().for_each(|ring| ring.show(arena));
     }
 
     /// Copies to or from the memory of a process of this host, or flushes it; false where it can not.
@@ -330,6 +340,11 @@ impl Rings {
     /// Whether memory of the process at the end of a path is reached.
     pub(crate) fn reaches(&self, path: &Path) -> bool {
         self.known(path).is_some_and(|ring| ring.reaches())
+    }
+
+    /// Whether what a peer at the end of a path names seems to lie in memory that is mapped here, too.
+    pub(crate) fn is_near(&self, path: &Path, remote: Remote) -> bool {
+        self.known(path).is_some_and(|ring| ring.is_near(path.dest_qpn, remote))
     }
 
     /// Whether the process at the end of a path has not taken all that was sent to it.

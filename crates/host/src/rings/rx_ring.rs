@@ -10,6 +10,7 @@ use node::world::{Datagram, Hold};
 use node::{Guest, Input};
 use ring::{Broken, Found, Reader, Word, memory_len};
 
+use crate::arena::{self, Arena};
 use crate::counters::add;
 use crate::fork::Fd;
 use crate::name_messages::{self, Record};
@@ -90,7 +91,17 @@ impl RxRing {
         if let Some(tables) = lent.tables().filter(|_| !lent.distrusts(self.borrower.pid()))
             && let Ok(Some(known)) = self.borrower.renew()
         {
+            if let Some(arena) = arena::made() {
+                self.show(arena);
+            }
             self.connection.lend(&tables.fd, known);
+        }
+    }
+
+    /// Lets whoever offered it map memory of ours, so that it reaches that without a call.
+    pub(crate) fn show(&self, arena: &Arena) {
+        if !self.borrower.is_cut_off() {
+            self.connection.show(arena);
         }
     }
 

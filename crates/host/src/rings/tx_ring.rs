@@ -12,13 +12,15 @@ use nic::reach::Piece;
 use ring::{PushError, Whom, Writer, memory_len};
 use transport::Short;
 use transport::batch::Run;
-use transport::op::{AtOnce, Bulk, Fault};
+use transport::op::{AtOnce, Bulk, Fault, Remote};
+use wire::Qpn;
 
+use crate::arena::Theirs;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::name_messages::{self, HEADER, SIZE};
 use crate::names::Bearer;
-use crate::reach::{HAZARD_BYTES, Lender, Transfer};
+use crate::reach::{HAZARD_BYTES, Known, Lender, Transfer};
 use crate::rings::memory::{Part, SharedMemory, shared};
 use crate::rings::{RING_BYTES, datagram};
 use crate::sys;
@@ -36,6 +38,8 @@ pub(crate) struct TxRing {
     hazards: Part,
     /// What the reader lends us.
     lender: ArcSwapOption<Lender>,
+    /// Memory of the reader's that is mapped here, too.
+    theirs: ArcSwapOption<Theirs>,
     /// What wakes a thread of the reader's that waits.
     bell: ArcSwapOption<Fd>,
 }
@@ -113,7 +117,14 @@ impl TxRing {
             over: false,
         };
         let state = Mutex::new(Rank::TxRing, state);
-        Ok(TxRing { bearer, state, hazards, lender: ArcSwapOption::empty(), bell: ArcSwapOption::empty() })
+        Ok(TxRing {
+            bearer,
+            state,
+            hazards,
+            lender: ArcSwapOption::empty(),
+            theirs: ArcSwapOption::empty(),
+            bell: ArcSwapOption::empty(),
+        })
     }
 
     pub(crate) fn bearer(&self) -> &Arc<Bearer> {
@@ -255,9 +266,29 @@ impl TxRing {
         backlog
     }
 
-    /// The reader's memory can be reached from now on, so.
-    pub(crate) fn lent(&self, lender: Lender) {
+    /// The reader's memory can be reached from now on, by what it lends.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lender::new`].
+    pub(crate) fn lent(&self, tables: &Fd, guard: Known, counters: &Counters) -> io::Result<()> {
+        let lender = self.bearer.lender(tables, guard, self.theirs.load_full())?;
+        add(&counters.reach_refused, (!lender.is_there()).into());
         self.lender.store(Some(Arc::new(lender)));
+        Ok(())
+    }
+
+    /// Memory of the reader's may be mapped from now on. Called by the thread that calls [`TxRing::lent`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Theirs::new`].
+    pub(crate) fn shown(&self, memory: &Fd, address: u64) -> io::Result<()> {
+        let theirs = Arc::new(Theirs::new(memory, address)?);
+        self.theirs.store(Some(theirs.clone()));
+        let lender = self.lender.load_full().map(|lender| Arc::new(lender.mapping(theirs)));
+        self.lender.store(lender);
+        Ok(())
     }
 
     /// From now on this wakes a thread of the reader's that waits.
@@ -270,6 +301,11 @@ impl TxRing {
         self.lender.load().as_ref().is_some_and(|lender| lender.is_there())
     }
 
+    /// Whether what a peer names seems to lie in memory of the reader's that is mapped here, too.
+    pub(crate) fn is_near(&self, qpn: Qpn, remote: Remote) -> bool {
+        self.lender.load().as_ref().is_some_and(|lender| lender.is_near(qpn, remote))
+    }
+
     /// Copies to or from the reader's memory, or flushes it, as [`nic::Reach::copy`].
     ///
     /// # Safety
@@ -277,10 +313,10 @@ impl TxRing {
     /// That of [`nic::Reach::copy`].
     pub(crate) unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece]) -> AtOnce {
         let lender = self.lender.load();
-        let Some(lender) = lender.as_ref().filter(|lender| lender.is_there()) else { return AtOnce::NoWay };
         // SAFETY: as the caller says.
-        let done = unsafe { lender.copy(&self.hazards, transfer, pieces) };
-        if done { AtOnce::Done } else { AtOnce::Refused }
+        lender
+            .as_ref()
+            .map_or(AtOnce::NoWay, |lender| unsafe { lender.copy(&self.hazards, transfer, pieces) })
     }
 
     /// The other end wants no ring, or is gone.

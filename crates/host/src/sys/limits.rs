@@ -1,0 +1,19 @@
+//! How much there is to be had.
+
+/// Bytes of memory that the machine has (sysinfo(2)); 0 where that can not be found out.
+pub(crate) fn memory_of_machine() -> usize {
+    // SAFETY: all zero is a valid one, which the kernel fills.
+    let mut about: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: one structure that lives across the call.
+    let known = unsafe { libc::sysinfo(&raw mut about) } == 0;
+    let bytes = about.totalram.saturating_mul(about.mem_unit.into());
+    if known { usize::try_from(bytes).unwrap_or(usize::MAX) } else { 0 }
+}
+
+/// Bytes that a file of this process may have (RLIMIT_FSIZE): a longer one is answered with a signal.
+pub(crate) fn longest_file() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: one structure that lives across the call.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    if known { limit.rlim_cur } else { 0 }
+}
