@@ -40,6 +40,15 @@ static SYSTEMS: host::per_process::PerProcess<Mutex<Vec<(system::Files, Provider
 #[cfg(feature = "system")]
 static OPENER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
+/// Whether this process has adapters by its own libraries: then memory is for those.
+#[cfg(feature = "software")]
+pub(crate) fn has_opened_libraries() -> bool {
+    #[cfg(feature = "system")]
+    return OPENER.load(Ordering::Relaxed) == std::process::id();
+    #[cfg(not(feature = "system"))]
+    false
+}
+
 impl Provider {
     /// The stack linked in: RoCE v2 over the sockets of this machine, with no adapter, no kernel module, no root. One a process, started
     /// at the first call; C code in the same process that uses Verbena's libibverbs shares it.

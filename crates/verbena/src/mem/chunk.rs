@@ -32,6 +32,9 @@ enum Owner {
     File(usize),
     /// The same without a file.
     Anonymous(usize),
+    /// Of the memory that processes of this host map.
+    #[cfg(feature = "software")]
+    Arena(#[expect(dead_code, reason = "it keeps the bytes")] host::arena::Buffer),
     /// A simulated host's.
     #[cfg(feature = "sim")]
     Simulated(::sim::Mapped),
@@ -61,6 +64,19 @@ impl Chunk {
         // SAFETY: the layout has at least a page.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(no_room)?;
         Ok(Chunk { at, len, owner: Owner::Heap(layout) })
+    }
+
+    /// The same for what peers write and read: where it can, in memory that processes of this host map, too, which they reach without a system call. An adapter has no use
+    /// for that.
+    pub fn zeroed_for_peers(call: &'static str, len: usize) -> Result<Chunk> {
+        #[cfg(feature = "software")]
+        if !crate::provider::has_opened_libraries()
+            && let Some(buffer) = host::arena::take(len)
+            && let Some(at) = NonNull::new(buffer.as_ptr())
+        {
+            return Ok(Chunk { at, len, owner: Owner::Arena(buffer) });
+        }
+        Chunk::zeroed(call, len)
     }
 
     /// So many zero bytes that begin with a large page. Nothing of them is in memory yet: it comes in when it is registered, as large pages
@@ -161,6 +177,8 @@ impl Chunk {
             Owner::File(_) => true,
             #[cfg(feature = "sim")]
             Owner::Simulated(_) => true,
+            #[cfg(feature = "software")]
+            Owner::Arena(_) => false,
             Owner::Heap(_) | Owner::Anonymous(_) | Owner::Program(_) | Owner::Outside(_) => false,
         }
     }
@@ -195,6 +213,9 @@ impl Drop for Chunk {
             }
             #[cfg(feature = "sim")]
             Owner::Simulated(_) => {}
+            // It ends itself.
+            #[cfg(feature = "software")]
+            Owner::Arena(_) => {}
             Owner::Program(done) => {
                 if let Some(done) = done.take() {
                     done();

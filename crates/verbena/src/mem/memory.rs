@@ -202,14 +202,14 @@ impl Memory<RemoteWrite> {
     /// }
     /// ```
     ///
-    /// From 2 MiB on it begins with a large page, and lies in such once it is registered, where the system has them: processes of one host copy
-    /// that up to three times as fast.
+    /// Over software it is memory that processes of this host map, too, where the system lets them: they write and read it, where they may, without a system call. A
+    /// forked child has the same bytes, not a copy of them.
     ///
     /// # Errors
     ///
     /// `Exhausted` where there is no memory for so many.
     pub fn zeroed(len: usize) -> Result<Memory<RemoteWrite>> {
-        Ok(Memory::over(Chunk::zeroed("Memory::zeroed", len)?))
+        Ok(Memory::over(Chunk::zeroed_for_peers("Memory::zeroed", len)?))
     }
 
     /// All of a file, opened for reading and writing, mapped and shared with whoever else maps it: what peers FLUSH to

@@ -21,6 +21,8 @@ struct Buffer {
     pd: *mut ibv_pd,
     addr: *mut c_void,
     size: usize,
+    /// `None`: the C library's.
+    arena: Option<host::arena::Buffer>,
 }
 
 /// `ibv_reg_dmabuf_mr`, ibv_reg_mr(3): `addr` of the region is the offset. errno: EINVAL for other rights than local
@@ -119,20 +121,23 @@ unsafe fn lies_in(buf: *mut ibv_buf, pd: *mut ibv_pd, addr: *mut c_void, len: us
     if inside && buffer.pd == pd { Ok(()) } else { Err(Errno(libc::EINVAL)) }
 }
 
-/// ibv_alloc_buf(3): whole pages of the process. errno: EINVAL for NULL or no bytes, ENOMEM.
+/// ibv_alloc_buf(3): whole pages, which processes of this host map, too, where they can: those write and read them, where a region lets them, without a system call. errno: EINVAL for NULL or no bytes, ENOMEM.
 pub unsafe extern "C" fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void {
     ffi_guard::or_null(|| {
         if pd.is_null() || buf.is_null() || size == 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let mut addr = null_mut();
-        // SAFETY: a variable of ours and a power of two.
-        let code = unsafe { libc::posix_memalign(&raw mut addr, PAGE as usize, size) };
-        if code != 0 {
-            return Err(Errno(code));
+        let arena = host::arena::take(size);
+        let mut addr: *mut c_void = arena.as_ref().map_or(null_mut(), |buffer| buffer.as_ptr().cast());
+        if addr.is_null() {
+            // SAFETY: a variable of ours and a power of two.
+            let code = unsafe { libc::posix_memalign(&raw mut addr, PAGE as usize, size) };
+            if code != 0 {
+                return Err(Errno(code));
+            }
         }
         // SAFETY: the caller's variable.
-        unsafe { buf.write(Box::into_raw(Box::new(Buffer { pd, addr, size })).cast()) };
+        unsafe { buf.write(Box::into_raw(Box::new(Buffer { pd, addr, size, arena })).cast()) };
         Ok(addr)
     })
 }
@@ -142,8 +147,14 @@ pub unsafe extern "C" fn ibv_free_buf(buf: *mut ibv_buf) {
     if buf.is_null() {
         return;
     }
-    // SAFETY: made by `Box::into_raw` in `ibv_alloc_buf`, with memory of `posix_memalign`, by the man page's contract.
-    ffi_guard::nothing(|| unsafe { libc::free(Box::from_raw(buf.cast::<Buffer>()).addr) });
+    ffi_guard::nothing(|| {
+        // SAFETY: made by `Box::into_raw` in `ibv_alloc_buf`, by the man page's contract.
+        let buffer = unsafe { Box::from_raw(buf.cast::<Buffer>()) };
+        if buffer.arena.is_none() {
+            // SAFETY: memory of `posix_memalign`.
+            unsafe { libc::free(buffer.addr) };
+        }
+    });
 }
 
 /// `ibv_reg_buf_mr`, ibv_alloc_buf(3): errno as of [`ibv_reg_mr_ex`].

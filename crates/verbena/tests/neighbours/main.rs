@@ -2,18 +2,17 @@
 //! connections and nothing else. Real processes, SIGKILL, SIGSTOP.
 #![cfg(feature = "software")]
 
+mod child;
+#[path = "../kit/mod.rs"]
 mod kit;
 
-use std::fs::{self, File};
-use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use verbena::op::WithBuf;
-use verbena::{Connection, Listener, Memory, Mr, Pool, QueueConfig, RemoteMemory, RemoteWrite, Result};
+use verbena::{Connection, Listener, Memory, Mr, Pool, QueueConfig, RemoteMemory, RemoteWrite};
 
 /// Bytes of what is written and read at once: long enough that some end in the middle.
 const LEN: usize = 256 << 10;
@@ -35,146 +34,33 @@ const USUALLY: Duration = Duration::from_secs(1);
 const MARK: u8 = 0xa5;
 const STOP: &[u8] = b"stop";
 
-/// The other process: run by the tests below. It ends when they do.
-#[test]
-#[ignore = "run by another test"]
-fn neighbour() {
-    thread::spawn(|| {
-        _ = std::io::stdin().read(&mut [0]);
-        std::process::exit(1);
-    });
-    let does = std::env::var(DOES).expect("something to do");
-    let at = std::env::var(AT).expect("an address");
-    if does == "may not reach" {
-        refuse_copies().expect("a filter of system calls");
-    }
-    let conn = verbena::connect(at).timeout(PATIENCE).queues(queues()).wait().expect("a connection");
-    let theirs = RemoteMemory::from_bytes(conn.private_data()).expect("memory");
-    let pool = Pool::new(conn.pd(), LEN, 1).expect("a pool");
-    match does.as_str() {
-        "is honest" => is_honest(&conn, theirs, &pool).expect("nobody disturbs it"),
-        "may not reach" => may_not_reach(&conn, theirs, &pool).expect("it needs nobody's leave"),
-        "is reached" => {
-            let memory = Memory::zeroed(LEN).expect("memory");
-            let ours = memory.mr(conn.pd()).expect("a registration");
-            conn.send_inline(&ours.remote().to_bytes()).wait().expect("it is heard");
-            _ = conn.recv_wait();
-        }
-        "scribbles" => {
-            thread::spawn(scribble);
-            while is_at_work("writes", &conn, theirs, &pool).is_ok() {}
-            thread::sleep(Duration::from_secs(60));
-        }
-        does => while is_at_work(does, &conn, theirs, &pool).is_ok() {},
-    }
+/// Where memory is that the other process may reach.
+#[derive(Clone, Copy)]
+enum Place {
+    /// In memory of one process: the system copies.
+    Ours,
+    /// In memory that both map.
+    BothMap,
 }
 
-/// One operation, and a message before the first one.
-fn is_at_work(does: &str, conn: &Connection, theirs: RemoteMemory, pool: &Pool) -> Result<()> {
-    static BEGUN: AtomicBool = AtomicBool::new(false);
-    if !BEGUN.swap(true, Ordering::Relaxed) {
-        conn.send_inline(b"begins").wait()?;
-    }
-    let len = match does {
-        "sends" => MESSAGE,
-        "sends long" => LONG,
-        _ => LEN,
-    };
-    let mut buf = pool.get()?.sized(len)?;
-    buf.fill(MARK);
-    match does {
-        "writes" => conn.write(buf, theirs).wait().0.map(drop),
-        "reads" => conn.read(buf, theirs).wait().0.map(drop),
-        "sends" | "sends long" => conn.send(buf).wait().0.map(drop),
-        other => panic!("{other}?"),
-    }
-}
-
-/// WRITEs, READs and SENDs, checked, until it is told to stop.
-fn is_honest(conn: &Connection, theirs: RemoteMemory, pool: &Pool) -> Result<()> {
-    for n in 0_u64.. {
-        let mut buf = pool.get()?.sized(8192)?;
-        buf.fill(n as u8);
-        let there = theirs.slice(0..8192)?;
-        let written = conn.write(buf, there).wait().buf()?;
-        let mut read = written;
-        read.fill(!(n as u8));
-        let read = conn.read(read, there).wait().buf()?;
-        assert!(read.iter().all(|byte| *byte == n as u8), "round {n}");
-        conn.send_inline(&n.to_be_bytes()).wait()?;
-        if conn.try_recv()?.is_some_and(|message| message[..] == *STOP) {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// As in a container whose filter of system calls (seccomp(2)) refuses copies between processes' memory.
-fn refuse_copies() -> std::io::Result<()> {
-    let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let is = |number, skip| instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, skip, 0, number as u32);
-    let answer = |answer| instruction(libc::BPF_RET | libc::BPF_K, 0, 0, answer);
-    let mut filter = [
-        // The call's number, which the kernel puts in front of all else.
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        is(libc::SYS_process_vm_readv, 2),
-        is(libc::SYS_process_vm_writev, 1),
-        answer(libc::SECCOMP_RET_ALLOW),
-        answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: integers, and a filter that lives across the call, which copies it.
-    let done = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
-    };
-    if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-}
-
-/// WRITEs and READs of its own, and long SENDs both ways.
-fn may_not_reach(conn: &Connection, theirs: RemoteMemory, pool: &Pool) -> Result<()> {
-    for n in 0..20_u8 {
-        let mut buf = pool.get()?.sized(LONG)?;
-        buf.fill(n);
-        let there = theirs.slice(0..LONG as u64)?;
-        let mut buf = conn.write(buf, there).wait().buf()?;
-        buf.fill(!n);
-        let buf = conn.read(buf, there).wait().buf()?;
-        assert!(buf.iter().all(|byte| *byte == n), "round {n}");
-        conn.send(buf).wait().buf()?;
-        let message = conn.recv_wait()?.expect("an answer");
-        assert!(message.len() == LONG && message.iter().all(|byte| *byte == !n), "round {n}");
-    }
-    assert_eq!(["writes_at_once", "reads_at_once"].map(counter), [0; 2]);
-    assert!(counter("ring_pieces_sent") > 20 && counter("packets_sent") == 0, "by the ring");
-    Ok(())
-}
-
-/// Writes anything to all memory that this process shares with others.
-fn scribble() {
-    thread::sleep(Duration::from_millis(50));
-    let mut state = u64::from(std::process::id()) | 1;
-    let mut random = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        state >> 16 ^ state << 40
-    };
-    let memory = File::options().write(true).open("/proc/self/mem").expect("our own memory");
-    loop {
-        let maps = fs::read_to_string("/proc/self/maps").expect("a list");
-        for line in maps.lines().filter(|line| line.contains("verbena ring") && line.contains(" rw-s ")) {
-            let range = line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
-            let number = |text| u64::from_str_radix(text, 16).expect("a number");
-            let (first, end) = (number(range.0), number(range.1));
-            for at in (first..end).step_by(8) {
-                let word = match random() % 8 {
-                    0 => 0,
-                    1 => !0,
-                    // As if it used something.
-                    2 => 1 << 63 | random() & 0x3_00ff_00ff,
-                    _ => random(),
+impl Place {
+    fn memory(self) -> Memory<RemoteWrite> {
+        match self {
+            Place::BothMap => Memory::zeroed(LEN).expect("memory"),
+            Place::Ours => {
+                let words = Box::into_raw(vec![0_u64; LEN / 8].into_boxed_slice());
+                let at = words.addr();
+                let done = move || {
+                    let words = std::ptr::slice_from_raw_parts_mut(
+                        std::ptr::with_exposed_provenance_mut(at),
+                        LEN / 8,
+                    );
+                    // SAFETY: the words of above, of which there is no handle any more.
+                    drop(unsafe { Box::<[u64]>::from_raw(words) });
                 };
-                // Another thread may have unmapped it.
-                _ = memory.write_at(&word.to_ne_bytes(), at);
+                words.expose_provenance();
+                // SAFETY: zeros of our own until `done` is called, and nobody looks at them but by the memory.
+                unsafe { Memory::from_raw(words.cast(), LEN, done) }.expect("memory")
             }
         }
     }
@@ -186,7 +72,7 @@ struct Neighbour(Child);
 impl Neighbour {
     fn start(does: &str, listener: &Listener) -> Neighbour {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["neighbour", "--exact", "--ignored", "--nocapture"]);
+        command.args(["child::neighbour", "--exact", "--ignored", "--nocapture"]);
         command.env(DOES, does).env(AT, listener.local_addr().to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         if does == "scribbles" {
@@ -229,9 +115,9 @@ fn listener() -> Listener {
 }
 
 impl Ours {
-    fn accept(listener: &Listener) -> Ours {
+    fn accept(listener: &Listener, place: Place) -> Ours {
         let request = kit::within(listener.request()).expect("a request");
-        let memory = Memory::<RemoteWrite>::zeroed(LEN).expect("memory");
+        let memory = place.memory();
         let mr = memory.mr(request.pd()).expect("a registration");
         let accept = request.accept().queues(queues()).private_data(mr.remote().to_bytes());
         let conn = kit::within(accept.into_future());
@@ -266,12 +152,12 @@ fn soon<T>(what: &str, run: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 /// Kills one in the middle of what it does, or of what we do to it; how long the end of the connection and the key's end took.
-fn kill_one(does: &str, n: u64, listener: &Listener) -> (Duration, Duration) {
+fn kill_one(does: &str, place: Place, n: u64, listener: &Listener) -> (Duration, Duration) {
     let mut child = Neighbour::start(does, listener);
-    let ours = Ours::accept(listener);
+    let ours = Ours::accept(listener, place);
     let first = ours.message();
     let Ours { conn, mr } = ours;
-    if does == "is reached" {
+    if does.starts_with("is reached") {
         reach_until_it_ends(&conn, &first, n, &mut child);
     } else {
         // Anywhere in the first ones, or on its way from one to the next.
@@ -335,12 +221,21 @@ fn a_neighbour_killed_at_any_moment_leaves_queues_that_end_and_memory_that_stays
     }
     let kills: u64 = std::env::var("VERBENA_TEST_KILLS").map_or(25, |text| text.parse().expect("a number"));
     thread::scope(|scope| {
-        for does in ["writes", "reads", "sends", "sends long", "is reached"] {
+        for (does, place) in [
+            ("writes", Place::Ours),
+            ("writes", Place::BothMap),
+            ("reads", Place::Ours),
+            ("reads", Place::BothMap),
+            ("sends", Place::Ours),
+            ("sends long", Place::Ours),
+            ("is reached", Place::Ours),
+            ("is reached where both map", Place::Ours),
+        ] {
             scope.spawn(move || {
                 let listener = listener();
                 let (mut ended, mut revoked) = (Vec::new(), Vec::new());
                 for n in 0..kills {
-                    let (end, revoke) = kill_one(does, n, &listener);
+                    let (end, revoke) = kill_one(does, place, n, &listener);
                     ended.push(end);
                     revoked.push(revoke);
                 }
@@ -362,9 +257,10 @@ fn a_neighbour_that_is_stopped_is_not_waited_for_and_goes_on_without_what_was_ta
         return;
     }
     let listener = listener();
-    for n in 0..10_u64 {
+    for n in 0..20_u64 {
+        let place = if n.is_multiple_of(2) { Place::Ours } else { Place::BothMap };
         let child = Neighbour::start("writes", &listener);
-        let Ours { conn, mr } = Ours::accept(&listener);
+        let Ours { conn, mr } = Ours::accept(&listener, place);
         let begun = Instant::now();
         while mr.memory().shared().load::<u64>(LEN - 8).expect("inside") == 0 {
             assert!(begun.elapsed() < Duration::from_secs(10), "it writes nothing");
@@ -385,12 +281,21 @@ fn a_neighbour_that_is_stopped_is_not_waited_for_and_goes_on_without_what_was_ta
 
 #[test]
 fn a_neighbour_that_may_not_reach_our_memory_sends_writes_and_reads_by_the_ring() {
+    speak_with_who_may_not_reach_us("may not reach", Place::Ours);
+}
+
+#[test]
+fn a_neighbour_that_may_not_reach_our_memory_reaches_what_both_map() {
+    speak_with_who_may_not_reach_us("may not reach but maps", Place::BothMap);
+}
+
+fn speak_with_who_may_not_reach_us(does: &str, place: Place) {
     if !kit::is_software() {
         return;
     }
     let listener = listener();
-    let mut child = Neighbour::start("may not reach", &listener);
-    let Ours { conn, mr: _mr } = Ours::accept(&listener);
+    let mut child = Neighbour::start(does, &listener);
+    let Ours { conn, mr: _mr } = Ours::accept(&listener, place);
     let pool = Pool::new(conn.pd(), LONG, 1).expect("a pool");
     for n in 0..20_u8 {
         let message = conn.recv_wait_for(PATIENCE).expect("it comes").expect("the connection is there");
@@ -417,7 +322,7 @@ fn a_neighbour_that_scribbles_over_all_it_shares_hurts_its_own_connections_and_n
     }
     let (honest_at, hostile_at) = (listener(), listener());
     let mut honest = Neighbour::start("is honest", &honest_at);
-    let ours = Ours::accept(&honest_at);
+    let ours = Ours::accept(&honest_at, Place::Ours);
     let stop = AtomicBool::new(false);
     let (mut rounds, mut longest) = (0, Duration::ZERO);
     thread::scope(|scope| {
@@ -440,7 +345,7 @@ fn a_neighbour_that_scribbles_over_all_it_shares_hurts_its_own_connections_and_n
         });
         for rings in 1..=3 {
             let hostile = Neighbour::start("scribbles", &hostile_at);
-            let theirs = Ours::accept(&hostile_at);
+            let theirs = Ours::accept(&hostile_at, Place::Ours);
             let begin = Instant::now();
             // Some time longer than it takes until the ring is found to be of no use.
             let mut found = None;
