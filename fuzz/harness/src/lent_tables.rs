@@ -210,6 +210,9 @@ impl Scene<'_, '_> {
     }
 }
 
+/// Numbers of threads.
+const THREADS: u32 = (1 << 23) - 1;
+
 /// A borrower's memory.
 fn hazards(input: &mut Input<'_>) {
     let words: Vec<AtomicU64> = (0..input.index(40)).map(|_| AtomicU64::new(0)).collect();
@@ -226,12 +229,12 @@ fn hazards(input: &mut Input<'_>) {
         let of_region = fuzzed::users_of_region(&words, table, slot);
         let of_queue_pair = fuzzed::users_of_queue_pair(&words, qpn);
         for (at, thread) in of_region.iter().chain(&of_queue_pair) {
-            assert!(*at < 16 && words[at * 2 + 1].load(Ordering::Relaxed) as u32 == *thread);
-            assert_ne!(words[at * 2].load(Ordering::Relaxed) >> 63, 0);
+            let access = words[at * 2].load(Ordering::Relaxed);
+            assert!(*at < 16 && (access >> 40) as u32 & THREADS == *thread && access >> 63 != 0);
         }
-        let thread = input.u32();
+        let thread = input.u32() & THREADS;
         let free = words.chunks_exact(2).take(16).any(|place| place[0].load(Ordering::Relaxed) == 0);
-        let begun = fuzzed::uses(&words, thread, qpn, Some((table, slot)), || {
+        let begun = fuzzed::uses(&words, thread, qpn, (table, slot), || {
             // Whoever takes one of the two back finds it.
             let found = |users: Vec<(usize, u32)>| users.iter().any(|(_, known)| *known == thread);
             assert!(found(fuzzed::users_of_region(&words, table, slot)));

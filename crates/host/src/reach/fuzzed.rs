@@ -59,18 +59,16 @@ pub fn users_of_queue_pair(memory: &[Word], qpn: Qpn) -> Vec<(usize, u32)> {
     hazards::users(memory, tables::queue_pair(qpn)).collect()
 }
 
-/// A borrower: says that it uses a queue pair and, where it is named, a region, and calls `meanwhile`. False where it can not say so.
+/// A borrower: says that it uses a queue pair and a region, and calls `meanwhile`. False where it can not say so.
 pub fn uses(
     memory: &[Word],
     thread: u32,
     qpn: Qpn,
-    region: Option<(u8, u16)>,
+    (table, slot): (u8, u16),
     meanwhile: impl FnOnce(),
 ) -> bool {
-    let Some(access) = hazards::begin(memory, thread, qpn.get() as u16) else { return false };
-    if let Some((table, slot)) = region {
-        access.uses(Entry::Region(table, slot));
-    }
+    let region = Entry::Region(table, slot);
+    let Some(_access) = hazards::begin(memory, thread, tables::queue_pair(qpn), region) else { return false };
     meanwhile();
     true
 }

@@ -3,15 +3,15 @@
 //!
 //! | word | what |
 //! |---|---|
-//! | 2 n | 0: free. 1: somebody's. Else an access: 1 (bit 63), table (8 bits), slot of the region (16), entry of the queue pair (16) |
-//! | 2 n + 1 | the thread, as its process numbers it |
+//! | 2 n | 0: free. Else an access: 1 (bit 63), the thread as its process numbers it (23 bits), table (8), slot of the region (16), entry of the queue pair (16) |
+//! | 2 n + 1 | not used |
 //! | 64 | the other way: what the page says by which the owner is known, while it is there ([`granted`]) |
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use ring::Word;
 
-use crate::reach::fences::{At, fence};
+use crate::reach::fences::{At, fence_behind_exchange};
 use crate::reach::tables::Entry;
 
 /// Bytes of it.
@@ -20,8 +20,10 @@ pub(crate) const BYTES: usize = 4096;
 const ACCESSES: usize = 16;
 /// Where the owner says that what he lends may be used.
 const GRANTED: usize = 64;
-const SOMEBODYS: u64 = 1;
 const ACCESS: u64 = 1 << 63;
+/// Where the number of a thread is, and its bits: Linux has 2^22 at most.
+const THREAD: u32 = 40;
+const THREADS: u32 = (1 << 23) - 1;
 
 /// An access; what it uses stays while it is not dropped.
 #[derive(Debug)]
@@ -32,29 +34,20 @@ pub(super) fn granted(memory: &[Word]) -> Option<&Word> {
     memory.get(GRANTED)
 }
 
-/// Says that an access begins to use a queue pair's entry and perhaps a region's. `None`: too many threads do.
-pub(super) fn begin(memory: &[Word], thread: u32, queue_pair: u16) -> Option<Access<'_>> {
-    let mut places = memory.chunks_exact(2).take(ACCESSES);
-    let [access, who] = places.find(|place| {
-        place[0].load(Relaxed) == 0 && place[0].compare_exchange(0, SOMEBODYS, Acquire, Relaxed).is_ok()
-    })?
-    else {
+/// Says that an access begins to use a queue pair's entry and a region's. `None`: too many threads do.
+#[inline]
+pub(super) fn begin(memory: &[Word], thread: u32, queue_pair: Entry, region: Entry) -> Option<Access<'_>> {
+    let (Entry::QueuePair(queue_pair), Entry::Region(table, slot)) = (queue_pair, region) else {
         return None;
     };
-    who.store(thread.into(), Relaxed);
-    access.store(ACCESS | u64::from(queue_pair), Release);
-    fence(At::QueuePairInUse);
-    Some(Access(access))
-}
-
-impl Access<'_> {
-    /// Says which region it uses, too.
-    pub(super) fn uses(&self, region: Entry) {
-        let Entry::Region(table, slot) = region else { return };
-        let queue_pair = self.0.load(Relaxed) & 0xffff;
-        self.0.store(ACCESS | u64::from(table) << 32 | u64::from(slot) << 16 | queue_pair, Release);
-        fence(At::RegionInUse);
-    }
+    let thread = u64::from(thread & THREADS) << THREAD;
+    let access = ACCESS | thread | u64::from(table) << 32 | u64::from(slot) << 16 | u64::from(queue_pair);
+    let mut places = memory.chunks_exact(2).take(ACCESSES).map(|place| &place[0]);
+    let place = places.find(|place| {
+        place.load(Relaxed) == 0 && place.compare_exchange(0, access, AcqRel, Relaxed).is_ok()
+    })?;
+    fence_behind_exchange(At::InUse);
+    Some(Access(place))
 }
 
 impl Drop for Access<'_> {
@@ -69,9 +62,8 @@ pub(super) fn users(memory: &[Word], entry: Entry) -> impl Iterator<Item = (usiz
         let access = place[0].load(Acquire);
         let used = match entry {
             Entry::QueuePair(queue_pair) => access as u16 == queue_pair,
-            // An access that has not said which region is none of a region yet: it looks after it has said so.
             Entry::Region(table, slot) => (access >> 32) as u8 == table && (access >> 16) as u16 == slot,
         };
-        (access & ACCESS != 0 && used).then(|| (at, place[1].load(Relaxed) as u32))
+        (access & ACCESS != 0 && used).then_some((at, (access >> THREAD) as u32 & THREADS))
     })
 }

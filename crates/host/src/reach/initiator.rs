@@ -3,12 +3,12 @@
 //!
 //! | initiator | who takes an entry back |
 //! |---|---|
-//! | says that it uses the entry | clears the entry |
+//! | says that it uses the entries | clears the entry |
 //! | fence | fence |
-//! | looks at the entry; copies where it is there | looks who says that he uses it, and waits for those |
+//! | looks at the entries; copies where they are there | looks who says that he uses it, and waits for those |
 //! | says that it does not any more | uses the memory for something else |
 //!
-//! That holds for the entry of a queue pair, and then for that of a region.
+//! Which region's entry it is depends on the queue pair's. What that one says beforehand is not relied on: it has to say the same afterwards.
 
 use nic::reach::Copy;
 use ring::Word;
@@ -16,7 +16,7 @@ use transport::op::Remote;
 use wire::Qpn;
 
 use super::hazards;
-use super::tables::{self, Entry};
+use super::tables;
 
 /// What is wanted of a queue pair at the other end.
 #[derive(Clone, Copy)]
@@ -41,14 +41,16 @@ pub(super) fn reach(
     copy: impl FnOnce(u64) -> bool,
 ) -> bool {
     let Request { qpn, from, ends, remote, what } = *request;
-    let Entry::QueuePair(entry) = tables::queue_pair(qpn) else { return false };
     if matches!(what, Copy::Flush(how) if how.whole) {
         return false;
     }
     let right = what.rights();
-    let Some(access) = hazards::begin(hazards, thread, entry) else { return false };
-    let Some(found) = tables::look_up(lent, qpn, from, ends, right) else { return false };
-    access.uses(found.region(remote.rkey.0));
+    let Some(region) = tables::region(lent, qpn, remote.rkey) else { return false };
+    let Some(_access) = hazards::begin(hazards, thread, tables::queue_pair(qpn), region) else {
+        return false;
+    };
+    let found = tables::look_up(lent, qpn, from, ends, right);
+    let Some(found) = found.filter(|found| found.region(remote.rkey.0) == region) else { return false };
     let persists = matches!(what, Copy::Flush(how) if how.persistent);
     let right = right | if persists { tables::PERSISTS } else { 0 };
     tables::find(lent, found, remote, right).is_some_and(copy)

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use nic::reach::{Grant, Region};
 use ring::Word;
 use transport::op::Remote;
-use wire::Qpn;
+use wire::{Qpn, Rkey};
 
 use super::fences::{At, fence};
 
@@ -168,12 +168,16 @@ pub(super) fn look_up(memory: &[Word], qpn: Qpn, from: Qpn, ends: u32, right: u3
     allowed.then_some(Found { pd: (more >> 32) as u32, table })
 }
 
-/// Where the bytes would be that a peer names, as far as the entries say: only a hint, for who has not said that he uses them.
-pub(super) fn hint(memory: &[Word], qpn: Qpn, remote: Remote) -> Option<u64> {
+/// The entry of a region that the peer of a queue pair names by a key, as far as that one's entry says now.
+pub(super) fn region(memory: &[Word], qpn: Qpn, key: Rkey) -> Option<Entry> {
     let [first, _] = words(memory, queue_pair(qpn))? else { return None };
     let table = (first.load(Relaxed) as u16 >> RIGHTS_BITS) as u8;
-    let region = Entry::Region(table, (remote.rkey.0 >> 16) as u16);
-    let [first, addr, _, iova] = words(memory, region)? else { return None };
+    (table < TABLES).then_some(Entry::Region(table, (key.0 >> 16) as u16))
+}
+
+/// Where the bytes would be that a peer names, as far as the entries say: only a hint, for who has not said that he uses them.
+pub(super) fn hint(memory: &[Word], qpn: Qpn, remote: Remote) -> Option<u64> {
+    let [first, addr, _, iova] = words(memory, region(memory, qpn, remote.rkey)?)? else { return None };
     let is_it = (first.load(Acquire) >> 32) as u32 == remote.rkey.0;
     let at = remote.addr.checked_sub(iova.load(Relaxed)).filter(|_| is_it)?;
     addr.load(Relaxed).checked_add(at)
