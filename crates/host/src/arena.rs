@@ -217,6 +217,26 @@ mod tests {
     }
 
     #[test]
+    fn a_forked_child_has_the_same_bytes_and_gives_none_of_them_back() {
+        let Some(buffer) = take(4096) else { return };
+        // SAFETY: the buffer's first word.
+        let word = unsafe { buffer.as_ptr().cast::<u64>().as_mut() }.unwrap();
+        *word = 7;
+        // SAFETY: the child makes a few system calls and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let seen = *word;
+            drop(buffer);
+            // SAFETY: no destructors run.
+            unsafe { libc::_exit(i32::from(seen != 7 || made().is_some())) };
+        }
+        let mut status = -1;
+        // SAFETY: a variable of ours.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!((status, *word), (0, 7));
+    }
+
+    #[test]
     fn what_there_is_no_room_for_is_not_to_be_had() {
         for len in [usize::MAX, 1 << 60, MOST + 1] {
             assert!(take(len).is_none());

@@ -80,6 +80,8 @@ counters! {
     writes_at_once,
     /// READs likewise.
     reads_at_once,
+    /// Atomics likewise.
+    atomics_at_once,
     /// FLUSHes likewise.
     flushes_at_once,
     /// Processes of this host whose memory the system does not let us reach.

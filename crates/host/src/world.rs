@@ -12,7 +12,7 @@ use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Errno, Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, Watch, World};
-use transport::op::{AtOnce, Bulk, Fault, Remote};
+use transport::op::{AtOnce, AtomicOp, Bulk, Fault, Remote};
 use transport::{Short, TxBatch};
 use wire::Qpn;
 use wire::mad::PortSpace;
@@ -338,12 +338,23 @@ impl nic::Reach for RealWorld {
         // SAFETY: as the caller says.
         let became = unsafe { self.rings.copy(&transfer, pieces, self) };
         let counter = match what {
+            Copy::Atomic(_) => &self.counters.atomics_at_once,
             Copy::Write => &self.counters.writes_at_once,
             Copy::Read => &self.counters.reads_at_once,
             Copy::Flush(_) => &self.counters.flushes_at_once,
         };
         add(counter, (became == AtOnce::Done).into());
         became
+    }
+
+    fn change(&self, path: &Path, from: Qpn, at: Remote, op: AtomicOp) -> Result<u64, AtOnce> {
+        let mut before = 0;
+        let pieces = [Piece { addr: (&raw mut before) as u64, len: 8 }];
+        // SAFETY: a variable of ours.
+        match unsafe { self.copy(path, from, at, Copy::Atomic(op), &pieces) } {
+            AtOnce::Done => Ok(before),
+            refused => Err(refused),
+        }
     }
 }
 

@@ -5,141 +5,14 @@ mod kit;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use host::arena::Buffer;
-use host::{Config, RealWorld};
-use kit::{PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, start_with};
+use host::Config;
+use kit::lent::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, back, reach};
+use kit::{PATIENCE, V4, alone, batch, counter, is_reached, path, start_with};
 use nic::reach::{Copy, Grant, Piece, Region};
-use nic::{Access, Link, Path, Platform, Reach};
-use node::world::Claim;
+use nic::{Access, Link, Path, Platform};
 use node::{Name, World};
 use transport::op::{AtOnce, Flush, Remote};
 use wire::{Qpn, Rkey};
-
-/// The queue pair at the target, to which `kit::path` leads, and its peer.
-const TARGET: Qpn = Qpn::new(0x123_456);
-const INITIATOR: Qpn = Qpn::new(0x321_001);
-const PD: u32 = 7;
-const KEY: u32 = 0x0042_1111;
-const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ;
-const IOVA: u64 = 0x1_0000;
-
-fn reach(world: &RealWorld) -> &dyn Reach {
-    world.others_memory().unwrap()
-}
-
-/// The target's path to the initiator.
-fn back() -> Path {
-    Path { dest_qpn: INITIATOR, ..path(V4) }
-}
-
-struct Pair {
-    initiator: Recording,
-    target: Recording,
-    memory: Words,
-    table: u8,
-    _claim: Box<dyn Claim>,
-}
-
-/// The target's 64 words.
-enum Words {
-    Ours(Box<[u64]>),
-    /// In memory that the initiator maps, too.
-    BothMap(Buffer),
-}
-
-impl Words {
-    fn as_ptr(&self) -> *mut u64 {
-        match self {
-            Words::Ours(words) => words.as_ptr().cast_mut(),
-            Words::BothMap(buffer) => buffer.as_ptr().cast(),
-        }
-    }
-}
-
-impl Pair {
-    /// A target that lets its peer reach 512 bytes from [`IOVA`] on; `None` where the system lets nobody.
-    fn new() -> Option<Pair> {
-        is_reached().then(|| Pair::over(Words::Ours(vec![0; 64].into_boxed_slice())))
-    }
-
-    /// The same, where they are in memory that both map; `None` where that is not reached.
-    fn near() -> Option<Pair> {
-        let buffer = host::arena::take(512).filter(|_| nic::memory::can_copy_granted());
-        if buffer.is_none() {
-            println!("left out: no memory that processes map is reached");
-        }
-        let pair = Pair::over(Words::BothMap(buffer?));
-        // What says where it is comes in front of what lets it be reached, or soon.
-        let begin = Instant::now();
-        while counter(&pair.initiator, "arenas_mapped") == 0 {
-            assert!(begin.elapsed() < PATIENCE);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert!(reach(pair.initiator.world()).is_near(&path(V4), pair.remote(0, 512)));
-        Some(pair)
-    }
-
-    fn over(memory: Words) -> Pair {
-        let (initiator, target) = (start_with(Config::default()), start_with(Config::default()));
-        let claim = target.world().claim(Name::Block(0x123)).unwrap();
-        let table = reach(target.world()).table().unwrap();
-        let pair = Pair { initiator, target, memory, table, _claim: claim };
-        pair.publish(BOTH);
-        pair.open(BOTH);
-        // The first packet makes the ring; what the target lends comes some time after it.
-        pair.initiator.world().send(&path(V4), &mut batch(0, &[64]));
-        let begin = Instant::now();
-        while !pair.copies(Copy::Read, pair.remote(0, 8), &mut [0]) {
-            assert!(begin.elapsed() < PATIENCE, "{:?}", pair.initiator.world().counters().snapshot());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        pair
-    }
-
-    fn publish(&self, access: u32) {
-        let region = Region {
-            key: KEY,
-            pd: PD,
-            access,
-            addr: self.memory.as_ptr() as u64,
-            len: 512,
-            iova: IOVA,
-            persists: false,
-        };
-        reach(self.target.world()).publish(self.table, (KEY >> 16) as u16, &region);
-    }
-
-    fn open(&self, access: u32) {
-        let grant = Grant { qpn: TARGET, path: &back(), pd: PD, table: self.table, access };
-        if !reach(self.target.world()).open(&grant) {
-            reach(self.target.world()).close(TARGET, true);
-            assert!(reach(self.target.world()).open(&grant));
-        }
-    }
-
-    fn remote(&self, at: u64, length: u64) -> Remote {
-        Remote { addr: IOVA + at, length, rkey: Rkey(KEY) }
-    }
-
-    fn copies_as(&self, path: &Path, from: Qpn, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {
-        let pieces = [Piece { addr: ours.as_mut_ptr() as u64, len: remote.length }];
-        assert!(remote.length <= size_of_val(ours) as u64);
-        // SAFETY: the piece is `ours`, which is borrowed across the call.
-        let became = unsafe { reach(self.initiator.world()).copy(path, from, remote, what, &pieces) };
-        became == AtOnce::Done
-    }
-
-    fn copies(&self, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {
-        self.copies_as(&path(V4), INITIATOR, what, remote, ours)
-    }
-
-    /// What lies in the target's memory.
-    fn word(&self, at: usize) -> u64 {
-        assert!(at < 64);
-        // SAFETY: a word of ours, which others may change.
-        unsafe { self.memory.as_ptr().add(at).read_volatile() }
-    }
-}
 
 #[test]
 fn bytes_go_both_ways_and_no_packet_does() {
@@ -161,42 +34,6 @@ fn bytes_go_both_ways_and_no_packet_does() {
             (9, 0)
         );
     }
-}
-
-#[test]
-fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
-    let _alone = alone();
-    let Some(pair) = Pair::near() else { return };
-    let ours: Vec<u8> = (0..=255).collect();
-    let copy = |what, at, bytes: &[u8], size: usize| {
-        let pieces: Vec<Piece> = bytes
-            .chunks(size)
-            .map(|piece| Piece { addr: piece.as_ptr() as u64, len: piece.len() as u64 })
-            .collect();
-        let remote = pair.remote(at, bytes.len() as u64);
-        // SAFETY: the pieces are `bytes`, which are borrowed across the call; those that are written to are atomics to nobody.
-        unsafe { reach(pair.initiator.world()).copy(&path(V4), INITIATOR, remote, what, &pieces) }
-    };
-    for (at, len, size) in
-        [(0, 8, 1), (3, 8, 1), (0, 21, 3), (5, 24, 3), (8, 40, 5), (1, 63, 8), (0, 256, 32), (7, 200, 100)]
-    {
-        let bytes = &ours[256 - len..];
-        assert_eq!(copy(Copy::Write, at, bytes, size), AtOnce::Done, "{at} {len} {size}");
-        let mut read = vec![0_u8; len];
-        assert_eq!(copy(Copy::Read, at, &mut read[..], size), AtOnce::Done, "{at} {len} {size}");
-        assert_eq!(read, bytes, "{at} {len} {size}");
-    }
-    assert_eq!(copy(Copy::Write, 0, &ours[..9], 1), AtOnce::Refused, "more pieces than are copied at once");
-    // Of ours something is not there.
-    let gone = [Piece { addr: 8, len: 8 }];
-    for what in [Copy::Write, Copy::Read] {
-        // SAFETY: nothing is there, and nothing will be.
-        let became = unsafe {
-            reach(pair.initiator.world()).copy(&path(V4), INITIATOR, pair.remote(0, 8), what, &gone)
-        };
-        assert_eq!(became, AtOnce::Refused);
-    }
-    assert!(pair.copies(Copy::Write, pair.remote(0, 8), &mut [77]) && pair.word(0) == 77);
 }
 
 #[test]

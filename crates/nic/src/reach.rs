@@ -5,7 +5,7 @@
 //! closed (no such region, other rights, a queue pair that is not connected so, memory that is not mapped) the request goes as packets,
 //! and the peer's responder says what is wrong.
 
-use transport::op::{AtOnce, Flush, Remote};
+use transport::op::{AtOnce, AtomicOp, Flush, Remote};
 use wire::Qpn;
 
 use crate::link::Path;
@@ -47,6 +47,14 @@ pub trait Reach: Send + Sync {
     ///
     /// The pieces are registered, and stay so until it returns; they have `remote.length` bytes in all, but for a FLUSH. They need not be mapped.
     unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce;
+    /// Changes eight bytes that the peer names, at once for whoever changes them by instructions; what was there. Only in memory that both processes map.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Reach::copy`], and nothing has changed.
+    fn change(&self, _path: &Path, _from: Qpn, _at: Remote, _op: AtomicOp) -> Result<u64, AtOnce> {
+        Err(AtOnce::NoWay)
+    }
 }
 
 /// What a peer reaches of a region.
@@ -92,6 +100,8 @@ pub enum Copy {
     Read,
     /// Neither way: what was written to the peer's memory becomes visible to all, or persistent.
     Flush(Flush),
+    /// Eight bytes of the peer's change ([`Reach::change`]).
+    Atomic(AtomicOp),
 }
 
 /// A piece of memory of ours.

@@ -50,6 +50,8 @@ pub struct Faults {
     /// A copy to or from the memory of another process of the host does not come about, or only a part: memory that is not there for a moment.
     /// What was to be copied goes as packets then.
     pub unreached: f64,
+    /// Registered memory is such as the processes of the host map: it is always reached at once, by atomics too. No fault, but another way.
+    pub mapped: f64,
 }
 
 impl Faults {
@@ -75,6 +77,7 @@ impl Faults {
             flush_jitter: Duration::ZERO,
             together: 0.7,
             unreached: 0.0,
+            mapped: 0.0,
         }
     }
 

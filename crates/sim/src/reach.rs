@@ -2,7 +2,7 @@
 
 use nic::Path;
 use nic::reach::{Copy, Grant, Piece, Reach, Region};
-use transport::op::{AtOnce, Remote};
+use transport::op::{AtOnce, AtomicOp, Remote};
 use wire::Qpn;
 
 use crate::same_host::{SameHost, block};
@@ -46,6 +46,24 @@ impl Reach for SimWorld {
         self.with_host(|host| host.same_host.reaches(now, self.process, block(path.dest_qpn)).is_some())
     }
 
+    fn is_near(&self, path: &Path, remote: Remote) -> bool {
+        let now = self.shared.clock.nanos();
+        self.with_host(|host| {
+            let target = host.same_host.reaches(now, self.process, block(path.dest_qpn));
+            target.is_some_and(|target| host.same_host.is_near(target, path.dest_qpn, remote))
+        })
+    }
+
+    fn change(&self, path: &Path, from: Qpn, at: Remote, op: AtomicOp) -> Result<u64, AtOnce> {
+        let mut before = 0_u64;
+        let pieces = [Piece { addr: (&raw mut before) as u64, len: 8 }];
+        // SAFETY: a variable of ours.
+        match unsafe { self.copy(path, from, at, Copy::Atomic(op), &pieces) } {
+            AtOnce::Done => Ok(before),
+            refused => Err(refused),
+        }
+    }
+
     unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce {
         if !self.reaches(path) {
             return AtOnce::NoWay;
@@ -65,6 +83,10 @@ impl Reach for SimWorld {
             if matches!(what, Copy::Flush(_)) {
                 return Some((target, most.is_none()));
             }
+            if let Copy::Atomic(op) = what {
+                // SAFETY: as below.
+                return Some((target, most.is_none() && unsafe { change_here(pieces, at, op) }));
+            }
             // SAFETY: the caller holds the pieces. What the other process lends of its own is registered there, since it takes it back before it
             // frees it, and all processes run in this thread. None of it overlaps.
             let copied = unsafe { nic::memory::copy_here(what, pieces, at, most.unwrap_or(remote.length)) };
@@ -73,6 +95,36 @@ impl Reach for SimWorld {
         let Some(Some((to, whole))) = copied else { return AtOnce::Refused };
         self.act(Action::Copied { to, what, len: remote.length, whole });
         if whole { AtOnce::Done } else { AtOnce::Refused }
+    }
+}
+
+/// Changes eight bytes at an address, and puts what was there into the pieces. No other thread is there to come in between.
+///
+/// # Safety
+///
+/// That of [`nic::memory::copy_here`]; the pieces have eight bytes.
+unsafe fn change_here(pieces: &[Piece], at: u64, op: AtomicOp) -> bool {
+    let mut value = 0_u64;
+    let of = |value: &mut u64| [Piece { addr: (&raw mut *value) as u64, len: 8 }];
+    // SAFETY: as the caller says; the values are ours.
+    unsafe {
+        if !at.is_multiple_of(8) || nic::memory::copy_here(Copy::Read, &of(&mut value), at, 8) != 8 {
+            return false;
+        }
+        let mut new = match op {
+            AtomicOp::Write(new) => new,
+            AtomicOp::FetchAdd(more) => value.wrapping_add(more),
+            AtomicOp::CompareSwap { compare, swap } => {
+                if value == compare {
+                    swap
+                } else {
+                    value
+                }
+            }
+        };
+        let from = (&raw mut value) as u64;
+        nic::memory::copy_here(Copy::Write, &of(&mut new), at, 8) == 8
+            && nic::memory::copy_here(Copy::Read, pieces, from, 8) == 8
     }
 }
 

@@ -61,9 +61,12 @@ pub(crate) struct SameHost {
     pub on: bool,
     /// How often a copy does not come about, or only a part of it.
     pub unreached: f64,
+    /// How often a region lies in memory that the others map.
+    mapped: f64,
     pub dice: Dice,
     tables: BTreeMap<ProcessId, u8>,
-    regions: BTreeMap<(ProcessId, u8, u16), Region>,
+    /// With whether the others map it.
+    regions: BTreeMap<(ProcessId, u8, u16), (Region, bool)>,
     grants: BTreeMap<(ProcessId, u32), Granted>,
     /// By the block it leads to.
     channels: BTreeMap<(ProcessId, u16), Channel>,
@@ -77,10 +80,11 @@ pub(crate) fn block(qpn: Qpn) -> u16 {
 }
 
 impl SameHost {
-    pub fn new(dice: Dice, unreached: f64) -> SameHost {
+    pub fn new(dice: Dice, unreached: f64, mapped: f64) -> SameHost {
         SameHost {
             on: true,
             unreached,
+            mapped,
             dice,
             tables: BTreeMap::new(),
             regions: BTreeMap::new(),
@@ -153,7 +157,8 @@ impl SameHost {
     }
 
     pub fn publish(&mut self, process: ProcessId, table: u8, slot: u16, region: Region) {
-        self.regions.insert((process, table, slot), region);
+        let is_mapped = self.mapped > 0.0 && self.dice.chance(self.mapped);
+        self.regions.insert((process, table, slot), (region, is_mapped));
     }
 
     pub fn withdraw(&mut self, process: ProcessId, table: u8, slot: u16) {
@@ -170,6 +175,14 @@ impl SameHost {
         self.grants.remove(&(process, qpn.get()));
     }
 
+    /// Whether what a key names to a queue pair's peer in `target` is memory that the others map.
+    pub fn is_near(&self, target: ProcessId, qpn: Qpn, remote: Remote) -> bool {
+        let grant = self.grants.get(&(target, qpn.get()));
+        let region =
+            grant.and_then(|grant| self.regions.get(&(target, grant.table, (remote.rkey.0 >> 16) as u16)));
+        region.is_some_and(|(_, is_mapped)| *is_mapped)
+    }
+
     /// Where bytes are that the queue pair `from` names to its peer in `target`, if that lets it have them.
     pub fn find(&self, target: ProcessId, path: &Path, from: Qpn, remote: Remote, what: Copy) -> Option<u64> {
         let grant = self.grants.get(&(target, path.dest_qpn.get()))?;
@@ -178,7 +191,7 @@ impl SameHost {
         if !is_it || grant.access & right != right {
             return None;
         }
-        let region = self.regions.get(&(target, grant.table, (remote.rkey.0 >> 16) as u16))?;
+        let (region, _) = self.regions.get(&(target, grant.table, (remote.rkey.0 >> 16) as u16))?;
         let allowed = (region.key, region.pd) == (remote.rkey.0, grant.pd) && region.access & right == right;
         let at = remote.addr.checked_sub(region.iova)?;
         let inside = at.checked_add(remote.length)? <= region.len;

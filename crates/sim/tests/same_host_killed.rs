@@ -50,7 +50,8 @@ impl Run {
     fn new(seed: u64) -> Run {
         let mut dice = Dice::new(seed).fork(31);
         let unreached = dice.pick(&[0.0, 0.0, 0.3]);
-        let mut sim = Sim::new(seed, Faults { unreached, ..Faults::none() });
+        let mapped = dice.pick(&[0.0, 0.5, 1.0]);
+        let mut sim = Sim::new(seed, Faults { unreached, mapped, ..Faults::none() });
         if sim::seeds::single().is_some() {
             sim.log();
         }

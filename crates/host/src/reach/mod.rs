@@ -307,6 +307,8 @@ impl Lender {
                 // SAFETY: as the caller says.
                 unsafe { self.process.write(pieces, ranges) }
             }
+            // The system changes nothing at once.
+            Copy::Atomic(_) => Copied::Part,
             // What was written to it is visible; for the rest the memory has only to be there, as it has for msync(2).
             Copy::Flush(how) => {
                 let is_there = self.process.has(at, if how.persistent { len } else { 0 });

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::AtomicU64;
 
-use nic::memory::{Ended, Grant, copy_granted, copy_here};
+use nic::memory::{Ended, Grant, change_granted, copy_granted, copy_here};
 use nic::reach::{Copy, Piece};
 use ring::Word;
+use transport::op::AtomicOp;
 
 use super::with_last_word;
 use crate::arena::Theirs;
@@ -44,6 +45,7 @@ impl<'a> Near<'a> {
             match what {
                 Copy::Read => self.read(pieces, place),
                 Copy::Write => self.write(pieces, at, len, place),
+                Copy::Atomic(op) => self.change(pieces, op, place),
                 // What was written is visible.
                 Copy::Flush(_) => Ok(()),
             }
@@ -61,6 +63,23 @@ impl<'a> Near<'a> {
             done += piece.len as usize;
         }
         Ok(())
+    }
+
+    /// What was there goes to the one piece of ours.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Near::copy`]; eight bytes are mapped at `at`.
+    unsafe fn change(&self, pieces: &[Piece], op: AtomicOp, at: *mut u8) -> Result<(), Ended> {
+        let ([Piece { addr, len: 8 }], true) = (pieces, (at as usize).is_multiple_of(8)) else {
+            return Err(Ended::Fault);
+        };
+        // SAFETY: as the caller says; it is aligned.
+        let before = unsafe { change_granted(at.cast(), op, self.grant)? };
+        let from = [Piece { addr: (&raw const before) as u64, len: 8 }];
+        // SAFETY: as the caller says; what is copied is ours.
+        let told = unsafe { copy_here(Copy::Write, &from, *addr, 8) };
+        if told == 8 { Ok(()) } else { Err(Ended::Fault) }
     }
 
     /// # Safety

@@ -1,6 +1,8 @@
 //! What the tests of the real world share: a guest that writes everything down, batches, and a place to be alone in.
 #![allow(dead_code, clippy::disallowed_types)] // locks of the tests' own have no rank
 
+pub mod lent;
+
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;

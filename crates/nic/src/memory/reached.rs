@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use transport::op::{AtOnce, Flush, Remote, Sge};
+use transport::op::{AtOnce, AtomicOp, Flush, Remote, Sge};
 use wire::Qpn;
 
 use super::backing::Backing;
@@ -19,8 +19,11 @@ use crate::reach::{Copy, Piece, Reach, Region};
 /// Most pieces of a list that are copied at once.
 const MOST_PIECES: usize = 8;
 /// What peers may do without the responder.
-pub(crate) const REACHED: u32 =
-    Access::REMOTE_WRITE | Access::REMOTE_READ | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
+pub(crate) const REACHED: u32 = Access::REMOTE_WRITE
+    | Access::REMOTE_READ
+    | Access::REMOTE_ATOMIC
+    | Access::FLUSH_GLOBAL
+    | Access::FLUSH_PERSISTENT;
 
 /// What is copied to or from a peer's memory.
 pub(crate) struct Transfer<'a> {
@@ -90,6 +93,33 @@ impl Transfer<'_> {
         flushed == AtOnce::Done
     }
 
+    /// Changes eight bytes of the peer's memory; what was there goes where a list says, but for an ATOMIC WRITE, which asks for nothing.
+    pub fn change(&self, op: AtomicOp, sges: &[Sge], view: &View<'_>) -> AtOnce {
+        let change = || self.reach.change(self.path, self.from, self.remote, op);
+        if let AtomicOp::Write(_) = op {
+            return change().map_or_else(|refused| refused, |_| AtOnce::Done);
+        }
+        let Some(held) = view.hold(part(sges, self.remote.length), Copy::Read) else {
+            return AtOnce::Refused;
+        };
+        let put = |value: u64| {
+            let from = [Piece { addr: (&raw const value) as u64, len: 8 }];
+            // SAFETY: the one piece is registered and held, and has eight bytes; what is copied is ours.
+            matches!(held.pieces[..], [Piece { addr, len: 8 }] if unsafe { copy_here(Copy::Write, &from, addr, 8) } == 8)
+        };
+        // Nothing is changed where what was there could not be told.
+        if !put(0) {
+            return AtOnce::Refused;
+        }
+        match change() {
+            Ok(before) => {
+                put(before);
+                AtOnce::Done
+            }
+            Err(refused) => refused,
+        }
+    }
+
     /// Copies bytes of our own to the peer's memory.
     pub fn write(&self, bytes: &[u8]) -> AtOnce {
         let piece = Piece { addr: bytes.as_ptr() as u64, len: bytes.len() as u64 };
@@ -108,6 +138,8 @@ impl Copy {
             Copy::Flush(how) => {
                 bit(how.global, Access::FLUSH_GLOBAL) | bit(how.persistent, Access::FLUSH_PERSISTENT)
             }
+            Copy::Atomic(AtomicOp::Write(_)) => Access::REMOTE_WRITE,
+            Copy::Atomic(_) => Access::REMOTE_ATOMIC,
         }
     }
 }

@@ -31,9 +31,14 @@ impl EngineContext<'_> {
             && self.peer().is_some_and(|(reach, path)| reach.reaches(path) || self.is_near(wr))
     }
 
-    /// Whether a WRITE or READ seems to be of memory that both processes map: then no other way is faster.
+    /// Whether a WRITE, READ or atomic seems to be of memory that both processes map: then no other way is faster.
     fn is_near(&self, wr: &SendWr) -> bool {
-        let (SendOp::Write { addr, rkey, .. } | SendOp::Read { addr, rkey }) = wr.op else { return false };
+        let (SendOp::Write { addr, rkey, .. }
+        | SendOp::Read { addr, rkey }
+        | SendOp::Atomic { addr, rkey, .. }) = wr.op
+        else {
+            return false;
+        };
         let remote = Remote { addr, length: wr.data.len_bytes(), rkey };
         self.peer().is_some_and(|(reach, path)| reach.is_near(path, remote))
     }
@@ -60,6 +65,10 @@ impl EngineContext<'_> {
                 return AtOnce::NoWay;
             }
             (SendOp::Flush { .. }, _) => AtOnce::Done,
+            (&SendOp::Atomic { addr, rkey, op }, data) if self.is_near(wr) => {
+                let list = if let Data::Sges(list) = data { list.as_slice() } else { &[] };
+                to(addr, rkey, 8).change(op, list, &self.view)
+            }
             _ => return AtOnce::NoWay,
         };
         if became == AtOnce::Done && self.counted.is_none() {
@@ -97,10 +106,10 @@ impl EngineContext<'_> {
 }
 
 impl Inner {
-    /// Executes a WRITE or READ that is posted now, where it may be; else it is to be posted.
+    /// Executes a WRITE, READ or atomic that is posted now, where it may be; else it is to be posted.
     #[inline]
     pub(super) fn execute_alone(&mut self, now: &mut Now, qp: &Qp, wr: &SendWr) -> bool {
-        if !matches!(wr.op, SendOp::Write { .. } | SendOp::Read { .. }) {
+        if !matches!(wr.op, SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Atomic { .. }) {
             return false;
         }
         let (engine, mut context) = self.split(qp);

@@ -72,6 +72,7 @@ impl Sim {
             Copy::Write => "write",
             Copy::Read => "read",
             Copy::Flush(_) => "flush",
+            Copy::Atomic(_) => "atomic",
         };
         self.note(word, &[from.0 as u64, to.0 as u64, len, whole.into()]);
     }

@@ -175,7 +175,11 @@ impl Sim {
             groups: BTreeSet::new(),
             dice: self.dice.fork(1 + n as u64),
             storage: Storage::new(self.dice.fork(STORAGE + n as u64)),
-            same_host: SameHost::new(self.dice.fork(SAME_HOST + n as u64), self.network.faults.unreached),
+            same_host: SameHost::new(
+                self.dice.fork(SAME_HOST + n as u64),
+                self.network.faults.unreached,
+                self.network.faults.mapped,
+            ),
             died: Vec::new(),
         });
         HostId(n)

@@ -12,7 +12,7 @@ use wire::{Mtu, Psn, Rkey};
 
 use super::{Endpoint, RIGHTS, SimNode, Way, Wiring, wire_up};
 
-pub const WAYS: [Way; 2] = [Way::Wire, Way::Channel];
+pub const WAYS: [Way; 3] = [Way::Wire, Way::Channel, Way::Mapped];
 /// Bytes of each end's memory.
 pub const LEN: usize = 400_000;
 /// A message that goes in pieces, not packets, between processes of one host.
@@ -120,7 +120,8 @@ impl Pair {
 
     /// Not connected yet.
     pub fn apart(way: Way) -> Pair {
-        let mut sim = Sim::new(1, Faults::none());
+        let mapped = if way == Way::Mapped { 1.0 } else { 0.0 };
+        let mut sim = Sim::new(1, Faults { mapped, ..Faults::none() });
         if sim::seeds::single().is_some() {
             sim.log();
         }
@@ -128,7 +129,7 @@ impl Pair {
         let first = sim.add_host(&[here], 1500);
         let (second, there) = match way {
             Way::Wire => (sim.add_host(&[there], 1500), there),
-            Way::Channel => (first, here),
+            Way::Channel | Way::Mapped => (first, here),
         };
         let config = node::Config::default();
         let [a, b] = [(first, here), (second, there)].map(|(host, address)| {
@@ -151,9 +152,9 @@ impl Pair {
     /// On one host so many copies came about so far, and on the wire none.
     pub fn copied(&self, copies: u64) {
         let counters = self.sim.counters();
-        let expected = if self.way == Way::Channel { copies } else { 0 };
+        let expected = if self.way.is_one_host() { copies } else { 0 };
         assert_eq!(counters.copied, expected, "{:?} {counters:?}", self.way);
-        assert_eq!(counters.by_channel > 0, self.way == Way::Channel && counters.sent > 0, "{counters:?}");
+        assert_eq!(counters.by_channel > 0, self.way.is_one_host() && counters.sent > 0, "{counters:?}");
     }
 }
 

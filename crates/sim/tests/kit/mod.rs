@@ -33,6 +33,14 @@ pub enum Way {
     Wire,
     /// On one, where a channel leads from one to the other and memory is reached past it.
     Channel,
+    /// The same, and memory is such as both map.
+    Mapped,
+}
+
+impl Way {
+    pub fn is_one_host(self) -> bool {
+        self != Way::Wire
+    }
 }
 
 pub type SimNode = Arc<Node<SimWorld>>;

@@ -27,7 +27,7 @@ impl Rc {
         Some(Short { dest_qp: self.conn.dest, pkey: self.conn.pkey, psn, solicited, acknowledged })
     }
 
-    /// Executes a WRITE or READ that is posted now, where nothing waits before it and it needs no packet. Else it is to be posted. `now` is asked where it is one of a stream.
+    /// Executes a WRITE, READ or atomic that is posted now, where nothing waits before it and it needs no packet. Else it is to be posted. `now` is asked where it is one of a stream.
     #[inline]
     pub fn execute_alone(
         &mut self,

@@ -13,6 +13,8 @@ use std::sync::atomic::AtomicU64;
 #[cfg(target_arch = "x86_64")]
 use std::sync::atomic::{AtomicIsize, Ordering};
 
+use transport::op::AtomicOp;
+
 use super::handler;
 #[cfg(target_arch = "x86_64")]
 use super::handler::is_replaced;
@@ -48,119 +50,135 @@ const LONG: usize = 1024;
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 struct Call {
+    /// Where to, where from, how many bytes. Of an atomic: where, its operand, and what is expected there.
     to: *mut u8,
-    from: *const u8,
-    len: usize,
+    from: u64,
+    len: u64,
     word: *const AtomicU64,
     says: u64,
     /// Where this thread says which sequence it is in.
     sequence: *mut u64,
     tries: u64,
+    /// What an atomic found.
+    before: u64,
 }
 
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" {
-    fn verbena_granted_words(call: *const Call) -> std::ffi::c_int;
-    fn verbena_granted_string(call: *const Call) -> std::ffi::c_int;
+    fn verbena_granted_words(call: *mut Call) -> std::ffi::c_int;
+    fn verbena_granted_string(call: *mut Call) -> std::ffi::c_int;
+    fn verbena_granted_swap(call: *mut Call) -> std::ffi::c_int;
+    fn verbena_granted_add(call: *mut Call) -> std::ffi::c_int;
+    fn verbena_granted_compare_swap(call: *mut Call) -> std::ffi::c_int;
 }
 
-// Leaf functions without a stack frame, as in `guard`: a fault goes on at `verbena_guarded_fault`. The kernel has moved the thread to where the sequence is given up
-// before it delivers the signal, so that place is in the range, too. In front of it stands the number that the C library registers (RSEQ_SIG).
+/// A sequence: `first` is done once, `each` wherever it begins, then the word is looked at, and `body` ends with the instruction behind which nothing is done again. `last` comes
+/// behind that. A leaf function without a stack frame, as in `guard`: a fault goes on at `verbena_guarded_fault`. The kernel has moved the thread to where the sequence is given up
+/// before it delivers the signal, so that place is in the range, too. In front of it stands the number that the C library registers (RSEQ_SIG).
+///
+/// r8: the word. r9: the call. r10: where the thread says which sequence it is in. r11: what the word says while the memory is granted.
+#[cfg(target_arch = "x86_64")]
+macro_rules! sequence {
+    ($name:literal, $first:literal, $each:literal, $body:literal, $last:literal) => {
+        concat!(
+            ".pushsection .data.rel.ro,\"aw\",@progbits\n.balign 32\n",
+            ".L",
+            $name,
+            "_sequence: .long 0, 0\n.quad .L",
+            $name,
+            "_begin, .L",
+            $name,
+            "_end - .L",
+            $name,
+            "_begin, .L",
+            $name,
+            "_given_up\n",
+            ".popsection\n",
+            ".hidden ",
+            $name,
+            "\n.globl ",
+            $name,
+            "\n",
+            $name,
+            ":\n",
+            "mov r8, [rdi + 24]\nmov r9, rdi\nmov r10, [rdi + 40]\nmov r11, [rdi + 32]\n",
+            $first,
+            "\n",
+            ".L",
+            $name,
+            "_again:\n",
+            $each,
+            "\n",
+            "lea rdx, [rip + .L",
+            $name,
+            "_sequence]\nmov [r10], rdx\n",
+            ".L",
+            $name,
+            "_begin:\ncmp [r8], r11\njne .L",
+            $name,
+            "_taken_back\n",
+            $body,
+            "\n",
+            ".L",
+            $name,
+            "_end:\nmov qword ptr [r10], 0\n",
+            $last,
+            "\nxor eax, eax\nret\n",
+            ".L",
+            $name,
+            "_taken_back:\nmov qword ptr [r10], 0\nmov eax, 2\nret\n",
+            ".byte 0x0f, 0xb9, 0x3d\n.long 0x53053053\n",
+            ".L",
+            $name,
+            "_given_up:\ndec qword ptr [r9 + 48]\njnz .L",
+            $name,
+            "_again\nmov eax, 3\nret\n",
+        )
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
-    ".pushsection .data.rel.ro,\"aw\",@progbits",
-    ".balign 32",
-    "20:",
-    ".long 0, 0",
-    ".quad 22f, 23f - 22f, 24f",
-    ".balign 32",
-    "30:",
-    ".long 0, 0",
-    ".quad 32f, 33f - 32f, 34f",
-    ".popsection",
-    ".text",
-    ".p2align 4",
-    ".hidden verbena_granted_begin",
-    ".globl verbena_granted_begin",
-    "verbena_granted_begin:",
+    ".text\n.p2align 4\n.hidden verbena_granted_begin\n.globl verbena_granted_begin\nverbena_granted_begin:\n",
     // Whole words, in order, each by one store. Given up: from the begin.
-    ".hidden verbena_granted_words",
-    ".globl verbena_granted_words",
-    "verbena_granted_words:",
-    "mov r8, [rdi + 24]",
-    "mov r9, rdi",
-    "mov r10, [rdi + 40]",
-    "mov r11, [rdi + 32]",
-    "21:",
-    "mov rdi, [r9]",
-    "mov rsi, [r9 + 8]",
-    "mov rcx, [r9 + 16]",
-    "lea rax, [rip + 20b]",
-    "mov [r10], rax",
-    "22:",
-    "cmp [r8], r11",
-    "jne 27f",
-    "25:",
-    "mov rax, [rsi]",
-    "sub rcx, 8",
-    "jz 26f",
-    "mov [rdi], rax",
-    "add rsi, 8",
-    "add rdi, 8",
-    "jmp 25b",
-    "26:",
-    "mov [rdi], rax",
-    "23:",
-    "mov qword ptr [r10], 0",
-    "xor eax, eax",
-    "ret",
-    "27:",
-    "mov qword ptr [r10], 0",
-    "mov eax, 2",
-    "ret",
-    ".byte 0x0f, 0xb9, 0x3d",
-    ".long 0x53053053",
-    "24:",
-    "dec qword ptr [r9 + 48]",
-    "jnz 21b",
-    "mov eax, 3",
-    "ret",
+    sequence!(
+        "verbena_granted_words",
+        "",
+        "mov rdi, [r9]\nmov rsi, [r9 + 8]\nmov rcx, [r9 + 16]",
+        "2:\nmov rax, [rsi]\nsub rcx, 8\njz 3f\nmov [rdi], rax\nadd rsi, 8\nadd rdi, 8\njmp 2b\n3:\nmov [rdi], rax",
+        ""
+    ),
     // Bytes, by the string instruction, whose registers say at any time what is left. Given up: from there on.
-    ".hidden verbena_granted_string",
-    ".globl verbena_granted_string",
-    "verbena_granted_string:",
-    "mov r8, [rdi + 24]",
-    "mov r9, rdi",
-    "mov r10, [rdi + 40]",
-    "mov r11, [rdi + 32]",
-    "mov rsi, [r9 + 8]",
-    "mov rcx, [r9 + 16]",
-    "mov rdi, [r9]",
-    "31:",
-    "lea rax, [rip + 30b]",
-    "mov [r10], rax",
-    "32:",
-    "cmp [r8], r11",
-    "jne 37f",
-    "rep movsb",
-    "33:",
-    "mov qword ptr [r10], 0",
-    "xor eax, eax",
-    "ret",
-    "37:",
-    "mov qword ptr [r10], 0",
-    "mov eax, 2",
-    "ret",
-    ".byte 0x0f, 0xb9, 0x3d",
-    ".long 0x53053053",
-    "34:",
-    "dec qword ptr [r9 + 48]",
-    "jnz 31b",
-    "mov eax, 3",
-    "ret",
-    ".hidden verbena_granted_end",
-    ".globl verbena_granted_end",
-    "verbena_granted_end:",
+    sequence!(
+        "verbena_granted_string",
+        "mov rdi, [r9]\nmov rsi, [r9 + 8]\nmov rcx, [r9 + 16]",
+        "",
+        "rep movsb",
+        ""
+    ),
+    // Eight bytes, changed at once; what was there.
+    sequence!(
+        "verbena_granted_swap",
+        "mov rdi, [r9]",
+        "mov rsi, [r9 + 8]",
+        "xchg [rdi], rsi",
+        "mov [r9 + 56], rsi"
+    ),
+    sequence!(
+        "verbena_granted_add",
+        "mov rdi, [r9]",
+        "mov rsi, [r9 + 8]",
+        "lock xadd [rdi], rsi",
+        "mov [r9 + 56], rsi"
+    ),
+    sequence!(
+        "verbena_granted_compare_swap",
+        "mov rdi, [r9]\nmov rsi, [r9 + 8]",
+        "mov rax, [r9 + 16]",
+        "lock cmpxchg [rdi], rsi",
+        "mov [r9 + 56], rax"
+    ),
+    ".hidden verbena_granted_end\n.globl verbena_granted_end\nverbena_granted_end:\n",
 );
 
 /// Copies `len` bytes while `grant` stands; not 0. The last eight are stored behind the others; where `len` is a multiple of eight and `to` is aligned,
@@ -175,21 +193,52 @@ std::arch::global_asm!(
 /// Both are ranges of `len` bytes that may be read, or written, where they are mapped, and of which nobody claims that they do not change.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn copy_granted(to: *mut u8, from: *const u8, len: usize, grant: Grant<'_>) -> Result<(), Ended> {
-    let Some(sequence) = sequence_of_thread().filter(|_| len > 0 && !is_replaced()) else {
+    if len == 0 {
         return Err(Ended::Unable);
+    }
+    let sequence =
+        if len.is_multiple_of(8) && len < LONG { verbena_granted_words } else { verbena_granted_string };
+    // SAFETY: as the caller says. The direction flag is clear, as the ABI has it.
+    unsafe { run(sequence, to, from.expose_provenance() as u64, len as u64, grant).map(drop) }
+}
+
+/// Changes eight aligned bytes at once while `grant` stands; what was there before.
+///
+/// # Errors
+///
+/// See [`Ended`]: nothing has changed.
+///
+/// # Safety
+///
+/// `at` is aligned, and eight bytes that may be read and written where they are mapped, and of which nobody claims that they do not change.
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn change_granted(at: *mut u64, op: AtomicOp, grant: Grant<'_>) -> Result<u64, Ended> {
+    let (sequence, value, compare): (Sequence, _, _) = match op {
+        AtomicOp::Write(value) => (verbena_granted_swap, value, 0),
+        AtomicOp::FetchAdd(value) => (verbena_granted_add, value, 0),
+        AtomicOp::CompareSwap { compare, swap } => (verbena_granted_compare_swap, swap, compare),
     };
-    let call = Call { to, from, len, word: grant.word, says: grant.says, sequence, tries: TRIES };
-    // SAFETY: as the caller says; `call` lives across the call, in which only this thread uses it, and so is where it says which sequence it is in. The direction
-    // flag is clear, as the ABI has it.
-    let code = unsafe {
-        if len.is_multiple_of(8) && len < LONG {
-            verbena_granted_words(&raw const call)
-        } else {
-            verbena_granted_string(&raw const call)
-        }
-    };
-    match code {
-        0 => Ok(()),
+    // SAFETY: as the caller says.
+    unsafe { run(sequence, at.cast(), value, compare, grant) }
+}
+
+#[cfg(target_arch = "x86_64")]
+type Sequence = unsafe extern "C" fn(*mut Call) -> std::ffi::c_int;
+
+/// Runs a sequence; what it found.
+///
+/// # Safety
+///
+/// What it works on is as it wants it.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn run(sequence: Sequence, to: *mut u8, from: u64, len: u64, grant: Grant<'_>) -> Result<u64, Ended> {
+    let Some(place) = sequence_of_thread().filter(|_| !is_replaced()) else { return Err(Ended::Unable) };
+    let (word, says) = (std::ptr::from_ref(grant.word), grant.says);
+    let mut call = Call { to, from, len, word, says, sequence: place, tries: TRIES, before: 0 };
+    // SAFETY: as the caller says; `call` lives across the call, in which only this thread uses it, and so is where it says which sequence it is in.
+    match unsafe { sequence(&raw mut call) } {
+        0 => Ok(call.before),
         1 => Err(Ended::Fault),
         2 => Err(Ended::TakenBack),
         _ => Err(Ended::Unable),
@@ -203,6 +252,16 @@ pub unsafe fn copy_granted(to: *mut u8, from: *const u8, len: usize, grant: Gran
 /// None is needed.
 #[cfg(not(target_arch = "x86_64"))]
 pub unsafe fn copy_granted(_: *mut u8, _: *const u8, _: usize, _: Grant<'_>) -> Result<(), Ended> {
+    Err(Ended::Unable)
+}
+
+/// There are none on this processor.
+///
+/// # Safety
+///
+/// None is needed.
+#[cfg(not(target_arch = "x86_64"))]
+pub unsafe fn change_granted(_: *mut u64, _: AtomicOp, _: Grant<'_>) -> Result<u64, Ended> {
     Err(Ended::Unable)
 }
 

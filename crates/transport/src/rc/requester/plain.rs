@@ -1,12 +1,12 @@
-//! A SEND that leaves as soon as it is posted, and what acknowledges it: nothing waits before it, and nothing is sent again. And a WRITE or READ that is
-//! done as soon as it is posted.
+//! A SEND that leaves as soon as it is posted, and what acknowledges it: nothing waits before it, and nothing is sent again. And a WRITE, READ or atomic that
+//! is done as soon as it is posted.
 
 use std::time::Instant;
 
 use wire::Psn;
 
 use super::{Cursor, Requester, execute_at_once, share};
-use crate::op::{AtOnce, Context, SendOp, SendWr, Side, Status};
+use crate::op::{AtOnce, AtomicOp, Context, SendOp, SendWr, Side, Status};
 use crate::rc::Connection;
 use crate::rc::request::{self, Request};
 
@@ -45,7 +45,7 @@ impl Requester {
         is_plain
     }
 
-    /// Executes a WRITE or READ that is posted now, where it is alone and needs no packet: then it has completed. Else it is to be posted.
+    /// Executes a WRITE, READ or atomic that is posted now, where it is alone and needs no packet: then it has completed. Else it is to be posted.
     #[inline]
     pub fn execute_alone(
         &mut self,
@@ -55,7 +55,8 @@ impl Requester {
         cx: &mut impl Context,
     ) -> bool {
         let may = match wr.op {
-            SendOp::Read { .. } => self.limits.max_rd_atomic > 0,
+            SendOp::Atomic { op: AtomicOp::Write(_), .. } => true,
+            SendOp::Read { .. } | SendOp::Atomic { .. } => self.limits.max_rd_atomic > 0,
             _ => request::moves_bytes(wr),
         };
         if !may || !self.queue.is_empty() || self.rnr_until.is_some() {

@@ -85,6 +85,31 @@ fn memory_that_is_not_there_ends_a_copy_and_the_process_lives() {
     unsafe { libc::munmap(at.cast(), page) };
 }
 
+#[test]
+fn atomics_change_what_is_granted_and_say_what_was_there() {
+    if !is_there() {
+        return;
+    }
+    let (word, mut value) = (AtomicU64::new(SAYS), 5_u64);
+    let change = |value: &mut u64, op| {
+        // SAFETY: a word of ours.
+        unsafe { change_granted(value, op, Grant { word: &word, says: SAYS }) }
+    };
+    assert_eq!((change(&mut value, AtomicOp::FetchAdd(u64::MAX)), value), (Ok(5), 4));
+    assert_eq!((change(&mut value, AtomicOp::CompareSwap { compare: 5, swap: 9 }), value), (Ok(4), 4));
+    assert_eq!((change(&mut value, AtomicOp::CompareSwap { compare: 4, swap: 9 }), value), (Ok(4), 9));
+    assert_eq!((change(&mut value, AtomicOp::Write(77)), value), (Ok(9), 77));
+    word.store(0, Ordering::Relaxed);
+    for op in [AtomicOp::Write(1), AtomicOp::FetchAdd(1), AtomicOp::CompareSwap { compare: 77, swap: 1 }] {
+        assert_eq!((change(&mut value, op), value), (Err(Ended::TakenBack), 77));
+    }
+    word.store(SAYS, Ordering::Relaxed);
+    // SAFETY: nothing is there.
+    let became =
+        unsafe { change_granted(64 as *mut u64, AtomicOp::FetchAdd(1), Grant { word: &word, says: SAYS }) };
+    assert_eq!(became, Err(Ended::Fault));
+}
+
 /// What the handler of a signal does in the midst of a copy: it takes the word back, and uses the memory for something else.
 static WORD: AtomicU64 = AtomicU64::new(0);
 static PLACE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());

@@ -1,0 +1,140 @@
+//! Two hosts in one process, of which one lets the other reach 64 words.
+
+use std::time::{Duration, Instant};
+
+use host::arena::Buffer;
+use host::{Config, RealWorld};
+use nic::reach::{Copy, Grant, Piece, Region};
+use nic::{Access, Link, Path, Platform, Reach};
+use node::world::Claim;
+use node::{Name, World};
+use transport::op::{AtOnce, Remote};
+use wire::{Qpn, Rkey};
+
+use super::{PATIENCE, Recording, V4, batch, counter, is_reached, path, start_with};
+
+/// The queue pair at the target, to which `kit::path` leads, and its peer.
+pub const TARGET: Qpn = Qpn::new(0x123_456);
+pub const INITIATOR: Qpn = Qpn::new(0x321_001);
+pub const PD: u32 = 7;
+pub const KEY: u32 = 0x0042_1111;
+pub const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+pub const IOVA: u64 = 0x1_0000;
+
+pub fn reach(world: &RealWorld) -> &dyn Reach {
+    world.others_memory().unwrap()
+}
+
+/// The target's path to the initiator.
+pub fn back() -> Path {
+    Path { dest_qpn: INITIATOR, ..path(V4) }
+}
+
+pub struct Pair {
+    pub initiator: Recording,
+    pub target: Recording,
+    pub memory: Words,
+    pub table: u8,
+    _claim: Box<dyn Claim>,
+}
+
+/// The target's 64 words.
+pub enum Words {
+    Ours(Box<[u64]>),
+    /// In memory that the initiator maps, too.
+    BothMap(Buffer),
+}
+
+impl Words {
+    pub fn as_ptr(&self) -> *mut u64 {
+        match self {
+            Words::Ours(words) => words.as_ptr().cast_mut(),
+            Words::BothMap(buffer) => buffer.as_ptr().cast(),
+        }
+    }
+}
+
+impl Pair {
+    /// A target that lets its peer reach 512 bytes from [`IOVA`] on; `None` where the system lets nobody.
+    pub fn new() -> Option<Pair> {
+        is_reached().then(|| Pair::over(Words::Ours(vec![0; 64].into_boxed_slice())))
+    }
+
+    /// The same, where they are in memory that both map; `None` where that is not reached.
+    pub fn near() -> Option<Pair> {
+        let buffer = host::arena::take(512).filter(|_| nic::memory::can_copy_granted());
+        if buffer.is_none() {
+            println!("left out: no memory that processes map is reached");
+        }
+        let pair = Pair::over(Words::BothMap(buffer?));
+        // What says where it is comes in front of what lets it be reached, or soon.
+        let begin = Instant::now();
+        while counter(&pair.initiator, "arenas_mapped") == 0 {
+            assert!(begin.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(reach(pair.initiator.world()).is_near(&path(V4), pair.remote(0, 512)));
+        Some(pair)
+    }
+
+    fn over(memory: Words) -> Pair {
+        let (initiator, target) = (start_with(Config::default()), start_with(Config::default()));
+        let claim = target.world().claim(Name::Block(0x123)).unwrap();
+        let table = reach(target.world()).table().unwrap();
+        let pair = Pair { initiator, target, memory, table, _claim: claim };
+        pair.publish(BOTH);
+        pair.open(BOTH);
+        // The first packet makes the ring; what the target lends comes some time after it.
+        pair.initiator.world().send(&path(V4), &mut batch(0, &[64]));
+        let begin = Instant::now();
+        while !pair.copies(Copy::Read, pair.remote(0, 8), &mut [0]) {
+            assert!(begin.elapsed() < PATIENCE, "{:?}", pair.initiator.world().counters().snapshot());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        pair
+    }
+
+    pub fn publish(&self, access: u32) {
+        let region = Region {
+            key: KEY,
+            pd: PD,
+            access,
+            addr: self.memory.as_ptr() as u64,
+            len: 512,
+            iova: IOVA,
+            persists: false,
+        };
+        reach(self.target.world()).publish(self.table, (KEY >> 16) as u16, &region);
+    }
+
+    pub fn open(&self, access: u32) {
+        let grant = Grant { qpn: TARGET, path: &back(), pd: PD, table: self.table, access };
+        if !reach(self.target.world()).open(&grant) {
+            reach(self.target.world()).close(TARGET, true);
+            assert!(reach(self.target.world()).open(&grant));
+        }
+    }
+
+    pub fn remote(&self, at: u64, length: u64) -> Remote {
+        Remote { addr: IOVA + at, length, rkey: Rkey(KEY) }
+    }
+
+    pub fn copies_as(&self, path: &Path, from: Qpn, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {
+        let pieces = [Piece { addr: ours.as_mut_ptr() as u64, len: remote.length }];
+        assert!(remote.length <= size_of_val(ours) as u64);
+        // SAFETY: the piece is `ours`, which is borrowed across the call.
+        let became = unsafe { reach(self.initiator.world()).copy(path, from, remote, what, &pieces) };
+        became == AtOnce::Done
+    }
+
+    pub fn copies(&self, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {
+        self.copies_as(&path(V4), INITIATOR, what, remote, ours)
+    }
+
+    /// What lies in the target's memory.
+    pub fn word(&self, at: usize) -> u64 {
+        assert!(at < 64);
+        // SAFETY: a word of ours, which others may change.
+        unsafe { self.memory.as_ptr().add(at).read_volatile() }
+    }
+}
