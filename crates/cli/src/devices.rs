@@ -70,10 +70,10 @@ fn way(way: &SameHost) -> String {
     match way {
         SameHost::Network => "by the network (VERBENA_SAME_HOST=off)".to_owned(),
         SameHost::Packets(why) => {
-            format!("by shared memory; WRITE, READ and long SEND likewise, in packets ({why})")
+            format!("by shared memory; WRITE and READ straight to memory of ibv_alloc_buf only ({why})")
         }
         SameHost::Memory => {
-            "by shared memory; WRITE, READ and long SEND by one copy from memory to memory".to_owned()
+            "by shared memory; WRITE and READ straight to memory, of ibv_alloc_buf without a system call".to_owned()
         }
     }
 }

@@ -12,9 +12,9 @@ const CAP_SYS_PTRACE: u32 = 19;
 pub enum SameHost {
     /// By the network: `VERBENA_SAME_HOST` is `off`.
     Network,
-    /// In packets, by memory that both map; WRITEs, READs and long SENDs, too, because of this.
+    /// By memory that both map; WRITEs and READs, too, because of this, but for those of [`crate::arena`]'s.
     Packets(&'static str),
-    /// In packets, by memory that both map; WRITEs, READs and long SENDs of RC straight between the memory of both.
+    /// By memory that both map; WRITEs and READs of RC straight between the memory of both.
     Memory,
 }
 
