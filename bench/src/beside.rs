@@ -119,10 +119,19 @@ pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
         })?;
         let what =
             "64-byte WRITE, half round trip, the targets watch their memory, PolledConnection".to_owned();
-        figures.push(figure(what, "us", ours, theirs, "ib_write_lat at both ends"));
+        let called = "ib_write_lat at both ends, to whose memory the system copies";
+        figures.push(figure(what, "us", ours, theirs, called));
     }
     if peers::program::installed(peers::ucx::PROGRAM) {
         let posix = peers::ucx::Ucx(peers::ucx::Path::Posix);
+        let [theirs, ours] = by_turns(TURNS, |at| match at {
+            0 => peers::calls::one(&posix, Test::WriteLatency, 8),
+            _ => by_crate("write-lat", 8),
+        })?;
+        let what =
+            "8-byte WRITE, half round trip, the targets watch their memory, PolledConnection".to_owned();
+        let put = "UCX posix, whose put is a store to memory that both map";
+        figures.push(figure(what, "us", ours, theirs, put));
         let [theirs, ours] = by_turns(TURNS, |at| match at {
             0 => peers::calls::one(&posix, Test::WriteBandwidth, 1 << 20),
             _ => by_crate("write-bw", 1 << 20),

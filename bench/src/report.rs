@@ -78,7 +78,7 @@ pub fn table(figures: &[Figure]) -> String {
 pub fn crate_table(figures: &[Figure]) -> String {
     let mut text = "\n## The Rust crate\n\n\
         Beside the C functions of the same stack, and its byte stream beside TCP, by turns in the same run: medians. Packets go by memory that both \
-        processes map. Processor time: three processes work by turns of ten milliseconds; each posts 64, sleeps for 1 ms, then completes them. Medians of 280 turns in seven \
+        processes map, and WRITEs straight to such: the memory of the crate is. Processor time: three processes work by turns of ten milliseconds; each posts 64, sleeps for 1 ms, then completes them. Medians of 280 turns in seven \
         lives of the processes, as what a turn takes depends on where a process's memory happens to lie, and on what its neighbours on the machine do; the ratios are medians, too, of those of neighbouring turns. The calling thread's does not count what its process's \
         engine thread does meanwhile, which takes in acknowledgements and, for a Connection, puts completions where their futures look; that of all threads does, and \
         the sleep. Streams: both sides sleep while \
@@ -91,8 +91,8 @@ pub fn crate_table(figures: &[Figure]) -> String {
 /// The table of processes of one host beside what Verbena stands on.
 pub fn calls_table(figures: &[Figure]) -> String {
     let mut text = "\nVerbena by memory beside what it stands on, by turns, medians. WRITEs and READs: perftest, as above, beside the same calls of the kernel between two processes, with \
-        nobody in between. Copies refused: by a filter of system calls (seccomp), as some containers have: all goes through the ring, in packets; UCX's posix never makes these calls, and its WRITEs and READs are \
-        copies in memory that both map.\n\n"
+        nobody in between. Copies refused: by a filter of system calls (seccomp), as some containers have: all goes through the ring, in pieces, as perftest's memory is its own; UCX's posix never makes these calls, and its WRITEs and READs are \
+        copies in memory that both map, as those of the Rust crate are below.\n\n"
         .to_owned();
     rows(&mut text, "beside", "which is", figures);
     text

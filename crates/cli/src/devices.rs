@@ -73,7 +73,8 @@ fn way(way: &SameHost) -> String {
             format!("by shared memory; WRITE and READ straight to memory of ibv_alloc_buf only ({why})")
         }
         SameHost::Memory => {
-            "by shared memory; WRITE and READ straight to memory, of ibv_alloc_buf without a system call".to_owned()
+            "by shared memory; WRITE and READ straight to memory, of ibv_alloc_buf without a system call"
+                .to_owned()
         }
     }
 }
