@@ -127,8 +127,6 @@ ranks! {
     Identifier,
     /// Connections: what strangers have been granted.
     Strangers,
-    /// Connections: the devices of a node. Held for reading while delayed ACKs leave.
-    Devices,
 
     /// The adapter: XRC domains by their files.
     XrcDomains,

@@ -37,24 +37,24 @@ fn two_queue_pairs_are_never_held_at_once() {
 #[test]
 #[cfg(debug_assertions)]
 fn whoever_reads_does_not_read_again() {
-    let devices = RwLock::new(Rank::Devices, ());
-    let held = devices.read();
-    assert!(refused(|| devices.read()));
+    let qps = RwLock::new(Rank::Qps, ());
+    let held = qps.read();
+    assert!(refused(|| qps.read()));
     drop(held);
-    assert!(!refused(|| devices.write()));
+    assert!(!refused(|| qps.write()));
     let manager = Mutex::new(Rank::ConnectionManager, ());
-    let _held = devices.write();
+    let _held = qps.write();
     assert!(refused(|| manager.lock()));
 }
 
 #[test]
 fn a_lock_that_is_tried_waits_for_nobody_and_may_be_taken_in_any_order() {
     let (manager, qp) = (Mutex::new(Rank::ConnectionManager, 1), Mutex::new(Rank::Qp, 2));
-    let devices = RwLock::new(Rank::Devices, 3);
+    let groups = RwLock::new(Rank::MulticastGroups, 3);
     let _qp = qp.lock();
     assert!(qp.try_lock().is_none());
-    let (manager, devices) = (manager.try_lock(), devices.try_read());
-    assert_eq!((manager.map(|n| *n), devices.map(|n| *n)), (Some(1), Some(3)));
+    let (manager, groups) = (manager.try_lock(), groups.try_read());
+    assert_eq!((manager.map(|n| *n), groups.map(|n| *n)), (Some(1), Some(3)));
 }
 
 #[test]

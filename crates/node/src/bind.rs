@@ -61,7 +61,7 @@ impl<W: World> Node<W> {
         let fits = |d: &Arc<Device>| {
             (scope == 0 || d.config.interface == scope) && d.port().gids.index_of(ip).is_some()
         };
-        self.devices().into_iter().find(fits)
+        self.devices.iter().find(|d| fits(d)).cloned()
     }
 
     /// `rdma_set_option`, RDMA_OPTION_ID_REUSEADDR. EINVAL once it listens, EADDRNOTAVAIL (or EADDRINUSE) where it shares its port already and shall not.

@@ -180,23 +180,16 @@ pub(crate) fn shared_aliases(ports: &[Arc<Port>]) -> Arc<BTreeMap<Gid, IpAddr>> 
 impl<W: World> Node<W> {
     /// The device of an id.
     pub(crate) fn device(&self, id: DeviceId) -> Option<Arc<Device>> {
-        let devices = self.devices.read();
-        devices.get(usize::try_from(id.0).ok()?).cloned()
+        self.devices.get(usize::try_from(id.0).ok()?).cloned()
     }
 
     /// The device that a packet or a frame is for, which came by an interface. All that arrives so is RoCE's, or a frame for
     /// a raw packet queue pair of the same device.
-    pub(crate) fn device_of_arrival(&self, interface: u32) -> Option<Arc<Device>> {
-        self.at_arrival(interface, Arc::clone)
-    }
-
-    /// Has the device that packets by this interface are for do something, and keeps the list of devices as it is meanwhile.
     #[inline]
-    pub(crate) fn at_arrival<R>(&self, interface: u32, work: impl FnOnce(&Arc<Device>) -> R) -> Option<R> {
+    pub(crate) fn device_of_arrival(&self, interface: u32) -> Option<&Arc<Device>> {
         let is_it =
             |d: &&Arc<Device>| (d.config.interface, d.config.transport) == (interface, Transport::Roce);
-        let devices = self.devices.read();
-        devices.iter().find(is_it).map(work)
+        self.devices.iter().find(is_it)
     }
 
     /// The device that sends by a route: the first on the route's interface that bears its source address. There is none where
@@ -205,8 +198,7 @@ impl<W: World> Node<W> {
         let sends = |d: &&Arc<Device>| {
             d.config.interface == route.interface && d.port().gids.index_of(route.source).is_some()
         };
-        let devices = self.devices.read();
-        devices.iter().find(sends).cloned()
+        self.devices.iter().find(sends).cloned()
     }
 }
 

@@ -104,19 +104,21 @@ impl<W: World> Guest for Node<W> {
             return count(&self.counters.unknown_owner);
         }
         let ends = (from.source.ip(), from.dest.ip());
-        match self.at_arrival(from.interface, |device| device.input_short(now, ends, hold, short, bytes)) {
-            Some(()) => self.data_came(now, dest_qp),
+        match self.device_of_arrival(from.interface) {
+            Some(device) => {
+                device.input_short(now, ends, hold, short, bytes);
+                self.data_came(now, dest_qp);
+            }
             None => count(&self.counters.unknown_device),
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let devices = self.devices();
-        devices.iter().filter_map(|d| d.deadline()).chain(self.cm_agent.deadline()).min()
+        self.devices.iter().filter_map(|d| d.deadline()).chain(self.cm_agent.deadline()).min()
     }
 
     fn expire(&self, now: Instant) {
-        for device in self.devices() {
+        for device in &self.devices {
             device.expire(now);
         }
         for id in self.cm_agent.overdue(now) {
@@ -126,8 +128,7 @@ impl<W: World> Guest for Node<W> {
     }
 
     fn release(&self, all: bool) {
-        let devices = self.devices.read();
-        devices.iter().for_each(|d| d.release(|| self.world.now(), all));
+        self.devices.iter().for_each(|d| d.release(|| self.world.now(), all));
     }
 }
 
@@ -187,10 +188,11 @@ impl<W: World> Node<W> {
             } else {
                 let more = || next_to(dest_qp, &mut datagrams, |bytes| self.open_unsealed(bytes));
                 let (source, dest) = (run.source.ip(), run.dest.ip());
-                match self.at_arrival(run.interface, |d| d.input(now, source, dest, run.hold, &packet, more))
-                {
-                    Some(()) => self.data_came(now, dest_qp),
-                    None => count(&self.counters.unknown_device),
+                if let Some(device) = self.device_of_arrival(run.interface) {
+                    device.input(now, source, dest, run.hold, &packet, more);
+                    self.data_came(now, dest_qp);
+                } else {
+                    count(&self.counters.unknown_device);
                 }
             }
         }
@@ -207,8 +209,11 @@ impl<W: World> Node<W> {
             return count(&self.counters.unknown_owner);
         }
         let ends = (d.source.ip(), d.dest.ip());
-        match self.at_arrival(d.interface, |device| device.input_bulk(now, ends, d.hold, &headers, bytes)) {
-            Some(()) => self.data_came(now, dest_qp),
+        match self.device_of_arrival(d.interface) {
+            Some(device) => {
+                device.input_bulk(now, ends, d.hold, &headers, bytes);
+                self.data_came(now, dest_qp);
+            }
             None => count(&self.counters.unknown_device),
         }
     }

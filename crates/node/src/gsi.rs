@@ -39,12 +39,12 @@ impl<W: World> Node<W> {
             return self.refuse_unknown_service(now, from, &mad);
         };
         match cm::ib::destination(&mad) {
-            Destination::Service(service) => self.request(now, &device, d, &mad, service),
+            Destination::Service(service) => self.request(now, device, d, &mad, service),
             Destination::CommId(id) => {
                 let owner = comm_owner(id);
                 if self.blocks.owns(owner) || self.pass_message_on(now, &[owner], d) == Some(false) {
                     // Ours, or nobody's: the answer for an unknown identifier is ours to give.
-                    self.on_mad(now, &device, from, &mad);
+                    self.on_mad(now, device, from, &mad);
                 }
             }
         }

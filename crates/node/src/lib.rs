@@ -81,7 +81,6 @@ pub mod world;
 use std::sync::Arc;
 use std::time::Instant;
 
-use locks::{Rank, RwLock};
 use nic::device::Port;
 use nic::{Device, GidTable};
 
@@ -106,8 +105,8 @@ pub struct Config {
 /// One RDMA host.
 pub struct Node<W> {
     world: Arc<W>,
-    /// Each at the place that its id says.
-    devices: RwLock<Vec<Arc<Device>>>,
+    /// Each at the place that its id says. None comes or goes.
+    devices: Vec<Arc<Device>>,
     blocks: Arc<NumberBlocks<W>>,
     cm_agent: cm_agent::CmAgent,
     strangers: strangers::Strangers,
@@ -130,7 +129,7 @@ impl<W: World> Node<W> {
             strangers: strangers::Strangers::new(world.now(), u64::from_ne_bytes(key)),
             cm_agent: cm_agent::CmAgent::new(&config.timing),
             world,
-            devices: RwLock::new(Rank::Devices, devices),
+            devices,
             blocks,
             counters: Counters::default(),
         });
@@ -145,16 +144,15 @@ impl<W: World> Node<W> {
 
     /// The devices, in the order of interfaces or of the configuration.
     pub fn devices(&self) -> Vec<Arc<Device>> {
-        self.devices.read().clone()
+        self.devices.clone()
     }
 
     /// Everything counted since the start, the node's own under `node.` and each device's under its name; waits for no lock.
     pub fn counted(&self) -> Vec<(String, u64)> {
         let own = self.counters.snapshot().map(|(name, n)| (format!("node.{name}"), n));
-        let devices = self.devices.try_read().map(|d| d.clone()).unwrap_or_default();
         let of_device =
             |d: &Arc<Device>| d.counters.snapshot().map(|(n, v)| (format!("{}.{n}", d.config.name), v));
-        own.into_iter().chain(devices.iter().flat_map(of_device)).collect()
+        own.into_iter().chain(self.devices.iter().flat_map(of_device)).collect()
     }
 
     /// Opens the UDP port of a device, which must be done before its first packet; repeated calls are harmless.
@@ -166,16 +164,14 @@ impl<W: World> Node<W> {
     /// The process ends, while other threads go on and may hold any lock; none is waited for. ACKs held back leave
     /// ([`Device::on_exit`]), and peers hear that connections end.
     pub fn on_exit(&self, now: Instant) {
-        if let Some(devices) = self.devices.try_read() {
-            devices.iter().for_each(|d| d.on_exit());
-        }
+        self.devices.iter().for_each(|d| d.on_exit());
         self.leave_connections(now);
     }
 
     /// The interfaces are now as given: ports and GID tables follow, and identifiers are told. Devices neither come nor
     /// go while a program runs; the port of one whose interface is gone is down and has no GID.
     fn update_interfaces(&self, now: Instant, interfaces: &[Interface]) {
-        for device in self.devices() {
+        for device in &self.devices {
             let before = device.port();
             let interface = interfaces.iter().find(|i| i.index == device.config.interface);
             let port = match interface {
@@ -188,18 +184,17 @@ impl<W: World> Node<W> {
             let removed = interface.is_none() && !before.gids.is_empty();
             device.set_port(port);
             if removed {
-                self.device_removed(now, &device);
+                self.device_removed(now, device);
             } else {
-                self.addresses_changed(&device, &before.gids);
+                self.addresses_changed(device, &before.gids);
             }
         }
         self.share_aliases();
     }
 
     fn share_aliases(&self) {
-        let devices = self.devices();
-        let ports: Vec<_> = devices.iter().map(|d| d.port()).collect();
+        let ports: Vec<_> = self.devices.iter().map(|d| d.port()).collect();
         let aliases = devices::shared_aliases(&ports);
-        devices.iter().for_each(|d| d.set_aliases(aliases.clone()));
+        self.devices.iter().for_each(|d| d.set_aliases(aliases.clone()));
     }
 }
