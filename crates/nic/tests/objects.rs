@@ -3,10 +3,14 @@
 mod kit;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
 use nic::{Access, Buffer, Cq, Device, Error, Pd, Qp, QpCap, QpInit, QpType};
+use transport::Short;
+use transport::rc::Hold;
+use wire::{Pkey, Psn};
 
 fn device() -> (Arc<Device>, Arc<Pd>) {
     let device = kit::device(Arc::new(Kept::default()));
@@ -51,4 +55,22 @@ fn a_queue_pair_that_is_destroyed_lets_its_device_go() {
     assert!(seen.upgrade().is_some(), "the handle keeps it");
     drop(made);
     assert!(seen.upgrade().is_none());
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "where time starts does not matter")]
+fn a_short_message_for_a_queue_pair_that_is_destroyed_is_not_for_it_whoever_still_knows_it() {
+    let (device, pd) = device();
+    let made = qp(&device, &pd).unwrap();
+    let dest_qp = made.qpn();
+    let short =
+        Short { dest_qp, pkey: Pkey::default(), psn: Psn::new(0), solicited: false, acknowledged: None };
+    let (now, ends) = (Instant::now(), ([127, 0, 0, 1].into(), [127, 0, 0, 1].into()));
+    let found = device.input_short(now, ends, Hold::No, &short, b"abc").unwrap();
+    assert!(Arc::ptr_eq(&found, &made) && found.input_short(now, ends, Hold::No, &short, b"abc"));
+    made.destroy();
+    assert!(!found.input_short(now, ends, Hold::No, &short, b"abc"));
+    assert!(device.input_short(now, ends, Hold::No, &short, b"abc").is_none());
+    let counted: Vec<_> = device.counters.snapshot().into_iter().filter(|(_, n)| *n > 0).collect();
+    assert_eq!(counted, [("unknown_qp", 1), ("wrong_state", 2)]);
 }

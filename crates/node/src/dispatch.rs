@@ -15,7 +15,7 @@ use wire::{Malformed, Qpn};
 
 use crate::gsi::Offending;
 use crate::number_blocks::qpn_owner;
-use crate::world::{Datagram, Guest, Hold, Input, World};
+use crate::world::{Before, Datagram, Guest, Hold, Input, World};
 use crate::{Errno, Node};
 
 /// What became of packets that no queue pair got, one counter a reason.
@@ -72,7 +72,9 @@ pub(crate) fn count(counter: &AtomicU64) {
 impl<W: World> Guest for Node<W> {
     fn input(&self, now: Instant, input: Input<'_>) {
         match input {
-            Input::Short(message, short) => self.short(now, &message, message.hold, &short, message.bytes),
+            Input::Short(message, short) => {
+                self.find_short(now, &message, message.hold, &short, message.bytes, &mut Before::default())
+            }
             Input::Datagram(d) => self.datagrams(now, &d, d.bytes.len().max(1)),
             Input::Datagrams { run, size } => self.datagrams(now, &run, size),
             Input::Unsealed { run, size } => self.unsealed(now, &run, size),
@@ -98,18 +100,21 @@ impl<W: World> Guest for Node<W> {
     }
 
     #[inline]
-    fn short(&self, now: Instant, from: &Datagram<'_>, hold: Hold, short: &Short, bytes: &[u8]) {
-        let dest_qp = short.dest_qp;
-        if dest_qp == Qpn::GSI || !self.blocks.owns(qpn_owner(dest_qp)) {
-            return count(&self.counters.unknown_owner);
-        }
+    fn short(
+        &self,
+        now: Instant,
+        from: &Datagram<'_>,
+        hold: Hold,
+        short: &Short,
+        bytes: &[u8],
+        before: &mut Before,
+    ) {
         let ends = (from.source.ip(), from.dest.ip());
-        match self.device_of_arrival(from.interface) {
-            Some(device) => {
-                device.input_short(now, ends, hold, short, bytes);
-                self.data_came(now, dest_qp);
+        match before.qp(short.dest_qp, from.interface) {
+            Some(qp) if qp.input_short(now, ends, hold, short, bytes) => {
+                self.data_came(now, short.dest_qp);
             }
-            None => count(&self.counters.unknown_device),
+            _ => self.find_short(now, from, hold, short, bytes, before),
         }
     }
 
@@ -195,6 +200,33 @@ impl<W: World> Node<W> {
                     count(&self.counters.unknown_device);
                 }
             }
+        }
+    }
+
+    /// A short message, for a queue pair that is to be looked up.
+    #[cold]
+    fn find_short(
+        &self,
+        now: Instant,
+        from: &Datagram<'_>,
+        hold: Hold,
+        short: &Short,
+        bytes: &[u8],
+        before: &mut Before,
+    ) {
+        let dest_qp = short.dest_qp;
+        if dest_qp == Qpn::GSI || !self.blocks.owns(qpn_owner(dest_qp)) {
+            return count(&self.counters.unknown_owner);
+        }
+        let ends = (from.source.ip(), from.dest.ip());
+        match self.device_of_arrival(from.interface) {
+            Some(device) => {
+                if let Some(qp) = device.input_short(now, ends, hold, short, bytes) {
+                    before.was(&qp, from.interface);
+                }
+                self.data_came(now, dest_qp);
+            }
+            None => count(&self.counters.unknown_device),
         }
     }
 

@@ -1,13 +1,15 @@
 //! What a node asks of the world it lives in, and what the world tells it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use cm::PortSpace;
-use nic::{Errno, Frames, Link, Path, Platform};
+use nic::{Errno, Frames, Link, Path, Platform, Qp};
 use transport::TxBatch;
 use transport::op::SharedBytes;
 pub use transport::rc::Hold;
+use wire::Qpn;
 
 /// A network interface with its addresses, as the system reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -232,12 +234,51 @@ pub trait World: Link + Frames + Platform {
     fn now(&self) -> Instant;
 }
 
+/// Whom the last short messages by some way were for: the next ones mostly are for the same queue pairs, which need not be looked up then. It keeps
+/// none of them.
+#[derive(Debug, Default)]
+pub struct Before([Addressee; Before::MOST]);
+
+#[derive(Debug, Default)]
+struct Addressee {
+    qpn: Qpn,
+    interface: u32,
+    qp: Weak<Qp>,
+}
+
+impl Before {
+    /// Queue pairs at most, by the last bits of their numbers.
+    const MOST: usize = 16;
+
+    /// The queue pair of this number, which messages by an interface are for, if one was.
+    #[inline]
+    pub(crate) fn qp(&self, qpn: Qpn, interface: u32) -> Option<Arc<Qp>> {
+        let last = &self.0[qpn.get() as usize % Before::MOST];
+        if (last.qpn, last.interface) == (qpn, interface) { last.qp.upgrade() } else { None }
+    }
+
+    /// One was.
+    pub(crate) fn was(&mut self, qp: &Arc<Qp>, interface: u32) {
+        self.0[qp.qpn().get() as usize % Before::MOST] =
+            Addressee { qpn: qp.qpn(), interface, qp: Arc::downgrade(qp) };
+    }
+}
+
 /// A node, as the world sees it.
 pub trait Guest: Send + Sync + 'static {
     /// Takes what the world has to tell.
     fn input(&self, now: Instant, input: Input<'_>);
-    /// Takes [`Input::Short`] apart from its bytes, so that nobody puts it together for each message: `from` says where it came from and went to.
-    fn short(&self, now: Instant, from: &Datagram<'_>, hold: Hold, short: &transport::Short, bytes: &[u8]) {
+    /// Takes [`Input::Short`] apart from its bytes, so that nobody puts it together for each message: `from` says where it came from and went to,
+    /// `before` is of the messages that came before by the same way.
+    fn short(
+        &self,
+        now: Instant,
+        from: &Datagram<'_>,
+        hold: Hold,
+        short: &transport::Short,
+        bytes: &[u8],
+        _before: &mut Before,
+    ) {
         self.input(now, Input::Short(Datagram { hold, bytes, ..*from }, *short));
     }
     /// When [`Guest::expire`] wants to be called at the latest. It is asked after each such call; an earlier time is set by [`Platform::wake_at`].

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use locks::{Mutex, MutexGuard, Rank};
-use node::world::{Datagram, Hold};
+use node::world::{Before, Datagram, Hold};
 use node::{Guest, Input};
 use ring::{Broken, Found, Reader, Word, memory_len};
 
@@ -50,6 +50,8 @@ struct Receiver {
     bytes: Box<[u8]>,
     /// Where the packets of the last record came from and went to.
     before: Option<Datagram<'static>>,
+    /// Of the short messages.
+    short: Before,
 }
 
 impl RxRing {
@@ -67,7 +69,7 @@ impl RxRing {
         let reader = Reader::new(memory.clone()).ok_or(nic::Errno::EINVAL)?;
         let watched = AtomicUsize::new(reader.watches());
         let bytes = vec![0; LONGEST_RECORD].into_boxed_slice();
-        let receiver = Receiver { reader, bytes, before: None };
+        let receiver = Receiver { reader, bytes, before: None, short: Before::default() };
         let borrower = connection.borrower(hazards);
         let receiver = Mutex::new(Rank::RingToken, receiver);
         Ok(RxRing {
@@ -237,9 +239,9 @@ fn dispatch<G: Guest>(
     receiver.reader.copy_out(&found, receiver.bytes.get_mut(..len).ok_or(Broken)?);
     receiver.reader.leave(found);
     if let Some((short, bytes)) = name_messages::read_short(&receiver.bytes[..len]) {
-        let before = receiver.before.as_ref().ok_or(Broken)?;
+        let from = receiver.before.as_ref().ok_or(Broken)?;
         add(&to.counters.ring_messages_received, 1);
-        to.guest.short(now, before, hold, &short, bytes);
+        to.guest.short(now, from, hold, &short, bytes, &mut receiver.short);
         return Ok(Some(Taken { bytes: len, is_short: true }));
     }
     let record = name_messages::read_record(&receiver.bytes[..len], &mut receiver.before);

@@ -155,15 +155,22 @@ impl Device {
         }
     }
 
-    /// A short message from a process of this host, in place of a packet and an ACK; the rest is as with [`Device::input`].
-    #[inline]
-    pub fn input_short(&self, now: Instant, ends: (IpAddr, IpAddr), hold: Hold, short: &Short, bytes: &[u8]) {
-        match self.qp(short.dest_qp) {
-            Some(qp) => qp.input_short(now, ends, hold, short, bytes),
-            None => {
-                self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
-            }
+    /// A short message from a process of this host, in place of a packet and an ACK; the rest is as with [`Device::input`]. The queue pair that it
+    /// is for: those that follow may go there at once ([`Qp::input_short`]).
+    pub fn input_short(
+        &self,
+        now: Instant,
+        ends: (IpAddr, IpAddr),
+        hold: Hold,
+        short: &Short,
+        bytes: &[u8],
+    ) -> Option<Arc<Qp>> {
+        let qp = self.qp(short.dest_qp);
+        let taken = qp.as_ref().is_some_and(|qp| qp.input_short(now, ends, hold, short, bytes));
+        if !taken {
+            self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
         }
+        qp
     }
 
     /// Several packets from a process of this host as one piece; the rest is as with [`Device::input`].

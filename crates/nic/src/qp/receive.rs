@@ -84,13 +84,22 @@ impl Qp {
     /// The queue pair, if packets with these addresses are from its peer; else what counts them.
     #[inline]
     pub(super) fn of_peer(&self, source: IpAddr, dest: IpAddr) -> Result<MutexGuard<'_, Inner>, &AtomicU64> {
-        let counters = &self.pd.device.counters;
         let inner = self.lock();
+        match self.stranger(&inner, source, dest) {
+            Some(counter) => Err(counter),
+            None if inner.destroyed => Err(&self.pd.device.counters.wrong_state),
+            None => Ok(inner),
+        }
+    }
+
+    /// What counts packets with these addresses, where they are not from the peer.
+    #[inline]
+    pub(super) fn stranger(&self, inner: &Inner, source: IpAddr, dest: IpAddr) -> Option<&AtomicU64> {
+        let counters = &self.pd.device.counters;
         match inner.carrier.datagram() {
-            None => Err(&counters.wrong_state),
-            Some(_) if inner.destroyed => Err(&counters.wrong_state),
-            Some(carrier) if !carrier.is_from_peer(source, dest) => Err(&counters.wrong_peer),
-            Some(_) => Ok(inner),
+            None => Some(&counters.wrong_state),
+            Some(carrier) if !carrier.is_from_peer(source, dest) => Some(&counters.wrong_peer),
+            Some(_) => None,
         }
     }
 

@@ -75,30 +75,33 @@ impl Inner {
 }
 
 impl Qp {
-    /// A short message from a process of this host, perhaps with an ACK; the rest is as with [`Qp::input`].
-    pub(crate) fn input_short(
+    /// A short message from a process of this host, perhaps with an ACK; the rest is as with [`Device::input`](crate::Device::input). False where the queue
+    /// pair is destroyed: another one may have its number.
+    pub fn input_short(
         &self,
         now: Instant,
         (source, dest): (IpAddr, IpAddr),
         hold: Hold,
         short: &Short,
         bytes: &[u8],
-    ) {
-        match self.of_peer(source, dest) {
-            Ok(mut inner) => {
-                let taken = inner.lets_in(self, short.pkey);
-                if taken {
-                    let (engine, mut context) = inner.split(self);
-                    if let Engine::Rc(engine) = engine {
-                        engine.receive_short(now, short, bytes, hold, &mut context);
-                    }
-                    inner.begin_rendezvous(self);
-                }
-                self.received(inner, now, taken.into());
-            }
-            Err(counter) => {
-                counter.fetch_add(1, Ordering::Relaxed);
-            }
+    ) -> bool {
+        let mut inner = self.lock();
+        if inner.destroyed {
+            return false;
         }
+        if let Some(counter) = self.stranger(&inner, source, dest) {
+            counter.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
+        let taken = inner.lets_in(self, short.pkey);
+        if taken {
+            let (engine, mut context) = inner.split(self);
+            if let Engine::Rc(engine) = engine {
+                engine.receive_short(now, short, bytes, hold, &mut context);
+            }
+            inner.begin_rendezvous(self);
+        }
+        self.received(inner, now, taken.into());
+        true
     }
 }
