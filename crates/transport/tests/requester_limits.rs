@@ -166,3 +166,22 @@ fn losses_halve_the_window_once_an_event() {
     a.hear(20, nak(NakCode::PsnSequence, 0), &[]);
     assert_eq!(a.cx.window.share_of(u32::MAX), 32);
 }
+
+#[test]
+fn a_message_that_leaves_alone_as_it_is_posted_takes_no_share_of_the_window_and_the_next_one_does() {
+    let mut a = requester();
+    let share = |a: &End| a.cx.window.share_of(u32::MAX);
+    // Another queue pair's.
+    a.cx.window.enter();
+    for (n, left) in [(0, 64), (1, 32), (2, 32)] {
+        assert!(a.rc.next_short(8, false, &mut a.cx).is_some());
+        a.rc.sent_short(a.now, &mut send(n, sge(0, 0, 8)), 8, &mut a.cx);
+        assert_eq!(share(&a), left);
+    }
+    a.hear(2, ack(3), &[]);
+    assert_eq!((a.completed(), share(&a)), (vec![(0, OK), (1, OK), (2, OK)], 64));
+    assert!(a.rc.next_short(8, false, &mut a.cx).is_some());
+    a.rc.sent_short(a.now, &mut send(3, sge(0, 0, 8)), 8, &mut a.cx);
+    a.hear(3, ack(4), &[]);
+    assert_eq!((a.completed(), share(&a)), (vec![(3, OK)], 64), "it is not taken out twice");
+}

@@ -65,7 +65,7 @@ pub(super) struct Requester {
     recover: Option<Psn>,
     /// The window, not the application, was what stopped the last [`Requester::fill`].
     held_back: bool,
-    /// Counted in the window.
+    /// Counted in the window: with anything under way but one message that left alone as soon as it was posted.
     entered: bool,
     path_suspect: bool,
     /// Requests that might have needed no packet and needed some.
