@@ -9,7 +9,7 @@ use std::time::Instant;
 use locks::{Mutex, Rank};
 use nic::link::Fill;
 use nic::reach::{Copy, Grant, Piece, Region};
-use nic::{Errno, Link, Path, Persist, Platform};
+use nic::{Errno, Link, Path, Persist, Platform, Way};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, Watch, World};
 use transport::op::{AtOnce, AtomicOp, Bulk, Fault, Remote};
@@ -188,8 +188,8 @@ impl Link for RealWorld {
     }
 
     #[inline]
-    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8]) -> bool {
-        self.is_ours() && self.rings.send_short(path, short, bytes, self)
+    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], way: &mut Way) -> bool {
+        self.is_ours() && self.rings.send_short(path, short, bytes, way, self)
     }
 
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {

@@ -10,7 +10,7 @@ use kit::{
     BLOCK, LO, Told, V4, V6, alone, batch, counter, keeps_busy, message, number, overfill, pair, path,
     start_with,
 };
-use nic::Link;
+use nic::{Link, Way};
 use node::{Name, World};
 use transport::Short;
 use wire::{Pkey, Psn, Qpn};
@@ -45,7 +45,12 @@ fn a_short_message_takes_the_ring_behind_what_it_brought_before_and_nothing_else
         solicited: false,
         acknowledged: n.is_multiple_of(2).then(|| Psn::new(n)),
     };
-    let send = |address, n: u32| sender.world().send_short(&path(address), &short(n), &[n as u8; 5]);
+    // A way of each path, as each queue pair has its own.
+    let mut ways = [V4, V6].map(|address| (address, Way::default()));
+    let mut send = |address, n: u32| {
+        let (_, way) = ways.iter_mut().find(|(of, _)| *of == address).unwrap();
+        sender.world().send_short(&path(address), &short(n), &[n as u8; 5], way)
+    };
     assert!(!send(V4, 0), "there is no ring");
     sender.world().send(&path(V4), &mut batch(0, &[64]));
     for n in 1..100 {
@@ -326,9 +331,24 @@ fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
     let _alone = alone();
     let (sender, reader, claim) = pair();
     sender.world().send(&path(V4), &mut batch(0, &[64]));
+    let short = Short {
+        dest_qp: Qpn::new(0x123_456),
+        pkey: Pkey::default(),
+        psn: Psn::new(1),
+        solicited: false,
+        acknowledged: None,
+    };
+    // What a queue pair knows of its way ends with the ring.
+    let mut way = Way::default();
+    assert!(sender.world().send_short(&path(V4), &short, &[1; 256], &mut way));
     assert!(reader.guest().packet().is_some());
     reader.stop();
     drop((claim, reader));
+    let end = Instant::now() + kit::PATIENCE;
+    while sender.world().send_short(&path(V4), &short, b"lost", &mut way) {
+        assert!(Instant::now() < end, "it goes on to a process that has ended");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let next = start_with(Config::default());
     let _claim = next.world().claim(BLOCK).unwrap();
     let end = Instant::now() + kit::PATIENCE;

@@ -4,7 +4,9 @@
 //! None of the calls may wait, but for the work that [`Platform::persist`] hands to a thread of its own: they are made with the
 //! lock of a queue pair held, or of a registry.
 
+use std::any::Any;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use transport::op::{Bulk, Fault, SharedBytes};
@@ -47,7 +49,7 @@ pub trait Link: Send + Sync + 'static {
     fn send(&self, path: &Path, batch: &mut TxBatch);
     /// Sends a short message to a process of this host in less than packets, behind all that was sent on this path; false where it has to be a packet,
     /// and nothing has been sent.
-    fn send_short(&self, _path: &Path, _short: &Short, _bytes: &[u8]) -> bool {
+    fn send_short(&self, _path: &Path, _short: &Short, _bytes: &[u8], _way: &mut Way) -> bool {
         false
     }
     /// Bytes of a message, at most, that [`Link::send_bulk`] takes.
@@ -82,6 +84,39 @@ pub trait Link: Send + Sync + 'static {
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno>;
     /// Undoes [`Link::join`].
     fn leave(&self, interface: u32, group: IpAddr);
+}
+
+/// What a world knows of the way of short messages on one path, from one to the next. Whoever has it gives it with that path only, and forgets it when nothing
+/// is to be sent any more.
+#[derive(Default)]
+pub struct Way {
+    by: Option<Arc<dyn Any + Send + Sync>>,
+    /// The world's own.
+    pub mark: u64,
+}
+
+impl Way {
+    /// What the last one took, if it is such.
+    #[inline]
+    pub fn by<T: Any>(&mut self) -> Option<(&T, &mut u64)> {
+        Some((self.by.as_ref()?.downcast_ref()?, &mut self.mark))
+    }
+
+    /// The next one takes this.
+    pub fn goes_by<T: Any + Send + Sync>(&mut self, by: Arc<T>) {
+        self.by = Some(by);
+    }
+
+    /// The next one has to find its way.
+    pub fn forget(&mut self) {
+        *self = Way::default();
+    }
+}
+
+impl std::fmt::Debug for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Way").field("mark", &self.mark).finish_non_exhaustive()
+    }
 }
 
 /// Whole Ethernet frames of an interface. A world that has none implements nothing: each call then says EPERM, as for a process

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use nic::link::Fill;
 use nic::reach::Copy;
-use nic::{Errno, Frames, Link, Path, Persist, Platform, Reach};
+use nic::{Errno, Frames, Link, Path, Persist, Platform, Reach, Way};
 use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, Watch, World};
 use transport::op::{Bulk, Fault, SharedBytes};
 use transport::{Short, TxBatch};
@@ -263,7 +263,7 @@ impl Link for SimWorld {
         }
     }
 
-    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8]) -> bool {
+    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], _: &mut Way) -> bool {
         let block = block(path.dest_qpn);
         let goes = self.goes_by_channel(block, path);
         if goes && self.step(|_, _| ()).is_some() {

@@ -427,7 +427,13 @@ impl Rings {
 
     /// Forgets all of them.
     pub(crate) fn close(&self) {
-        self.tx.write().clear();
+        let tx = std::mem::take(&mut *self.tx.write());
+        // Queue pairs may know their way without asking here.
+        for way in tx.values() {
+            if let Way::Ring(ring) = way {
+                ring.end();
+            }
+        }
         let _changing = self.changing.lock();
         self.rx.store(Arc::default());
     }

@@ -7,6 +7,7 @@ use transport::op::{Bulk, Fault};
 
 use crate::counters::add;
 use crate::names::block;
+use crate::rings::tx_ring::TxRing;
 use crate::rings::{Rings, Way};
 use crate::world::RealWorld;
 
@@ -14,18 +15,35 @@ use crate::world::RealWorld;
 const LONGEST_PIECE: usize = 64 << 10;
 
 impl Rings {
-    /// Sends a short message to a process of this host; false where it has to be a packet.
+    /// Sends a short message to a process of this host; false where it has to be a packet. `way` is of those before.
     #[inline]
-    pub(crate) fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], world: &RealWorld) -> bool {
-        let (block, version) = (block(path.dest_qpn), world.interfaces.version());
-        let sent = match self.tx.read().get(&block) {
-            Some(Way::Ring(ring)) => ring.send_short(path, version, short, bytes, &world.counters),
-            _ => false,
+    pub(crate) fn send_short(
+        &self,
+        path: &Path,
+        short: &Short,
+        bytes: &[u8],
+        way: &mut nic::Way,
+        world: &RealWorld,
+    ) -> bool {
+        let Some((ring, head)) = way.by::<TxRing>() else {
+            return self.find_way(path, way) && self.send_short(path, short, bytes, way, world);
         };
+        let sent = ring.send_short((path, head), world.interfaces.version(), short, bytes, &world.counters);
         if sent {
             add(&world.counters.ring_messages_sent, 1);
+        } else {
+            way.forget();
         }
         sent
+    }
+
+    /// Finds the ring by which short messages go, where there is one.
+    #[cold]
+    fn find_way(&self, path: &Path, way: &mut nic::Way) -> bool {
+        let ring = self.known(path);
+        let is_there = ring.is_some();
+        ring.into_iter().for_each(|ring| way.goes_by(ring));
+        is_there
     }
 
     /// Bytes of the longest piece that [`Rings::send_bulk`] takes.

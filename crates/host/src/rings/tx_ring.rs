@@ -48,6 +48,8 @@ struct State {
     writer: Writer<Part>,
     /// That of the last records.
     head: Option<Head>,
+    /// The how many-th it is.
+    heads: u64,
     /// The last record in the ring, or that waits for room, has this head: the next one need not say it.
     is_said: bool,
     /// Records for which there was no room, the oldest first.
@@ -111,6 +113,7 @@ impl TxRing {
         let state = State {
             writer,
             head: None,
+            heads: 0,
             is_said: false,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
@@ -135,6 +138,7 @@ impl TxRing {
     pub(crate) fn send(&self, head: Head, bytes: &[u8], runs: &[Run], counters: &Counters) -> Sent {
         let mut state = self.state.lock();
         (state.head, state.is_said) = (Some(head), false);
+        state.heads += 1;
         self.send_locked(state, bytes, runs, counters)
     }
 
@@ -153,11 +157,12 @@ impl TxRing {
         Some(self.send_locked(state, bytes, runs, counters))
     }
 
-    /// Sends a short message where the last packets took that path, and nothing waits for room; false where it has to be a packet.
+    /// Sends a short message where the last packets took that path, and nothing waits for room; false where it has to be a packet. `known`: which head was found to be
+    /// of this path.
     #[inline]
     pub(crate) fn send_short(
         &self,
-        path: &Path,
+        (path, known): (&Path, &mut u64),
         version: u64,
         short: &Short,
         bytes: &[u8],
@@ -165,9 +170,15 @@ impl TxRing {
     ) -> bool {
         let mut state = self.state.lock();
         let goes = state.is_said && !state.over && state.waiting.is_empty();
-        if !goes || !state.head.as_ref().is_some_and(|head| head.is_of(path, version)) {
+        let heads = state.heads;
+        let is_ours = |head: &Head| match heads == *known {
+            true => head.version == version,
+            false => head.is_of(path, version),
+        };
+        if !goes || !state.head.as_ref().is_some_and(is_ours) {
             return false;
         }
+        *known = heads;
         if state.writer.push_words(name_messages::short_words(short), bytes).is_err() {
             // What is wrong is found by the packet.
             return false;

@@ -13,7 +13,7 @@ use wire::roce::Header;
 use crate::cq::Note;
 use crate::cq::counter::Counted;
 use crate::device::async_events::EventKind;
-use crate::link::Path;
+use crate::link::{Path, Way};
 use crate::memory::view::View;
 use crate::qp::attr::QpType;
 use crate::qp::engine::Engine;
@@ -42,6 +42,8 @@ pub(crate) struct EngineContext<'a> {
     fetch: &'a mut Option<Box<Rendezvous>>,
     /// The way to a peer whose memory may be reached.
     here: Option<&'a Path>,
+    /// What the world knows of it.
+    pub(crate) way: &'a mut Way,
     /// The queue pair is being destroyed or reset: its completions are dropped, as nobody will fetch them.
     pub(crate) mute: bool,
 }
@@ -191,6 +193,7 @@ impl Inner {
             counted: self.counted.as_deref_mut(),
             fetch: &mut self.fetch,
             here,
+            way: &mut self.way,
             mute: false,
         };
         (&mut self.engine, context)

@@ -60,6 +60,7 @@ use crate::device::Device;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
 use crate::error::{Error, in_range};
 use crate::limits;
+use crate::link::Way;
 use crate::memory::pd::Pd;
 use crate::qp::attr::{QpAttr, QpState, QpType};
 use crate::qp::carrier::Carrier;
@@ -134,6 +135,8 @@ struct Inner {
     state: QpState,
     attr: QpAttr,
     carrier: Carrier,
+    /// What the world knows of the way of short messages.
+    way: Way,
     /// The program waits for IBV_EVENT_SQ_DRAINED.
     drain_awaited: bool,
     /// What the device's timers hold for this queue pair.
@@ -227,6 +230,7 @@ impl Qp {
                     state: QpState::Reset,
                     attr: QpAttr::default(),
                     carrier: Carrier::new(kind),
+                    way: Way::default(),
                     drain_awaited: false,
                     timer: None,
                     waits_for_turn: false,
@@ -293,6 +297,7 @@ impl Qp {
             context.mute = true;
             engine.fail(&mut context);
             inner.receives.clear();
+            inner.way.forget();
             inner.no_ack_waits(self);
             inner.counted = None;
             // What a shared receive queue completes in its own queue.

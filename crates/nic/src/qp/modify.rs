@@ -71,6 +71,7 @@ impl Inner {
         self.places = Places::default();
         self.attr = QpAttr::default();
         self.carrier = Carrier::new(qp.init.kind);
+        self.way.forget();
         qp.init.send_cq.forget_qp(qp.qpn);
         qp.init.recv_cq.forget_qp(qp.qpn);
     }
@@ -83,6 +84,7 @@ impl Inner {
             self.notes.extend(qp.note(EventKind::LastWqeReached));
         }
         self.state = QpState::Error;
+        self.way.forget();
         self.open_or_close(qp);
         while let Some(wr) = self.receives.pop_front() {
             self.flush_receive(qp, &wr);
@@ -113,6 +115,7 @@ impl Inner {
         }
         if let Some(path) = path {
             self.carrier.connect(path, next.path_mtu, &qp.pd.device);
+            self.way.forget();
         }
         self.attr = next;
         match (from, to) {

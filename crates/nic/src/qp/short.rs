@@ -66,7 +66,7 @@ impl Inner {
             Data::Inline(bytes) => bytes,
             Data::InlineLong(bytes) => bytes,
         };
-        let left = qp.pd.device.link.send_short(path, &short, bytes);
+        let left = qp.pd.device.link.send_short(path, &short, bytes, context.way);
         if left {
             engine.sent_short(now.get(), wr, len, &mut context);
         }
