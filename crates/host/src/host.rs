@@ -236,6 +236,15 @@ impl<G: Guest> Host<G> {
         drained
     }
 
+    /// The time, as it was a moment ago at most: where a thread polls, that of its last look at a clock, which takes longer than all the rest of many calls.
+    #[inline]
+    pub fn just_now(&self) -> Instant {
+        let ticks = sys::time::ticks();
+        let is_new = ticks.wrapping_sub(self.looked_at.load(Ordering::Acquire)) >= FEW_TICKS;
+        let now = if is_new { self.look_at_clock(ticks) } else { self.time.load(Ordering::Relaxed) };
+        self.world.clock.instant(now)
+    }
+
     /// The time, for this look and for those of the next moment.
     fn look_at_clock(&self, ticks: u64) -> u64 {
         let now = self.world.clock.now();

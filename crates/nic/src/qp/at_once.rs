@@ -108,7 +108,7 @@ impl EngineContext<'_> {
 impl Inner {
     /// Executes a WRITE, READ or atomic that is posted now, where it may be; else it is to be posted.
     #[inline]
-    pub(super) fn execute_alone(&mut self, now: &mut Now, qp: &Qp, wr: &SendWr) -> bool {
+    pub(super) fn execute_alone(&mut self, now: &mut Now<'_>, qp: &Qp, wr: &SendWr) -> bool {
         if !matches!(wr.op, SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Atomic { .. }) {
             return false;
         }

@@ -31,20 +31,20 @@ pub struct Request {
 #[must_use = "what is posted leaves with `finish`"]
 pub struct Sender<'a> {
     pub(crate) qp: &'a Qp,
-    now: Now,
+    now: Now<'a>,
     inner: MutexGuard<'a, Inner>,
 }
 
 /// The time at which requests are posted.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Now {
+#[derive(Clone, Copy)]
+pub(super) enum Now<'a> {
     /// This.
     Is(Instant),
     /// Nobody has needed it yet. A message that leaves at once does before anybody has asked: a look at a clock takes as long as much of the rest.
-    Ask(fn() -> Instant),
+    Ask(&'a dyn Fn() -> Instant),
 }
 
-impl Now {
+impl Now<'_> {
     #[inline]
     pub(super) fn get(&mut self) -> Instant {
         let now = match *self {
@@ -53,6 +53,12 @@ impl Now {
         };
         *self = Now::Is(now);
         now
+    }
+}
+
+impl std::fmt::Debug for Now<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Now")
     }
 }
 
@@ -158,7 +164,7 @@ impl Qp {
 
     /// The same where the time is to be had by a call, which may come before or behind what leaves.
     #[inline]
-    pub fn sender_asking(&self, now: fn() -> Instant) -> Sender<'_> {
+    pub fn sender_asking<'a>(&'a self, now: &'a dyn Fn() -> Instant) -> Sender<'a> {
         Sender { qp: self, now: Now::Ask(now), inner: self.lock() }
     }
 

@@ -22,7 +22,7 @@ impl Inner {
     /// Sends the message of a request, if it is such a SEND that may leave now. The engine has the request then, whose data was taken from here. Nobody is asked for the
     /// time before the message is on its way.
     #[inline]
-    pub(super) fn send_short(&mut self, qp: &Qp, wr: &mut SendWr, now: &mut Now) -> bool {
+    pub(super) fn send_short(&mut self, qp: &Qp, wr: &mut SendWr, now: &mut Now<'_>) -> bool {
         if !matches!(wr.op, SendOp::Send(SendTail::None)) || wr.fence {
             return false;
         }
@@ -48,7 +48,7 @@ impl Inner {
         qp: &Qp,
         wr: &mut SendWr,
         len: usize,
-        now: &mut Now,
+        now: &mut Now<'_>,
     ) -> bool {
         let (engine, mut context) = self.split(qp);
         let (Engine::Rc(engine), Some(path)) = (engine, context.here()) else { return false };

@@ -1,7 +1,6 @@
 //! Posting work requests (ibv_post_send(3), ibv_post_recv(3)), through the context's table.
 
 use std::ffi::c_int;
-use std::time::Instant;
 
 use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr};
 use nic::{Datagram, QpType, Sender};
@@ -84,7 +83,8 @@ pub(crate) unsafe extern "C" fn post_send(
             unsafe { *bad_wr = wr };
             return Err(Errno(libc::ENODEV));
         }
-        let mut sender = ours.nic.sender_asking(Instant::now);
+        let now = || ours.instance.host.just_now();
+        let mut sender = ours.nic.sender_asking(&now);
         // SAFETY: a list of requests, by the man page's contract.
         let posted = unsafe { each_send(wr, ours.nic.init().kind, &mut sender) };
         // Those before the one that was refused leave too.

@@ -4,7 +4,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use abi::verbs::{self as v, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_sge};
 use nic::{Datagram, QpType, Request};
@@ -106,7 +105,8 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         match work.failure {
             Some(failure) => Err(failure),
             None => {
-                let mut sender = ours.nic.sender_asking(Instant::now);
+                let now = || ours.instance.host.just_now();
+                let mut sender = ours.nic.sender_asking(&now);
                 let posted = sender.post_all(&work.requests);
                 sender.finish();
                 posted.map_err(Errno::from)
