@@ -150,6 +150,8 @@ ranks! {
     Cq,
     /// The adapter: binding and invalidating of memory windows.
     Binding,
+    /// The adapter: which queue pair uses a region without being counted.
+    Regulars,
     /// The adapter: the free slots of the table of memory regions.
     FreeSlots,
     /// The adapter: congestion windows by their destinations.

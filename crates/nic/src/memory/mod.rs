@@ -18,11 +18,11 @@
 //! | 44..48 | serial number: counts the windows that have had the slot |
 //! | 48..52 | windows bound to this region |
 //! | 52..56 | of a window: the slot of its region |
-//! | 56..60 | of a window: the one queue pair it is good on, or 0 |
+//! | 56..60 | of a window: the one queue pair it is good on; of a region: who uses it without being counted (`regular`); or 0 |
 //! | 60..64 | of a region that may be flushed to persistence: how that is done (`backing`) |
 //!
 //! Whoever copies counts itself in, then reads the key; whoever deregisters clears the key, then waits for the count:
-//! one of the two sees the other. The block is this process's own. What other processes of the host may reach by themselves they see in
+//! one of the two sees the other. The queue pair that uses a region mostly is not counted: whoever deregisters takes its lock. The block is this process's own. What other processes of the host may reach by themselves they see in
 //! tables that the world keeps ([`crate::reach`]), and who dies while it copies leaves nothing behind here.
 //!
 //! | file | story |
@@ -30,6 +30,7 @@
 //! | [`pd`], [`buffer`] | protection domains, through which all is registered; memory that belongs to its registration |
 //! | `table`, `slot`, `free`, `rights` | registration and its end; a slot, and which are free; access flags |
 //! | `view`, `copy` | what a queue pair sees of the table, each range checked, then copied |
+//! | `regular` | the queue pair that uses a region again and again |
 //! | `window`, `rereg` | memory windows; regions that change |
 //! | `reached` | what other processes reach by themselves |
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
@@ -48,6 +49,7 @@ mod guard;
 mod pages;
 pub mod pd;
 pub(crate) mod reached;
+pub(crate) mod regular;
 pub(crate) mod rereg;
 pub(crate) mod rights;
 mod slot;

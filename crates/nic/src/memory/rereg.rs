@@ -64,7 +64,7 @@ impl Table {
         }
         // From here on nobody else changes the slot, and no window is bound to it. Whoever binds others does not wait for its neighbours.
         self.withdraw(mr.key.0 >> 16);
-        slot.wait();
+        self.wait_for_users(mr.key.0 >> 16);
         slot.describe(pd, addr, len, iova, access);
         slot.backing.store(backing.into(), Ordering::Relaxed);
         // Whoever deregisters it takes back what was published.

@@ -21,7 +21,7 @@ pub(super) struct Slot {
     pub serial: AtomicU32,
     pub windows: AtomicU32,
     pub region: AtomicU32,
-    pub qpn: AtomicU32,
+    pub user: AtomicU32,
     pub backing: AtomicU32,
 }
 

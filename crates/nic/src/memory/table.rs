@@ -12,6 +12,7 @@ use super::backing::{self, Backing};
 use super::free::Free;
 use super::guard;
 use super::pages::bring_in;
+use super::regular::Regulars;
 use super::rights::Access;
 use super::slot::{InFlight, SLOTS, Slot, kind};
 use crate::error::Error;
@@ -29,6 +30,8 @@ pub struct Table {
     platform: Option<Arc<dyn Platform>>,
     /// The table of regions that other processes reach.
     pub(super) reached: OnceLock<Option<u8>>,
+    /// Who uses regions without being counted.
+    pub(super) regulars: Regulars,
 }
 
 // SAFETY: the slots are atomics that live until the table is dropped; the rest is a mutex.
@@ -56,7 +59,14 @@ impl Table {
         let block = unsafe { alloc_zeroed(Self::layout()) };
         let Some(slots) = NonNull::new(block.cast::<Slot>()) else { handle_alloc_error(Self::layout()) };
         let (free, binding) = (Free::default(), Mutex::new(Rank::Binding, ()));
-        Table { slots, free, binding, platform: None, reached: OnceLock::new() }
+        Table {
+            slots,
+            free,
+            binding,
+            platform: None,
+            reached: OnceLock::new(),
+            regulars: Regulars::default(),
+        }
     }
 
     /// An empty table of a world that may have storage of its own ([`Platform::storage`]).
@@ -173,7 +183,7 @@ impl Table {
             slot.key.store(0, Ordering::SeqCst);
         }
         self.withdraw(index);
-        slot.wait();
+        self.wait_for_users(index);
         self.free.give(index);
         Ok(())
     }

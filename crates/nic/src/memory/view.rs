@@ -9,6 +9,7 @@ use wire::icrc::Remainder;
 
 use super::copy::{Place, change, copy_from_shared, copy_in, copy_out, copy_out_for_icrc, copy_to_shared};
 use super::guard::Change;
+use super::regular::Step;
 use super::rights::Access;
 use super::slot::{InFlight, kind};
 use super::table::Table;
@@ -26,7 +27,7 @@ impl Table {
     /// The memory that a queue pair of this protection domain sees, whose peers have these rights.
     #[inline]
     pub fn view(&self, pd: u32, remote_access: u32) -> View<'_> {
-        View { table: self, pd, remote_access, qpn: 0, seals: true }
+        View { table: self, pd, remote_access, qpn: 0, seals: true, step: None, number: 0 }
     }
 }
 
@@ -41,6 +42,18 @@ pub struct View<'a> {
     pub(super) qpn: u32,
     /// What is copied out leaves in packets that bear an ICRC.
     seals: bool,
+    /// Who is locked for as long as the view is used, and its number.
+    pub(super) step: Option<&'a dyn Step>,
+    pub(super) number: u32,
+}
+
+impl<'a> View<'a> {
+    /// The same for one that is locked for as long as the view is used.
+    #[must_use]
+    #[inline]
+    pub fn in_step_of<T: Step>(self, who: &'a T) -> Self {
+        View { number: who.number(), step: Some(who), ..self }
+    }
 }
 
 impl View<'_> {
@@ -59,7 +72,7 @@ impl View<'_> {
     }
 
     /// Runs `copy` on the memory of a checked range while the region can not go away.
-    #[inline]
+    #[inline(always)]
     pub(super) fn with<T>(
         &self,
         range: Remote,
@@ -67,16 +80,20 @@ impl View<'_> {
         who: Who,
         copy: impl FnOnce(Place) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let slot = self.table.slot(range.rkey.0 >> 16);
-        let _guard = InFlight::enter(&slot.in_flight);
-        let key = slot.key.load(Ordering::SeqCst);
-        if key == 0 || key != range.rkey.0 || slot.pd.load(Ordering::Relaxed) != self.pd {
+        let (index, key) = (range.rkey.0 >> 16, range.rkey.0);
+        let slot = self.table.slot(index);
+        let is_regular = self.is_regular(index, slot, key);
+        let _guard = if is_regular { None } else { Some(InFlight::enter(&slot.in_flight)) };
+        if key == 0 || slot.key.load(Ordering::SeqCst) != key || slot.pd.load(Ordering::Relaxed) != self.pd {
             return Err(Fault::Key);
         }
         let kind = slot.kind.load(Ordering::Relaxed);
         let good = match (kind, who) {
-            (kind::REGION, _) | (kind::NULL, Who::Us) | (kind::WINDOW_1, Who::Peer) => true,
-            (kind::WINDOW_2, Who::Peer) => slot.qpn.load(Ordering::Relaxed) == self.qpn,
+            (kind::REGION, _) => true,
+            // The slot was a region's just now, and what it is since then was not there when this began.
+            _ if is_regular => false,
+            (kind::NULL, Who::Us) | (kind::WINDOW_1, Who::Peer) => true,
+            (kind::WINDOW_2, Who::Peer) => slot.user.load(Ordering::Relaxed) == self.qpn,
             _ => false,
         };
         if !good {

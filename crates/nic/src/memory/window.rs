@@ -124,7 +124,7 @@ impl View<'_> {
         let slot = table.slot(region);
         slot.windows.fetch_add(1, Ordering::Relaxed);
         window.region.store(region, Ordering::Relaxed);
-        window.qpn.store(if second { self.qpn } else { 0 }, Ordering::Relaxed);
+        window.user.store(if second { self.qpn } else { 0 }, Ordering::Relaxed);
         window.access.store(access, Ordering::Relaxed);
         // No overflow: it lies inside the region.
         window.addr.store(slot.addr.load(Ordering::Relaxed) + at, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl View<'_> {
             && key.0 != 0
             && window.key.load(Ordering::SeqCst) == key.0
             && window.pd.load(Ordering::Relaxed) == self.pd
-            && window.qpn.load(Ordering::Relaxed) == self.qpn;
+            && window.user.load(Ordering::Relaxed) == self.qpn;
         if !ours {
             return Err(Fault::Key);
         }

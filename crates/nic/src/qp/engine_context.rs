@@ -181,7 +181,8 @@ impl Inner {
                 .memory
                 .view(qp.pd().id, self.attr.access)
                 .on(qp.qpn())
-                .sealing(here.is_none()),
+                .sealing(here.is_none())
+                .in_step_of(qp),
             access: self.attr.access,
             chosen: None,
             srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),

@@ -62,6 +62,7 @@ use crate::error::{Error, in_range};
 use crate::limits;
 use crate::link::Way;
 use crate::memory::pd::Pd;
+use crate::memory::regular::Step;
 use crate::qp::attr::{QpAttr, QpState, QpType};
 use crate::qp::carrier::Carrier;
 use crate::qp::delayed_ack::Noted;
@@ -111,6 +112,8 @@ pub struct QpInit {
 pub struct Qp {
     pub(crate) me: Weak<Qp>,
     qpn: Qpn,
+    /// In the table of regions.
+    regular: u32,
     device: Arc<Device>,
     pd: Arc<Pd>,
     pub(crate) init: QpInit,
@@ -160,6 +163,19 @@ struct Inner {
     is_open: bool,
     /// It could once, and may be at it still.
     was_open: bool,
+}
+
+impl Step for Qp {
+    #[inline]
+    fn number(&self) -> u32 {
+        self.regular
+    }
+    fn wait(&self) {
+        drop(self.lock());
+    }
+    fn weak(&self) -> Weak<dyn Step> {
+        self.me.clone()
+    }
 }
 
 impl Subject for Qp {
@@ -218,6 +234,7 @@ impl Qp {
         let qp = Arc::new_cyclic(|me| Qp {
             me: me.clone(),
             qpn,
+            regular: pd.device.memory.new_regular(),
             device: device.clone(),
             pd: pd.clone(),
             init,
@@ -298,6 +315,7 @@ impl Qp {
             engine.fail(&mut context);
             inner.receives.clear();
             inner.way.forget();
+            self.pd.device.memory.no_regular(self.as_ref());
             inner.no_ack_waits(self);
             inner.counted = None;
             // What a shared receive queue completes in its own queue.

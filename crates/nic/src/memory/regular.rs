@@ -1,0 +1,220 @@
+//! Regions that one queue pair uses again and again. To be counted in and out for each access costs two locked instructions; a queue pair is locked while it
+//! copies anyhow. So the first one that uses a region is noted in its slot, and is not counted: whoever takes the region back takes that queue pair's lock once,
+//! and by then a step that has seen the key is over, and a later one sees that there is none. All others are counted.
+
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use locks::{Mutex, Rank};
+
+use super::slot::{Slot, kind};
+use super::table::Table;
+use super::view::View;
+
+/// Above the numbers of queue pairs, which slots of windows bear in the same place.
+const FIRST: u32 = 1 << 31;
+
+/// One that uses memory only while it is locked.
+pub trait Step: std::fmt::Debug + Send + Sync {
+    /// The number that [`Table::new_regular`] gave it.
+    fn number(&self) -> u32;
+    /// Waits until it is not locked.
+    fn wait(&self);
+    /// Itself.
+    fn weak(&self) -> Weak<dyn Step>;
+}
+
+/// Who is noted, by the index of the slot.
+pub(super) struct Regulars {
+    next: AtomicU32,
+    noted: Mutex<BTreeMap<u32, Weak<dyn Step>>>,
+}
+
+impl Default for Regulars {
+    fn default() -> Self {
+        Regulars { next: AtomicU32::new(FIRST), noted: Mutex::new(Rank::Regulars, BTreeMap::new()) }
+    }
+}
+
+impl Table {
+    /// A number for one that will use regions; 0, which is never noted, where none is left.
+    pub fn new_regular(&self) -> u32 {
+        let next = |n: u32| n.checked_add(1);
+        self.regulars.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(0)
+    }
+
+    /// It ends, and is locked now: others may take its places.
+    pub fn no_regular(&self, who: &dyn Step) {
+        let number = who.number();
+        self.regulars.noted.lock().retain(|&index, _| {
+            self.slot(index).user.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        });
+    }
+
+    /// Waits until nobody uses the region of a slot, whose key is taken back: neither who is noted there, nor who is counted. No lock may be held.
+    pub(super) fn wait_for_users(&self, index: u32) {
+        let slot = self.slot(index);
+        // Whoever is noted from now on reads this, and so sees that there is no key.
+        if slot.user.swap(0, Ordering::AcqRel) != 0 {
+            let regular = self.regulars.noted.lock().remove(&(index & 0xffff));
+            regular.and_then(|regular| regular.upgrade()).inspect(|regular| regular.wait());
+        }
+        slot.wait();
+    }
+}
+
+impl View<'_> {
+    /// Whether it need not be counted in: it is noted in the slot, perhaps since now. Ask for the key behind that.
+    #[inline]
+    pub(super) fn is_regular(&self, index: u32, slot: &Slot, key: u32) -> bool {
+        let Some(step) = self.step else { return false };
+        match slot.user.load(Ordering::Acquire) {
+            0 => self.becomes_regular(step, index, slot, key),
+            user => user == self.number && slot.kind.load(Ordering::Relaxed) == kind::REGION,
+        }
+    }
+
+    #[cold]
+    fn becomes_regular(&self, step: &dyn Step, index: u32, slot: &Slot, key: u32) -> bool {
+        let is_region = slot.kind.load(Ordering::Relaxed) == kind::REGION;
+        if self.number == 0 || key == 0 || slot.key.load(Ordering::Acquire) != key || !is_region {
+            return false;
+        }
+        // Nobody is waited for: any lock may be held here.
+        let Some(mut noted) = self.table.regulars.noted.try_lock() else { return false };
+        // In this order: who takes the region back, and reads who is noted in the slot, finds it here.
+        let before = noted.insert(index & 0xffff, step.weak());
+        let is_first =
+            slot.user.compare_exchange(0, self.number, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if let (false, Some(before)) = (is_first, before) {
+            noted.insert(index & 0xffff, before);
+        }
+        is_first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    use locks::MutexGuard;
+    use transport::Sge;
+
+    use super::super::{Access, Mr};
+    use super::*;
+
+    #[derive(Debug)]
+    struct User {
+        me: Weak<User>,
+        number: u32,
+        lock: Mutex<()>,
+    }
+
+    impl User {
+        fn new(table: &Table) -> Arc<User> {
+            let (number, lock) = (table.new_regular(), Mutex::new(Rank::Qp, ()));
+            Arc::new_cyclic(|me| User { me: me.clone(), number, lock })
+        }
+        /// A byte of a region, and the lock that is held since it was read.
+        fn read<'a>(&'a self, table: &Table, mr: Mr) -> Option<(u8, MutexGuard<'a, ()>)> {
+            let held = self.lock.lock();
+            let mut byte = [0];
+            let sge = Sge { addr: 0, length: 1, lkey: mr.key };
+            table.view(1, 0).in_step_of(self).get(&sge, &mut byte).ok()?;
+            Some((byte[0], held))
+        }
+    }
+
+    impl Step for User {
+        fn number(&self) -> u32 {
+            self.number
+        }
+        fn wait(&self) {
+            drop(self.lock.lock());
+        }
+        fn weak(&self) -> Weak<dyn Step> {
+            self.me.clone()
+        }
+    }
+
+    static BYTE: AtomicU32 = AtomicU32::new(7);
+
+    fn region(table: &Table) -> Mr {
+        let at = BYTE.as_ptr().expose_provenance() as u64;
+        // SAFETY: atomics that live for ever.
+        unsafe { table.register(1, at, 4, 0, Access::LOCAL_WRITE, 0x1234_5678) }.unwrap()
+    }
+
+    fn counted(table: &Table, mr: Mr) -> u32 {
+        table.slot(mr.key.0 >> 16).in_flight.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "the other thread gets as far as it can")]
+    fn whoever_takes_a_region_back_waits_for_the_step_of_the_one_that_uses_it_again_and_again() {
+        let table = Table::new();
+        let (mr, one, other) = (region(&table), User::new(&table), User::new(&table));
+        let (byte, held) = one.read(&table, mr).unwrap();
+        assert_eq!((byte, counted(&table, mr)), (7, 0));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                table.deregister(mr).unwrap();
+                assert!(is_over.load(Ordering::SeqCst));
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            is_over.store(true, Ordering::SeqCst);
+            drop(held);
+        });
+        assert!(one.read(&table, mr).is_none() && other.read(&table, mr).is_none());
+    }
+
+    #[test]
+    fn the_first_one_is_noted_until_it_ends_and_then_the_next_is() {
+        let table = Table::new();
+        let (mr, one, other) = (region(&table), User::new(&table), User::new(&table));
+        let user = || table.slot(mr.key.0 >> 16).user.load(Ordering::SeqCst);
+        for who in [&one, &other, &one] {
+            assert_eq!(who.read(&table, mr).map(|(byte, _)| byte), Some(7));
+            assert_eq!(user(), one.number);
+        }
+        table.no_regular(&*other);
+        assert_eq!(user(), one.number);
+        {
+            let _locked = one.lock.lock();
+            table.no_regular(&*one);
+        }
+        assert_eq!(user(), 0);
+        assert!(other.read(&table, mr).is_some() && user() == other.number);
+        table.deregister(mr).unwrap();
+        assert_eq!(user(), 0);
+        assert!(table.regulars.noted.lock().is_empty());
+    }
+
+    #[test]
+    fn regions_that_come_and_go_while_they_are_used_are_used_or_not_there() {
+        let table = Table::new();
+        let users = [User::new(&table), User::new(&table)];
+        let (current, ends) = (AtomicU32::new(region(&table).key.0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for user in &users {
+                scope.spawn(|| {
+                    while !ends.load(Ordering::Relaxed) {
+                        let mr = Mr { key: wire::Rkey(current.load(Ordering::SeqCst)) };
+                        assert!(user.read(&table, mr).is_none_or(|(byte, _)| byte == 7));
+                    }
+                });
+            }
+            for _ in 0..2_000 {
+                let before = Mr { key: wire::Rkey(current.load(Ordering::SeqCst)) };
+                table.deregister(before).unwrap();
+                assert!(users.iter().all(|user| user.read(&table, before).is_none()));
+                current.store(region(&table).key.0, Ordering::SeqCst);
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
+    }
+}
