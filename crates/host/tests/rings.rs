@@ -340,7 +340,7 @@ fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
     };
     // What a queue pair knows of its way ends with the ring.
     let mut way = Way::default();
-    assert!(sender.world().send_short(&path(V4), &short, &[1; 256], &mut way));
+    assert!(sender.world().send_short(&path(V4), &short, &[1; 4096], &mut way));
     assert!(reader.guest().packet().is_some());
     reader.stop();
     drop((claim, reader));

@@ -6,7 +6,7 @@ use crate::atomic::Ordering::Relaxed;
 use crate::{Memory, Word};
 
 /// From so many words on the memory may know a faster way than one by one.
-const MANY: usize = 32;
+pub(crate) const MANY: usize = 32;
 
 /// Writes pieces of bytes one behind the other.
 pub(crate) struct Filler<'a, M> {

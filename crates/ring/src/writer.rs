@@ -78,7 +78,11 @@ impl<M: Memory> Writer<M> {
         let (front, body) = words.split_at(N.min(words.len()));
         front.iter().zip(head).for_each(|(word, value)| word.store(value, Relaxed));
         let (whole, rest) = bytes.as_chunks::<8>();
-        words::store(body, whole);
+        if whole.len() < words::MANY {
+            words::store(body, whole);
+        } else {
+            M::store(body, whole);
+        }
         if !rest.is_empty()
             && let Some(word) = body.get(whole.len())
         {

@@ -7,8 +7,8 @@ use wire::{Pkey, Psn, Qpn};
 
 use crate::rc;
 
-/// Most bytes of such a message.
-pub const MAX_SHORT: usize = 256;
+/// Most bytes of such a message: those of the longest packet. Of 2 and 4 KiB a piece ([`crate::op::Bulk`]) took half as long again.
+pub const MAX_SHORT: usize = 4096;
 
 /// See the module. The message is a whole SEND over RC of at most [`MAX_SHORT`] bytes, without immediate data or key, that wants an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,6 +17,9 @@ use crate::qp::{Inner, Qp};
 
 /// Room for most of them.
 const CACHE_LINE: usize = 64;
+/// And for others: as little as serves, because it is made zero first.
+const FEW: usize = 256;
+const MORE: usize = 1024;
 
 impl Inner {
     /// Sends the message of a request, if it is such a SEND that may leave now. The engine has the request then, whose data was taken from here. Nobody is asked for the
@@ -35,10 +38,25 @@ impl Inner {
             Data::InlineLong(bytes) => bytes.len(),
         };
         match len {
-            1..=MAX_SHORT if len <= CACHE_LINE => self.leaves_short::<CACHE_LINE>(qp, wr, len, now),
-            1..=MAX_SHORT => self.leaves_short::<MAX_SHORT>(qp, wr, len, now),
+            0 => false,
+            _ if len <= CACHE_LINE => self.leaves_short::<CACHE_LINE>(qp, wr, len, now),
+            _ if len <= FEW => self.leaves_short::<FEW>(qp, wr, len, now),
+            _ if len <= MORE => self.leaves_longer::<MORE>(qp, wr, len, now),
+            _ if len <= MAX_SHORT => self.leaves_longer::<MAX_SHORT>(qp, wr, len, now),
             _ => false,
         }
+    }
+
+    /// The same as [`Inner::leaves_short`], apart: whoever posts less shall not have the room on his stack.
+    #[inline(never)]
+    fn leaves_longer<const MOST: usize>(
+        &mut self,
+        qp: &Qp,
+        wr: &mut SendWr,
+        len: usize,
+        now: &mut Now<'_>,
+    ) -> bool {
+        self.leaves_short::<MOST>(qp, wr, len, now)
     }
 
     /// Sends the message of `len` bytes, `MOST` at most, if it may leave now.
