@@ -374,14 +374,14 @@ impl<G: Guest> Engine<G> {
                 }
             }
             Source::Bearer(bearer) if events & ENDED == 0 => match bearer.hear() {
-                Some(Answer::NoRing) => world.rings.declined(&bearer),
+                Some(Answer::NoRing) => world.rings.declined(&bearer, &world),
                 Some(Answer::Bell(bell)) => world.rings.given(&bearer, bell),
                 Some(Answer::Lend(tables, guard)) => world.rings.lent(&bearer, &tables, guard, &world),
                 Some(Answer::Arena(memory, address)) => world.rings.shown(&bearer, &memory, address, &world),
                 None => {}
             },
             Source::Bearer(bearer) => {
-                world.rings.ended(&bearer);
+                world.rings.ended(&bearer, &world);
                 // Said again in each round until it is removed.
                 if !self.gone.iter().any(|gone| gone.bearer.token() == bearer.token()) {
                     self.gone.push(Gone { bearer, rounds: 0 });

@@ -97,8 +97,9 @@ impl RealWorld {
         })
     }
 
-    /// What has been done so far.
+    /// What has been done so far; waits for no lock.
     pub fn counters(&self) -> &Counters {
+        self.rings.tell(&self.counters);
         &self.counters
     }
 
@@ -148,7 +149,7 @@ impl RealWorld {
     pub(crate) fn close(&self) {
         self.rx_sockets.close(&self.reactor);
         self.frames.close_all(&self.reactor);
-        self.rings.close();
+        self.rings.close(&self.counters);
         self.names.close(&self.reactor);
         self.tx.retain(|_| false, &self.reactor);
     }

@@ -71,6 +71,7 @@ pub mod reach;
 pub mod srq;
 pub mod steering;
 mod sync;
+mod tally;
 
 pub use cq::counter::CompletionCounter;
 pub use cq::moderation::{Moderated, Moderation};
@@ -95,3 +96,4 @@ pub use srq::tag_matching::{TagOp, TagWr};
 pub use srq::{Srq, SrqAttr};
 pub use steering::flow::{Flow, FlowId, FlowKind};
 pub use steering::rss::{Spread, Wq, WqState};
+pub use tally::Tally;

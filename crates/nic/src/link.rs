@@ -96,6 +96,12 @@ pub struct Way {
 }
 
 impl Way {
+    /// Whether the last one took something.
+    #[inline]
+    pub fn is_known(&self) -> bool {
+        self.by.is_some()
+    }
+
     /// What the last one took, if it is such.
     #[inline]
     pub fn by<T: Any>(&mut self) -> Option<(&T, &mut u64)> {

@@ -71,6 +71,6 @@ fn a_short_message_for_a_queue_pair_that_is_destroyed_is_not_for_it_whoever_stil
     made.destroy();
     assert!(!found.input_short(now, ends, Hold::No, &short, b"abc"));
     assert!(device.input_short(now, ends, Hold::No, &short, b"abc").is_none());
-    let counted: Vec<_> = device.counters.snapshot().into_iter().filter(|(_, n)| *n > 0).collect();
+    let counted: Vec<_> = device.counted().into_iter().filter(|(_, n)| *n > 0).collect();
     assert_eq!(counted, [("unknown_qp", 1), ("wrong_state", 2)]);
 }

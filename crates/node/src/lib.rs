@@ -151,7 +151,7 @@ impl<W: World> Node<W> {
     pub fn counted(&self) -> Vec<(String, u64)> {
         let own = self.counters.snapshot().map(|(name, n)| (format!("node.{name}"), n));
         let of_device =
-            |d: &Arc<Device>| d.counters.snapshot().map(|(n, v)| (format!("{}.{n}", d.config.name), v));
+            |d: &Arc<Device>| d.counted().map(|(name, n)| (format!("{}.{name}", d.config.name), n));
         own.into_iter().chain(self.devices.iter().flat_map(of_device)).collect()
     }
 

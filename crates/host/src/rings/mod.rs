@@ -46,7 +46,7 @@ use transport::op::{AtOnce, Remote};
 use wire::Qpn;
 
 use crate::arena::Arena;
-use crate::counters::add;
+use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::lease::Lease;
 use crate::name_messages;
@@ -221,20 +221,23 @@ impl Rings {
     }
 
     /// The process at the end of this connection reads no ring: packets go by the network for as long as it lives.
-    pub(crate) fn declined(&self, bearer: &Bearer) {
-        self.replace(bearer, Some(Way::Declined { bearer: bearer.token() }));
+    pub(crate) fn declined(&self, bearer: &Bearer, world: &RealWorld) {
+        self.replace(bearer, world, Some(Way::Declined { bearer: bearer.token() }));
     }
 
     /// It is gone; another one that bears its block is asked anew.
-    pub(crate) fn ended(&self, bearer: &Bearer) {
-        self.replace(bearer, None);
+    pub(crate) fn ended(&self, bearer: &Bearer, world: &RealWorld) {
+        self.replace(bearer, world, None);
     }
 
-    fn replace(&self, bearer: &Bearer, by: Option<Way>) {
+    fn replace(&self, bearer: &Bearer, world: &RealWorld, by: Option<Way>) {
         let Name::Block(block) = bearer.name() else { return };
         let mut tx = self.tx.write();
         match tx.get(&block) {
-            Some(Way::Ring(ring)) if ring.bearer().token() == bearer.token() => ring.end(),
+            Some(Way::Ring(ring)) if ring.bearer().token() == bearer.token() => {
+                ring.end();
+                ring.tell(&world.counters);
+            }
             Some(Way::Declined { bearer: token }) if *token == bearer.token() => {}
             _ => return,
         }
@@ -368,6 +371,7 @@ impl Rings {
         let rings = self.rx.load();
         let Some(ring) = rings.iter().find(|ring| ring.token() == token) else { return };
         sweep(ring, to);
+        ring.tell(to.counters);
         let _changing = self.changing.lock();
         let left = self.rx.load().iter().filter(|ring| ring.token() != token).cloned().collect();
         self.rx.store(Arc::new(left));
@@ -425,13 +429,27 @@ impl Rings {
         rings.iter().filter(|ring| ring.must_tell()).map(|ring| ring.token()).collect()
     }
 
+    /// Brings what the rings have counted to the counters; waits for no lock.
+    pub(crate) fn tell(&self, counters: &Counters) {
+        self.rx.load().iter().for_each(|ring| ring.tell(counters));
+        if let Some(tx) = self.tx.try_read() {
+            for way in tx.values() {
+                if let Way::Ring(ring) = way {
+                    ring.tell(counters);
+                }
+            }
+        }
+    }
+
     /// Forgets all of them.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(&self, counters: &Counters) {
+        self.tell(counters);
         let tx = std::mem::take(&mut *self.tx.write());
         // Queue pairs may know their way without asking here.
         for way in tx.values() {
             if let Way::Ring(ring) = way {
                 ring.end();
+                ring.tell(counters);
             }
         }
         let _changing = self.changing.lock();

@@ -5,7 +5,6 @@ use nic::link::Fill;
 use transport::Short;
 use transport::op::{Bulk, Fault};
 
-use crate::counters::add;
 use crate::names::block;
 use crate::rings::tx_ring::TxRing;
 use crate::rings::{Rings, Way};
@@ -25,13 +24,12 @@ impl Rings {
         way: &mut nic::Way,
         world: &RealWorld,
     ) -> bool {
-        let Some((ring, head)) = way.by::<TxRing>() else {
-            return self.find_way(path, way) && self.send_short(path, short, bytes, way, world);
-        };
+        if !way.is_known() && !self.find_way(path, way) {
+            return false;
+        }
+        let Some((ring, head)) = way.by::<TxRing>() else { return false };
         let sent = ring.send_short((path, head), world.interfaces.version(), short, bytes, &world.counters);
-        if sent {
-            add(&world.counters.ring_messages_sent, 1);
-        } else {
+        if !sent {
             way.forget();
         }
         sent

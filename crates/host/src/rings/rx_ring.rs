@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use locks::{Mutex, MutexGuard, Rank};
+use nic::Tally;
 use node::world::{Before, Datagram, Hold};
 use node::{Guest, Input};
 use ring::{Broken, Found, Reader, Word, memory_len};
 
 use crate::arena::{self, Arena};
-use crate::counters::add;
+use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::name_messages::{self, Record};
 use crate::names::Connection;
@@ -41,6 +42,8 @@ pub(crate) struct RxRing {
     broken: AtomicBool,
     /// Whoever writes knows that.
     told: AtomicBool,
+    /// Short messages; whoever has the token counts.
+    messages: Tally,
 }
 
 /// What the holder of the token works with.
@@ -80,6 +83,7 @@ impl RxRing {
             watched,
             broken: AtomicBool::new(false),
             told: AtomicBool::new(false),
+            messages: Tally::default(),
         })
     }
 
@@ -134,6 +138,11 @@ impl RxRing {
         self.memory[self.watched.load(Ordering::Relaxed)].load(Ordering::Relaxed) == 0
     }
 
+    /// Brings what it has counted to the counters.
+    pub(crate) fn tell(&self, counters: &Counters) {
+        self.messages.bring_to(&counters.ring_messages_received);
+    }
+
     fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
@@ -174,7 +183,7 @@ impl RxRing {
         let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
         let (mut any, mut bulk) = (false, false);
         for n in 1..=limit {
-            match dispatch(receiver, now, hold, to) {
+            match dispatch(receiver, &self.messages, now, hold, to) {
                 Ok(None) => break,
                 Ok(Some(Taken { bytes, is_short })) => {
                     (any, bulk) = (true, bulk || bytes >= BULK);
@@ -227,6 +236,7 @@ struct Taken {
 #[inline]
 fn dispatch<G: Guest>(
     receiver: &mut Receiver,
+    messages: &Tally,
     now: Instant,
     hold: Hold,
     to: &Delivery<'_, G>,
@@ -240,7 +250,7 @@ fn dispatch<G: Guest>(
     receiver.reader.leave(found);
     if let Some((short, bytes)) = name_messages::read_short(&receiver.bytes[..len]) {
         let from = receiver.before.as_ref().ok_or(Broken)?;
-        add(&to.counters.ring_messages_received, 1);
+        messages.add(1);
         to.guest.short(now, from, hold, &short, bytes, &mut receiver.short);
         return Ok(Some(Taken { bytes: len, is_short: true }));
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use locks::{Mutex, MutexGuard, Rank};
-use nic::Path;
 use nic::link::Fill;
 use nic::reach::Piece;
+use nic::{Path, Tally};
 use ring::{PushError, Whom, Writer, memory_len};
 use transport::Short;
 use transport::batch::Run;
@@ -42,6 +42,8 @@ pub(crate) struct TxRing {
     theirs: ArcSwapOption<Theirs>,
     /// What wakes a thread of the reader's that waits.
     bell: ArcSwapOption<Fd>,
+    /// Short messages; whoever has the lock counts.
+    messages: Tally,
 }
 
 struct State {
@@ -127,6 +129,7 @@ impl TxRing {
             lender: ArcSwapOption::empty(),
             theirs: ArcSwapOption::empty(),
             bell: ArcSwapOption::empty(),
+            messages: Tally::default(),
         })
     }
 
@@ -183,6 +186,7 @@ impl TxRing {
             // What is wrong is found by the packet.
             return false;
         }
+        self.messages.add(1);
         let wakes = state.writer.must_wake();
         drop(state);
         self.wake_reader(wakes, counters);
@@ -328,6 +332,11 @@ impl TxRing {
         lender
             .as_ref()
             .map_or(AtOnce::NoWay, |lender| unsafe { lender.copy(&self.hazards, transfer, pieces) })
+    }
+
+    /// Brings what it has counted to the counters.
+    pub(crate) fn tell(&self, counters: &Counters) {
+        self.messages.bring_to(&counters.ring_messages_sent);
     }
 
     /// The other end wants no ring, or is gone.

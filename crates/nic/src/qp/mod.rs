@@ -72,6 +72,7 @@ use crate::qp::xrc::domain::Xrcd;
 use crate::srq::Srq;
 use crate::srq::tag_matching::Rendezvous;
 use crate::steering::rss::Spread;
+use crate::tally::Tally;
 
 /// Sizes of a queue pair's queues (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,6 +115,8 @@ pub struct Qp {
     qpn: Qpn,
     /// In the table of regions.
     regular: u32,
+    /// Packets and messages that its engine has had; whoever has the lock counts.
+    received: Tally,
     device: Arc<Device>,
     pd: Arc<Pd>,
     pub(crate) init: QpInit,
@@ -235,6 +238,7 @@ impl Qp {
             me: me.clone(),
             qpn,
             regular: pd.device.memory.new_regular(),
+            received: Tally::default(),
             device: device.clone(),
             pd: pd.clone(),
             init,
@@ -315,6 +319,7 @@ impl Qp {
             engine.fail(&mut context);
             inner.receives.clear();
             inner.way.forget();
+            self.tell_received();
             self.pd.device.memory.no_regular(self.as_ref());
             inner.no_ack_waits(self);
             inner.counted = None;
@@ -379,6 +384,11 @@ impl Qp {
     /// Whether the program has not fetched all that it was sent: completions of messages that came.
     pub fn has_unread_messages(&self) -> bool {
         self.init.recv_cq.has_received(self.qpn)
+    }
+
+    /// What came is counted at the device, too.
+    pub(crate) fn tell_received(&self) {
+        self.received.bring_to(&self.pd.device.counters.received);
     }
 
     /// An asynchronous event of this queue pair, to be told when it is unlocked.

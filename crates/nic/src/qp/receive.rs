@@ -105,7 +105,7 @@ impl Qp {
 
     /// Packets came, of which the engine has had `taken`.
     pub(super) fn received(&self, inner: MutexGuard<'_, Inner>, now: Instant, taken: u64) {
-        self.pd.device.counters.received.fetch_add(taken, Ordering::Relaxed);
+        self.received.add(taken);
         self.settle(inner, now);
     }
 }

@@ -1,0 +1,46 @@
+//! A count that one thread at a time adds to, under a lock that it holds anyhow: so none of its steps is a locked instruction. What has come about is brought to
+//! a counter when somebody reads that.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Tally {
+    count: AtomicU64,
+    /// What of it was brought to the counter.
+    told: AtomicU64,
+}
+
+impl Tally {
+    /// Counts so many more; nobody else does meanwhile.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.count.store(self.count.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Brings what has not been brought yet to a counter, always the same. Whoever reads that may do so, also several at once.
+    pub fn bring_to(&self, counter: &AtomicU64) {
+        let count = self.count.load(Ordering::Relaxed);
+        let before = self.told.swap(count, Ordering::Relaxed);
+        // Less than nothing where another thread was between these two lines, and has brought more.
+        counter.fetch_add(count.wrapping_sub(before), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_brought_once_however_many_read() {
+        let (tally, counter) = (Tally::default(), AtomicU64::new(5));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| (0..10_000).for_each(|_| tally.bring_to(&counter)));
+            }
+            (0..10_000).for_each(|_| tally.add(2));
+        });
+        tally.bring_to(&counter);
+        assert_eq!(counter.load(Ordering::Relaxed), 20_005);
+    }
+}
