@@ -29,6 +29,29 @@ fn disconnect_ends_on_both_sides_and_time_wait_follows() {
 }
 
 #[test]
+fn time_waits_that_begin_at_about_the_same_time_end_together_and_none_too_early() {
+    let mut w = World::new(&[2, 3]);
+    let ids: Vec<_> = (0..20).map(|_| w.connected().0).collect();
+    let (begin, wait) = (w.now, std::time::Duration::from_nanos(4_096 << 17));
+    for &id in &ids {
+        w.hosts[0].cm.disconnect(w.now, id).unwrap();
+        w.hosts[0].cm.destroy(w.now, id);
+        w.run_for(2 * MS);
+    }
+    let last = w.now;
+    w.run_for(wait - (last - begin));
+    assert_eq!(w.hosts[0].cm.len(), 20, "none is over before its time");
+    let mut ends = 0;
+    while !w.hosts[0].cm.is_empty() {
+        let before = w.hosts[0].cm.len();
+        w.run_for(MS / 4);
+        ends += usize::from(w.hosts[0].cm.len() < before);
+    }
+    assert_eq!(ends, 1);
+    assert!(w.now - last <= wait + wait / 8);
+}
+
+#[test]
 fn duplicate_dreq_gets_the_drep_again_from_time_wait_and_after_it() {
     let mut w = World::new(&[2, 3]);
     let (active, passive) = w.connected();

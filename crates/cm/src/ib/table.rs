@@ -41,6 +41,8 @@ pub struct Cm {
     /// Remembered answers (refused requests, SIDR), oldest first; ids that are gone may linger in it.
     answered: VecDeque<ConnId>,
     output: VecDeque<Output>,
+    /// When the time wait ends that began last.
+    pub(super) timewait_end: Option<Instant>,
     stateless_answers: u32,
     unmatched: u64,
 }
@@ -73,6 +75,7 @@ impl Cm {
             pending: 0,
             answered: VecDeque::new(),
             output: VecDeque::new(),
+            timewait_end: None,
             stateless_answers: 0,
             unmatched: 0,
         }

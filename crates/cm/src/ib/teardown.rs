@@ -14,6 +14,9 @@ use super::timing::{Retry, timeout};
 use crate::event::{ConnId, ETIMEDOUT, Error, Event};
 use crate::parameters::Refusal;
 
+/// A time wait is longer by this part of it at most, to end with others.
+const TOGETHER: u32 = 8;
+
 impl Cm {
     /// Ends a connection: sends DREQ and repeats it; `Disconnected`, then `TimewaitExit` follow. Harmless when it is
     /// ending or has ended (a DREQ of the peer is answered without the consumer's help).
@@ -237,7 +240,12 @@ impl Cm {
         if let Some(conn) = self.connections.get_mut(&id) {
             conn.message = None;
             conn.retry = None;
-            conn.until = Some(now + timeout(conn.local_ack_timeout).min(longest));
+            let wait = timeout(conn.local_ack_timeout).min(longest);
+            // Nobody waits for the end of it: many that end at about the same time end together, and whoever calls is woken once for all of them.
+            let (least, most) = (now + wait, now + (wait + wait / TOGETHER).min(longest));
+            let end = self.timewait_end.filter(|end| (least..=most).contains(end)).unwrap_or(most);
+            self.timewait_end = Some(end);
+            conn.until = Some(end);
         }
         self.rearm(id);
     }

@@ -27,7 +27,7 @@ pub struct Backoff {
 /// | DREQ: first repetition, ceiling, total | 50 ms, 400 ms, 2 s | 4.6 s (4.1 s where it was asked) each, 16 times; once for a destroyed id |
 /// | question about a stale connection: first repetition, ceiling, total | 250 ms, 4 s, 8 s | none: it ends at once |
 /// | silence of another host's process before a probe | 700 ms | no probes: a kernel outlives its processes |
-/// | time wait | the local ACK timeout, at most 4 s | the local ACK timeout (512 ms on rxe) |
+/// | time wait | the local ACK timeout, or up to an eighth more, to end with others; at most 4 s | the local ACK timeout (512 ms on rxe) |
 /// | refusal remembered | 10 s | not at all |
 /// | CM response timeouts in REQ | code 20 (4.3 s) | code 20, which it counts as 4096 ms |
 /// | service timeout in MRA | code 24 (69 s) | code 24 |
