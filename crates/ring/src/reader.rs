@@ -163,6 +163,11 @@ impl<M: Memory> Reader<M> {
     /// Says that nobody looks any more, so that whoever writes wakes `whom`; false where there is something to read already,
     /// and then it is as if nothing had been said.
     pub fn sleep(&mut self, whom: Whom) -> bool {
+        // It says so already, since a time at which nothing was there, and whoever wrote since would have taken it back.
+        let says_so = self.told == self.position && self.memory[ASLEEP].load(Acquire) == whom.word();
+        if says_so && self.is_empty() {
+            return true;
+        }
         self.memory[ASLEEP].store(whom.word(), Relaxed);
         // See `Writer::must_wake`.
         fence(SeqCst);
@@ -175,7 +180,10 @@ impl<M: Memory> Reader<M> {
 
     /// Somebody looks from now on until [`Reader::sleep`]: whoever writes wakes nobody.
     pub fn stay_awake(&mut self) {
-        self.memory[ASLEEP].store(0, Relaxed);
+        // A line that the writer looks at with each record.
+        if self.memory[ASLEEP].load(Relaxed) != 0 {
+            self.memory[ASLEEP].store(0, Relaxed);
+        }
     }
 
     /// Nobody looks at what was read: the writer may have its lines again.

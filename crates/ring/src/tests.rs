@@ -51,6 +51,60 @@ fn a_full_ring_takes_nothing_until_something_was_read() {
 }
 
 #[test]
+fn a_writer_begins_again_where_the_reader_has_read_all_and_only_there() {
+    const LINES: usize = 512;
+    let (mut writer, mut reader, memory) = ring(LINES);
+    let mut send = |n: u32, reader: &mut Reader<Memory>| {
+        writer.begin_again();
+        writer.push(&[&[n as u8; 300]]).unwrap();
+        assert_eq!(read(reader), Some(vec![n as u8; 300]));
+    };
+    // Who reads all and says so finds all in the front.
+    for n in 0..1000 {
+        send(n, &mut reader);
+        assert!(reader.is_empty());
+    }
+    let touched = |line: usize| memory[(HEAD + line) * LINE].load(Ordering::Relaxed) != 0;
+    assert!((140..LINES).all(|line| !touched(line)));
+    // Who does not say so is not overtaken: the writer goes on behind what may not be read yet.
+    for n in 0..40 {
+        send(n, &mut reader);
+    }
+    assert!((140..LINES).any(touched));
+    // What is not read stays.
+    for n in 0..10 {
+        writer.begin_again();
+        writer.push(&[&[n; 300]]).unwrap();
+    }
+    assert!((0..10).all(|n| read(&mut reader) == Some(vec![n; 300])));
+    assert!(reader.is_empty());
+}
+
+#[test]
+fn who_says_again_that_it_sleeps_is_woken_and_who_stays_awake_is_not() {
+    let (mut writer, mut reader, _) = ring(8);
+    for whom in [Whom::Visitor, Whom::Engine] {
+        assert!(reader.sleep(whom) && reader.sleep(whom));
+        writer.push(&[b"one"]).unwrap();
+        assert_eq!(
+            (writer.sleeper(), writer.must_wake(), writer.must_wake()),
+            (Some(whom), Some(whom), None)
+        );
+        assert!(!reader.sleep(whom), "there is something to read");
+        assert_eq!(read(&mut reader), Some(b"one".to_vec()));
+        assert!(reader.sleep(whom));
+        reader.stay_awake();
+        assert_eq!((writer.sleeper(), writer.must_wake()), (None, None));
+    }
+    // What is said stands where a record came and was taken before it was said again.
+    assert!(reader.sleep(Whom::Engine));
+    writer.push(&[b"two"]).unwrap();
+    assert_eq!(read(&mut reader), Some(b"two".to_vec()));
+    assert!(reader.sleep(Whom::Engine));
+    assert_eq!(writer.must_wake(), Some(Whom::Engine));
+}
+
+#[test]
 fn a_record_of_words_and_bytes_is_read_as_one_of_bytes() {
     let (mut writer, mut reader, _) = ring(12);
     let bytes: Vec<u8> = (0..=255).collect();

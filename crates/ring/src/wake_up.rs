@@ -54,6 +54,27 @@ fn a_reader_that_sleeps_is_woken_or_finds_the_record() {
 }
 
 #[test]
+fn a_reader_that_sleeps_again_is_woken_or_finds_the_record() {
+    every_order(|| {
+        let memory = memory();
+        let rung = Arc::new(AtomicBool::new(false));
+        let (mut writer, mut reader) = (Writer::new(memory.clone()).unwrap(), Reader::new(memory).unwrap());
+        assert!(reader.sleep(Whom::Engine));
+        let theirs = rung.clone();
+        let sender = thread::spawn(move || {
+            writer.push(&[b"message"]).unwrap();
+            // What is owed is paid later.
+            if writer.sleeper().is_some() && writer.must_wake().is_some() {
+                theirs.store(true, Ordering::Release);
+            }
+        });
+        let sleeps = reader.sleep(Whom::Engine);
+        sender.join().unwrap();
+        assert!(!sleeps || rung.load(Ordering::Acquire), "it sleeps, and nobody wakes it");
+    });
+}
+
+#[test]
 fn records_arrive_whole_through_a_ring_that_comes_round() {
     every_order(|| {
         let memory = memory();

@@ -5,6 +5,9 @@ use crate::atomic::fence;
 use crate::words::{self, Filler};
 use crate::{ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, header, lines};
 
+/// Lines behind which a writer begins again ([`Writer::begin_again`]).
+const ENOUGH: usize = 128;
+
 /// Writes records. There is one to a ring, and it starts with the memory all zero.
 #[derive(Debug)]
 pub struct Writer<M> {
@@ -64,6 +67,15 @@ impl<M: Memory> Writer<M> {
         filler.finish();
         self.publish(&place);
         Ok(())
+    }
+
+    /// Before a record that comes alone: where the reader has read all, it goes to the front of the ring again, as a few lines that both have at hand serve better
+    /// than new ones each time. Until the reader has come by there is less room.
+    pub fn begin_again(&mut self) {
+        if self.at >= ENOUGH && self.memory[DONE].load(Acquire) == self.position {
+            self.done = self.position;
+            self.leave_rest_out();
+        }
     }
 
     /// Writes one record of these words, each lowest byte first, and a few bytes behind them. The same as [`Writer::push`], with less to look at.
@@ -132,15 +144,20 @@ impl<M: Memory> Writer<M> {
         // One line more: the word that is watched next.
         self.make_sure_of(skipped + lines + 1)?;
         if skipped > 0 {
-            self.line(0)[0].store(0, Relaxed);
-            self.line(self.at)[0].store(header(SKIP, self.position), Release);
-            self.position += skipped as u64;
-            self.at = 0;
+            self.leave_rest_out();
         }
         let end = self.at + lines;
         let next = if end == self.capacity { 0 } else { end };
         self.line(next)[0].store(0, Relaxed);
         Ok(Reserved { len: len as u32, lines, next })
+    }
+
+    /// What comes next is at the front of the ring.
+    fn leave_rest_out(&mut self) {
+        self.line(0)[0].store(0, Relaxed);
+        self.line(self.at)[0].store(header(SKIP, self.position), Release);
+        self.position += (self.capacity - self.at) as u64;
+        self.at = 0;
     }
 
     #[inline]
@@ -157,6 +174,12 @@ impl<M: Memory> Writer<M> {
         fence(SeqCst);
         let asleep = &self.memory[ASLEEP];
         if asleep.load(Relaxed) == 0 { None } else { Whom::of(asleep.swap(0, AcqRel)) }
+    }
+
+    /// Who would be woken ([`Writer::must_wake`]).
+    pub fn sleeper(&self) -> Option<Whom> {
+        fence(SeqCst);
+        Whom::of(self.memory[ASLEEP].load(Relaxed))
     }
 
     /// Whether the reader has not said that it read all. It says so before it sleeps, and from time to time.
