@@ -18,8 +18,14 @@ pub unsafe fn wait(fd: c_int, find: impl Fn() -> Option<(Arc<Instance>, Counter)
     let mut next = prepare(&find, None);
     loop {
         next = match next {
-            // SAFETY: as the caller says; this frame has nothing to drop while it waits.
-            Next::Counter => return unsafe { eventfd::wait(fd) },
+            Next::Counter(id) => {
+                // SAFETY: as the caller says; this frame has nothing to drop while it waits.
+                let taken = unsafe { eventfd::wait(fd) };
+                if taken {
+                    note(find, id);
+                }
+                return taken;
+            }
             Next::Seat(waits) => {
                 // SAFETY: as above.
                 let woken = unsafe { eventfd::wait_in_seat(waits) };
@@ -41,8 +47,8 @@ pub unsafe fn wait(fd: c_int, find: impl Fn() -> Option<(Arc<Instance>, Counter)
 /// What a thread does next that has no event yet.
 #[derive(Clone, Copy)]
 enum Next {
-    /// It waits at the counter.
-    Counter,
+    /// It waits at the counter, which is this one.
+    Counter(u64),
     /// It waits in the seat, here.
     Seat(c_int),
     /// It tells of a signal.
@@ -51,9 +57,18 @@ enum Next {
     Nothing,
 }
 
+/// An event was taken from the counter that was this one, if it is still there.
+fn note(find: impl Fn() -> Option<(Arc<Instance>, Counter)>, id: u64) {
+    ffi_guard::nothing(|| {
+        if let Some((_, counter)) = find().filter(|(_, counter)| counter.id() == id) {
+            counter.taken();
+        }
+    });
+}
+
 /// Goes on behind a wait in the seat, or begins.
 fn prepare(find: impl Fn() -> Option<(Arc<Instance>, Counter)>, woken: Option<Woken>) -> Next {
-    let mut next = Next::Counter;
+    let mut next = Next::Counter(0);
     ffi_guard::nothing(|| {
         let Some((instance, counter)) = find() else {
             if let (Some(_), Some(instance)) = (woken, instance::try_get()) {
@@ -62,6 +77,7 @@ fn prepare(find: impl Fn() -> Option<(Arc<Instance>, Counter)>, woken: Option<Wo
             }
             return;
         };
+        next = Next::Counter(counter.id());
         let host = &instance.host;
         let seat = match woken {
             None => host.sit_down(&counter),
@@ -75,7 +91,7 @@ fn prepare(find: impl Fn() -> Option<(Arc<Instance>, Counter)>, woken: Option<Wo
                 None
             }
         };
-        next = seat.map_or(Next::Counter, Next::Seat);
+        next = seat.map_or(next, Next::Seat);
     });
     next
 }

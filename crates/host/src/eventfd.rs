@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -24,8 +24,13 @@ pub struct Counter(Arc<Inner>);
 
 struct Inner {
     fd: OwnedFd,
-    /// Where a thread sits that waits for an event of this counter, and has to be woken there.
-    waits_in: ArcSwapOption<Seat>,
+    /// No two have the same.
+    id: u64,
+    /// How many events it has, or more: a program that reads it by itself does not say so.
+    events: AtomicI64,
+    /// Where a thread sits that waits for an event of this counter, and whether one does, and has to be woken there.
+    seat: ArcSwapOption<Seat>,
+    waits: AtomicBool,
     /// Whether it looks for a moment before it sleeps.
     linger: Linger,
 }
@@ -59,7 +64,30 @@ impl Counter {
         }
         // SAFETY: a descriptor just made, owned by nobody else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Counter(Arc::new(Inner { fd, waits_in: ArcSwapOption::empty(), linger: Linger::new(moment) })))
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Ok(Counter(Arc::new(Inner {
+            fd,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            events: AtomicI64::new(0),
+            seat: ArcSwapOption::empty(),
+            waits: AtomicBool::new(false),
+            linger: Linger::new(moment),
+        })))
+    }
+
+    /// What tells it from all others there are and were.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// There is an event, as far as one can tell without a system call.
+    pub fn has_events(&self) -> bool {
+        self.0.events.load(Ordering::SeqCst) > 0
+    }
+
+    /// An event was taken ([`wait`]).
+    pub fn taken(&self) {
+        self.0.events.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Its number.
@@ -78,16 +106,15 @@ impl Counter {
         &self.0.linger
     }
 
-    /// There are events to take.
-    pub(crate) fn is_readable(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one structure that lives across the call, which does not wait.
-        unsafe { libc::poll(&raw mut poll, 1, 0) != 0 }
-    }
-
     /// A thread that waits for an event sits there; or nowhere any more. An event that came before is not told of there.
     pub(crate) fn waits_in(&self, seat: Option<Arc<Seat>>) {
-        self.0.waits_in.store(seat);
+        let waits = seat.is_some();
+        if let Some(seat) = seat
+            && !self.0.seat.load().as_ref().is_some_and(|known| Arc::ptr_eq(known, &seat))
+        {
+            self.0.seat.store(Some(seat));
+        }
+        self.0.waits.store(waits, Ordering::SeqCst);
         // Whoever waits looks for events next; whoever signals counts, then looks who waits.
         fence(Ordering::SeqCst);
     }
@@ -96,11 +123,14 @@ impl Counter {
 impl Signal for Counter {
     fn signal(&self) {
         let one = 1_u64;
+        self.0.events.fetch_add(1, Ordering::SeqCst);
         // A failed write means 2^64 - 2 unread events, or a program that closed the descriptor: nobody listens.
         // SAFETY: eight readable bytes.
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
         fence(Ordering::SeqCst);
-        if let Some(seat) = &*self.0.waits_in.load() {
+        if self.0.waits.load(Ordering::SeqCst)
+            && let Some(seat) = &*self.0.seat.load()
+        {
             seat.ring();
         }
     }
@@ -109,7 +139,9 @@ impl Signal for Counter {
         let to = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
         // Without waiting whatever the program made of the descriptor: a thread of it may have read the count by now.
         // SAFETY: eight writable bytes, described by one iovec.
-        unsafe { libc::preadv2(self.fd(), &raw const to, 1, -1, libc::RWF_NOWAIT) };
+        if unsafe { libc::preadv2(self.fd(), &raw const to, 1, -1, libc::RWF_NOWAIT) } == 8 {
+            self.taken();
+        }
     }
 }
 
@@ -169,4 +201,28 @@ pub unsafe fn wait_for_nothing() {
     }
     // SAFETY: no argument. `pause` is libc's, declared as what it is: a cancellation point that may unwind. errno is EINTR.
     unsafe { pause() };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_known_of_without_a_system_call_until_they_are_taken_or_taken_back() {
+        let (counter, other) = (Counter::new().unwrap(), Counter::new().unwrap());
+        assert!(counter.id() != other.id() && !counter.has_events());
+        (0..3).for_each(|_| counter.signal());
+        for _ in 0..2 {
+            // SAFETY: nobody cancels a thread of a test.
+            assert!(counter.has_events() && unsafe { wait(counter.fd()) });
+            counter.taken();
+        }
+        assert!(counter.has_events() && !other.has_events());
+        counter.take_back();
+        assert!(!counter.has_events());
+        // There is none to take back.
+        counter.take_back();
+        counter.signal();
+        assert!(counter.has_events());
+    }
 }

@@ -318,7 +318,12 @@ impl<G: Guest> Host<G> {
     /// lock of the guest held. A panic in the guest comes through.
     pub fn sit_down(&self, counter: &Counter) -> Option<RawFd> {
         let RealWorld { rings, .. } = &*self.world;
-        if !self.is_ours() || rings.is_empty() || counter.is_nonblocking() || !rings.seat.take() {
+        if !self.is_ours()
+            || counter.has_events()
+            || rings.is_empty()
+            || counter.is_nonblocking()
+            || !rings.seat.take()
+        {
             return None;
         }
         rings.lease.end();
@@ -364,7 +369,7 @@ impl<G: Guest> Host<G> {
         if waits {
             counter.waits_in(Some(rings.seat.clone()));
         }
-        if !waits || counter.is_readable() {
+        if !waits || counter.has_events() {
             self.leave_seat(Some(counter), false);
             return None;
         }
@@ -387,7 +392,7 @@ impl<G: Guest> Host<G> {
         let to = self.world.delivery(&*self.guest);
         for _ in 0..LOOKS {
             if let Drained::Some { .. } = rings.drain(&to) {
-                if counter.is_readable() {
+                if counter.has_events() {
                     return false;
                 }
             } else if !rings.lease.is_shared() && rings.lease.ends_at(clock.now()).is_some() {

@@ -171,6 +171,7 @@ fn a_thread_that_left_its_seat_without_a_word_is_not_waited_for() {
             let end = Instant::now() + PATIENCE;
             while reader.sit_down(&counter).is_none() {
                 assert!(unsafe { eventfd::wait(counter.fd()) } && Instant::now() < end);
+                counter.taken();
             }
         })
     };
@@ -185,6 +186,7 @@ fn a_thread_that_left_its_seat_without_a_word_is_not_waited_for() {
     // It is gone: another one may sit there.
     while counter_has(&counter) {
         assert!(unsafe { eventfd::wait(counter.fd()) });
+        counter.taken();
     }
     let waiter = {
         let (reader, counter) = (reader.clone(), counter.clone());
@@ -270,5 +272,6 @@ fn nobody_sits_where_the_program_wants_no_waiting_or_there_is_nothing_to_read() 
     assert_eq!(reader.sit_down(&counter), None, "there is an event");
     unsafe { libc::fcntl(counter.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
     assert!(unsafe { eventfd::wait(counter.fd()) });
+    counter.taken();
     assert_eq!(reader.sit_down(&counter), None);
 }

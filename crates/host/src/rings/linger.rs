@@ -53,7 +53,7 @@ impl Rings {
     /// meanwhile.
     pub(crate) fn linger<G: Guest>(&self, counter: &Counter, clock: &Clock, to: &Delivery<'_, G>) -> bool {
         let linger = counter.linger();
-        if counter.is_readable() {
+        if counter.has_events() {
             return true;
         }
         if !linger.is_worth_it() {
@@ -63,7 +63,7 @@ impl Rings {
         let end = clock.now() + linger.moment.as_nanos() as u64;
         let mut found = false;
         while !found && clock.now() < end {
-            found = (0..TURNS).any(|_| self.brings_an_event(counter, to)) || counter.is_readable();
+            found = (0..TURNS).any(|_| self.brings_an_event(counter, to)) || counter.has_events();
         }
         linger.note(found);
         found
@@ -73,7 +73,7 @@ impl Rings {
     fn brings_an_event<G: Guest>(&self, counter: &Counter, to: &Delivery<'_, G>) -> bool {
         for _ in 0..LOOKS {
             if !self.seem_empty() {
-                return self.drain(to) != Drained::Empty && counter.is_readable();
+                return self.drain(to) != Drained::Empty && counter.has_events();
             }
             hint::spin_loop();
         }

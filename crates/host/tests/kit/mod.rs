@@ -247,6 +247,7 @@ pub fn wait(host: &Recording, counter: &Counter) {
     }
     // SAFETY: as above.
     assert!(unsafe { eventfd::wait(counter.fd()) });
+    counter.taken();
 }
 
 /// A packet that arrived.
