@@ -359,18 +359,33 @@ impl<G: Guest> Host<G> {
         }
     }
 
+    /// Leaves the seat with an event; false where this thread may not be back in a moment, and the engine has to be told. A thread that takes one event
+    /// behind the other would have it woken each time.
+    fn leave_for_a_moment(&self, counter: &Counter) -> bool {
+        let RealWorld { rings, alarm, clock, .. } = &*self.world;
+        let Some(back_by) = rings.seat.leaves_for_a_moment(clock.now()) else { return false };
+        counter.waits_in(None);
+        rings.stay_awake();
+        rings.seat.leave();
+        alarm.set(back_by);
+        true
+    }
+
     /// Takes what came by rings to the guest; where to wait, as [`Host::sit_down`] says.
     fn attend(&self, counter: &Counter) -> Option<RawFd> {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         counter.waits_in(None);
-        let waits = rings.seat.goes_on() && !self.lingers(counter) && self.empty_rings(counter);
+        let stays = rings.seat.goes_on();
+        let waits = stays && !self.lingers(counter) && self.empty_rings(counter);
         self.world.decline_broken_rings();
         self.later.run();
         if waits {
             counter.waits_in(Some(rings.seat.clone()));
         }
         if !waits || counter.has_events() {
-            self.leave_seat(Some(counter), false);
+            if !(stays && counter.has_events() && self.leave_for_a_moment(counter)) {
+                self.leave_seat(Some(counter), false);
+            }
             return None;
         }
         alarm.set(clock.now() + TURN_NANOS);

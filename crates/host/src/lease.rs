@@ -52,9 +52,13 @@ impl Lease {
         }
     }
 
-    /// Nobody polls any more.
-    pub(crate) fn end(&self) {
-        self.polled_at.store(0, Ordering::Relaxed);
+    /// Nobody polls any more; whether somebody had, since it was ended before.
+    pub(crate) fn end(&self) -> bool {
+        let polled = self.polled_at.load(Ordering::Relaxed) != 0;
+        if polled {
+            self.polled_at.store(0, Ordering::Relaxed);
+        }
+        polled
     }
 
     /// It has ended by itself, and the engine is told of packets from now on.

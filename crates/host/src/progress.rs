@@ -266,6 +266,9 @@ impl<G: Guest> Engine<G> {
             return waits;
         }
         let now = world.clock.now();
+        if let Some(back_by) = world.rings.seat.expects(now) {
+            return sooner(waits, Some(Duration::from_nanos(back_by - now)));
+        }
         if !world.rings.lease.is_shared()
             && let Some(end) = world.rings.lease.ends_at(now)
         {

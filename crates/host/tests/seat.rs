@@ -162,6 +162,46 @@ fn nobody_is_woken_for_what_comes_while_a_thread_looks_for_a_moment() {
 }
 
 #[test]
+fn who_takes_one_event_behind_the_other_has_no_engine_woken_which_looks_when_it_stays_away() {
+    const TURNS: u32 = 2_000;
+    let _alone = alone();
+    let (sender, reader, counter, _claim) = pair_with(Counter::of(eventfd::A_STEP).unwrap());
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..5 {
+        TAKEN.store(0, Ordering::Relaxed);
+        let waiter = {
+            let (reader, counter) = (reader.clone(), counter.clone());
+            named("waiter", move || {
+                for _ in 0..TURNS {
+                    wait(&reader, &counter);
+                    TAKEN.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        let by_engine = (0..TURNS)
+            .filter(|&n| {
+                sender.world().send(&path(V4), &mut batch(n, &[64]));
+                let thread = reader.guest().packet().expect("it arrives").thread;
+                while TAKEN.load(Ordering::Relaxed) <= n {
+                    std::thread::yield_now();
+                }
+                thread == "verbena"
+            })
+            .count();
+        waiter.join().unwrap();
+        assert!(by_engine < TURNS as usize, "all by the engine");
+        // It does not come back.
+        for n in 0..3 {
+            sender.world().send(&path(V4), &mut batch(n, &[64]));
+            assert_eq!(reader.guest().packet().expect("the engine looks").thread, "verbena");
+        }
+        for _ in 0..3 {
+            wait(&reader, &counter);
+        }
+    }
+}
+
+#[test]
 fn a_thread_that_left_its_seat_without_a_word_is_not_waited_for() {
     let _alone = alone();
     let (sender, reader, counter, _claim) = pair();

@@ -59,7 +59,7 @@ impl Rings {
         if !linger.is_worth_it() {
             return false;
         }
-        self.rx.load().iter().for_each(|ring| ring.stay_awake());
+        self.stay_awake();
         let end = clock.now() + linger.moment.as_nanos() as u64;
         let mut found = false;
         while !found && clock.now() < end {
@@ -71,12 +71,14 @@ impl Rings {
 
     /// One turn.
     fn brings_an_event<G: Guest>(&self, counter: &Counter, to: &Delivery<'_, G>) -> bool {
+        let rings = self.rx.load();
         for _ in 0..LOOKS {
-            if !self.seem_empty() {
+            if !rings.iter().all(|ring| ring.seems_empty()) {
                 return self.drain(to) != Drained::Empty && counter.has_events();
             }
             hint::spin_loop();
         }
+        drop(rings);
         thread::yield_now();
         false
     }

@@ -391,7 +391,7 @@ impl Rings {
     /// The engine's turn: takes what came to the guest. Whether packets came, and bulk among them.
     pub(crate) fn drain<G: Guest>(&self, to: &Delivery<'_, G>) -> Drained {
         let mut drained = Drained::Empty;
-        for ring in self.rx.load().iter() {
+        for ring in self.rx.load().iter().filter(|ring| !ring.seems_empty()) {
             if let Drained::Some { bulk } = ring.drain(RECORDS_PER_TURN, None, to) {
                 let bulk = bulk || drained == Drained::Some { bulk: true };
                 drained = Drained::Some { bulk };
@@ -410,11 +410,15 @@ impl Rings {
         all
     }
 
-    /// For a thread that polled and is about to wait: the engine reads the rings from now on; false where there is something to read
-    /// already.
+    /// Somebody looks from now on: whoever writes wakes nobody.
+    pub(crate) fn stay_awake(&self) {
+        self.rx.load().iter().for_each(|ring| ring.stay_awake());
+    }
+
+    /// For a thread that is about to wait: where it, or another one, polled, the engine reads the rings from now on; false where there is something
+    /// to read already.
     pub(crate) fn end_polling(&self) -> bool {
-        self.lease.end();
-        self.sleep(false)
+        !self.lease.end() || self.sleep(false)
     }
 
     /// When a thread last polled, in nanoseconds of the clock.

@@ -53,11 +53,6 @@ impl Rings {
             && rings.0.iter().all(|ring| ring.seems_empty())
     }
 
-    /// Whether there was nothing in any of them just now, as far as one tells without their tokens.
-    pub(crate) fn seem_empty(&self) -> bool {
-        self.rx.load().iter().all(|ring| ring.seems_empty())
-    }
-
     /// For a thread that polls a completion queue, at this time: takes what came by some of the rings to the guest. `None` where nobody
     /// sends by a ring.
     #[inline]

@@ -8,6 +8,9 @@
 //! | another thread that has an event for it | does the same ([`crate::eventfd::Counter`]) |
 //! | the engine | does all else as ever. Where the thread did nothing for [`TURN_NANOS`] the engine takes the rings back |
 //!
+//! A thread that has an event leaves, and the engine reads the rings, which it has to be woken for. Where threads come and leave all the time, as in a server that many
+//! clients connect to, one is back before the engine would have done anything: then nobody is woken, and the engine looks a moment later whether it is.
+//!
 //! So nobody needs to know whether the thread still waits: one that was cancelled, runs a handler or left it by longjmp(3) costs what comes a
 //! few hundredths of a second once. One that waits for long is sent away, so that an idle process is not woken again and again to look after it.
 //! A socket and no eventfd: what a neighbour does to its end changes nothing at ours, but that it may hang up, and then nobody sits here any more.
@@ -27,6 +30,13 @@ pub(crate) const TURN_NANOS: u64 = 25_000_000;
 /// How often it may be woken in a row with no event of its own: then the work is for others, and the engine does it better. Also a signal that
 /// comes while it works, and not while it waits, interrupts nothing.
 const MOST_IN_VAIN: u32 = 16;
+/// Who leaves with an event so often, each time so soon behind the time before, is back in a moment, as a rule: a time that was not soon takes half of
+/// those that were, of which no more than so many count. Others may have had the processor meanwhile.
+const OFTEN: u32 = 2;
+const MOST_COUNTED: u32 = 8;
+const SOON_NANOS: u64 = 1_000_000;
+/// How long nobody reads the rings then, at most.
+const MOMENT_NANOS: u64 = 1_000_000;
 /// In front of the number of a thread: it was sent away, and may not know. Nobody else reads the socket until it does, or is gone.
 const SENT_AWAY: u64 = 1 << 32;
 /// Instead of it: nobody sits here any more.
@@ -44,12 +54,27 @@ pub(crate) struct Seat {
     turns: AtomicU32,
     /// How often since it sat down.
     since: AtomicU32,
+    /// When a thread last left with an event, and how often it was soon.
+    left_at: AtomicU64,
+    soon: AtomicU32,
+    /// Until when nobody else reads the rings, as it is back by then; 0 where somebody does.
+    back_by: AtomicU64,
 }
 
 impl Seat {
     pub(crate) fn new() -> io::Result<Seat> {
         let (waits, bell) = sys::socket_pair()?;
-        Ok(Seat { waits, bell, who: AtomicU64::new(0), turns: AtomicU32::new(0), since: AtomicU32::new(0) })
+        let (zero, none) = (|| AtomicU64::new(0), || AtomicU32::new(0));
+        Ok(Seat {
+            waits,
+            bell,
+            who: zero(),
+            turns: none(),
+            since: none(),
+            left_at: zero(),
+            soon: none(),
+            back_by: zero(),
+        })
     }
 
     /// Where whoever sits waits.
@@ -92,8 +117,33 @@ impl Seat {
         let sits = free && self.who.compare_exchange(who, me, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if sits {
             self.since.store(0, Ordering::Relaxed);
+            self.back_by.store(0, Ordering::SeqCst);
         }
         sits
+    }
+
+    /// The calling thread leaves with an event, at this time: until when nobody else needs to read the rings, as threads here are back by then. It says so
+    /// to the engine. `None`: the engine reads them from now on.
+    pub(crate) fn leaves_for_a_moment(&self, now: u64) -> Option<u64> {
+        let is_soon = now.saturating_sub(self.left_at.swap(now, Ordering::Relaxed)) < SOON_NANOS;
+        let before = self.soon.load(Ordering::Relaxed);
+        let soon = if is_soon { MOST_COUNTED.min(before + 1) } else { before / 2 };
+        self.soon.store(soon, Ordering::Relaxed);
+        let back_by = (soon >= OFTEN).then_some(now + MOMENT_NANOS)?;
+        self.back_by.store(back_by, Ordering::SeqCst);
+        Some(back_by)
+    }
+
+    /// For the engine: until when somebody is expected back, who reads the rings then.
+    pub(crate) fn expects(&self, now: u64) -> Option<u64> {
+        match self.back_by.load(Ordering::SeqCst) {
+            0 => None,
+            back_by if back_by > now => Some(back_by),
+            over => {
+                _ = self.back_by.compare_exchange(over, 0, Ordering::SeqCst, Ordering::SeqCst);
+                None
+            }
+        }
     }
 
     /// The calling thread still sits here, and does something; false where it has to leave.
@@ -172,6 +222,31 @@ mod tests {
         // It sits down again and never knew.
         seat.send_away();
         assert!(seat.take() && seat.goes_on());
+    }
+
+    #[test]
+    fn who_often_leaves_with_an_event_is_expected_back_for_a_moment_and_who_seldom_does_is_not() {
+        const SECOND: u64 = 1_000_000_000;
+        let seat = Seat::new().unwrap();
+        let leaves_at = |now| seat.leaves_for_a_moment(now);
+        assert!((1..10).all(|n| leaves_at(n * SECOND).is_none()), "seldom");
+        let (mut now, step) = (20 * SECOND, SOON_NANOS / 2);
+        let mut leaves = || {
+            now += step;
+            (now, leaves_at(now))
+        };
+        assert!((0..OFTEN).all(|_| leaves().1.is_none()));
+        let (at, back_by) = leaves();
+        assert_eq!((back_by, seat.expects(at + 1)), (Some(at + MOMENT_NANOS), Some(at + MOMENT_NANOS)));
+        assert_eq!(seat.expects(at + MOMENT_NANOS), None, "it stayed away");
+        assert_eq!(seat.expects(at + 1), None, "and is not expected any more");
+        let (at, _) = leaves();
+        assert!(seat.take() && seat.expects(at + 1).is_none(), "it is back");
+        (0..MOST_COUNTED).for_each(|_| _ = leaves());
+        // Others had the processor for long, once; then it is away again and again.
+        assert!(leaves_at(40 * SECOND).is_some());
+        assert!((50..60).map(|n| leaves_at(n * SECOND)).any(|moment| moment.is_none()));
+        assert!((60..70).all(|n| leaves_at(n * SECOND).is_none()));
     }
 
     #[test]
