@@ -347,7 +347,8 @@ impl<G: Guest> Host<G> {
     }
 
     fn leave_seat(&self, counter: Option<&Counter>, closed: bool) {
-        let RealWorld { rings, alarm, .. } = &*self.world;
+        let RealWorld { rings, alarm, counters, .. } = &*self.world;
+        rings.pay(counters);
         counter.into_iter().for_each(|counter| counter.waits_in(None));
         if closed {
             rings.seat.close();
@@ -388,6 +389,7 @@ impl<G: Guest> Host<G> {
             }
             return None;
         }
+        rings.pay(&self.world.counters);
         alarm.set(clock.now() + TURN_NANOS);
         Some(rings.seat.waits())
     }

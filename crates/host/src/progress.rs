@@ -246,6 +246,7 @@ impl<G: Guest> Engine<G> {
     /// Reads the rings, unless a thread that polls does; when to come back at the latest.
     fn rings(&mut self) -> Option<Duration> {
         let world = self.world.clone();
+        world.rings.pay(&world.counters);
         let waits = match world.rings.go_on(&world) {
             Backlog::None => {
                 self.room_tries = 0;

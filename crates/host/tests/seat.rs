@@ -202,6 +202,29 @@ fn who_takes_one_event_behind_the_other_has_no_engine_woken_which_looks_when_it_
 }
 
 #[test]
+fn a_wake_that_is_owed_is_paid_when_the_thread_gets_up_and_by_the_engine_where_it_stays() {
+    let _alone = alone();
+    let (sender, reader, _, _claim) = pair();
+    let own = Counter::new().unwrap();
+    let _own_claim = sender.world().claim(Name::Block(0x456)).unwrap();
+    let back = nic::Path { dest_qpn: wire::Qpn::new(0x45_6001), ..path(V4) };
+    reader.world().send(&back, &mut batch(0, &[64]));
+    assert!(sender.guest().packet().is_some());
+    let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
+    for gets_up in [true, false] {
+        for n in 0..20 {
+            assert!(sender.sit_down(&own).is_some());
+            assert!(sender.world().hand_over(&[Name::Block(0x123)], &to_qp1, &mut batch(n, &[64])));
+            if gets_up {
+                sender.stand_up(Some(&own), false);
+            }
+            assert_eq!(reader.guest().packet().expect("it arrives").bytes[12], n as u8);
+            sender.stand_up(Some(&own), false);
+        }
+    }
+}
+
+#[test]
 fn a_thread_that_left_its_seat_without_a_word_is_not_waited_for() {
     let _alone = alone();
     let (sender, reader, counter, _claim) = pair();

@@ -71,6 +71,7 @@ impl Rings {
 
     /// One turn.
     fn brings_an_event<G: Guest>(&self, counter: &Counter, to: &Delivery<'_, G>) -> bool {
+        self.pay(to.counters);
         let rings = self.rx.load();
         for _ in 0..LOOKS {
             if !rings.iter().all(|ring| ring.seems_empty()) {

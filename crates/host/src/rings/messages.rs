@@ -6,6 +6,7 @@
 //! the service too: a process that has no such service hands the message on.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nic::Path;
 use node::Name;
@@ -13,6 +14,7 @@ use transport::TxBatch;
 use wire::icrc::{self, Flow};
 
 use super::{Head, Rings, TxRing, Way, datagram};
+use crate::counters::Counters;
 use crate::names::Bearer;
 use crate::world::RealWorld;
 
@@ -33,13 +35,35 @@ impl Rings {
         let mut names = known.map_or(names, std::slice::from_ref).iter();
         let head = Head::new(path, version, interface);
         names.any(|&name| match self.ring_to(name) {
-            Some(ring) => self.push(&ring, head, batch, world),
+            Some(ring) => self.push_message(&ring, head, batch, world),
             None => {
                 let ring = world.names.known(name).and_then(|bearer| self.ring_of_process(&bearer));
-                ring.is_some_and(|ring| self.push(&ring, head, batch, world))
+                ring.is_some_and(|ring| self.push_message(&ring, head, batch, world))
                     || over_connection(name, path, interface, batch, world)
             }
         })
+    }
+
+    /// Sends messages by a ring; false where that is of no use. Those of a thread that sits are answers to what came just now, as a rule, and whoever waits for
+    /// them is about to look: so his engine is woken a little later, if it still sleeps then ([`Rings::pay`]).
+    fn push_message(&self, ring: &TxRing, head: Head, batch: &mut TxBatch, world: &RealWorld) -> bool {
+        let (bytes, runs) = batch.parts_mut();
+        let (sent, owes) = ring.send_message(head, bytes, runs, self.seat.is_mine(), &world.counters);
+        if owes {
+            self.owes.store(true, Ordering::Release);
+        }
+        self.have_sent(sent, batch, world)
+    }
+
+    /// Wakes the readers to whom that is owed and who still sleep.
+    pub(crate) fn pay(&self, counters: &Counters) {
+        if self.owes.load(Ordering::Relaxed) && self.owes.swap(false, Ordering::AcqRel) {
+            for way in self.tx.read().values() {
+                if let Way::Ring(ring) = way {
+                    ring.pay(counters);
+                }
+            }
+        }
     }
 
     /// A ring to the process that bears the name of a service, if there is one.

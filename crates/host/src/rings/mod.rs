@@ -111,6 +111,8 @@ pub(crate) struct Rings {
     ack_waits: AtomicBool,
     /// Of a thread that reads them while it waits.
     pub(crate) seat: Arc<Seat>,
+    /// That thread owes wakes to readers of what it sent.
+    owes: AtomicBool,
 }
 
 impl Rings {
@@ -129,6 +131,7 @@ impl Rings {
             busy: AtomicBool::new(false),
             ack_waits: AtomicBool::new(false),
             seat: Arc::new(Seat::new()?),
+            owes: AtomicBool::new(false),
         })
     }
 

@@ -146,6 +146,11 @@ impl Seat {
         }
     }
 
+    /// The calling thread sits here.
+    pub(crate) fn is_mine(&self) -> bool {
+        self.who.load(Ordering::Relaxed) == u64::from(thread::own_thread())
+    }
+
     /// The calling thread still sits here, and does something; false where it has to leave.
     pub(crate) fn goes_on(&self) -> bool {
         self.turns.fetch_add(1, Ordering::Relaxed);

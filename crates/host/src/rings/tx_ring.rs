@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 use locks::{Mutex, MutexGuard, Rank};
@@ -44,6 +45,8 @@ pub(crate) struct TxRing {
     bell: ArcSwapOption<Fd>,
     /// Short messages; whoever has the lock counts.
     messages: Tally,
+    /// Its engine is to be woken for what was sent, if it still sleeps ([`TxRing::pay`]).
+    owes: AtomicBool,
 }
 
 struct State {
@@ -130,6 +133,7 @@ impl TxRing {
             theirs: ArcSwapOption::empty(),
             bell: ArcSwapOption::empty(),
             messages: Tally::default(),
+            owes: AtomicBool::new(false),
         })
     }
 
@@ -143,6 +147,40 @@ impl TxRing {
         (state.head, state.is_said) = (Some(head), false);
         state.heads += 1;
         self.send_locked(state, bytes, runs, counters)
+    }
+
+    /// The same for messages, which come alone. `may_owe`: an engine that sleeps is not woken, as a thread of its process may be about to look; true where
+    /// that is owed.
+    pub(crate) fn send_message(
+        &self,
+        head: Head,
+        bytes: &[u8],
+        runs: &[Run],
+        may_owe: bool,
+        counters: &Counters,
+    ) -> (Sent, bool) {
+        let mut state = self.state.lock();
+        (state.head, state.is_said) = (Some(head), false);
+        if state.waiting.is_empty() {
+            state.writer.begin_again();
+        }
+        let sent = state.send(bytes, runs, counters);
+        let owes = may_owe && state.writer.sleeper() == Some(Whom::Engine);
+        if owes {
+            self.owes.store(true, Ordering::Release);
+        }
+        let wakes = if owes { None } else { state.writer.must_wake() };
+        drop(state);
+        self.wake_reader(wakes, counters);
+        (sent, owes)
+    }
+
+    /// Wakes the reader, where that is owed and it still sleeps.
+    pub(crate) fn pay(&self, counters: &Counters) {
+        if self.owes.swap(false, Ordering::AcqRel) {
+            let wakes = self.state.lock().writer.must_wake();
+            self.wake_reader(wakes, counters);
+        }
     }
 
     /// The same where the last packets took that path, and the interfaces are what they were.
@@ -233,27 +271,12 @@ impl TxRing {
     fn send_locked(
         &self,
         mut state: MutexGuard<'_, State>,
-        mut bytes: &[u8],
+        bytes: &[u8],
         runs: &[Run],
         counters: &Counters,
     ) -> Sent {
-        state.flush();
-        for run in runs {
-            let (packets, rest) = bytes.split_at(run.len);
-            bytes = rest;
-            if state.is_said {
-                state.push(&[&name_messages::same_head(run.size), packets], run.count, counters);
-            } else if let Some(Head { mut bytes, .. }) = state.head {
-                name_messages::set_size(&mut bytes, run.size);
-                state.is_said = state.push(&[&bytes, packets], run.count, counters);
-            }
-        }
+        let sent = state.send(bytes, runs, counters);
         let wakes = state.writer.must_wake();
-        let sent = match (state.over, state.waiting.is_empty()) {
-            (true, _) => Sent::Over,
-            (false, true) => Sent::All,
-            (false, false) => Sent::Later,
-        };
         drop(state);
         self.wake_reader(wakes, counters);
         sent
@@ -362,6 +385,27 @@ impl TxRing {
 }
 
 impl State {
+    /// Publishes these packets, a record for each run, or has them wait.
+    #[inline]
+    fn send(&mut self, mut bytes: &[u8], runs: &[Run], counters: &Counters) -> Sent {
+        self.flush();
+        for run in runs {
+            let (packets, rest) = bytes.split_at(run.len);
+            bytes = rest;
+            if self.is_said {
+                self.push(&[&name_messages::same_head(run.size), packets], run.count, counters);
+            } else if let Some(Head { mut bytes, .. }) = self.head {
+                name_messages::set_size(&mut bytes, run.size);
+                self.is_said = self.push(&[&bytes, packets], run.count, counters);
+            }
+        }
+        match (self.over, self.waiting.is_empty()) {
+            (true, _) => Sent::Over,
+            (false, true) => Sent::All,
+            (false, false) => Sent::Later,
+        }
+    }
+
     /// Publishes a record of so many packets, these parts one behind the other; or has it wait. False where it is lost.
     #[inline]
     fn push(&mut self, parts: &[&[u8]], packets: usize, counters: &Counters) -> bool {
