@@ -16,8 +16,10 @@ use crate::rx_socket::{Delivery, Drained};
 /// How often it may look in vain in a row; then one in so many waits tries again.
 const FEW: u32 = 2;
 const SELDOM: u32 = 32;
-/// It looks so often, about a microsecond, before it lets others have the processor, and that so often before it asks whether an event came another way.
+/// It looks so often, about a microsecond, before it lets others have the processor; but once where they had it for longer than that.
 const LOOKS: u32 = 32;
+const OTHERS_NANOS: u64 = 5_000;
+/// They may have it so often: the answer is there by then, as a rule, and a turn takes less than to be woken.
 const TURNS: u32 = 4;
 
 /// For how long a thread looks that waits for one kind of event, and whether that was of use lately. Hints: that two threads change them at once does no harm.
@@ -60,20 +62,25 @@ impl Rings {
             return false;
         }
         self.stay_awake();
-        let end = clock.now() + linger.moment.as_nanos() as u64;
-        let mut found = false;
-        while !found && clock.now() < end {
-            found = (0..TURNS).any(|_| self.brings_an_event(counter, to)) || counter.has_events();
+        let mut now = clock.now();
+        let end = now + linger.moment.as_nanos() as u64;
+        let (mut found, mut looks, mut turns) = (false, LOOKS, 0);
+        while !found && (now < end || turns < TURNS) {
+            turns += 1;
+            found = self.brings_an_event(looks, counter, to) || counter.has_events();
+            let before = std::mem::replace(&mut now, clock.now());
+            // Where many want the processor they get it.
+            looks = if now - before > OTHERS_NANOS { 1 } else { LOOKS };
         }
         linger.note(found);
         found
     }
 
     /// One turn.
-    fn brings_an_event<G: Guest>(&self, counter: &Counter, to: &Delivery<'_, G>) -> bool {
+    fn brings_an_event<G: Guest>(&self, looks: u32, counter: &Counter, to: &Delivery<'_, G>) -> bool {
         self.pay(to.counters);
         let rings = self.rx.load();
-        for _ in 0..LOOKS {
+        for _ in 0..looks {
             if !rings.iter().all(|ring| ring.seems_empty()) {
                 return self.drain(to) != Drained::Empty && counter.has_events();
             }
