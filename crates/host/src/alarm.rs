@@ -30,8 +30,9 @@ impl Alarm {
         self.set_within(at, MOST_PAUSE_NANOS);
     }
 
+    /// Something is due at `at`, or so much later: nobody rings where the engine wakes by then.
     #[inline]
-    fn set_within(&self, at: u64, slack: u64) {
+    pub(crate) fn set_within(&self, at: u64, slack: u64) {
         // Sequentially consistent, like the engine's side: either it sees the new time, or we see it asleep.
         self.earliest.fetch_min(at, Ordering::SeqCst);
         if at.saturating_add(slack) < self.sleeps_until.load(Ordering::SeqCst)
@@ -82,6 +83,12 @@ mod tests {
         alarm.set_about(99);
         assert_eq!(alarm.bell.silence(), 1);
         alarm.take();
+        alarm.sleep(1_000);
+        alarm.set_within(500, 500);
+        assert_eq!((alarm.bell.silence(), alarm.take()), (0, 500));
+        alarm.sleep(1_001);
+        alarm.set_within(500, 500);
+        assert_eq!((alarm.bell.silence(), alarm.take()), (1, 500));
         alarm.sleep(MOST_PAUSE_NANOS);
         alarm.set_about(100);
         alarm.set(200);

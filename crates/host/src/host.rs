@@ -376,7 +376,7 @@ impl<G: Guest> Host<G> {
     fn attend(&self, counter: &Counter) -> Option<RawFd> {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         counter.waits_in(None);
-        let stays = rings.seat.goes_on();
+        let (stays, at_once) = (rings.seat.goes_on(), counter.has_events());
         let waits = stays && !self.lingers(counter) && self.empty_rings(counter);
         self.world.decline_broken_rings();
         self.later.run();
@@ -384,13 +384,15 @@ impl<G: Guest> Host<G> {
             counter.waits_in(Some(rings.seat.clone()));
         }
         if !waits || counter.has_events() {
-            if !(stays && counter.has_events() && self.leave_for_a_moment(counter)) {
+            // Who has not looked at the rings does not have others wait for it.
+            let looked = stays && !at_once && counter.has_events();
+            if !(looked && self.leave_for_a_moment(counter)) {
                 self.leave_seat(Some(counter), false);
             }
             return None;
         }
         rings.pay(&self.world.counters);
-        alarm.set(clock.now() + TURN_NANOS);
+        alarm.set_within(clock.now() + TURN_NANOS, TURN_NANOS);
         Some(rings.seat.waits())
     }
 
@@ -398,7 +400,7 @@ impl<G: Guest> Host<G> {
     fn lingers(&self, counter: &Counter) -> bool {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         counter.linger().may() && {
-            alarm.set(clock.now() + TURN_NANOS);
+            alarm.set_within(clock.now() + TURN_NANOS, TURN_NANOS);
             rings.linger(counter, clock, &self.world.delivery(&*self.guest))
         }
     }

@@ -25,16 +25,16 @@ use crate::fork::Fd;
 use crate::sys;
 use crate::sys::thread;
 
-/// For how long a thread may sit and do nothing.
+/// For how long a thread may sit and do nothing. The engine begins to count when it looks, which is up to as long again after the thread sat down.
 pub(crate) const TURN_NANOS: u64 = 25_000_000;
 /// How often it may be woken in a row with no event of its own: then the work is for others, and the engine does it better. Also a signal that
 /// comes while it works, and not while it waits, interrupts nothing.
 const MOST_IN_VAIN: u32 = 16;
 /// Who leaves with an event so often, each time so soon behind the time before, is back in a moment, as a rule: a time that was not soon takes half of
 /// those that were, of which no more than so many count. Others may have had the processor meanwhile.
-const OFTEN: u32 = 2;
-const MOST_COUNTED: u32 = 8;
-const SOON_NANOS: u64 = 1_000_000;
+const OFTEN: u32 = 4;
+const MOST_COUNTED: u32 = 16;
+const SOON_NANOS: u64 = 500_000;
 /// How long nobody reads the rings then, at most.
 const MOMENT_NANOS: u64 = 1_000_000;
 /// In front of the number of a thread: it was sent away, and may not know. Nobody else reads the socket until it does, or is gone.
