@@ -2,7 +2,7 @@
 //! copies anyhow. So the first one that uses a region is noted in its slot, and is not counted: whoever takes the region back takes that queue pair's lock once,
 //! and by then a step that has seen the key is over, and a later one sees that there is none. All others are counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -25,15 +25,23 @@ pub trait Step: std::fmt::Debug + Send + Sync {
     fn weak(&self) -> Weak<dyn Step>;
 }
 
-/// Who is noted, by the index of the slot.
+/// Who is noted.
 pub(super) struct Regulars {
     next: AtomicU32,
-    noted: Mutex<BTreeMap<u32, Weak<dyn Step>>>,
+    noted: Mutex<Noted>,
+}
+
+#[derive(Default)]
+struct Noted {
+    /// By the index of the slot.
+    by_slot: BTreeMap<u32, Weak<dyn Step>>,
+    /// The slots of each, by its number.
+    slots: BTreeSet<(u32, u32)>,
 }
 
 impl Default for Regulars {
     fn default() -> Self {
-        Regulars { next: AtomicU32::new(FIRST), noted: Mutex::new(Rank::Regulars, BTreeMap::new()) }
+        Regulars { next: AtomicU32::new(FIRST), noted: Mutex::new(Rank::Regulars, Noted::default()) }
     }
 }
 
@@ -47,17 +55,28 @@ impl Table {
     /// It ends, and is locked now: others may take its places.
     pub fn no_regular(&self, who: &dyn Step) {
         let number = who.number();
-        self.regulars.noted.lock().retain(|&index, _| {
-            self.slot(index).user.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed).is_err()
-        });
+        let mut noted = self.regulars.noted.lock();
+        let slots: Vec<u32> =
+            noted.slots.range((number, 0)..=(number, u32::MAX)).map(|(_, slot)| *slot).collect();
+        for index in slots {
+            noted.slots.remove(&(number, index));
+            let user = &self.slot(index).user;
+            if user.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                noted.by_slot.remove(&index);
+            }
+        }
     }
 
     /// Waits until nobody uses the region of a slot, whose key is taken back: neither who is noted there, nor who is counted. No lock may be held.
     pub(super) fn wait_for_users(&self, index: u32) {
         let slot = self.slot(index);
         // Whoever is noted from now on reads this, and so sees that there is no key.
-        if slot.user.swap(0, Ordering::AcqRel) != 0 {
-            let regular = self.regulars.noted.lock().remove(&(index & 0xffff));
+        let number = slot.user.swap(0, Ordering::AcqRel);
+        if number != 0 {
+            let mut noted = self.regulars.noted.lock();
+            let regular = noted.by_slot.remove(&(index & 0xffff));
+            noted.slots.remove(&(number, index & 0xffff));
+            drop(noted);
             regular.and_then(|regular| regular.upgrade()).inspect(|regular| regular.wait());
         }
         slot.wait();
@@ -84,11 +103,14 @@ impl View<'_> {
         // Nobody is waited for: any lock may be held here.
         let Some(mut noted) = self.table.regulars.noted.try_lock() else { return false };
         // In this order: who takes the region back, and reads who is noted in the slot, finds it here.
-        let before = noted.insert(index & 0xffff, step.weak());
+        let index = index & 0xffff;
+        let before = noted.by_slot.insert(index, step.weak());
         let is_first =
             slot.user.compare_exchange(0, self.number, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        if let (false, Some(before)) = (is_first, before) {
-            noted.insert(index & 0xffff, before);
+        match before {
+            _ if is_first => _ = noted.slots.insert((self.number, index)),
+            Some(before) => _ = noted.by_slot.insert(index, before),
+            None => _ = noted.by_slot.remove(&index),
         }
         is_first
     }
@@ -191,7 +213,8 @@ mod tests {
         assert!(other.read(&table, mr).is_some() && user() == other.number);
         table.deregister(mr).unwrap();
         assert_eq!(user(), 0);
-        assert!(table.regulars.noted.lock().is_empty());
+        let noted = table.regulars.noted.lock();
+        assert!(noted.by_slot.is_empty() && noted.slots.is_empty());
     }
 
     #[test]
