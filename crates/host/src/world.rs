@@ -330,14 +330,22 @@ impl nic::Reach for RealWorld {
         self.rings.reaches(path)
     }
 
-    fn is_near(&self, path: &Path, remote: Remote) -> bool {
-        self.rings.is_near(path, remote)
+    fn is_near(&self, path: &Path, remote: Remote, way: &Way) -> bool {
+        self.rings.is_near(path, remote, way)
     }
 
-    unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce {
+    unsafe fn copy(
+        &self,
+        path: &Path,
+        from: Qpn,
+        remote: Remote,
+        what: Copy,
+        pieces: &[Piece],
+        way: &mut Way,
+    ) -> AtOnce {
         let transfer = Transfer { path, from, remote, what };
         // SAFETY: as the caller says.
-        let became = unsafe { self.rings.copy(&transfer, pieces, self) };
+        let became = unsafe { self.rings.copy(&transfer, pieces, way, self) };
         let counter = match what {
             Copy::Atomic(_) => &self.counters.atomics_at_once,
             Copy::Write => &self.counters.writes_at_once,
@@ -348,11 +356,11 @@ impl nic::Reach for RealWorld {
         became
     }
 
-    fn change(&self, path: &Path, from: Qpn, at: Remote, op: AtomicOp) -> Result<u64, AtOnce> {
+    fn change(&self, path: &Path, from: Qpn, at: Remote, op: AtomicOp, way: &mut Way) -> Result<u64, AtOnce> {
         let mut before = 0;
         let pieces = [Piece { addr: (&raw mut before) as u64, len: 8 }];
         // SAFETY: a variable of ours.
-        match unsafe { self.copy(path, from, at, Copy::Atomic(op), &pieces) } {
+        match unsafe { self.copy(path, from, at, Copy::Atomic(op), &pieces, way) } {
             AtOnce::Done => Ok(before),
             refused => Err(refused),
         }

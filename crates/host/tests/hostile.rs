@@ -100,8 +100,16 @@ impl Honest {
         let remote = Remote { addr: 8, length: 8, rkey: Rkey(key(USED)) };
         let pieces = [Piece { addr: (&raw const word) as u64, len: 8 }];
         // SAFETY: the piece is `word`, which lives across the call and is read only.
-        let became =
-            unsafe { reach(self.0.world()).copy(&path(V4), INITIATOR, remote, Copy::Write, &pieces) };
+        let became = unsafe {
+            reach(self.0.world()).copy(
+                &path(V4),
+                INITIATOR,
+                remote,
+                Copy::Write,
+                &pieces,
+                &mut nic::Way::default(),
+            )
+        };
         became == AtOnce::Done
     }
 

@@ -21,7 +21,16 @@ fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
             .collect();
         let remote = pair.remote(at, bytes.len() as u64);
         // SAFETY: the pieces are `bytes`, which are borrowed across the call; those that are written to are atomics to nobody.
-        unsafe { reach(pair.initiator.world()).copy(&path(V4), INITIATOR, remote, what, &pieces) }
+        unsafe {
+            reach(pair.initiator.world()).copy(
+                &path(V4),
+                INITIATOR,
+                remote,
+                what,
+                &pieces,
+                &mut nic::Way::default(),
+            )
+        }
     };
     for (at, len, size) in
         [(0, 8, 1), (3, 8, 1), (0, 21, 3), (5, 24, 3), (8, 40, 5), (1, 63, 8), (0, 256, 32), (7, 200, 100)]
@@ -38,7 +47,14 @@ fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
     for what in [Copy::Write, Copy::Read] {
         // SAFETY: nothing is there, and nothing will be.
         let became = unsafe {
-            reach(pair.initiator.world()).copy(&path(V4), INITIATOR, pair.remote(0, 8), what, &gone)
+            reach(pair.initiator.world()).copy(
+                &path(V4),
+                INITIATOR,
+                pair.remote(0, 8),
+                what,
+                &gone,
+                &mut nic::Way::default(),
+            )
         };
         assert_eq!(became, AtOnce::Refused);
     }
@@ -50,7 +66,15 @@ fn atomics_of_both_ends_count_each_other_s() {
     const EACH: u64 = 20_000;
     let _alone = alone();
     let Some(pair) = Pair::near() else { return };
-    let change = |at, op| reach(pair.initiator.world()).change(&path(V4), INITIATOR, pair.remote(at, 8), op);
+    let change = |at, op| {
+        reach(pair.initiator.world()).change(
+            &path(V4),
+            INITIATOR,
+            pair.remote(at, 8),
+            op,
+            &mut nic::Way::default(),
+        )
+    };
     // SAFETY: words of the target's memory, which nobody looks at otherwise meanwhile.
     let [ours, turns] = [0, 1].map(|at| unsafe { AtomicU64::from_ptr(pair.memory.as_ptr().add(at)) });
     std::thread::scope(|s| {

@@ -99,7 +99,14 @@ fn a_flush_needs_its_rights_and_memory_that_persists_without_work() {
         let remote = Remote { addr, length, rkey: Rkey(key) };
         // SAFETY: no memory of ours is named.
         let flushed = unsafe {
-            reach(pair.initiator.world()).copy(&path(V4), INITIATOR, remote, Copy::Flush(how), &[])
+            reach(pair.initiator.world()).copy(
+                &path(V4),
+                INITIATOR,
+                remote,
+                Copy::Flush(how),
+                &[],
+                &mut nic::Way::default(),
+            )
         };
         flushed == AtOnce::Done
     };
@@ -232,7 +239,16 @@ fn a_writer_of_another_process() {
     for n in 1_u64.. {
         let pieces = [Piece { addr: (&raw const n) as u64, len: 8 }];
         // SAFETY: the piece is `n`, which lives across the call and is read only.
-        unsafe { reach(initiator.world()).copy(&path(V4), INITIATOR, remote, Copy::Write, &pieces) };
+        unsafe {
+            reach(initiator.world()).copy(
+                &path(V4),
+                INITIATOR,
+                remote,
+                Copy::Write,
+                &pieces,
+                &mut nic::Way::default(),
+            )
+        };
     }
 }
 
@@ -319,6 +335,15 @@ fn where_rings_are_off_nothing_is_reached() {
     let (mut word, remote) = ([0_u64], Remote { addr: IOVA, length: 8, rkey: Rkey(KEY) });
     let pieces = [Piece { addr: word.as_mut_ptr() as u64, len: 8 }];
     // SAFETY: the piece is `word`, which lives across the call.
-    let became = unsafe { reach(initiator.world()).copy(&path(V4), INITIATOR, remote, Copy::Read, &pieces) };
+    let became = unsafe {
+        reach(initiator.world()).copy(
+            &path(V4),
+            INITIATOR,
+            remote,
+            Copy::Read,
+            &pieces,
+            &mut nic::Way::default(),
+        )
+    };
     assert_eq!(became, AtOnce::NoWay);
 }

@@ -86,13 +86,15 @@ pub trait Link: Send + Sync + 'static {
     fn leave(&self, interface: u32, group: IpAddr);
 }
 
-/// What a world knows of the way of short messages on one path, from one to the next. Whoever has it gives it with that path only, and forgets it when nothing
+/// What a world knows of the way of short messages and copies on one path, from one to the next. Whoever has it gives it with that path only, and forgets it when nothing
 /// is to be sent any more.
 #[derive(Default)]
 pub struct Way {
     by: Option<Arc<dyn Any + Send + Sync>>,
     /// The world's own.
     pub mark: u64,
+    /// Likewise: with which version of the interfaces the path was found to lead to this host.
+    pub here: Option<u64>,
 }
 
 impl Way {
@@ -106,6 +108,12 @@ impl Way {
     #[inline]
     pub fn by<T: Any>(&mut self) -> Option<(&T, &mut u64)> {
         Some((self.by.as_ref()?.downcast_ref()?, &mut self.mark))
+    }
+
+    /// The same to look at.
+    #[inline]
+    pub fn is_by<T: Any>(&self) -> Option<&T> {
+        self.by.as_ref()?.downcast_ref()
     }
 
     /// The next one takes this.

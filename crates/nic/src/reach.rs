@@ -8,7 +8,7 @@
 use transport::op::{AtOnce, AtomicOp, Flush, Remote};
 use wire::Qpn;
 
-use crate::link::Path;
+use crate::link::{Path, Way};
 
 /// What a world does whose processes reach each other's memory. None of the calls needs more of the caller than that the named objects
 /// are its own; they may be made with the lock of a queue pair held.
@@ -34,25 +34,40 @@ pub trait Reach: Send + Sync {
     /// Whether memory of the process at the end of a path is reached now, some of it.
     fn reaches(&self, path: &Path) -> bool;
     /// Whether what the peer at the end of a path names lies, as it seems, in memory that both processes map: a copy takes no longer than in memory of our own.
-    fn is_near(&self, _path: &Path, _remote: Remote) -> bool {
+    fn is_near(&self, _path: &Path, _remote: Remote, _way: &Way) -> bool {
         false
     }
     /// Copies between memory of ours and what the peer at the end of a path names, for our queue pair `from`; the last word of a WRITE becomes
     /// visible last. Where it can not, nothing is copied, or a part, as when a connection breaks:
     /// `NoWay` where memory of the process is not reached at all, else `Refused`.
     ///
-    /// A FLUSH has no pieces. `Refused` where it would have to wait for anything, or is for all of a region.
+    /// `way` is of the path, and of what went on it before. A FLUSH has no pieces. `Refused` where it would have to wait for anything, or is for all of a region.
     ///
     /// # Safety
     ///
     /// The pieces are registered, and stay so until it returns; they have `remote.length` bytes in all, but for a FLUSH. They need not be mapped.
-    unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce;
+    unsafe fn copy(
+        &self,
+        path: &Path,
+        from: Qpn,
+        remote: Remote,
+        what: Copy,
+        pieces: &[Piece],
+        way: &mut Way,
+    ) -> AtOnce;
     /// Changes eight bytes that the peer names, at once for whoever changes them by instructions; what was there. Only in memory that both processes map.
     ///
     /// # Errors
     ///
     /// As those of [`Reach::copy`], and nothing has changed.
-    fn change(&self, _path: &Path, _from: Qpn, _at: Remote, _op: AtomicOp) -> Result<u64, AtOnce> {
+    fn change(
+        &self,
+        _path: &Path,
+        _from: Qpn,
+        _at: Remote,
+        _op: AtomicOp,
+        _way: &mut Way,
+    ) -> Result<u64, AtOnce> {
         Err(AtOnce::NoWay)
     }
 }

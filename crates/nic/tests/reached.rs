@@ -11,7 +11,7 @@ use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
 use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{
-    Access, AddressVector, Cq, Device, Path, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Reach, mask,
+    Access, AddressVector, Cq, Device, Path, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Reach, Way, mask,
 };
 use transport::op::{AtOnce, Data, Remote, SendOp, SendWr, Sge};
 use wire::roce::SendTail;
@@ -61,7 +61,7 @@ impl Reach for Neighbours {
     fn reaches(&self, _: &Path) -> bool {
         false
     }
-    unsafe fn copy(&self, _: &Path, _: Qpn, _: Remote, _: Copy, _: &[Piece]) -> AtOnce {
+    unsafe fn copy(&self, _: &Path, _: Qpn, _: Remote, _: Copy, _: &[Piece], _: &mut Way) -> AtOnce {
         AtOnce::NoWay
     }
 }

@@ -1,7 +1,7 @@
 //! Memory of other processes of a simulated host ([`nic::Reach`]). The copies are real ones, in the one address space that a simulation has.
 
-use nic::Path;
 use nic::reach::{Copy, Grant, Piece, Reach, Region};
+use nic::{Path, Way};
 use transport::op::{AtOnce, AtomicOp, Remote};
 use wire::Qpn;
 
@@ -46,7 +46,7 @@ impl Reach for SimWorld {
         self.with_host(|host| host.same_host.reaches(now, self.process, block(path.dest_qpn)).is_some())
     }
 
-    fn is_near(&self, path: &Path, remote: Remote) -> bool {
+    fn is_near(&self, path: &Path, remote: Remote, _: &Way) -> bool {
         let now = self.shared.clock.nanos();
         self.with_host(|host| {
             let target = host.same_host.reaches(now, self.process, block(path.dest_qpn));
@@ -54,17 +54,25 @@ impl Reach for SimWorld {
         })
     }
 
-    fn change(&self, path: &Path, from: Qpn, at: Remote, op: AtomicOp) -> Result<u64, AtOnce> {
+    fn change(&self, path: &Path, from: Qpn, at: Remote, op: AtomicOp, way: &mut Way) -> Result<u64, AtOnce> {
         let mut before = 0_u64;
         let pieces = [Piece { addr: (&raw mut before) as u64, len: 8 }];
         // SAFETY: a variable of ours.
-        match unsafe { self.copy(path, from, at, Copy::Atomic(op), &pieces) } {
+        match unsafe { self.copy(path, from, at, Copy::Atomic(op), &pieces, way) } {
             AtOnce::Done => Ok(before),
             refused => Err(refused),
         }
     }
 
-    unsafe fn copy(&self, path: &Path, from: Qpn, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce {
+    unsafe fn copy(
+        &self,
+        path: &Path,
+        from: Qpn,
+        remote: Remote,
+        what: Copy,
+        pieces: &[Piece],
+        _: &mut Way,
+    ) -> AtOnce {
         if !self.reaches(path) {
             return AtOnce::NoWay;
         }

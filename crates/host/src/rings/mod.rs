@@ -328,19 +328,37 @@ impl Rings {
         self.rx.load().iter().for_each(|ring| ring.show(arena));
     }
 
-    /// Copies to or from the memory of a process of this host, or flushes it; false where it can not.
+    /// Copies to or from the memory of a process of this host, or flushes it, as [`nic::Reach::copy`].
     ///
     /// # Safety
     ///
     /// That of [`nic::Reach::copy`].
-    pub(crate) unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], world: &RealWorld) -> AtOnce {
+    pub(crate) unsafe fn copy(
+        &self,
+        transfer: &Transfer<'_>,
+        pieces: &[Piece],
+        way: &mut nic::Way,
+        world: &RealWorld,
+    ) -> AtOnce {
         let path = transfer.path;
-        let Some(ring) = self.known(path) else { return AtOnce::NoWay };
-        if world.interfaces.current().bearing(path.dest, path.interface).is_none() {
-            return AtOnce::Refused;
+        if way.is_by::<TxRing>().is_none() && !self.find_way(path, way) {
+            return AtOnce::NoWay;
         }
+        let version = world.interfaces.version();
+        if way.here != Some(version) {
+            if world.interfaces.current().bearing(path.dest, path.interface).is_none() {
+                return AtOnce::Refused;
+            }
+            way.here = Some(version);
+        }
+        let Some(ring) = way.is_by::<TxRing>() else { return AtOnce::NoWay };
         // SAFETY: as the caller says.
-        unsafe { ring.copy(transfer, pieces) }
+        let became = unsafe { ring.copy(transfer, pieces) };
+        if became == AtOnce::NoWay {
+            // It may have ended.
+            way.forget();
+        }
+        became
     }
 
     /// Whether memory of the process at the end of a path is reached.
@@ -349,8 +367,11 @@ impl Rings {
     }
 
     /// Whether what a peer at the end of a path names seems to lie in memory that is mapped here, too.
-    pub(crate) fn is_near(&self, path: &Path, remote: Remote) -> bool {
-        self.known(path).is_some_and(|ring| ring.is_near(path.dest_qpn, remote))
+    pub(crate) fn is_near(&self, path: &Path, remote: Remote, way: &nic::Way) -> bool {
+        way.is_by::<TxRing>().map_or_else(
+            || self.known(path).is_some_and(|ring| ring.is_near(path.dest_qpn, remote)),
+            |ring| ring.is_near(path.dest_qpn, remote),
+        )
     }
 
     /// Whether the process at the end of a path has not taken all that was sent to it.

@@ -35,9 +35,9 @@ impl Rings {
         sent
     }
 
-    /// Finds the ring by which short messages go, where there is one.
+    /// Finds the ring to the process at the end of a path, where there is one.
     #[cold]
-    fn find_way(&self, path: &Path, way: &mut nic::Way) -> bool {
+    pub(super) fn find_way(&self, path: &Path, way: &mut nic::Way) -> bool {
         let ring = self.known(path);
         let is_there = ring.is_some();
         ring.into_iter().for_each(|ring| way.goes_by(ring));

@@ -365,6 +365,8 @@ impl TxRing {
     /// The other end wants no ring, or is gone.
     pub(crate) fn end(&self) {
         self.state.lock().end();
+        // Queue pairs may know it still.
+        self.lender.store(None);
     }
 
     #[inline]

@@ -73,7 +73,7 @@ impl Pair {
             assert!(begin.elapsed() < PATIENCE);
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(reach(pair.initiator.world()).is_near(&path(V4), pair.remote(0, 512)));
+        assert!(reach(pair.initiator.world()).is_near(&path(V4), pair.remote(0, 512), &nic::Way::default()));
         Some(pair)
     }
 
@@ -123,7 +123,9 @@ impl Pair {
         let pieces = [Piece { addr: ours.as_mut_ptr() as u64, len: remote.length }];
         assert!(remote.length <= size_of_val(ours) as u64);
         // SAFETY: the piece is `ours`, which is borrowed across the call.
-        let became = unsafe { reach(self.initiator.world()).copy(path, from, remote, what, &pieces) };
+        let became = unsafe {
+            reach(self.initiator.world()).copy(path, from, remote, what, &pieces, &mut nic::Way::default())
+        };
         became == AtOnce::Done
     }
 

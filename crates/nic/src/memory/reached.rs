@@ -13,7 +13,7 @@ use super::rights::Access;
 use super::slot::InFlight;
 use super::table::Table;
 use super::view::{View, Who};
-use crate::link::Path;
+use crate::link::{Path, Way};
 use crate::reach::{Copy, Piece, Reach, Region};
 
 /// Most pieces of a list that are copied at once.
@@ -80,22 +80,23 @@ impl Table {
 
 impl Transfer<'_> {
     /// Copies between the peer's memory and that of a scatter/gather list. `Refused`, too, where the list is not all good.
-    pub fn copy(&self, what: Copy, sges: &[Sge], view: &View<'_>) -> AtOnce {
+    pub fn copy(&self, what: Copy, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
         let Some(held) = view.hold(part(sges, self.remote.length), what) else { return AtOnce::Refused };
         // SAFETY: the pieces are registered and held.
-        unsafe { self.reach.copy(self.path, self.from, self.remote, what, &held.pieces) }
+        unsafe { self.reach.copy(self.path, self.from, self.remote, what, &held.pieces, way) }
     }
 
     /// Flushes what was written to the peer's memory. False where only the peer can.
-    pub fn flush(&self, how: Flush) -> bool {
+    pub fn flush(&self, how: Flush, way: &mut Way) -> bool {
         // SAFETY: no memory of ours is named.
-        let flushed = unsafe { self.reach.copy(self.path, self.from, self.remote, Copy::Flush(how), &[]) };
+        let flushed =
+            unsafe { self.reach.copy(self.path, self.from, self.remote, Copy::Flush(how), &[], way) };
         flushed == AtOnce::Done
     }
 
     /// Changes eight bytes of the peer's memory; what was there goes where a list says, but for an ATOMIC WRITE, which asks for nothing.
-    pub fn change(&self, op: AtomicOp, sges: &[Sge], view: &View<'_>) -> AtOnce {
-        let change = || self.reach.change(self.path, self.from, self.remote, op);
+    pub fn change(&self, op: AtomicOp, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
+        let mut change = || self.reach.change(self.path, self.from, self.remote, op, way);
         if let AtomicOp::Write(_) = op {
             return change().map_or_else(|refused| refused, |_| AtOnce::Done);
         }
@@ -121,10 +122,10 @@ impl Transfer<'_> {
     }
 
     /// Copies bytes of our own to the peer's memory.
-    pub fn write(&self, bytes: &[u8]) -> AtOnce {
+    pub fn write(&self, bytes: &[u8], way: &mut Way) -> AtOnce {
         let piece = Piece { addr: bytes.as_ptr() as u64, len: bytes.len() as u64 };
         // SAFETY: bytes that are borrowed across the call, and read only.
-        unsafe { self.reach.copy(self.path, self.from, self.remote, Copy::Write, &[piece]) }
+        unsafe { self.reach.copy(self.path, self.from, self.remote, Copy::Write, &[piece], way) }
     }
 }
 
@@ -240,7 +241,7 @@ mod tests {
         fn reaches(&self, _: &Path) -> bool {
             false
         }
-        unsafe fn copy(&self, _: &Path, _: Qpn, _: Remote, _: Copy, _: &[Piece]) -> AtOnce {
+        unsafe fn copy(&self, _: &Path, _: Qpn, _: Remote, _: Copy, _: &[Piece], _: &mut Way) -> AtOnce {
             AtOnce::NoWay
         }
     }

@@ -40,7 +40,7 @@ impl EngineContext<'_> {
             return false;
         };
         let remote = Remote { addr, length: wr.data.len_bytes(), rkey };
-        self.peer().is_some_and(|(reach, path)| reach.is_near(path, remote))
+        self.peer().is_some_and(|(reach, path)| reach.is_near(path, remote, self.way))
     }
 
     /// Executes a request, if it may be.
@@ -53,21 +53,27 @@ impl EngineContext<'_> {
         let len = wr.data.len_bytes();
         let became = match (&wr.op, &wr.data) {
             (&SendOp::Write { addr, rkey, .. }, Data::Sges(list)) => {
-                to(addr, rkey, len).copy(Copy::Write, list.as_slice(), &self.view)
+                to(addr, rkey, len).copy(Copy::Write, list.as_slice(), &self.view, self.way)
             }
-            (&SendOp::Write { addr, rkey, .. }, Data::Inline(bytes)) => to(addr, rkey, len).write(bytes),
-            (&SendOp::Write { addr, rkey, .. }, Data::InlineLong(bytes)) => to(addr, rkey, len).write(bytes),
+            (&SendOp::Write { addr, rkey, .. }, Data::Inline(bytes)) => {
+                to(addr, rkey, len).write(bytes, self.way)
+            }
+            (&SendOp::Write { addr, rkey, .. }, Data::InlineLong(bytes)) => {
+                to(addr, rkey, len).write(bytes, self.way)
+            }
             (&SendOp::Read { addr, rkey }, Data::Sges(list)) => {
-                to(addr, rkey, len).copy(Copy::Read, list.as_slice(), &self.view)
+                to(addr, rkey, len).copy(Copy::Read, list.as_slice(), &self.view, self.way)
             }
             // Where the peer has work to do it is told by a packet; nothing was refused.
-            (&SendOp::Flush { addr, rkey, length, how }, _) if !to(addr, rkey, length.into()).flush(how) => {
+            (&SendOp::Flush { addr, rkey, length, how }, _)
+                if !to(addr, rkey, length.into()).flush(how, self.way) =>
+            {
                 return AtOnce::NoWay;
             }
             (SendOp::Flush { .. }, _) => AtOnce::Done,
             (&SendOp::Atomic { addr, rkey, op }, data) if self.is_near(wr) => {
                 let list = if let Data::Sges(list) = data { list.as_slice() } else { &[] };
-                to(addr, rkey, 8).change(op, list, &self.view)
+                to(addr, rkey, 8).change(op, list, &self.view, self.way)
             }
             _ => return AtOnce::NoWay,
         };
