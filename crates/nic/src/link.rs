@@ -93,8 +93,8 @@ pub struct Way {
     by: Option<Arc<dyn Any + Send + Sync>>,
     /// The world's own.
     pub mark: u64,
-    /// Likewise: with which version of the interfaces the path was found to lead to this host.
-    pub here: Option<u64>,
+    /// Likewise: with which version of the interfaces the path was found to lead to this host, and a number for its ends.
+    pub here: Option<(u64, u32)>,
 }
 
 impl Way {

@@ -230,12 +230,18 @@ impl Lender {
         })
     }
 
-    /// Copies or flushes, as [`nic::Reach::copy`]. `hazards`: where we say what we use.
+    /// Copies or flushes, as [`nic::Reach::copy`]. `hazards`: where we say what we use. `ends`: of the path ([`ends`]).
     ///
     /// # Safety
     ///
     /// That of [`nic::Reach::copy`].
-    pub(crate) unsafe fn copy(&self, hazards: &Part, transfer: &Transfer<'_>, pieces: &[Piece]) -> AtOnce {
+    pub(crate) unsafe fn copy(
+        &self,
+        hazards: &Part,
+        transfer: &Transfer<'_>,
+        ends: u32,
+        pieces: &[Piece],
+    ) -> AtOnce {
         let Transfer { path, from, remote, what } = *transfer;
         if !self.is_there() && !self.is_near(path.dest_qpn, remote) {
             return AtOnce::NoWay;
@@ -243,7 +249,6 @@ impl Lender {
         if pieces.len() > MOST_PIECES {
             return AtOnce::Refused;
         }
-        let ends = tables::ends(path.dest, path.source);
         let request = Request { qpn: path.dest_qpn, from, ends, remote, what };
         let done = initiator::reach(hazards, &self.tables, this_thread(), &request, |at| {
             // SAFETY: as the caller says.
@@ -316,6 +321,11 @@ impl Lender {
             }
         }
     }
+}
+
+/// A number for the ends of a path to another process, as that one sees them.
+pub(crate) fn ends(path: &Path) -> u32 {
+    tables::ends(path.dest, path.source)
 }
 
 /// What is to be copied.

@@ -18,6 +18,7 @@
 //! | `messages` | messages of connection managers |
 //! | `polls` | what a thread that polls does with those that it reads |
 //! | `pieces` | what needs no packets: short messages, and many packets at once |
+//! | `reached` | memory at the other end of one |
 //! | `tx_ring`, `rx_ring` | the two ends |
 //! | `seat`, `linger` | the thread of the program that reads the rings while it waits; and that looks for a moment before it sleeps |
 //! | `memory` | shared memory; unsafe |
@@ -27,6 +28,7 @@ pub(crate) mod memory;
 mod messages;
 mod pieces;
 mod polls;
+mod reached;
 mod rx_ring;
 pub(crate) mod seat;
 mod tx_ring;
@@ -38,20 +40,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use locks::{Mutex, Rank, RwLock};
 use nic::Path;
-use nic::reach::Piece;
 use node::world::{Datagram, Hold};
 use node::{Guest, Name};
 use transport::TxBatch;
-use transport::op::{AtOnce, Remote};
 use wire::Qpn;
 
-use crate::arena::Arena;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::lease::Lease;
 use crate::name_messages;
 use crate::names::{Bearer, Connection, block};
-use crate::reach::{Cleared, Known, Transfer};
+use crate::reach::Cleared;
 use crate::rx_socket::{Delivery, Drained};
 use crate::sockets::{ROCE_PORT, endpoint};
 use crate::world::RealWorld;
@@ -296,21 +295,6 @@ impl Rings {
         Ok(())
     }
 
-    /// The process at the end of this connection took our ring, and lets its memory be reached.
-    pub(crate) fn lent(&self, bearer: &Bearer, tables: &Fd, guard: Known, world: &RealWorld) {
-        let lent = self.ring_over(bearer).map(|ring| ring.lent(tables, guard, &world.counters));
-        add(&world.counters.reach_refused, lent.is_some_and(|lent| lent.is_err()).into());
-    }
-
-    /// The process at the end of this connection took our ring, and some of its memory may be mapped.
-    pub(crate) fn shown(&self, bearer: &Bearer, memory: &Fd, address: u64, world: &RealWorld) {
-        let Some(ring) = self.ring_over(bearer) else { return };
-        match ring.shown(memory, address) {
-            Ok(()) => add(&world.counters.arenas_mapped, 1),
-            Err(_) => add(&world.counters.arenas_refused, 1),
-        }
-    }
-
     /// The process at the end of this connection took our ring, and this wakes a thread of it that waits.
     pub(crate) fn given(&self, bearer: &Bearer, bell: Fd) {
         if let Some(ring) = self.ring_over(bearer) {
@@ -321,57 +305,6 @@ impl Rings {
     /// The ring that was offered over this connection.
     fn ring_over(&self, bearer: &Bearer) -> Option<Arc<TxRing>> {
         self.ring_to(bearer.name()).filter(|ring| ring.bearer().token() == bearer.token())
-    }
-
-    /// Some memory of ours may be mapped from now on.
-    pub(crate) fn show(&self, arena: &Arena) {
-        self.rx.load().iter().for_each(|ring| ring.show(arena));
-    }
-
-    /// Copies to or from the memory of a process of this host, or flushes it, as [`nic::Reach::copy`].
-    ///
-    /// # Safety
-    ///
-    /// That of [`nic::Reach::copy`].
-    pub(crate) unsafe fn copy(
-        &self,
-        transfer: &Transfer<'_>,
-        pieces: &[Piece],
-        way: &mut nic::Way,
-        world: &RealWorld,
-    ) -> AtOnce {
-        let path = transfer.path;
-        if way.is_by::<TxRing>().is_none() && !self.find_way(path, way) {
-            return AtOnce::NoWay;
-        }
-        let version = world.interfaces.version();
-        if way.here != Some(version) {
-            if world.interfaces.current().bearing(path.dest, path.interface).is_none() {
-                return AtOnce::Refused;
-            }
-            way.here = Some(version);
-        }
-        let Some(ring) = way.is_by::<TxRing>() else { return AtOnce::NoWay };
-        // SAFETY: as the caller says.
-        let became = unsafe { ring.copy(transfer, pieces) };
-        if became == AtOnce::NoWay {
-            // It may have ended.
-            way.forget();
-        }
-        became
-    }
-
-    /// Whether memory of the process at the end of a path is reached.
-    pub(crate) fn reaches(&self, path: &Path) -> bool {
-        self.known(path).is_some_and(|ring| ring.reaches())
-    }
-
-    /// Whether what a peer at the end of a path names seems to lie in memory that is mapped here, too.
-    pub(crate) fn is_near(&self, path: &Path, remote: Remote, way: &nic::Way) -> bool {
-        way.is_by::<TxRing>().map_or_else(
-            || self.known(path).is_some_and(|ring| ring.is_near(path.dest_qpn, remote)),
-            |ring| ring.is_near(path.dest_qpn, remote),
-        )
     }
 
     /// Whether the process at the end of a path has not taken all that was sent to it.

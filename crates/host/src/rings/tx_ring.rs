@@ -349,12 +349,12 @@ impl TxRing {
     /// # Safety
     ///
     /// That of [`nic::Reach::copy`].
-    pub(crate) unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece]) -> AtOnce {
+    pub(crate) unsafe fn copy(&self, transfer: &Transfer<'_>, ends: u32, pieces: &[Piece]) -> AtOnce {
         let lender = self.lender.load();
         // SAFETY: as the caller says.
         lender
             .as_ref()
-            .map_or(AtOnce::NoWay, |lender| unsafe { lender.copy(&self.hazards, transfer, pieces) })
+            .map_or(AtOnce::NoWay, |lender| unsafe { lender.copy(&self.hazards, transfer, ends, pieces) })
     }
 
     /// Brings what it has counted to the counters.

@@ -161,9 +161,12 @@ impl<'a> View<'a> {
         let right = if what == Copy::Write { 0 } else { Access::LOCAL_WRITE };
         let mut held = Held { pieces: ArrayVec::new(), _counted: ArrayVec::new() };
         for range in ranges {
-            let slot = self.table.slot(range.rkey.0 >> 16);
-            // Before it is looked at: whoever takes the key back afterwards waits.
-            held._counted.try_push(InFlight::enter(&slot.in_flight)).ok()?;
+            let (index, key) = (range.rkey.0 >> 16, range.rkey.0);
+            let slot = self.table.slot(index);
+            // Before it is looked at: whoever takes the key back afterwards waits for this, or for the queue pair, which is locked as long as the view is used.
+            if !self.is_regular(index, slot, key) {
+                held._counted.try_push(InFlight::enter(&slot.in_flight)).ok()?;
+            }
             let Ok(Place::At(addr)) = self.with(range, right, Who::Us, Ok) else { return None };
             held.pieces.try_push(Piece { addr, len: range.length }).ok()?;
         }
