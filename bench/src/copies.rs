@@ -96,14 +96,15 @@ pub fn run(args: &[String]) -> io::Result<()> {
     let numbers: Option<Vec<f64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
     let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
     let other = Other::parse(numbers.ok_or(io::ErrorKind::InvalidInput)?);
+    // Until whoever started it has done.
+    let mut lie = || io::stdin().read_line(&mut line).map(drop);
     if what == "lie" {
-        // Until whoever started it has done.
-        return io::stdin().read_line(&mut line).map(drop);
+        return lie();
     }
     let mut last = 0;
     loop {
         match ours[GUARD].load(Ordering::Acquire) {
-            END => return Ok(()),
+            END => return lie(),
             word if word == last => hint::spin_loop(),
             word => {
                 last = word;

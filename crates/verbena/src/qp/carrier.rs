@@ -123,7 +123,7 @@ impl Carrier {
     #[inline]
     pub fn sender(&self, stack: &Stack, several: bool) -> Sender<'_> {
         match self {
-            Carrier::Ours(ours) => Sender::Ours(ours.nic.sender(stack.now()), several),
+            Carrier::Ours(ours) => Sender::Ours(ours.nic.sender(stack.just_now()), several),
             #[cfg(feature = "system")]
             Carrier::System(theirs) => Sender::System(&theirs.qp, several.then(Vec::new)),
         }
