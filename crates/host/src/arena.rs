@@ -2,8 +2,8 @@
 //! granted to them.
 //!
 //! One file without a name (memfd_create(2)) for all of it, as long as the machine has memory and mapped as a whole: what nobody uses takes none. Buffers are whole
-//! pages of it ([`take`]). Who lends to another process hands it the descriptor ([`Arena::fd`]) and says where it is mapped here, and the other one finds an address of
-//! ours at the same distance from the begin of its own mapping ([`Theirs`]).
+//! pages of it ([`take`]). Who lends to another process hands it the descriptor and says where it is mapped here, and the other one finds an address of
+//! ours at the same distance from the begin of its own mapping.
 //!
 //! It is there from the first buffer on. A process that maps it could write to all of it, as one that may copy to another's memory could to all of that: processes of one
 //! user trust each other so far, and so do those that share memory by UCX or MPI.

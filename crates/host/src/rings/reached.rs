@@ -61,8 +61,8 @@ impl Rings {
         let Some(ring) = way.is_by::<TxRing>() else { return AtOnce::NoWay };
         // SAFETY: as the caller says.
         let became = unsafe { ring.copy(transfer, ends, pieces) };
-        if became == AtOnce::NoWay {
-            // It may have ended.
+        // It has ended, or nothing is lent yet; where the system refuses copies the way is good for messages all the same.
+        if became == AtOnce::NoWay && !ring.is_lent() {
             way.forget();
         }
         became

@@ -334,6 +334,11 @@ impl TxRing {
         self.bell.store(Some(Arc::new(bell)));
     }
 
+    /// Whether the reader has lent us anything, and has not ended.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lender.load().is_some()
+    }
+
     /// Whether the reader's memory can be reached.
     pub(crate) fn reaches(&self) -> bool {
         self.lender.load().as_ref().is_some_and(|lender| lender.is_there())
