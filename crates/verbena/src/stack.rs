@@ -90,9 +90,9 @@ impl Stack {
     #[inline]
     pub fn just_now(&self) -> Instant {
         match self {
-            #[cfg(feature = "software")]
-            Stack::Ours(Ours::Software(instance)) => instance.host.just_now(),
-            _ => self.now(),
+            Stack::Ours(ours) => ours.just_now(),
+            #[cfg(feature = "system")]
+            Stack::System(_) => self.now(),
         }
     }
     /// What waits until no lock is held.
@@ -204,6 +204,15 @@ impl Ours {
             Ours::Software(_) => Instant::now(),
             #[cfg(feature = "sim")]
             Ours::Sim(process) => node::World::now(&**process.node.world()),
+        }
+    }
+    #[inline]
+    fn just_now(&self) -> Instant {
+        match self {
+            #[cfg(feature = "software")]
+            Ours::Software(instance) => instance.host.just_now(),
+            #[cfg(feature = "sim")]
+            Ours::Sim(_) => self.now(),
         }
     }
     fn later(&self) -> &Arc<Later> {
