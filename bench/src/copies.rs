@@ -97,14 +97,14 @@ pub fn run(args: &[String]) -> io::Result<()> {
     let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
     let other = Other::parse(numbers.ok_or(io::ErrorKind::InvalidInput)?);
     // Until whoever started it has done.
-    let mut lie = || io::stdin().read_line(&mut line).map(drop);
+    let mut wait = || io::stdin().read_line(&mut line).map(drop);
     if what == "lie" {
-        return lie();
+        return wait();
     }
     let mut last = 0;
     loop {
         match ours[GUARD].load(Ordering::Acquire) {
-            END => return lie(),
+            END => return wait(),
             word if word == last => hint::spin_loop(),
             word => {
                 last = word;

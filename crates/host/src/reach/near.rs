@@ -2,16 +2,13 @@
 
 use std::sync::atomic::AtomicU64;
 
-use nic::memory::{Ended, Grant, change_granted, copy_granted, copy_here};
+use nic::memory::{Ended, Grant, IN_ORDER, change_granted, copy_granted, copy_here};
 use nic::reach::{Copy, Piece};
 use ring::Word;
 use transport::op::AtomicOp;
 
 use super::with_last_word;
 use crate::arena::Theirs;
-
-/// Bytes up to which whole words are copied one by one.
-const WORDS: u64 = 1 << 10;
 
 /// What may be copied so, and while which word says what.
 pub(super) struct Near<'a> {
@@ -88,7 +85,7 @@ impl<'a> Near<'a> {
     unsafe fn write(&self, pieces: &[Piece], at: u64, len: u64, to: *mut u8) -> Result<(), Ended> {
         if let [piece] = pieces
             && (at | len).is_multiple_of(8)
-            && len < WORDS
+            && len < IN_ORDER as u64
         {
             // SAFETY: as the caller says.
             return unsafe { self.move_bytes(to, piece.addr as *const u8, len) };

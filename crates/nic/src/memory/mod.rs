@@ -57,7 +57,7 @@ pub(crate) mod table;
 pub(crate) mod view;
 pub(crate) mod window;
 
-pub use guard::granted::{Ended, Grant, can_copy_granted, change_granted, copy_granted};
+pub use guard::granted::{Ended, Grant, IN_ORDER, can_copy_granted, change_granted, copy_granted};
 pub use guard::handler::{program_sets, system_sets};
 pub use reached::copy_here;
 pub use rereg::Advice;

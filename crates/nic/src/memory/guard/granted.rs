@@ -42,9 +42,8 @@ pub enum Ended {
 /// How often a copy goes back to its begin, or goes on behind what it has copied. A debugger that takes it step by step sends it there each time.
 #[cfg(target_arch = "x86_64")]
 const TRIES: u64 = 100_000;
-/// Bytes from which the processor's string instruction is used, also where they are whole words.
-#[cfg(target_arch = "x86_64")]
-const LONG: usize = 1024;
+/// Whole words of fewer bytes are copied one by one, in order; anything else by the processor's string instruction.
+pub const IN_ORDER: usize = 1024;
 
 /// What a sequence works on. The assembly knows the offsets.
 #[cfg(target_arch = "x86_64")]
@@ -181,8 +180,8 @@ std::arch::global_asm!(
     ".hidden verbena_granted_end\n.globl verbena_granted_end\nverbena_granted_end:\n",
 );
 
-/// Copies `len` bytes while `grant` stands; not 0. The last eight are stored behind the others; where `len` is a multiple of eight and `to` is aligned,
-/// by one store.
+/// Copies `len` bytes while `grant` stands; not 0. A multiple of eight below [`IN_ORDER`] is stored word by word, the last one last, each by
+/// one store where `to` is aligned; the bytes of others become visible in any order.
 ///
 /// # Errors
 ///
@@ -197,7 +196,7 @@ pub unsafe fn copy_granted(to: *mut u8, from: *const u8, len: usize, grant: Gran
         return Err(Ended::Unable);
     }
     let sequence =
-        if len.is_multiple_of(8) && len < LONG { verbena_granted_words } else { verbena_granted_string };
+        if len.is_multiple_of(8) && len < IN_ORDER { verbena_granted_words } else { verbena_granted_string };
     // SAFETY: as the caller says. The direction flag is clear, as the ABI has it.
     unsafe { run(sequence, to, from.expose_provenance() as u64, len as u64, grant).map(drop) }
 }

@@ -139,7 +139,6 @@ fn a_thread_that_is_interrupted_in_the_midst_stores_nothing_that_was_taken_back_
     for (len, rounds) in [(8 << 20, 20), (1000, 200)] {
         let (from, mut to) = (vec![1_u8; len], vec![0_u8; len]);
         LEN.store(len, Ordering::Relaxed);
-        let mut caught = 0;
         for round in 0..rounds {
             to.fill(0);
             WORD.store(SAYS, Ordering::SeqCst);
@@ -165,8 +164,6 @@ fn a_thread_that_is_interrupted_in_the_midst_stores_nothing_that_was_taken_back_
             assert_eq!(became, Err(Ended::TakenBack));
             assert!(TAKEN.load(Ordering::SeqCst));
             assert!(to.iter().all(|byte| *byte == 0xaa), "stored behind what took the memory back");
-            caught += 1;
         }
-        assert_eq!(caught, rounds);
     }
 }
