@@ -270,15 +270,25 @@ fn both_sides_may_close_at_once() {
 #[test]
 fn a_queue_pair_that_fails_ends_its_connection_and_the_peer_learns_of_it() {
     let listener = listener();
-    let (client, server) = connected(&listener);
-    // Nothing of the peer's is registered there.
-    let nothing = verbena::RemoteMemory::from_raw(0x1000, 0xdead, 8);
-    let refused = within(async { client.write_inline(&[1; 8], nothing).await }).expect_err("refused");
     let why = ErrorKind::Completion(verbena::WcStatus::RemoteAccess);
-    assert_eq!(refused.kind(), why);
-    assert_eq!(within(client.ended()).kind(), why);
-    assert_eq!(within(server.ended()).kind(), ErrorKind::Disconnected);
-    assert_eq!(client.close_wait().expect_err("something was lost").kind(), why);
+    let flushed = ErrorKind::Completion(verbena::WcStatus::Flushed);
+    // A kernel works on the packets of two queue pairs in two threads: its peer's farewell may overtake the NAK, though not ten times.
+    let tries = if kit::is_ours() { 1 } else { 10 };
+    for left in (0..tries).rev() {
+        let (client, server) = connected(&listener);
+        // Nothing of the peer's is registered there.
+        let nothing = verbena::RemoteMemory::from_raw(0x1000, 0xdead, 8);
+        let refused = within(async { client.write_inline(&[1; 8], nothing).await }).expect_err("refused");
+        if left > 0 && refused.kind() == flushed {
+            assert_eq!(within(client.ended()).kind(), ErrorKind::Disconnected);
+            continue;
+        }
+        assert_eq!(refused.kind(), why);
+        assert_eq!(within(client.ended()).kind(), why);
+        assert_eq!(within(server.ended()).kind(), ErrorKind::Disconnected);
+        assert_eq!(client.close_wait().expect_err("something was lost").kind(), why);
+        return;
+    }
 }
 
 #[test]

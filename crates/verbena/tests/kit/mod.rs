@@ -70,7 +70,10 @@ pub fn resolve(to: impl ToAddr) -> Resolve {
     verbena::resolve(to).provider(&provider())
 }
 
-/// Waits in this thread, for 10 s at most.
+/// The longest that a test waits for anything. A kernel repeats a message of the connection manager that was lost after some 4 s, and again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits in this thread, for 30 s at most.
 pub fn within<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(thread::Thread);
     impl Wake for Unpark {
@@ -84,8 +87,8 @@ pub fn within<T>(future: impl Future<Output = T>) -> T {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        let left = Duration::from_secs(10).saturating_sub(begin.elapsed());
-        assert!(!left.is_zero(), "nothing has happened for 10 s");
+        let left = PATIENCE.saturating_sub(begin.elapsed());
+        assert!(!left.is_zero(), "nothing has happened for {PATIENCE:?}");
         thread::park_timeout(left);
     }
 }
@@ -98,13 +101,13 @@ pub fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Waits until `seen` gives `wanted`, for 10 s at most; what it gave last. For what another thread that polls at the moment may be about to
+/// Waits until `seen` gives `wanted`, for 30 s at most; what it gave last. For what another thread that polls at the moment may be about to
 /// do, as to post a receive again or to give up its handle of a queue pair.
 pub fn soon<T: PartialEq>(wanted: T, seen: impl Fn() -> T) -> T {
     let begin = Instant::now();
     loop {
         let now = seen();
-        if now == wanted || begin.elapsed() > Duration::from_secs(10) {
+        if now == wanted || begin.elapsed() > PATIENCE {
             return now;
         }
         thread::sleep(Duration::from_millis(1));
