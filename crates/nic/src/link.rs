@@ -6,7 +6,6 @@
 
 use std::any::Any;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Instant;
 
 use transport::op::{Bulk, Fault, SharedBytes};
@@ -89,47 +88,41 @@ pub trait Link: Send + Sync + 'static {
 /// What a world knows of the way of short messages and copies on one path, from one to the next. Whoever has it gives it with that path only, and forgets it when nothing
 /// is to be sent any more.
 #[derive(Default)]
-pub struct Way {
-    by: Option<Arc<dyn Any + Send + Sync>>,
-    /// The world's own.
-    pub mark: u64,
-    /// Likewise: with which version of the interfaces the path was found to lead to this host, and a number for its ends.
-    pub here: Option<(u64, u32)>,
-}
+pub struct Way(Option<Box<dyn Any + Send + Sync>>);
 
 impl Way {
-    /// Whether the last one took something.
+    /// Whether the last one left something.
     #[inline]
     pub fn is_known(&self) -> bool {
-        self.by.is_some()
+        self.0.is_some()
     }
 
-    /// What the last one took, if it is such.
+    /// What the last one left, if it is such.
     #[inline]
-    pub fn by<T: Any>(&mut self) -> Option<(&T, &mut u64)> {
-        Some((self.by.as_ref()?.downcast_ref()?, &mut self.mark))
+    pub fn known<T: Any>(&self) -> Option<&T> {
+        self.0.as_ref()?.downcast_ref()
     }
 
-    /// The same to look at.
+    /// The same to be changed.
     #[inline]
-    pub fn is_by<T: Any>(&self) -> Option<&T> {
-        self.by.as_ref()?.downcast_ref()
+    pub fn known_mut<T: Any>(&mut self) -> Option<&mut T> {
+        self.0.as_mut()?.downcast_mut()
     }
 
-    /// The next one takes this.
-    pub fn goes_by<T: Any + Send + Sync>(&mut self, by: Arc<T>) {
-        self.by = Some(by);
+    /// The next one finds this.
+    pub fn know<T: Any + Send + Sync>(&mut self, known: T) {
+        self.0 = Some(Box::new(known));
     }
 
     /// The next one has to find its way.
     pub fn forget(&mut self) {
-        *self = Way::default();
+        self.0 = None;
     }
 }
 
 impl std::fmt::Debug for Way {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Way").field("mark", &self.mark).finish_non_exhaustive()
+        f.debug_struct("Way").field("is_known", &self.is_known()).finish_non_exhaustive()
     }
 }
 

@@ -23,6 +23,7 @@
 //! | `seat`, `linger` | the thread of the program that reads the rings while it waits; and that looks for a moment before it sleeps |
 //! | `memory` | shared memory; unsafe |
 
+mod known_way;
 pub(crate) mod linger;
 pub(crate) mod memory;
 mod messages;

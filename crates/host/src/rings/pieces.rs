@@ -6,7 +6,7 @@ use transport::Short;
 use transport::op::{Bulk, Fault};
 
 use crate::names::block;
-use crate::rings::tx_ring::TxRing;
+use crate::rings::known_way::KnownWay;
 use crate::rings::{Rings, Way};
 use crate::world::RealWorld;
 
@@ -27,7 +27,7 @@ impl Rings {
         if !way.is_known() && !self.find_way(path, way) {
             return false;
         }
-        let Some((ring, head)) = way.by::<TxRing>() else { return false };
+        let Some(KnownWay { ring, head, .. }) = way.known_mut() else { return false };
         let sent = ring.send_short((path, head), world.interfaces.version(), short, bytes, &world.counters);
         if !sent {
             way.forget();
@@ -40,7 +40,7 @@ impl Rings {
     pub(super) fn find_way(&self, path: &Path, way: &mut nic::Way) -> bool {
         let ring = self.known(path);
         let is_there = ring.is_some();
-        ring.into_iter().for_each(|ring| way.goes_by(ring));
+        ring.into_iter().for_each(|ring| way.know(KnownWay::by(ring)));
         is_there
     }
 

@@ -5,12 +5,12 @@ use nic::reach::Piece;
 use transport::op::{AtOnce, Remote};
 
 use super::Rings;
-use super::tx_ring::TxRing;
+use super::known_way::KnownWay;
 use crate::arena::Arena;
 use crate::counters::add;
 use crate::fork::Fd;
 use crate::names::Bearer;
-use crate::reach::{Known, Transfer, ends};
+use crate::reach::{Known, Transfer};
 use crate::world::RealWorld;
 
 impl Rings {
@@ -46,26 +46,18 @@ impl Rings {
         way: &mut nic::Way,
         world: &RealWorld,
     ) -> AtOnce {
-        let path = transfer.path;
-        if way.is_by::<TxRing>().is_none() && !self.find_way(path, way) {
+        if !way.is_known() && !self.find_way(transfer.path, way) {
             return AtOnce::NoWay;
         }
-        let version = world.interfaces.version();
-        let ends = match way.here {
-            Some((known, ends)) if known == version => ends,
-            _ if world.interfaces.current().bearing(path.dest, path.interface).is_none() => {
-                return AtOnce::Refused;
-            }
-            _ => way.here.insert((version, ends(path))).1,
-        };
-        let Some(ring) = way.is_by::<TxRing>() else { return AtOnce::NoWay };
-        // SAFETY: as the caller says.
-        let became = unsafe { ring.copy(transfer, ends, pieces) };
-        // It has ended, or nothing is lent yet; where the system refuses copies the way is good for messages all the same.
-        if became == AtOnce::NoWay && !ring.is_lent() {
+        let Some(known) = way.known_mut::<KnownWay>() else { return AtOnce::NoWay };
+        let Some(ends) = known.ends(transfer.path, world) else { return AtOnce::Refused };
+        let (ring, Some(lender)) = known.lender() else {
+            // It has ended, or nothing is lent yet; where the system refuses copies the way is good for messages all the same.
             way.forget();
-        }
-        became
+            return AtOnce::NoWay;
+        };
+        // SAFETY: as the caller says.
+        unsafe { lender.copy(ring.hazards(), transfer, ends, pieces) }
     }
 
     /// Whether memory of the process at the end of a path is reached.
@@ -75,9 +67,9 @@ impl Rings {
 
     /// Whether what a peer at the end of a path names seems to lie in memory that is mapped here, too.
     pub(crate) fn is_near(&self, path: &Path, remote: Remote, way: &nic::Way) -> bool {
-        way.is_by::<TxRing>().map_or_else(
+        way.known::<KnownWay>().map_or_else(
             || self.known(path).is_some_and(|ring| ring.is_near(path.dest_qpn, remote)),
-            |ring| ring.is_near(path.dest_qpn, remote),
+            |known| known.is_near(path, remote),
         )
     }
 }

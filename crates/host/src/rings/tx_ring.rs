@@ -3,17 +3,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use locks::{Mutex, MutexGuard, Rank};
 use nic::link::Fill;
-use nic::reach::Piece;
 use nic::{Path, Tally};
 use ring::{PushError, Whom, Writer, memory_len};
 use transport::Short;
 use transport::batch::Run;
-use transport::op::{AtOnce, Bulk, Fault, Remote};
+use transport::op::{Bulk, Fault, Remote};
 use wire::Qpn;
 
 use crate::arena::Theirs;
@@ -21,7 +20,8 @@ use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::name_messages::{self, HEADER, SIZE};
 use crate::names::Bearer;
-use crate::reach::{HAZARD_BYTES, Known, Lender, Transfer};
+use crate::reach::{HAZARD_BYTES, Known, Lender};
+use crate::rings::known_way::Lending;
 use crate::rings::memory::{Part, SharedMemory, shared};
 use crate::rings::{RING_BYTES, datagram};
 use crate::sys;
@@ -39,6 +39,8 @@ pub(crate) struct TxRing {
     hazards: Part,
     /// What the reader lends us.
     lender: ArcSwapOption<Lender>,
+    /// How often that has changed: said behind each change.
+    lender_changes: AtomicU64,
     /// Memory of the reader's that is mapped here, too.
     theirs: ArcSwapOption<Theirs>,
     /// What wakes a thread of the reader's that waits.
@@ -130,6 +132,7 @@ impl TxRing {
             state,
             hazards,
             lender: ArcSwapOption::empty(),
+            lender_changes: AtomicU64::new(0),
             theirs: ArcSwapOption::empty(),
             bell: ArcSwapOption::empty(),
             messages: Tally::default(),
@@ -312,7 +315,7 @@ impl TxRing {
     pub(crate) fn lent(&self, tables: &Fd, guard: Known, counters: &Counters) -> io::Result<()> {
         let lender = self.bearer.lender(tables, guard, self.theirs.load_full())?;
         add(&counters.reach_refused, (!lender.is_there()).into());
-        self.lender.store(Some(Arc::new(lender)));
+        self.set_lender(Some(Arc::new(lender)));
         Ok(())
     }
 
@@ -325,18 +328,36 @@ impl TxRing {
         let theirs = Arc::new(Theirs::new(memory, address)?);
         self.theirs.store(Some(theirs.clone()));
         let lender = self.lender.load_full().map(|lender| Arc::new(lender.mapping(theirs)));
-        self.lender.store(lender);
+        self.set_lender(lender);
         Ok(())
+    }
+
+    fn set_lender(&self, lender: Option<Arc<Lender>>) {
+        self.lender.store(lender);
+        self.lender_changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often what the reader lends has changed.
+    #[inline]
+    pub(super) fn changes(&self) -> u64 {
+        self.lender_changes.load(Ordering::Acquire)
+    }
+
+    /// What it lends now: not older than it says.
+    #[cold]
+    pub(super) fn lending(&self) -> Lending {
+        Lending { changes: self.changes(), lender: self.lender.load_full() }
+    }
+
+    /// Where we say what we use of the reader's memory.
+    #[inline]
+    pub(super) fn hazards(&self) -> &Part {
+        &self.hazards
     }
 
     /// From now on this wakes a thread of the reader's that waits.
     pub(crate) fn given(&self, bell: Fd) {
         self.bell.store(Some(Arc::new(bell)));
-    }
-
-    /// Whether the reader has lent us anything, and has not ended.
-    pub(crate) fn is_lent(&self) -> bool {
-        self.lender.load().is_some()
     }
 
     /// Whether the reader's memory can be reached.
@@ -349,19 +370,6 @@ impl TxRing {
         self.lender.load().as_ref().is_some_and(|lender| lender.is_near(qpn, remote))
     }
 
-    /// Copies to or from the reader's memory, or flushes it, as [`nic::Reach::copy`].
-    ///
-    /// # Safety
-    ///
-    /// That of [`nic::Reach::copy`].
-    pub(crate) unsafe fn copy(&self, transfer: &Transfer<'_>, ends: u32, pieces: &[Piece]) -> AtOnce {
-        let lender = self.lender.load();
-        // SAFETY: as the caller says.
-        lender
-            .as_ref()
-            .map_or(AtOnce::NoWay, |lender| unsafe { lender.copy(&self.hazards, transfer, ends, pieces) })
-    }
-
     /// Brings what it has counted to the counters.
     pub(crate) fn tell(&self, counters: &Counters) {
         self.messages.bring_to(&counters.ring_messages_sent);
@@ -371,7 +379,7 @@ impl TxRing {
     pub(crate) fn end(&self) {
         self.state.lock().end();
         // Queue pairs may know it still.
-        self.lender.store(None);
+        self.set_lender(None);
     }
 
     #[inline]
