@@ -37,10 +37,11 @@ pub(crate) struct Transfer<'a> {
 }
 
 /// Pieces of registered memory that can not go away.
+#[derive(Default)]
 struct Held<'a> {
     /// The pieces, in order.
     pieces: ArrayVec<Piece, MOST_PIECES>,
-    _counted: ArrayVec<InFlight<'a>, MOST_PIECES>,
+    counted: ArrayVec<InFlight<'a>, MOST_PIECES>,
 }
 
 impl Table {
@@ -81,7 +82,10 @@ impl Table {
 impl Transfer<'_> {
     /// Copies between the peer's memory and that of a scatter/gather list. `Refused`, too, where the list is not all good.
     pub fn copy(&self, what: Copy, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
-        let Some(held) = view.hold(part(sges, self.remote.length), what) else { return AtOnce::Refused };
+        let mut held = Held::default();
+        if !view.hold(&mut held, part(sges, self.remote.length), what) {
+            return AtOnce::Refused;
+        }
         // SAFETY: the pieces are registered and held.
         unsafe { self.reach.copy(self.path, self.from, self.remote, what, &held.pieces, way) }
     }
@@ -100,9 +104,10 @@ impl Transfer<'_> {
         if let AtomicOp::Write(_) = op {
             return change().map_or_else(|refused| refused, |_| AtOnce::Done);
         }
-        let Some(held) = view.hold(part(sges, self.remote.length), Copy::Read) else {
+        let mut held = Held::default();
+        if !view.hold(&mut held, part(sges, self.remote.length), Copy::Read) {
             return AtOnce::Refused;
-        };
+        }
         let put = |value: u64| {
             let from = [Piece { addr: (&raw const value) as u64, len: 8 }];
             // SAFETY: the one piece is registered and held, and has eight bytes; what is copied is ours.
@@ -156,21 +161,23 @@ fn part(sges: &[Sge], len: u64) -> impl Iterator<Item = Remote> {
 }
 
 impl<'a> View<'a> {
-    /// The memory of ranges of ours, which stays registered meanwhile. `None` where that is not all good, or more than is held.
-    fn hold(&self, ranges: impl Iterator<Item = Remote>, what: Copy) -> Option<Held<'a>> {
+    /// Adds the memory of ranges of ours, which stays registered as long as it is held. False where that is not all good, or more than is held. It is
+    /// filled in its place: to hand it on would be to copy it.
+    #[inline]
+    fn hold(&self, held: &mut Held<'a>, mut ranges: impl Iterator<Item = Remote>, what: Copy) -> bool {
         let right = if what == Copy::Write { 0 } else { Access::LOCAL_WRITE };
-        let mut held = Held { pieces: ArrayVec::new(), _counted: ArrayVec::new() };
-        for range in ranges {
+        ranges.all(|range| {
             let (index, key) = (range.rkey.0 >> 16, range.rkey.0);
             let slot = self.table.slot(index);
             // Before it is looked at: whoever takes the key back afterwards waits for this, or for the queue pair, which is locked as long as the view is used.
-            if !self.is_regular(index, slot, key) {
-                held._counted.try_push(InFlight::enter(&slot.in_flight)).ok()?;
+            if !self.is_regular(index, slot, key)
+                && held.counted.try_push(InFlight::enter(&slot.in_flight)).is_err()
+            {
+                return false;
             }
-            let Ok(Place::At(addr)) = self.with(range, right, Who::Us, Ok) else { return None };
-            held.pieces.try_push(Piece { addr, len: range.length }).ok()?;
-        }
-        Some(held)
+            let Ok(Place::At(addr)) = self.with(range, right, Who::Us, Ok) else { return false };
+            held.pieces.try_push(Piece { addr, len: range.length }).is_ok()
+        })
     }
 }
 
