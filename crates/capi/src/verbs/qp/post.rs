@@ -131,13 +131,14 @@ unsafe fn post_one(one: &ibv_send_wr, kind: QpType, sender: &mut Sender<'_>) -> 
     }
     // SAFETY: as the caller says.
     let sges = unsafe { elements(one.sg_list, one.num_sge)? };
-    let op = match one.opcode {
-        v::IBV_WR_SEND => SendOp::Send(SendTail::None),
+    let mut wr = send_wr(one.wr_id, flags, SendOp::Send(SendTail::None), Data::Sges(list(sges)));
+    if flags & v::IBV_SEND_INLINE != 0 {
+        wr.data = inline(sges)?;
+    }
+    if one.opcode != v::IBV_WR_SEND {
         // SAFETY: as the caller says.
-        _ => unsafe { operation(one)? },
-    };
-    let data = if flags & v::IBV_SEND_INLINE != 0 { inline(sges)? } else { Data::Sges(list(sges)) };
-    let mut wr = send_wr(one.wr_id, flags, op, data);
+        wr.op = unsafe { operation(one)? };
+    }
     match kind {
         QpType::Rc if one.next.is_null() => sender.take_last(&mut wr)?,
         QpType::XrcSend => {
