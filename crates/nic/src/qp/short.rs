@@ -11,7 +11,9 @@ use transport::rc::Hold;
 use transport::short::MAX_SHORT;
 use wire::roce::SendTail;
 
+use crate::link::Path;
 use crate::qp::engine::Engine;
+use crate::qp::engine_context::EngineContext;
 use crate::qp::post::Now;
 use crate::qp::{Inner, Qp};
 
@@ -37,59 +39,60 @@ impl Inner {
             Data::Inline(bytes) => bytes.len(),
             Data::InlineLong(bytes) => bytes.len(),
         };
-        match len {
-            0 => false,
-            _ if len <= CACHE_LINE => self.leaves_short::<CACHE_LINE>(qp, wr, len, now),
-            _ if len <= FEW => self.leaves_short::<FEW>(qp, wr, len, now),
-            _ if len <= MORE => self.leaves_longer::<MORE>(qp, wr, len, now),
-            _ if len <= MAX_SHORT => self.leaves_longer::<MAX_SHORT>(qp, wr, len, now),
-            _ => false,
+        if !(1..=MAX_SHORT).contains(&len) {
+            return false;
         }
-    }
-
-    /// The same as [`Inner::leaves_short`], apart: whoever posts less shall not have the room on his stack.
-    #[inline(never)]
-    fn leaves_longer<const MOST: usize>(
-        &mut self,
-        qp: &Qp,
-        wr: &mut SendWr,
-        len: usize,
-        now: &mut Now<'_>,
-    ) -> bool {
-        self.leaves_short::<MOST>(qp, wr, len, now)
-    }
-
-    /// Sends the message of `len` bytes, `MOST` at most, if it may leave now.
-    #[inline]
-    fn leaves_short<const MOST: usize>(
-        &mut self,
-        qp: &Qp,
-        wr: &mut SendWr,
-        len: usize,
-        now: &mut Now<'_>,
-    ) -> bool {
         let (engine, mut context) = self.split(qp);
         let (Engine::Rc(engine), Some(path)) = (engine, context.here()) else { return false };
         let Some(short) = engine.next_short(len, wr.solicited, &mut context) else { return false };
-        let mut room = [0; MOST];
-        let bytes = match &wr.data {
-            Data::Sges(list) => {
-                // Where its memory is not there the request fails when its turn comes, as any.
-                let is_there = |one| context.view.get(one, &mut room[..len]).is_ok();
-                if !list.as_slice().first().is_some_and(is_there) {
-                    return false;
-                }
-                &room[..len]
-            }
-            Data::Inline(bytes) => bytes,
-            Data::InlineLong(bytes) => bytes,
+        let leaves = match len {
+            _ if len <= CACHE_LINE => leaves::<CACHE_LINE>(path, &short, wr, len, &mut context),
+            _ if len <= FEW => leaves::<FEW>(path, &short, wr, len, &mut context),
+            _ if len <= MORE => longer_leaves::<MORE>(path, &short, wr, len, &mut context),
+            _ => longer_leaves::<MAX_SHORT>(path, &short, wr, len, &mut context),
         };
-        let left = qp.pd.device.link.send_short(path, &short, bytes, context.way);
-        if left {
+        if leaves {
             engine.sent_short(now.get(), wr, len, &mut context);
         }
-        left
+        leaves
     }
+}
+
+/// The same as [`leaves`], apart: whoever posts less shall not have the room on his stack.
+#[inline(never)]
+fn longer_leaves<const MOST: usize>(
+    path: &Path,
+    short: &Short,
+    wr: &SendWr,
+    len: usize,
+    context: &mut EngineContext<'_>,
+) -> bool {
+    leaves::<MOST>(path, short, wr, len, context)
+}
+
+/// Sends the message of `len` bytes, `MOST` at most, if the world takes it so.
+#[inline]
+fn leaves<const MOST: usize>(
+    path: &Path,
+    short: &Short,
+    wr: &SendWr,
+    len: usize,
+    context: &mut EngineContext<'_>,
+) -> bool {
+    let mut room = [0; MOST];
+    let bytes = match &wr.data {
+        Data::Sges(list) => {
+            // Where its memory is not there the request fails when its turn comes, as any.
+            let is_there = |one| context.view.get(one, &mut room[..len]).is_ok();
+            if !list.as_slice().first().is_some_and(is_there) {
+                return false;
+            }
+            &room[..len]
+        }
+        Data::Inline(bytes) => bytes,
+        Data::InlineLong(bytes) => bytes,
+    };
+    context.qp.pd.device.link.send_short(path, short, bytes, context.way)
 }
 
 impl Qp {

@@ -42,7 +42,11 @@ impl SgeList {
     /// Bytes in all, up to 32 * (2^32 - 1).
     #[inline]
     pub fn len_bytes(&self) -> u64 {
-        self.as_slice().iter().map(|s| u64::from(s.length)).sum()
+        match self.as_slice() {
+            // Most lists: no loop, which the compiler would make ready for many.
+            [one] => one.length.into(),
+            list => list.iter().map(|s| u64::from(s.length)).sum(),
+        }
     }
 }
 
@@ -97,12 +101,6 @@ impl Data {
     #[inline]
     #[must_use]
     pub fn take(&mut self) -> Data {
-        if let Data::Sges(list) = self
-            && let &[one] = list.as_slice()
-        {
-            // Of most lists little is to be copied.
-            return Data::Sges(SgeList::one(one));
-        }
         std::mem::replace(self, Data::Sges(SgeList::Few(ArrayVec::new())))
     }
     /// Bytes in all.
