@@ -153,7 +153,7 @@ impl PolledConnection {
                 return Err(Error::new(ErrorKind::WrongState, "ibv_post_send"));
             }
         };
-        match self.qp().post_ready(&op.wr, buf) {
+        match self.qp().post_ready(&mut op.wr, buf) {
             Ok(ticket) => {
                 op.at = At::Queue(ticket);
                 Ok(())
@@ -185,10 +185,10 @@ impl PolledConnection {
             self.at_once = self.qp().carrier().has_completions();
         }
         loop {
+            self.poll();
             if let Some(result) = self.take(op) {
                 return result;
             }
-            self.poll();
         }
     }
 

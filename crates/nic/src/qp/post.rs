@@ -120,16 +120,33 @@ impl Sender<'_> {
     pub fn take_last(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
         let to = self.destination(None)?;
         self.accept(wr)?;
-        if self.inner.execute_alone(&mut self.now, self.qp, wr)
-            || self.inner.send_short(self.qp, wr, &mut self.now)
-        {
-            return Ok(());
+        if !self.inner.execute_alone(&mut self.now, self.qp, wr) {
+            self.leave_or_wait(wr, to);
+        }
+        Ok(())
+    }
+
+    /// The same for a request that will be posted again: it is copied where it is not executed at once. It is signaled from now on if all requests of the queue pair are.
+    #[inline]
+    pub fn post_kept(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
+        let to = self.destination(None)?;
+        self.accept(wr)?;
+        if !self.inner.execute_alone(&mut self.now, self.qp, wr) {
+            self.leave_or_wait(&mut wr.clone(), to);
+        }
+        Ok(())
+    }
+
+    /// Sends a short message at once, or queues the request up; what is left in its place is of no use.
+    #[inline]
+    fn leave_or_wait(&mut self, wr: &mut SendWr, to: Option<Destination<Path>>) {
+        if self.inner.send_short(self.qp, wr, &mut self.now) {
+            return;
         }
         let op = std::mem::replace(&mut wr.op, SendOp::Send(SendTail::None));
         let wr = SendWr { op, data: wr.data.take(), ..*wr };
         let (engine, mut context) = self.inner.split(self.qp);
         engine.post(wr, to, 0, &mut context);
-        Ok(())
     }
 
     /// Whether the queue takes a request; if so it completes visibly where it is to.

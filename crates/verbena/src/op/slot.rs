@@ -22,8 +22,10 @@ const fn fits<B>() -> bool {
 }
 
 impl Keep {
-    fn new<B: Send + 'static>(value: B) -> Keep {
-        let mut keep = Keep { bytes: MaybeUninit::uninit(), drop: drop_as::<B> };
+    /// Keeps a value in a place. It is written there: made beside it and moved, its bytes would be waited for twice.
+    #[inline]
+    fn put<B: Send + 'static>(place: &mut Option<Keep>, value: B) {
+        let keep = place.insert(Keep { bytes: MaybeUninit::uninit(), drop: drop_nothing });
         let at = keep.bytes.as_mut_ptr().cast::<u8>();
         // SAFETY: there is room for a B, or for a Box, and it is aligned.
         unsafe {
@@ -32,7 +34,7 @@ impl Keep {
                 false => at.cast::<Box<B>>().write(Box::new(value)),
             }
         }
-        keep
+        keep.drop = drop_as::<B>;
     }
     /// # Safety
     ///
@@ -49,6 +51,12 @@ impl Keep {
         }
     }
 }
+/// Of a place without a value.
+///
+/// # Safety
+///
+/// It needs nothing.
+unsafe fn drop_nothing(_: *mut u8) {}
 /// # Safety
 ///
 /// A `B`, or a box of one, lies there and is not used afterwards.
@@ -148,7 +156,7 @@ impl<R> Slots<R> {
         let Some(at) = self.free.pop() else { return Err(value) };
         let entry = &mut self.entries[at as usize];
         entry.state = State::Flying(None);
-        self.values[at as usize] = Some(Keep::new(value));
+        Keep::put(&mut self.values[at as usize], value);
         let wr_id = u64::from(entry.generation) << 32 | u64::from(at);
         Ok(Ticket { wr_id, _b: std::marker::PhantomData })
     }

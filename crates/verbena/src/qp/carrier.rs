@@ -376,6 +376,20 @@ impl Sender<'_> {
             }
         }
     }
+    /// The same, which leaves the request as it is, to be posted again.
+    ///
+    /// # Errors
+    ///
+    /// Likewise.
+    #[inline]
+    pub fn post_kept(&mut self, wr: &mut SendWr) -> Result<()> {
+        match self {
+            Sender::Ours(sender, false) => {
+                sender.post_kept(wr).map_err(|e| Error::of_post("ibv_post_send", e))
+            }
+            other => other.post(wr.clone(), 0),
+        }
+    }
     /// The same of a datagram queue pair.
     ///
     /// # Errors

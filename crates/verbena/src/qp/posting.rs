@@ -31,11 +31,14 @@ impl QpInner {
         posted
     }
 
-    /// The same of a SEND or WRITE on a connection, whose work request was made before, but for its number.
+    /// The same of a SEND or WRITE on a connection, whose work request was made before, but for its number, and stays.
     #[inline]
-    pub fn post_ready<B: Send + 'static>(&self, wr: &SendWr, value: B) -> Result<Ticket<B>, (Error, B)> {
+    pub fn post_ready<B: Send + 'static>(&self, wr: &mut SendWr, value: B) -> Result<Ticket<B>, (Error, B)> {
         let mut posting = Posting::begin(self, false);
-        let posted = posting.try_post(value, |sender, wr_id| sender.post(SendWr { wr_id, ..wr.clone() }, 0));
+        let posted = posting.try_post(value, |sender, wr_id| {
+            wr.wr_id = wr_id;
+            sender.post_kept(wr)
+        });
         posting.finish();
         posted
     }
