@@ -1,14 +1,15 @@
 /*
- * rdma_bench server|client lat SIZE 1 | sleep SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE CLIENTS
+ * rdma_bench server|client lat SIZE 1 | sleep SIZE 1 | watch SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE CLIENTS
  *
  * An ordinary RDMA program on 127.0.0.1. The server prints "listening"; the client prints one number: microseconds of half a round
- * trip (lat: both sides poll; sleep: both block in ibv_get_cq_event), GB/s of WRITEs (bw), or SENDs a second, LIST of them posted at once (rate).
+ * trip (lat: both sides poll; sleep: both block in ibv_get_cq_event; watch: of WRITEs to memory of ibv_alloc_buf, which its side watches), GB/s of WRITEs (bw), or SENDs a second, LIST of them posted at once (rate).
  * With post it says "ready" and then, for each line that it reads, two numbers: microseconds of the processor for a SEND and its completion, those of the
  * thread that posts and polls, and those of all threads. 64 are posted, then it sleeps, so that nobody spins. One server is for CLIENTS of them.
  * What is written is verified at its target.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <infiniband/verbs.h>
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>
@@ -43,6 +44,7 @@ static struct ibv_mr *mr;
 static size_t size;
 static unsigned many;           /* QPS, LIST or CLIENTS */
 static int sleeps;              /* while nothing is there; else it polls */
+static int watches;             /* its memory for what the other side writes */
 static struct ibv_comp_channel *events; /* of one that sleeps */
 static unsigned shared = 1;     /* queue pairs whose receives complete to one queue */
 
@@ -122,9 +124,25 @@ static void sleep_for(struct ibv_cq *cq)
 	MUST(!ibv_req_notify_cq(cq, 0));
 }
 
+/* Of ibv_alloc_buf(3), which is newer than most installed headers. */
+static char *library_memory(struct ibv_pd *pd, size_t bytes)
+{
+	void *(*alloc)(struct ibv_pd *, size_t, void **) = (void *(*)(struct ibv_pd *, size_t, void **))dlsym(RTLD_DEFAULT, "ibv_alloc_buf");
+	void *buf;
+
+	MUST(alloc);
+	return alloc(pd, bytes, &buf);
+}
+
+/* Bytes of the pages that so many need. */
+static size_t pages(size_t bytes)
+{
+	return (bytes + 4095) / 4096 * 4096;
+}
+
 static void make_buffer(struct rdma_cm_id *id, size_t bytes)
 {
-	MUST(buffer = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
+	MUST(buffer = watches ? library_memory(id->pd, bytes) : aligned_alloc(4096, pages(bytes)));
 	memset(buffer, 0, bytes);
 	MUST(mr = ibv_reg_mr(id->pd, buffer, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
 }
@@ -171,6 +189,20 @@ static void ping(struct rdma_cm_id *id, unsigned n)
 	MUST(!ibv_post_send(id->qp, &wr, &bad));
 }
 
+/* The first round warms up; the median of the others. */
+static void print_median(double rounds[ROUNDS + 1])
+{
+	for (int i = 1; i <= ROUNDS; i++)
+		for (int k = i + 1; k <= ROUNDS; k++)
+			if (rounds[k] < rounds[i]) {
+				double t = rounds[i];
+
+				rounds[i] = rounds[k];
+				rounds[k] = t;
+			}
+	printf("%.4f\n", rounds[(ROUNDS + 1) / 2]);
+}
+
 static void ping_pong(struct rdma_cm_id *id, int client)
 {
 	double rounds[ROUNDS + 1];
@@ -188,18 +220,8 @@ static void ping_pong(struct rdma_cm_id *id, int client)
 		}
 		rounds[r] = (now() - begin) * 1e6 / PINGS / 2;
 	}
-	if (!client)
-		return;
-	/* The first round warms up; the median of the others. */
-	for (int i = 1; i <= ROUNDS; i++)
-		for (int k = i + 1; k <= ROUNDS; k++)
-			if (rounds[k] < rounds[i]) {
-				double t = rounds[i];
-
-				rounds[i] = rounds[k];
-				rounds[k] = t;
-			}
-	printf("%.4f\n", rounds[(ROUNDS + 1) / 2]);
+	if (client)
+		print_median(rounds);
 }
 
 /* How many completions came; all must be good. */
@@ -212,6 +234,37 @@ static int completions(struct ibv_cq *cq)
 	for (int i = 0; i < n; i++)
 		MUST(wc[i].status == IBV_WC_SUCCESS);
 	return n;
+}
+
+/* WRITEs there and back. Each side watches its memory for the number of the round, which the last word of it brings. */
+static void watch(struct rdma_cm_id *id, struct target remote, int client)
+{
+	volatile uint64_t *said = (volatile uint64_t *)(buffer + size) - 1;
+	uint64_t *says = (uint64_t *)(buffer + pages(size) + size) - 1, n = 0;
+	struct ibv_sge sge = { (uintptr_t)buffer + pages(size), size, mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+				  .wr.rdma = { remote.addr, remote.rkey } },
+			   *bad;
+	double rounds[ROUNDS + 1];
+
+	for (int r = 0; r <= ROUNDS; r++) {
+		double begin = now();
+
+		for (int i = 0; i < PINGS; i++) {
+			n++;
+			while (!client && *said != n)
+				;
+			*says = n;
+			MUST(!ibv_post_send(id->qp, &wr, &bad));
+			while (!completions(id->qp->send_cq))
+				;
+			while (client && *said != n)
+				;
+		}
+		rounds[r] = (now() - begin) * 1e6 / PINGS / 2;
+	}
+	if (client)
+		print_median(rounds);
 }
 
 /* WRITEs over all connections in turn. */
@@ -346,7 +399,7 @@ static struct rdma_conn_param param = { .responder_resources = 1, .initiator_dep
 
 static int takes_receives(const char *what)
 {
-	return strcmp(what, "bw") != 0;
+	return strcmp(what, "bw") && !watches;
 }
 
 static void post_receives(struct rdma_cm_id *id)
@@ -357,14 +410,14 @@ static void post_receives(struct rdma_cm_id *id)
 
 static void make_ready(struct rdma_cm_id *id, const char *what)
 {
-	make_buffer(id, takes_receives(what) ? size * (1 + RECEIVES) : size);
+	make_buffer(id, watches ? 2 * pages(size) : takes_receives(what) ? size * (1 + RECEIVES) : size);
 	if (takes_receives(what))
 		post_receives(id);
 }
 
 static void client(const char *what)
 {
-	struct target remote = { 0 };
+	struct target remote = { 0 }, own;
 	struct rdma_cm_id *ids[MAX_QPS] = { 0 };
 	unsigned connections = strcmp(what, "bw") ? 1 : many;
 
@@ -372,11 +425,16 @@ static void client(const char *what)
 		ids[i] = resolve(i ? ids[0]->qp->send_cq : NULL);
 		if (!i)
 			make_ready(ids[0], what);
+		own = (struct target){ (uintptr_t)buffer, mr->rkey };
+		param.private_data = &own;
+		param.private_data_len = sizeof(own);
 		MUST(!rdma_connect(ids[i], &param));
 		next(RDMA_CM_EVENT_ESTABLISHED, &remote);
 	}
 	if (!strcmp(what, "lat") || sleeps)
 		ping_pong(ids[0], 1);
+	else if (watches)
+		watch(ids[0], remote, 1);
 	else if (!strcmp(what, "rate"))
 		send_rate(ids[0]);
 	else if (!strcmp(what, "post"))
@@ -398,9 +456,9 @@ static void verify(void)
 }
 
 /* With this completion queue, or one of its own. */
-static struct rdma_cm_id *accept_one(const char *what, int first, struct ibv_cq *cq)
+static struct rdma_cm_id *accept_one(const char *what, int first, struct ibv_cq *cq, struct target *remote)
 {
-	struct rdma_cm_id *id = next(RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	struct rdma_cm_id *id = next(RDMA_CM_EVENT_CONNECT_REQUEST, remote);
 	struct rdma_conn_param p = param;
 	struct ibv_qp_attr rnr = { .min_rnr_timer = 1 };
 	struct target t;
@@ -426,6 +484,7 @@ static void server(const char *what)
 	unsigned connections = posts || !strcmp(what, "bw") ? many : 1;
 	struct sockaddr_in a = address();
 	struct rdma_cm_id *listener, *id = NULL, *ids[MAX_QPS];
+	struct target remote = { 0 };
 
 	if (posts)
 		shared = connections;
@@ -435,9 +494,11 @@ static void server(const char *what)
 	printf("listening\n");
 	fflush(stdout);
 	for (unsigned i = 0; i < connections; i++)
-		ids[i] = id = accept_one(what, !i, posts && i ? ids[0]->qp->recv_cq : NULL);
+		ids[i] = id = accept_one(what, !i, posts && i ? ids[0]->qp->recv_cq : NULL, &remote);
 	if (!strcmp(what, "lat") || sleeps)
 		ping_pong(id, 0);
+	if (watches)
+		watch(id, remote, 0);
 	if (!strcmp(what, "rate"))
 		receive_all(id, MOST_SENDS);
 	if (posts)
@@ -458,12 +519,13 @@ int main(int argc, char **argv)
 
 	many = argc == 5 ? strtoul(argv[4], NULL, 10) : 0;
 	if (argc != 5 || !many || many > MAX_QPS) {
-		fprintf(stderr, "usage: rdma_bench server|client lat SIZE 1 | sleep SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE CLIENTS\n");
+		fprintf(stderr, "usage: rdma_bench server|client lat SIZE 1 | sleep SIZE 1 | watch SIZE 1 | bw SIZE QPS | rate SIZE LIST | post SIZE CLIENTS\n");
 		return 2;
 	}
 	pin(is_client ? 0 : 1);
 	size = strtoul(argv[3], NULL, 10);
 	sleeps = !strcmp(argv[2], "sleep");
+	watches = !strcmp(argv[2], "watch");
 	MUST(channel = rdma_create_event_channel());
 	if (is_client)
 		client(argv[2]);
