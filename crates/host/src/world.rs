@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use locks::{Mutex, Rank};
 use nic::link::Fill;
-use nic::reach::{Copy, Grant, Piece, Region};
+use nic::reach::{Copy, Grant, Piece, Region, Transfer};
 use nic::{Errno, Link, Path, Persist, Platform, Way};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, Watch, World};
-use transport::op::{AtOnce, AtomicOp, Bulk, Fault, Remote};
+use transport::op::{AtOnce, Bulk, Fault, Remote};
 use transport::{Short, TxBatch};
 use wire::Qpn;
 use wire::mad::PortSpace;
@@ -26,7 +26,7 @@ use crate::names::{self, Names};
 use crate::neighbours::Neighbours;
 use crate::netlink::Netlink;
 use crate::random::Randomness;
-use crate::reach::{Lent, Transfer};
+use crate::reach::Lent;
 use crate::reactor::{IN, Reactor, Source};
 use crate::rings::{self, Rings};
 use crate::routes::Routes;
@@ -334,19 +334,10 @@ impl nic::Reach for RealWorld {
         self.rings.is_near(path, remote, way)
     }
 
-    unsafe fn copy(
-        &self,
-        path: &Path,
-        from: Qpn,
-        remote: Remote,
-        what: Copy,
-        pieces: &[Piece],
-        way: &mut Way,
-    ) -> AtOnce {
-        let transfer = Transfer { path, from, remote, what };
+    unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], way: &mut Way) -> AtOnce {
         // SAFETY: as the caller says.
-        let became = unsafe { self.rings.copy(&transfer, pieces, way, self) };
-        let counter = match what {
+        let became = unsafe { self.rings.copy(transfer, pieces, way, self) };
+        let counter = match transfer.what {
             Copy::Atomic(_) => &self.counters.atomics_at_once,
             Copy::Write => &self.counters.writes_at_once,
             Copy::Read => &self.counters.reads_at_once,
@@ -354,16 +345,6 @@ impl nic::Reach for RealWorld {
         };
         add(counter, (became == AtOnce::Done).into());
         became
-    }
-
-    fn change(&self, path: &Path, from: Qpn, at: Remote, op: AtomicOp, way: &mut Way) -> Result<u64, AtOnce> {
-        let mut before = 0;
-        let pieces = [Piece { addr: (&raw mut before) as u64, len: 8 }];
-        // SAFETY: a variable of ours.
-        match unsafe { self.copy(path, from, at, Copy::Atomic(op), &pieces, way) } {
-            AtOnce::Done => Ok(before),
-            refused => Err(refused),
-        }
     }
 }
 

@@ -8,18 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use host::eventfd::Counter;
-use host::{Config, RealWorld, name_messages};
+use host::{Config, name_messages};
+use kit::lent::{INITIATOR, PD, TARGET, copy, reach};
 use kit::{BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, start_with};
 use nic::reach::{Copy, Grant, Piece, Region};
-use nic::{Access, Link, Path, Platform, Reach};
+use nic::{Access, Link, Path};
 use node::World;
 use node::world::{Claim, Datagram, Hold};
 use transport::op::{AtOnce, Remote};
-use wire::{Qpn, Rkey};
+use wire::Rkey;
 
-const TARGET: Qpn = Qpn::new(0x123_456);
-const INITIATOR: Qpn = Qpn::new(0x321_001);
-const PD: u32 = 7;
 const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ;
 /// A region that an honest process uses, and one that nobody does.
 const USED: u16 = 0x42;
@@ -29,10 +27,6 @@ const RING: usize = ring::memory_len(1 << 20);
 const HAZARDS: usize = 4096;
 /// What `host::reach` promises.
 const BELIEVED: Duration = Duration::from_secs(5);
-
-fn reach(world: &RealWorld) -> &dyn Reach {
-    world.others_memory().unwrap()
-}
 
 fn key(slot: u16) -> u32 {
     u32::from(slot) << 16 | 0x11
@@ -100,16 +94,7 @@ impl Honest {
         let remote = Remote { addr: 8, length: 8, rkey: Rkey(key(USED)) };
         let pieces = [Piece { addr: (&raw const word) as u64, len: 8 }];
         // SAFETY: the piece is `word`, which lives across the call and is read only.
-        let became = unsafe {
-            reach(self.0.world()).copy(
-                &path(V4),
-                INITIATOR,
-                remote,
-                Copy::Write,
-                &pieces,
-                &mut nic::Way::default(),
-            )
-        };
+        let became = unsafe { copy(self.0.world(), remote, Copy::Write, &pieces) };
         became == AtOnce::Done
     }
 

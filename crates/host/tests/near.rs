@@ -4,8 +4,8 @@ mod kit;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kit::lent::{INITIATOR, Pair, reach};
-use kit::{V4, alone, counter, path};
+use kit::lent::{Pair, copy};
+use kit::{alone, counter};
 use nic::reach::{Copy, Piece};
 use transport::op::{AtOnce, AtomicOp};
 
@@ -14,48 +14,30 @@ fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
     let _alone = alone();
     let Some(pair) = Pair::near() else { return };
     let ours: Vec<u8> = (0..=255).collect();
-    let copy = |what, at, bytes: &[u8], size: usize| {
+    let copied = |what, at, bytes: &[u8], size: usize| {
         let pieces: Vec<Piece> = bytes
             .chunks(size)
             .map(|piece| Piece { addr: piece.as_ptr() as u64, len: piece.len() as u64 })
             .collect();
         let remote = pair.remote(at, bytes.len() as u64);
         // SAFETY: the pieces are `bytes`, which are borrowed across the call; those that are written to are atomics to nobody.
-        unsafe {
-            reach(pair.initiator.world()).copy(
-                &path(V4),
-                INITIATOR,
-                remote,
-                what,
-                &pieces,
-                &mut nic::Way::default(),
-            )
-        }
+        unsafe { copy(pair.initiator.world(), remote, what, &pieces) }
     };
     for (at, len, size) in
         [(0, 8, 1), (3, 8, 1), (0, 21, 3), (5, 24, 3), (8, 40, 5), (1, 63, 8), (0, 256, 32), (7, 200, 100)]
     {
         let bytes = &ours[256 - len..];
-        assert_eq!(copy(Copy::Write, at, bytes, size), AtOnce::Done, "{at} {len} {size}");
+        assert_eq!(copied(Copy::Write, at, bytes, size), AtOnce::Done, "{at} {len} {size}");
         let mut read = vec![0_u8; len];
-        assert_eq!(copy(Copy::Read, at, &mut read[..], size), AtOnce::Done, "{at} {len} {size}");
+        assert_eq!(copied(Copy::Read, at, &mut read[..], size), AtOnce::Done, "{at} {len} {size}");
         assert_eq!(read, bytes, "{at} {len} {size}");
     }
-    assert_eq!(copy(Copy::Write, 0, &ours[..9], 1), AtOnce::Refused, "more pieces than are copied at once");
+    assert_eq!(copied(Copy::Write, 0, &ours[..9], 1), AtOnce::Refused, "more pieces than are copied at once");
     // Of ours something is not there.
     let gone = [Piece { addr: 8, len: 8 }];
     for what in [Copy::Write, Copy::Read] {
         // SAFETY: nothing is there, and nothing will be.
-        let became = unsafe {
-            reach(pair.initiator.world()).copy(
-                &path(V4),
-                INITIATOR,
-                pair.remote(0, 8),
-                what,
-                &gone,
-                &mut nic::Way::default(),
-            )
-        };
+        let became = unsafe { copy(pair.initiator.world(), pair.remote(0, 8), what, &gone) };
         assert_eq!(became, AtOnce::Refused);
     }
     assert!(pair.copies(Copy::Write, pair.remote(0, 8), &mut [77]) && pair.word(0) == 77);
@@ -67,13 +49,11 @@ fn atomics_of_both_ends_count_each_other_s() {
     let _alone = alone();
     let Some(pair) = Pair::near() else { return };
     let change = |at, op| {
-        reach(pair.initiator.world()).change(
-            &path(V4),
-            INITIATOR,
-            pair.remote(at, 8),
-            op,
-            &mut nic::Way::default(),
-        )
+        let mut before = 0_u64;
+        let piece = Piece { addr: (&raw mut before) as u64, len: 8 };
+        // SAFETY: the piece is `before`, a variable of ours.
+        let became = unsafe { copy(pair.initiator.world(), pair.remote(at, 8), Copy::Atomic(op), &[piece]) };
+        if became == AtOnce::Done { Ok(before) } else { Err(became) }
     };
     // SAFETY: words of the target's memory, which nobody looks at otherwise meanwhile.
     let [ours, turns] = [0, 1].map(|at| unsafe { AtomicU64::from_ptr(pair.memory.as_ptr().add(at)) });

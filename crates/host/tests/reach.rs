@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use host::Config;
-use kit::lent::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, back, reach};
+use kit::lent::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, back, copy, reach};
 use kit::{PATIENCE, V4, alone, batch, counter, is_reached, path, start_with};
 use nic::reach::{Copy, Grant, Piece, Region};
 use nic::{Access, Link, Path, Platform};
@@ -98,16 +98,7 @@ fn a_flush_needs_its_rights_and_memory_that_persists_without_work() {
     let flush = |key, addr, length, how| {
         let remote = Remote { addr, length, rkey: Rkey(key) };
         // SAFETY: no memory of ours is named.
-        let flushed = unsafe {
-            reach(pair.initiator.world()).copy(
-                &path(V4),
-                INITIATOR,
-                remote,
-                Copy::Flush(how),
-                &[],
-                &mut nic::Way::default(),
-            )
-        };
+        let flushed = unsafe { copy(pair.initiator.world(), remote, Copy::Flush(how), &[]) };
         flushed == AtOnce::Done
     };
     let global = Flush { global: true, persistent: false, whole: false };
@@ -239,16 +230,7 @@ fn a_writer_of_another_process() {
     for n in 1_u64.. {
         let pieces = [Piece { addr: (&raw const n) as u64, len: 8 }];
         // SAFETY: the piece is `n`, which lives across the call and is read only.
-        unsafe {
-            reach(initiator.world()).copy(
-                &path(V4),
-                INITIATOR,
-                remote,
-                Copy::Write,
-                &pieces,
-                &mut nic::Way::default(),
-            )
-        };
+        unsafe { copy(initiator.world(), remote, Copy::Write, &pieces) };
     }
 }
 
@@ -335,15 +317,6 @@ fn where_rings_are_off_nothing_is_reached() {
     let (mut word, remote) = ([0_u64], Remote { addr: IOVA, length: 8, rkey: Rkey(KEY) });
     let pieces = [Piece { addr: word.as_mut_ptr() as u64, len: 8 }];
     // SAFETY: the piece is `word`, which lives across the call.
-    let became = unsafe {
-        reach(initiator.world()).copy(
-            &path(V4),
-            INITIATOR,
-            remote,
-            Copy::Read,
-            &pieces,
-            &mut nic::Way::default(),
-        )
-    };
+    let became = unsafe { copy(initiator.world(), remote, Copy::Read, &pieces) };
     assert_eq!(became, AtOnce::NoWay);
 }

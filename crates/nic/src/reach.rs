@@ -37,39 +37,29 @@ pub trait Reach: Send + Sync {
     fn is_near(&self, _path: &Path, _remote: Remote, _way: &Way) -> bool {
         false
     }
-    /// Copies between memory of ours and what the peer at the end of a path names, for our queue pair `from`; the last word of a WRITE becomes
-    /// visible last. Where it can not, nothing is copied, or a part, as when a connection breaks:
+    /// Copies between memory of ours and what the peer names, or changes that: what was there goes to the piece. The last word of a WRITE becomes
+    /// visible last; an atomic is done at once for whoever changes the bytes by instructions, and only in memory that both processes map. Where it can not, nothing is copied, or a part, as when a connection breaks:
     /// `NoWay` where memory of the process is not reached at all, else `Refused`.
     ///
-    /// `way` is of the path, and of what went on it before. A FLUSH has no pieces. `Refused` where it would have to wait for anything, or is for all of a region.
+    /// `way` is of the transfer's path, and of what went on it before. A FLUSH has no pieces. `Refused` where it would have to wait for anything, or is for all of a region.
     ///
     /// # Safety
     ///
-    /// The pieces are registered, and stay so until it returns; they have `remote.length` bytes in all, but for a FLUSH. They need not be mapped.
-    unsafe fn copy(
-        &self,
-        path: &Path,
-        from: Qpn,
-        remote: Remote,
-        what: Copy,
-        pieces: &[Piece],
-        way: &mut Way,
-    ) -> AtOnce;
-    /// Changes eight bytes that the peer names, at once for whoever changes them by instructions; what was there. Only in memory that both processes map.
-    ///
-    /// # Errors
-    ///
-    /// As those of [`Reach::copy`], and nothing has changed.
-    fn change(
-        &self,
-        _path: &Path,
-        _from: Qpn,
-        _at: Remote,
-        _op: AtomicOp,
-        _way: &mut Way,
-    ) -> Result<u64, AtOnce> {
-        Err(AtOnce::NoWay)
-    }
+    /// The pieces are registered, and stay so until it returns; they have as many bytes in all as the peer names, but for a FLUSH. They need not be mapped.
+    unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], way: &mut Way) -> AtOnce;
+}
+
+/// What is copied, or changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer<'a> {
+    /// To the peer.
+    pub path: &'a Path,
+    /// Our queue pair.
+    pub from: Qpn,
+    /// What the peer names so.
+    pub remote: Remote,
+    /// Which way, or how.
+    pub what: Copy,
 }
 
 /// What a peer reaches of a region.
@@ -115,7 +105,7 @@ pub enum Copy {
     Read,
     /// Neither way: what was written to the peer's memory becomes visible to all, or persistent.
     Flush(Flush),
-    /// Eight bytes of the peer's change ([`Reach::change`]).
+    /// Eight bytes of the peer's change; those that were there come to us.
     Atomic(AtomicOp),
 }
 

@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
-use nic::reach::{Copy, Grant, Piece, Region};
+use nic::reach::{Grant, Piece, Region, Transfer};
 use nic::{
     Access, AddressVector, Cq, Device, Path, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Reach, Way, mask,
 };
-use transport::op::{AtOnce, Data, Remote, SendOp, SendWr, Sge};
+use transport::op::{AtOnce, Data, SendOp, SendWr, Sge};
 use wire::roce::SendTail;
 use wire::{Mtu, Qpn};
 
@@ -61,7 +61,7 @@ impl Reach for Neighbours {
     fn reaches(&self, _: &Path) -> bool {
         false
     }
-    unsafe fn copy(&self, _: &Path, _: Qpn, _: Remote, _: Copy, _: &[Piece], _: &mut Way) -> AtOnce {
+    unsafe fn copy(&self, _: &Transfer<'_>, _: &[Piece], _: &mut Way) -> AtOnce {
         AtOnce::NoWay
     }
 }

@@ -1,6 +1,6 @@
 //! Memory of other processes of a simulated host ([`nic::Reach`]). The copies are real ones, in the one address space that a simulation has.
 
-use nic::reach::{Copy, Grant, Piece, Reach, Region};
+use nic::reach::{Copy, Grant, Piece, Reach, Region, Transfer};
 use nic::{Path, Way};
 use transport::op::{AtOnce, AtomicOp, Remote};
 use wire::Qpn;
@@ -54,25 +54,8 @@ impl Reach for SimWorld {
         })
     }
 
-    fn change(&self, path: &Path, from: Qpn, at: Remote, op: AtomicOp, way: &mut Way) -> Result<u64, AtOnce> {
-        let mut before = 0_u64;
-        let pieces = [Piece { addr: (&raw mut before) as u64, len: 8 }];
-        // SAFETY: a variable of ours.
-        match unsafe { self.copy(path, from, at, Copy::Atomic(op), &pieces, way) } {
-            AtOnce::Done => Ok(before),
-            refused => Err(refused),
-        }
-    }
-
-    unsafe fn copy(
-        &self,
-        path: &Path,
-        from: Qpn,
-        remote: Remote,
-        what: Copy,
-        pieces: &[Piece],
-        _: &mut Way,
-    ) -> AtOnce {
+    unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], _: &mut Way) -> AtOnce {
+        let Transfer { path, from, remote, what } = *transfer;
         if !self.reaches(path) {
             return AtOnce::NoWay;
         }

@@ -41,7 +41,7 @@ use arc_swap::ArcSwapOption;
 use locks::{Mutex, Rank};
 use nic::Path;
 use nic::memory::Ended;
-use nic::reach::{Copy, Grant, Piece, Region};
+use nic::reach::{Copy, Grant, Piece, Region, Transfer};
 use ring::Word;
 use transport::op::{AtOnce, Remote};
 use wire::Qpn;
@@ -326,15 +326,6 @@ impl Lender {
 /// A number for the ends of a path to another process, as that one sees them.
 pub(crate) fn ends(path: &Path) -> u32 {
     tables::ends(path.dest, path.source)
-}
-
-/// What is to be copied.
-#[derive(Clone, Copy)]
-pub(crate) struct Transfer<'a> {
-    pub(crate) path: &'a Path,
-    pub(crate) from: Qpn,
-    pub(crate) remote: Remote,
-    pub(crate) what: Copy,
 }
 
 /// A range and its last word: from the last multiple of eight below its end.

@@ -19,6 +19,7 @@
 //! | `polls` | what a thread that polls does with those that it reads |
 //! | `pieces` | what needs no packets: short messages, and many packets at once |
 //! | `reached` | memory at the other end of one |
+//! | `known_way` | what a queue pair keeps of its way |
 //! | `tx_ring`, `rx_ring` | the two ends |
 //! | `seat`, `linger` | the thread of the program that reads the rings while it waits; and that looks for a moment before it sleeps |
 //! | `memory` | shared memory; unsafe |

@@ -1,7 +1,7 @@
 //! Memory at the other end of a ring: what its reader lends us, and copies.
 
 use nic::Path;
-use nic::reach::Piece;
+use nic::reach::{Piece, Transfer};
 use transport::op::{AtOnce, Remote};
 
 use super::Rings;
@@ -10,7 +10,7 @@ use crate::arena::Arena;
 use crate::counters::add;
 use crate::fork::Fd;
 use crate::names::Bearer;
-use crate::reach::{Known, Transfer};
+use crate::reach::Known;
 use crate::world::RealWorld;
 
 impl Rings {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use host::arena::Buffer;
 use host::{Config, RealWorld};
-use nic::reach::{Copy, Grant, Piece, Region};
+use nic::reach::{Copy, Grant, Piece, Region, Transfer};
 use nic::{Access, Link, Path, Platform, Reach};
 use node::world::Claim;
 use node::{Name, World};
@@ -23,6 +23,17 @@ pub const IOVA: u64 = 0x1_0000;
 
 pub fn reach(world: &RealWorld) -> &dyn Reach {
     world.others_memory().unwrap()
+}
+
+/// Copies, or changes, as the initiator of a [`Pair`].
+///
+/// # Safety
+///
+/// That of [`nic::Reach::copy`].
+pub unsafe fn copy(world: &RealWorld, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce {
+    let transfer = Transfer { path: &path(V4), from: INITIATOR, remote, what };
+    // SAFETY: as the caller says.
+    unsafe { reach(world).copy(&transfer, pieces, &mut nic::Way::default()) }
 }
 
 /// The target's path to the initiator.
@@ -122,10 +133,10 @@ impl Pair {
     pub fn copies_as(&self, path: &Path, from: Qpn, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {
         let pieces = [Piece { addr: ours.as_mut_ptr() as u64, len: remote.length }];
         assert!(remote.length <= size_of_val(ours) as u64);
+        let transfer = Transfer { path, from, remote, what };
         // SAFETY: the piece is `ours`, which is borrowed across the call.
-        let became = unsafe {
-            reach(self.initiator.world()).copy(path, from, remote, what, &pieces, &mut nic::Way::default())
-        };
+        let became =
+            unsafe { reach(self.initiator.world()).copy(&transfer, &pieces, &mut nic::Way::default()) };
         became == AtOnce::Done
     }
 

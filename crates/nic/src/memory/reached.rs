@@ -3,8 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use transport::op::{AtOnce, AtomicOp, Flush, Remote, Sge};
-use wire::Qpn;
+use transport::op::{AtOnce, AtomicOp, Remote, Sge};
 
 use super::backing::Backing;
 use super::copy::Place;
@@ -13,8 +12,8 @@ use super::rights::Access;
 use super::slot::InFlight;
 use super::table::Table;
 use super::view::{View, Who};
-use crate::link::{Path, Way};
-use crate::reach::{Copy, Piece, Reach, Region};
+use crate::link::Way;
+use crate::reach::{Copy, Piece, Reach, Region, Transfer};
 
 /// Most pieces of a list that are copied at once.
 const MOST_PIECES: usize = 8;
@@ -24,17 +23,6 @@ pub(crate) const REACHED: u32 = Access::REMOTE_WRITE
     | Access::REMOTE_ATOMIC
     | Access::FLUSH_GLOBAL
     | Access::FLUSH_PERSISTENT;
-
-/// What is copied to or from a peer's memory.
-pub(crate) struct Transfer<'a> {
-    pub reach: &'a dyn Reach,
-    /// To the peer.
-    pub path: &'a Path,
-    /// The queue pair.
-    pub from: Qpn,
-    /// What the peer names so.
-    pub remote: Remote,
-}
 
 /// Pieces of registered memory that can not go away.
 #[derive(Default)]
@@ -81,56 +69,57 @@ impl Table {
 
 impl Transfer<'_> {
     /// Copies between the peer's memory and that of a scatter/gather list. `Refused`, too, where the list is not all good.
-    pub fn copy(&self, what: Copy, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
+    pub(crate) fn copy(&self, reach: &dyn Reach, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
         let mut held = Held::default();
-        if !view.hold(&mut held, part(sges, self.remote.length), what) {
+        if !view.hold(&mut held, part(sges, self.remote.length), self.what) {
             return AtOnce::Refused;
         }
         // SAFETY: the pieces are registered and held.
-        unsafe { self.reach.copy(self.path, self.from, self.remote, what, &held.pieces, way) }
+        unsafe { reach.copy(self, &held.pieces, way) }
     }
 
     /// Flushes what was written to the peer's memory. False where only the peer can.
-    pub fn flush(&self, how: Flush, way: &mut Way) -> bool {
+    pub(crate) fn flush(&self, reach: &dyn Reach, way: &mut Way) -> bool {
         // SAFETY: no memory of ours is named.
-        let flushed =
-            unsafe { self.reach.copy(self.path, self.from, self.remote, Copy::Flush(how), &[], way) };
+        let flushed = unsafe { reach.copy(self, &[], way) };
         flushed == AtOnce::Done
     }
 
-    /// Changes eight bytes of the peer's memory; what was there goes where a list says, but for an ATOMIC WRITE, which asks for nothing.
-    pub fn change(&self, op: AtomicOp, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
-        let mut change = || self.reach.change(self.path, self.from, self.remote, op, way);
-        if let AtomicOp::Write(_) = op {
-            return change().map_or_else(|refused| refused, |_| AtOnce::Done);
-        }
+    /// Changes eight bytes of the peer's memory; what was there goes where a list says, where it is asked for.
+    pub(crate) fn change(
+        &self,
+        reach: &dyn Reach,
+        sges: Option<&[Sge]>,
+        view: &View<'_>,
+        way: &mut Way,
+    ) -> AtOnce {
         let mut held = Held::default();
-        if !view.hold(&mut held, part(sges, self.remote.length), Copy::Read) {
-            return AtOnce::Refused;
-        }
-        let put = |value: u64| {
+        let put = |held: &Held<'_>, value: u64| {
             let from = [Piece { addr: (&raw const value) as u64, len: 8 }];
             // SAFETY: the one piece is registered and held, and has eight bytes; what is copied is ours.
             matches!(held.pieces[..], [Piece { addr, len: 8 }] if unsafe { copy_here(Copy::Write, &from, addr, 8) } == 8)
         };
         // Nothing is changed where what was there could not be told.
-        if !put(0) {
+        if let Some(sges) = sges
+            && !(view.hold(&mut held, part(sges, self.remote.length), Copy::Read) && put(&held, 0))
+        {
             return AtOnce::Refused;
         }
-        match change() {
-            Ok(before) => {
-                put(before);
-                AtOnce::Done
-            }
-            Err(refused) => refused,
+        let mut before = 0_u64;
+        let piece = Piece { addr: (&raw mut before) as u64, len: 8 };
+        // SAFETY: a variable of ours.
+        let became = unsafe { reach.copy(self, &[piece], way) };
+        if became == AtOnce::Done && sges.is_some() {
+            put(&held, before);
         }
+        became
     }
 
     /// Copies bytes of our own to the peer's memory.
-    pub fn write(&self, bytes: &[u8], way: &mut Way) -> AtOnce {
+    pub(crate) fn write(&self, reach: &dyn Reach, bytes: &[u8], way: &mut Way) -> AtOnce {
         let piece = Piece { addr: bytes.as_ptr() as u64, len: bytes.len() as u64 };
         // SAFETY: bytes that are borrowed across the call, and read only.
-        unsafe { self.reach.copy(self.path, self.from, self.remote, Copy::Write, &[piece], way) }
+        unsafe { reach.copy(self, &[piece], way) }
     }
 }
 
@@ -209,8 +198,10 @@ mod tests {
     use std::sync::{Arc, OnceLock, Weak};
     use std::time::Instant;
 
+    use wire::Qpn;
+
     use super::*;
-    use crate::link::{Persist, Platform};
+    use crate::link::{Path, Persist, Platform};
     use crate::reach::Grant;
 
     /// Neighbours that are waited for.
@@ -251,7 +242,7 @@ mod tests {
         fn reaches(&self, _: &Path) -> bool {
             false
         }
-        unsafe fn copy(&self, _: &Path, _: Qpn, _: Remote, _: Copy, _: &[Piece], _: &mut Way) -> AtOnce {
+        unsafe fn copy(&self, _: &Transfer<'_>, _: &[Piece], _: &mut Way) -> AtOnce {
             AtOnce::NoWay
         }
     }

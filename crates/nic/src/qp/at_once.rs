@@ -7,15 +7,15 @@
 //! do leaves as packets, and the peer's responder says why; and so do short ones that come in a stream, of which the peer's engine does several in the time
 //! of one system call.
 
-use transport::op::{AtOnce, Company, Data, Remote, SendOp, SendWr};
+use transport::op::{AtOnce, AtomicOp, Company, Data, Remote, SendOp, SendWr};
 
-use crate::memory::reached::{REACHED, Transfer};
+use crate::memory::reached::REACHED;
 use crate::qp::attr::{QpState, QpType};
 use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
 use crate::qp::post::Now;
 use crate::qp::{Inner, Qp};
-use crate::reach::{Copy, Grant};
+use crate::reach::{Copy, Grant, Transfer};
 
 /// Most bytes of a request: what has come for the queue pair waits meanwhile.
 const MOST: u64 = 16 << 20;
@@ -49,31 +49,36 @@ impl EngineContext<'_> {
             return AtOnce::NoWay;
         };
         let from = self.qp.qpn;
-        let to = |addr, rkey, length| Transfer { reach, path, from, remote: Remote { addr, length, rkey } };
+        let to =
+            |what, addr, rkey, length| Transfer { path, from, remote: Remote { addr, length, rkey }, what };
         let len = wr.data.len_bytes();
         let became = match (&wr.op, &wr.data) {
-            (&SendOp::Write { addr, rkey, .. }, Data::Sges(list)) => {
-                to(addr, rkey, len).copy(Copy::Write, list.as_slice(), &self.view, self.way)
-            }
-            (&SendOp::Write { addr, rkey, .. }, Data::Inline(bytes)) => {
-                to(addr, rkey, len).write(bytes, self.way)
-            }
-            (&SendOp::Write { addr, rkey, .. }, Data::InlineLong(bytes)) => {
-                to(addr, rkey, len).write(bytes, self.way)
+            (&SendOp::Write { addr, rkey, .. }, data) => {
+                let transfer = to(Copy::Write, addr, rkey, len);
+                match data {
+                    Data::Sges(list) => transfer.copy(reach, list.as_slice(), &self.view, self.way),
+                    Data::Inline(bytes) => transfer.write(reach, bytes, self.way),
+                    Data::InlineLong(bytes) => transfer.write(reach, bytes, self.way),
+                }
             }
             (&SendOp::Read { addr, rkey }, Data::Sges(list)) => {
-                to(addr, rkey, len).copy(Copy::Read, list.as_slice(), &self.view, self.way)
+                to(Copy::Read, addr, rkey, len).copy(reach, list.as_slice(), &self.view, self.way)
             }
             // Where the peer has work to do it is told by a packet; nothing was refused.
-            (&SendOp::Flush { addr, rkey, length, how }, _)
-                if !to(addr, rkey, length.into()).flush(how, self.way) =>
-            {
-                return AtOnce::NoWay;
+            (&SendOp::Flush { addr, rkey, length, how }, _) => {
+                if !to(Copy::Flush(how), addr, rkey, length.into()).flush(reach, self.way) {
+                    return AtOnce::NoWay;
+                }
+                AtOnce::Done
             }
-            (SendOp::Flush { .. }, _) => AtOnce::Done,
             (&SendOp::Atomic { addr, rkey, op }, data) if self.is_near(wr) => {
-                let list = if let Data::Sges(list) = data { list.as_slice() } else { &[] };
-                to(addr, rkey, 8).change(op, list, &self.view, self.way)
+                // An ATOMIC WRITE does not ask for what was there.
+                let list = match data {
+                    _ if matches!(op, AtomicOp::Write(_)) => None,
+                    Data::Sges(list) => Some(list.as_slice()),
+                    _ => Some(&[][..]),
+                };
+                to(Copy::Atomic(op), addr, rkey, 8).change(reach, list, &self.view, self.way)
             }
             _ => return AtOnce::NoWay,
         };

@@ -126,14 +126,16 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// The same for a request that will be posted again: it is copied where it is not executed at once. It is signaled from now on if all requests of the queue pair are.
+    /// The same for a request that will be posted again, and is as before afterwards: it is copied where it is not executed at once.
     #[inline]
     pub fn post_kept(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
         let to = self.destination(None)?;
+        let signaled = wr.signaled;
         self.accept(wr)?;
         if !self.inner.execute_alone(&mut self.now, self.qp, wr) {
             self.leave_or_wait(&mut wr.clone(), to);
         }
+        wr.signaled = signaled;
         Ok(())
     }
 

@@ -48,8 +48,8 @@ impl Inner {
         let leaves = match len {
             _ if len <= CACHE_LINE => leaves::<CACHE_LINE>(path, &short, wr, len, &mut context),
             _ if len <= FEW => leaves::<FEW>(path, &short, wr, len, &mut context),
-            _ if len <= MORE => longer_leaves::<MORE>(path, &short, wr, len, &mut context),
-            _ => longer_leaves::<MAX_SHORT>(path, &short, wr, len, &mut context),
+            _ if len <= MORE => apart(|| leaves::<MORE>(path, &short, wr, len, &mut context)),
+            _ => apart(|| leaves::<MAX_SHORT>(path, &short, wr, len, &mut context)),
         };
         if leaves {
             engine.sent_short(now.get(), wr, len, &mut context);
@@ -58,16 +58,10 @@ impl Inner {
     }
 }
 
-/// The same as [`leaves`], apart: whoever posts less shall not have the room on his stack.
+/// Apart: whoever posts less shall not have the room on his stack.
 #[inline(never)]
-fn longer_leaves<const MOST: usize>(
-    path: &Path,
-    short: &Short,
-    wr: &SendWr,
-    len: usize,
-    context: &mut EngineContext<'_>,
-) -> bool {
-    leaves::<MOST>(path, short, wr, len, context)
+fn apart(leaves: impl FnOnce() -> bool) -> bool {
+    leaves()
 }
 
 /// Sends the message of `len` bytes, `MOST` at most, if the world takes it so.

@@ -131,8 +131,11 @@ unsafe fn post_one(one: &ibv_send_wr, kind: QpType, sender: &mut Sender<'_>) -> 
     }
     // SAFETY: as the caller says.
     let sges = unsafe { elements(one.sg_list, one.num_sge)? };
-    let mut wr = send_wr(one.wr_id, flags, SendOp::Send(SendTail::None), Data::Sges(list(sges)));
-    if flags & v::IBV_SEND_INLINE != 0 {
+    let is_inline = flags & v::IBV_SEND_INLINE != 0;
+    let listed = if is_inline { &[] } else { sges };
+    // What most requests are; made in one go, so that nothing just written is moved.
+    let mut wr = send_wr(one.wr_id, flags, SendOp::Send(SendTail::None), Data::Sges(list(listed)));
+    if is_inline {
         wr.data = inline(sges)?;
     }
     if one.opcode != v::IBV_WR_SEND {
