@@ -98,6 +98,8 @@ pub(super) struct Connection {
     pub max_cm_retries: u8,
     /// When the state ends by itself: time wait, refusal.
     pub until: Option<Instant>,
+    /// When its timer is due, as it stands in the table of timers.
+    pub armed: Option<Instant>,
     /// Answers sent so far: they too take another source port each time.
     pub answers: u32,
     pub local_qpn: Qpn,
@@ -143,6 +145,7 @@ impl Connection {
             doubt: None,
             max_cm_retries: 0,
             until: None,
+            armed: None,
             answers: 0,
             local_qpn: Qpn::default(),
             remote_qpn: Qpn::default(),

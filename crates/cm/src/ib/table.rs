@@ -33,9 +33,8 @@ pub struct Cm {
     connected_id: BTreeMap<(Guid, Gid, CommId), ConnId>,
     connected_qpn: BTreeMap<(Guid, Gid, Qpn), ConnId>,
     pub(super) addresses: Addresses,
+    /// As `armed` of each connection says.
     timers: BTreeSet<(Instant, ConnId)>,
-    /// Timer of each connection as it stands in `timers`.
-    armed: BTreeMap<ConnId, Instant>,
     pub(super) probes: Probes,
     pub(super) pending: usize,
     /// Remembered answers (refused requests, SIDR), oldest first; ids that are gone may linger in it.
@@ -70,7 +69,6 @@ impl Cm {
             connected_qpn: BTreeMap::new(),
             addresses: Addresses::default(),
             timers: BTreeSet::new(),
-            armed: BTreeMap::new(),
             probes: Probes::default(),
             pending: 0,
             answered: VecDeque::new(),
@@ -120,7 +118,9 @@ impl Cm {
                 break;
             }
             self.timers.pop_first();
-            self.armed.remove(&id);
+            if let Some(conn) = self.connections.get_mut(&id) {
+                conn.armed = None;
+            }
             self.expire_one(now, id);
         }
         self.expire_probes(now);
@@ -329,12 +329,12 @@ impl Cm {
 
     /// Brings the timer in line with the connection.
     pub(super) fn rearm(&mut self, id: ConnId) {
-        if let Some(at) = self.armed.remove(&id) {
-            self.timers.remove(&(at, id));
-        }
-        if let Some(at) = self.connections.get(&id).and_then(Connection::deadline) {
-            self.armed.insert(id, at);
-            self.timers.insert((at, id));
+        let Some(conn) = self.connections.get_mut(&id) else { return };
+        let due = conn.deadline();
+        let armed = std::mem::replace(&mut conn.armed, due);
+        if armed != due {
+            armed.map(|at| self.timers.remove(&(at, id)));
+            due.map(|at| self.timers.insert((at, id)));
         }
     }
 
