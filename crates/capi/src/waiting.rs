@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use crate::eventfd::{self, Counter, Woken};
+use crate::eventfd::{self, Counter, Wait, Woken};
 use crate::ffi_guard::{self, Errno};
 use crate::instance::{self, Instance};
 
@@ -15,11 +15,13 @@ use crate::instance::{self, Instance};
 ///
 /// As [`eventfd::wait`]; `find` has nothing to drop.
 pub unsafe fn wait(fd: c_int, find: impl Fn() -> Option<(Arc<Instance>, Counter)>) -> bool {
+    // SAFETY: as the caller says; this frame has nothing to drop.
+    unsafe { eventfd::cancellation_point() };
     let mut next = prepare(&find, None);
     loop {
         next = match next {
             Next::Counter(id) => {
-                // SAFETY: as the caller says; this frame has nothing to drop while it waits.
+                // SAFETY: as above.
                 let taken = unsafe { eventfd::wait(fd) };
                 if taken {
                     note(find, id);
@@ -31,6 +33,7 @@ pub unsafe fn wait(fd: c_int, find: impl Fn() -> Option<(Arc<Instance>, Counter)
                 let woken = unsafe { eventfd::wait_in_seat(waits) };
                 prepare(&find, Some(woken))
             }
+            Next::Taken => return true,
             Next::Interrupted => {
                 ffi_guard::set_errno(Errno(libc::EINTR));
                 return false;
@@ -51,6 +54,8 @@ enum Next {
     Counter(u64),
     /// It waits in the seat, here.
     Seat(c_int),
+    /// It has an event.
+    Taken,
     /// It tells of a signal.
     Interrupted,
     /// It waits for what can not come any more.
@@ -79,7 +84,7 @@ fn prepare(find: impl Fn() -> Option<(Arc<Instance>, Counter)>, woken: Option<Wo
         };
         next = Next::Counter(counter.id());
         let host = &instance.host;
-        let seat = match woken {
+        let wait = match woken {
             None => host.sit_down(&counter),
             Some(Woken::Rung) => host.sit_on(&counter),
             Some(Woken::BySignal) => {
@@ -88,10 +93,14 @@ fn prepare(find: impl Fn() -> Option<(Arc<Instance>, Counter)>, woken: Option<Wo
             }
             Some(Woken::Closed) => {
                 host.stand_up(Some(&counter), true);
-                None
+                return;
             }
         };
-        next = seat.map_or(next, Next::Seat);
+        next = match wait {
+            Wait::InSeat(waits) => Next::Seat(waits),
+            Wait::AtCounter => next,
+            Wait::Over => Next::Taken,
+        };
     });
     next
 }

@@ -2,9 +2,9 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -12,6 +12,7 @@ use nic::Signal;
 
 use crate::rings::linger::Linger;
 use crate::rings::seat::Seat;
+use crate::sys::thread::own_thread;
 
 /// For how long one looks for the next step of a connection ([`Counter::of`]): a peer makes a queue pair meanwhile.
 pub const A_STEP: Duration = Duration::from_micros(100);
@@ -31,6 +32,10 @@ struct Inner {
     /// Where a thread sits that waits for an event of this counter, and whether one does, and has to be woken there.
     seat: ArcSwapOption<Seat>,
     waits: AtomicBool,
+    /// The number of the thread that takes the next event and reads what comes meanwhile; 0 for none. What it brings itself it has in hand, and the
+    /// descriptor is not told of it.
+    taker: AtomicU32,
+    in_hand: AtomicBool,
     /// Whether it looks for a moment before it sleeps.
     linger: Linger,
 }
@@ -71,6 +76,8 @@ impl Counter {
             events: AtomicI64::new(0),
             seat: ArcSwapOption::empty(),
             waits: AtomicBool::new(false),
+            taker: AtomicU32::new(0),
+            in_hand: AtomicBool::new(false),
             linger: Linger::new(moment),
         })))
     }
@@ -88,6 +95,27 @@ impl Counter {
     /// An event was taken ([`wait`]).
     pub fn taken(&self) {
         self.0.events.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The calling thread takes the next event, and looks for it itself as long as this lives.
+    pub(crate) fn taker(&self) -> Taker<'_> {
+        self.0.taker.store(own_thread(), Ordering::Relaxed);
+        Taker(self)
+    }
+
+    /// Keeps an event in hand that the thread brings which is about to take one.
+    fn hand_over(&self) -> bool {
+        let taker = self.0.taker.load(Ordering::Relaxed);
+        taker != 0 && taker == own_thread() && !self.0.in_hand.swap(true, Ordering::SeqCst)
+    }
+
+    /// Takes the event that is in hand, as [`wait`] takes one from the descriptor; false where there is none.
+    pub(crate) fn take_in_hand(&self) -> bool {
+        let is_there = self.0.in_hand.load(Ordering::Relaxed) && self.0.in_hand.swap(false, Ordering::SeqCst);
+        if is_there {
+            self.taken();
+        }
+        is_there
     }
 
     /// Its number.
@@ -120,10 +148,22 @@ impl Counter {
     }
 }
 
+/// A thread that looks for an event itself ([`Counter::taker`]).
+pub(crate) struct Taker<'a>(&'a Counter);
+
+impl Drop for Taker<'_> {
+    fn drop(&mut self) {
+        self.0.0.taker.store(0, Ordering::Relaxed);
+    }
+}
+
 impl Signal for Counter {
     fn signal(&self) {
         let one = 1_u64;
         self.0.events.fetch_add(1, Ordering::SeqCst);
+        if self.hand_over() {
+            return;
+        }
         // A failed write means 2^64 - 2 unread events, or a program that closed the descriptor: nobody listens.
         // SAFETY: eight readable bytes.
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
@@ -141,6 +181,8 @@ impl Signal for Counter {
         // SAFETY: eight writable bytes, described by one iovec.
         if unsafe { libc::preadv2(self.fd(), &raw const to, 1, -1, libc::RWF_NOWAIT) } == 8 {
             self.taken();
+        } else {
+            self.take_in_hand();
         }
     }
 }
@@ -161,6 +203,30 @@ pub unsafe fn wait(fd: c_int) -> bool {
     let mut count = 0_u64;
     // SAFETY: eight writable bytes.
     unsafe { read(fd, (&raw mut count).cast(), 8) == 8 }
+}
+
+/// Ends the calling thread where another has cancelled it, as [`wait`] does also where there is an event.
+///
+/// # Safety
+///
+/// As [`wait`].
+pub unsafe fn cancellation_point() {
+    unsafe extern "C-unwind" {
+        fn pthread_testcancel();
+    }
+    // SAFETY: no argument. It is libc's, declared as what it is: it may unwind.
+    unsafe { pthread_testcancel() };
+}
+
+/// How a thread waits that wants an event ([`crate::Host::sit_down`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// In the seat of the host, here ([`wait_in_seat`]).
+    InSeat(RawFd),
+    /// At the counter, as ever ([`wait`]): there is an event, or nothing to read, or another thread reads, or the program made the counter non-blocking.
+    AtCounter,
+    /// No more: it has taken one.
+    Over,
 }
 
 /// How a wait in a seat ended.
@@ -224,5 +290,36 @@ mod tests {
         counter.take_back();
         counter.signal();
         assert!(counter.has_events());
+    }
+
+    fn is_readable(counter: &Counter) -> bool {
+        let mut poll = libc::pollfd { fd: counter.fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure that lives across the call, which does not wait.
+        unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
+    }
+
+    #[test]
+    fn what_the_thread_brings_that_takes_it_is_in_hand_and_all_else_is_told_at_the_descriptor() {
+        let counter = Counter::new().unwrap();
+        let taker = counter.taker();
+        counter.signal();
+        assert!(counter.has_events() && !is_readable(&counter));
+        // A second one is for another thread, too.
+        counter.signal();
+        assert!(is_readable(&counter));
+        drop(taker);
+        assert!(counter.take_in_hand() && !counter.take_in_hand());
+        counter.take_back();
+        assert!(!counter.has_events() && !is_readable(&counter));
+        counter.signal();
+        assert!(is_readable(&counter) && !counter.take_in_hand(), "nobody looks any more");
+        counter.take_back();
+        let _taker = counter.taker();
+        std::thread::scope(|scope| scope.spawn(|| counter.signal()).join().unwrap());
+        assert!(is_readable(&counter) && !counter.take_in_hand(), "another thread brings it");
+        counter.take_back();
+        counter.signal();
+        counter.take_back();
+        assert!(!counter.has_events() && !counter.take_in_hand(), "what was in hand is taken back");
     }
 }

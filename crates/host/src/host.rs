@@ -1,7 +1,6 @@
 //! A guest and the real world under it, running: how they start and stop, and what the threads of a program ask of them.
 
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
@@ -13,7 +12,7 @@ use nic::{Cq, Error, Later};
 use node::{Guest, Input};
 use transport::op::Completion;
 
-use crate::eventfd::Counter;
+use crate::eventfd::{Counter, Wait};
 use crate::rings::seat::TURN_NANOS;
 use crate::rx_socket::Drained;
 use crate::world::RealWorld;
@@ -313,27 +312,29 @@ impl<G: Guest> Host<G> {
     }
 
     /// For a thread that is about to block until `counter` has an event: where it may, it reads the rings from now on, so that what comes by
-    /// them wakes it at once (`rings::seat`). Where it waits for that ([`crate::eventfd::wait_in_seat`]); `None` where it waits at its
-    /// counter, as ever: there is an event, or nothing to read, or another thread reads, or the program made the counter non-blocking. Call it with no
-    /// lock of the guest held. A panic in the guest comes through.
-    pub fn sit_down(&self, counter: &Counter) -> Option<RawFd> {
+    /// them wakes it at once (`rings::seat`). An event that it brings itself it has taken. Call it with no lock of the guest held. A panic in the
+    /// guest comes through.
+    pub fn sit_down(&self, counter: &Counter) -> Wait {
         let RealWorld { rings, .. } = &*self.world;
+        if counter.take_in_hand() {
+            return Wait::Over;
+        }
         if !self.is_ours()
             || counter.has_events()
             || rings.is_empty()
             || counter.is_nonblocking()
             || !rings.seat.take()
         {
-            return None;
+            return Wait::AtCounter;
         }
         rings.lease.end();
         sys::thread::not_cancelled(|| self.attend(counter))
     }
 
     /// The same behind a wait there.
-    pub fn sit_on(&self, counter: &Counter) -> Option<RawFd> {
+    pub fn sit_on(&self, counter: &Counter) -> Wait {
         if !self.is_ours() {
-            return None;
+            return Wait::AtCounter;
         }
         sys::thread::not_cancelled(|| self.attend(counter))
     }
@@ -373,13 +374,15 @@ impl<G: Guest> Host<G> {
     }
 
     /// Takes what came by rings to the guest; where to wait, as [`Host::sit_down`] says.
-    fn attend(&self, counter: &Counter) -> Option<RawFd> {
+    fn attend(&self, counter: &Counter) -> Wait {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         counter.waits_in(None);
         let (stays, at_once) = (rings.seat.goes_on(), counter.has_events());
+        let taker = counter.taker();
         let waits = stays && !self.lingers(counter) && self.empty_rings(counter);
         self.world.decline_broken_rings();
         self.later.run();
+        drop(taker);
         if waits {
             counter.waits_in(Some(rings.seat.clone()));
         }
@@ -389,11 +392,11 @@ impl<G: Guest> Host<G> {
             if !(looked && self.leave_for_a_moment(counter)) {
                 self.leave_seat(Some(counter), false);
             }
-            return None;
+            return if counter.take_in_hand() { Wait::Over } else { Wait::AtCounter };
         }
         rings.pay(&self.world.counters);
         alarm.set_within(clock.now() + TURN_NANOS, TURN_NANOS);
-        Some(rings.seat.waits())
+        Wait::InSeat(rings.seat.waits())
     }
 
     /// Whether there is an event, or one comes in a moment, of a counter where that is likely.

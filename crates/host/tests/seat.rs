@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use host::Config;
-use host::eventfd::{self, Counter};
+use host::eventfd::{self, Counter, Wait};
 use kit::{PATIENCE, Recording, Told, V4, alone, batch, path, start_with, wait};
 use nic::{Link, Platform, Signal};
 use node::world::Claim;
@@ -213,7 +213,7 @@ fn a_wake_that_is_owed_is_paid_when_the_thread_gets_up_and_by_the_engine_where_i
     let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
     for gets_up in [true, false] {
         for n in 0..20 {
-            assert!(sender.sit_down(&own).is_some());
+            assert!(matches!(sender.sit_down(&own), Wait::InSeat(_)));
             assert!(sender.world().hand_over(&[Name::Block(0x123)], &to_qp1, &mut batch(n, &[64])));
             if gets_up {
                 sender.stand_up(Some(&own), false);
@@ -232,9 +232,16 @@ fn a_thread_that_left_its_seat_without_a_word_is_not_waited_for() {
         let (reader, counter) = (reader.clone(), counter.clone());
         named("left", move || {
             let end = Instant::now() + PATIENCE;
-            while reader.sit_down(&counter).is_none() {
-                assert!(unsafe { eventfd::wait(counter.fd()) } && Instant::now() < end);
-                counter.taken();
+            loop {
+                match reader.sit_down(&counter) {
+                    Wait::InSeat(_) => break,
+                    Wait::Over => {}
+                    Wait::AtCounter => {
+                        assert!(unsafe { eventfd::wait(counter.fd()) });
+                        counter.taken();
+                    }
+                }
+                assert!(Instant::now() < end);
             }
         })
     };
@@ -324,17 +331,17 @@ fn nobody_sits_where_the_program_wants_no_waiting_or_there_is_nothing_to_read() 
     let _alone = alone();
     let (_sender, reader, counter, _claim) = pair();
     let nothing = start_with(Config::default());
-    assert_eq!(nothing.sit_down(&counter), None);
-    assert!(reader.sit_down(&counter).is_some());
+    assert_eq!(nothing.sit_down(&counter), Wait::AtCounter);
+    assert!(matches!(reader.sit_down(&counter), Wait::InSeat(_)));
     // Another thread sits already.
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(reader.sit_down(&counter), None));
+        scope.spawn(|| assert_eq!(reader.sit_down(&counter), Wait::AtCounter));
     });
     reader.stand_up(Some(&counter), false);
     counter.signal();
-    assert_eq!(reader.sit_down(&counter), None, "there is an event");
+    assert_eq!(reader.sit_down(&counter), Wait::AtCounter, "there is an event");
     unsafe { libc::fcntl(counter.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
     assert!(unsafe { eventfd::wait(counter.fd()) });
     counter.taken();
-    assert_eq!(reader.sit_down(&counter), None);
+    assert_eq!(reader.sit_down(&counter), Wait::AtCounter);
 }

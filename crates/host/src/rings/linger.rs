@@ -2,7 +2,7 @@
 //! to wake a thread. Where it was not there several times in a row, as where many processes want the processor, hardly any thread looks.
 
 use std::hint;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::rx_socket::{Delivery, Drained};
 /// How often it may look in vain in a row; then one in so many waits tries again.
 const FEW: u32 = 2;
 const SELDOM: u32 = 32;
-/// It looks so often, about a microsecond, before it lets others have the processor; but once where they had it for longer than that.
+/// It looks so often, about a microsecond, before it lets others have the processor; but once where they had it for longer than that when they had it last.
 const LOOKS: u32 = 32;
 const OTHERS_NANOS: u64 = 5_000;
 /// They may have it so often: the answer is there by then, as a rule, and a turn takes less than to be woken.
@@ -27,11 +27,17 @@ pub(crate) struct Linger {
     moment: Duration,
     in_vain: AtomicU32,
     waits: AtomicU32,
+    others_wait: AtomicBool,
 }
 
 impl Linger {
     pub(crate) fn new(moment: Duration) -> Linger {
-        Linger { moment, in_vain: AtomicU32::new(0), waits: AtomicU32::new(0) }
+        Linger {
+            moment,
+            in_vain: AtomicU32::new(0),
+            waits: AtomicU32::new(0),
+            others_wait: AtomicBool::new(false),
+        }
     }
 
     /// Whether a thread may look at all.
@@ -64,13 +70,16 @@ impl Rings {
         self.stay_awake();
         let mut now = clock.now();
         let end = now + linger.moment.as_nanos() as u64;
-        let (mut found, mut looks, mut turns) = (false, LOOKS, 0);
+        let (mut found, mut turns) = (false, 0);
         while !found && (now < end || turns < TURNS) {
             turns += 1;
+            // Where many want the processor they get it.
+            let looks = if linger.others_wait.load(Ordering::Relaxed) { 1 } else { LOOKS };
             found = self.brings_an_event(looks, counter, to) || counter.has_events();
             let before = std::mem::replace(&mut now, clock.now());
-            // Where many want the processor they get it.
-            looks = if now - before > OTHERS_NANOS { 1 } else { LOOKS };
+            if !found {
+                linger.others_wait.store(now - before > OTHERS_NANOS, Ordering::Relaxed);
+            }
         }
         linger.note(found);
         found

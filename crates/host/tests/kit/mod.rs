@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use host::eventfd::{self, Counter, Woken};
+use host::eventfd::{self, Counter, Wait, Woken};
 use host::{Config, Host, RealWorld};
 use nic::{Errno, Link, Path, Signal};
 use node::world::{Claim, Route};
@@ -233,17 +233,20 @@ impl Recorder {
 
 /// Waits for an event and takes it, as `capi::waiting` does.
 pub fn wait(host: &Recording, counter: &Counter) {
-    let mut seat = host.sit_down(counter);
-    while let Some(waits) = seat {
+    let mut next = host.sit_down(counter);
+    while let Wait::InSeat(waits) = next {
         // SAFETY: nobody cancels a thread of a test.
-        seat = match unsafe { eventfd::wait_in_seat(waits) } {
+        next = match unsafe { eventfd::wait_in_seat(waits) } {
             Woken::Rung => host.sit_on(counter),
             Woken::BySignal => panic!("nobody sends a signal"),
             Woken::Closed => {
                 host.stand_up(Some(counter), true);
-                None
+                Wait::AtCounter
             }
         };
+    }
+    if next == Wait::Over {
+        return;
     }
     // SAFETY: as above.
     assert!(unsafe { eventfd::wait(counter.fd()) });
