@@ -73,12 +73,15 @@ pub fn figures(program: &Program, verbena: &Path, turns: usize) -> io::Result<Ve
             _ => one(&cma, test, LARGE),
         });
     }
-    for (what, test) in [
-        ("1 MiB SENDs, copies refused", Test::SendBandwidth),
-        ("1 MiB WRITEs, copies refused", Test::WriteBandwidth),
-        ("1 MiB READs, copies refused", Test::ReadBandwidth),
+    let heap = ucx::Ucx(ucx::Path::Heap);
+    for (what, test, peer, peer_is) in [
+        ("1 MiB SENDs, copies refused", Test::SendBandwidth, &posix, "UCX posix"),
+        ("1 MiB WRITEs, copies refused", Test::WriteBandwidth, &heap, "UCX posix, memory from malloc"),
+        ("1 MiB READs, copies refused", Test::ReadBandwidth, &heap, "UCX posix, memory from malloc"),
+        ("1 MiB WRITEs, copies refused", Test::WriteBandwidth, &posix, "UCX posix, memory that both map"),
+        ("1 MiB READs, copies refused", Test::ReadBandwidth, &posix, "UCX posix, memory that both map"),
     ] {
-        line(what, "GB/s", "UCX posix", &mut |at| one([&refused as &dyn Peer, &posix][at], test, LARGE));
+        line(what, "GB/s", peer_is, &mut |at| one([&refused as &dyn Peer, peer][at], test, LARGE));
     }
     Ok(figures)
 }

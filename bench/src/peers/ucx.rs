@@ -18,6 +18,8 @@ const PORT: u16 = 17_552;
 pub enum Path {
     /// Memory that both map, by shm_open(3).
     Posix,
+    /// The same for messages, where the program's memory is its own: so UCX's WRITEs and READs are messages, too.
+    Heap,
     /// process_vm_readv(2) for what is large; small messages as with `Posix`.
     Cma,
     /// Sockets.
@@ -30,7 +32,7 @@ pub struct Ucx(pub Path);
 impl Ucx {
     fn transports(&self) -> &'static str {
         match self.0 {
-            Path::Posix => "posix,self",
+            Path::Posix | Path::Heap => "posix,self",
             Path::Cma => "posix,cma,self",
             Path::Tcp => "tcp,self",
         }
@@ -88,6 +90,7 @@ impl Peer for Ucx {
     fn name(&self) -> &'static str {
         match self.0 {
             Path::Posix => "UCX posix",
+            Path::Heap => "UCX posix, memory from malloc",
             Path::Cma => "UCX cma",
             Path::Tcp => "UCX tcp",
         }
@@ -95,7 +98,7 @@ impl Peer for Ucx {
 
     fn look(&self) -> (Family, Dash) {
         let dash = match self.0 {
-            Path::Posix => Dash::Solid,
+            Path::Posix | Path::Heap => Dash::Solid,
             Path::Cma => Dash::Long,
             Path::Tcp => Dash::Short,
         };
@@ -108,6 +111,9 @@ impl Peer for Ucx {
         let command = |to: Option<&str>| {
             let mut command = Command::new(PROGRAM);
             command.env("UCX_TLS", self.transports()).env("UCX_NET_DEVICES", "lo");
+            if self.0 == Path::Heap {
+                command.env("UCX_ALLOC_PRIO", "heap");
+            }
             command.args(to).args(["-f", "-v", "-p", &PORT.to_string(), "-b"]).arg(&batches.0);
             command
         };
