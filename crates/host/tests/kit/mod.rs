@@ -306,6 +306,15 @@ pub fn counter(host: &Recording, name: &str) -> u64 {
     host.world().counters().snapshot().into_iter().find(|(known, _)| *known == name).unwrap().1
 }
 
+/// What a counter has come to, at last: what is handed over may be taken before it is counted.
+pub fn settled(host: &Recording, name: &str, wanted: u64) -> u64 {
+    let end = Instant::now() + PATIENCE;
+    while counter(host, name) < wanted && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    counter(host, name)
+}
+
 pub fn path(address: IpAddr) -> Path {
     Path {
         source: address,
