@@ -332,9 +332,14 @@ impl Cm {
         let Some(conn) = self.connections.get_mut(&id) else { return };
         let due = conn.deadline();
         let armed = std::mem::replace(&mut conn.armed, due);
-        if armed != due {
-            armed.map(|at| self.timers.remove(&(at, id)));
-            due.map(|at| self.timers.insert((at, id)));
+        if armed == due {
+            return;
+        }
+        if let Some(at) = armed {
+            self.timers.remove(&(at, id));
+        }
+        if let Some(at) = due {
+            self.timers.insert((at, id));
         }
     }
 
