@@ -75,9 +75,9 @@ pub fn figures(program: &Program, verbena: &Path, turns: usize) -> io::Result<Ve
     }
     let heap = ucx::Ucx(ucx::Path::Heap);
     for (what, test, peer, peer_is) in [
-        ("1 MiB SENDs, copies refused", Test::SendBandwidth, &posix, "UCX posix"),
-        ("1 MiB WRITEs, copies refused", Test::WriteBandwidth, &heap, "UCX posix, memory from malloc"),
-        ("1 MiB READs, copies refused", Test::ReadBandwidth, &heap, "UCX posix, memory from malloc"),
+        ("1 MiB SENDs, copies refused", Test::SendBandwidth, &posix, posix.name()),
+        ("1 MiB WRITEs, copies refused", Test::WriteBandwidth, &heap, heap.name()),
+        ("1 MiB READs, copies refused", Test::ReadBandwidth, &heap, heap.name()),
         ("1 MiB WRITEs, copies refused", Test::WriteBandwidth, &posix, "UCX posix, memory that both map"),
         ("1 MiB READs, copies refused", Test::ReadBandwidth, &posix, "UCX posix, memory that both map"),
     ] {

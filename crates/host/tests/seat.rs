@@ -225,6 +225,26 @@ fn a_wake_that_is_owed_is_paid_when_the_thread_gets_up_and_by_the_engine_where_i
 }
 
 #[test]
+fn an_event_that_a_thread_brings_itself_it_has_taken() {
+    let _alone = alone();
+    let (sender, reader, counter, _claim) = pair();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        sender.world().send(&path(V4), &mut batch(0, &[64]));
+        match reader.sit_down(&counter) {
+            Wait::Over => break,
+            Wait::InSeat(_) => reader.stand_up(Some(&counter), false),
+            // The engine was faster.
+            Wait::AtCounter => {
+                assert!(unsafe { eventfd::wait(counter.fd()) });
+                counter.taken();
+            }
+        }
+        assert!(Instant::now() < end);
+    }
+}
+
+#[test]
 fn a_thread_that_left_its_seat_without_a_word_is_not_waited_for() {
     let _alone = alone();
     let (sender, reader, counter, _claim) = pair();

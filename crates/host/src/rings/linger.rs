@@ -16,7 +16,7 @@ use crate::rx_socket::{Delivery, Drained};
 /// How often it may look in vain in a row; then one in so many waits tries again.
 const FEW: u32 = 2;
 const SELDOM: u32 = 32;
-/// It looks so often, about a microsecond, before it lets others have the processor; but once where they had it for longer than that when they had it last.
+/// It looks so often, about a microsecond, before it lets others have the processor, and only once where they had it for longer than that the last time.
 const LOOKS: u32 = 32;
 const OTHERS_NANOS: u64 = 5_000;
 /// They may have it so often: the answer is there by then, as a rule, and a turn takes less than to be woken.
@@ -27,6 +27,7 @@ pub(crate) struct Linger {
     moment: Duration,
     in_vain: AtomicU32,
     waits: AtomicU32,
+    /// Others had the processor for long when they had it last.
     others_wait: AtomicBool,
 }
 
