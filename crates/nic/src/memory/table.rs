@@ -23,6 +23,8 @@ use crate::reach::Reach;
 
 /// The regions of one device in this process.
 pub struct Table {
+    /// What was allocated: the slots lie in it.
+    block: NonNull<u8>,
     slots: NonNull<Slot>,
     pub(super) free: Free,
     pub(super) binding: Mutex<()>,
@@ -55,11 +57,14 @@ pub struct Mr {
 impl Table {
     /// An empty table. Its pages are taken from the system when they are first used.
     pub fn new() -> Table {
-        // SAFETY: the layout is not empty; all-zero bytes are valid atomics.
+        // SAFETY: the layout is not empty.
         let block = unsafe { alloc_zeroed(Self::layout()) };
-        let Some(slots) = NonNull::new(block.cast::<Slot>()) else { handle_alloc_error(Self::layout()) };
+        let Some(block) = NonNull::new(block) else { handle_alloc_error(Self::layout()) };
+        // SAFETY: the block is longer than the slots by as much as is left out here at most. All-zero bytes are valid atomics.
+        let slots = unsafe { block.add(block.as_ptr().align_offset(align_of::<Slot>())).cast::<Slot>() };
         let (free, binding) = (Free::default(), Mutex::new(Rank::Binding, ()));
         Table {
+            block,
             slots,
             free,
             binding,
@@ -86,9 +91,11 @@ impl Table {
         self.platform.as_ref()?.others_memory()
     }
 
+    /// Of the slots, with room to align them. To align them is not asked of the allocator: where that is more than malloc(3) does anyway, it
+    /// writes the zeros, and so takes all pages at once.
     fn layout() -> Layout {
         const {
-            match Layout::array::<Slot>(SLOTS) {
+            match Layout::array::<u64>((SLOTS * size_of::<Slot>() + align_of::<Slot>()) / size_of::<u64>()) {
                 Ok(l) => l,
                 Err(_) => panic!("the table's size is a constant that fits"),
             }
@@ -227,6 +234,26 @@ impl Default for Table {
 impl Drop for Table {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with the same layout; slots need no drop.
-        unsafe { dealloc(self.slots.as_ptr().cast(), Self::layout()) }
+        unsafe { dealloc(self.block.as_ptr(), Self::layout()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of this process that are in memory (proc_pid_statm(5)).
+    fn resident() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn a_table_takes_pages_when_they_are_first_used() {
+        let before = resident();
+        let tables: Vec<Table> = std::iter::repeat_with(Table::new).take(16).collect();
+        let pages = 16 * Table::layout().size() / 4096;
+        assert!(resident() - before < pages / 2, "{} of {pages}", resident() - before);
+        assert!(tables.iter().all(|t| t.slots.as_ptr().is_aligned() && t.used() == 0));
     }
 }
