@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use transport::op::{AtOnce, AtomicOp, Remote, Sge};
+use transport::op::{AtOnce, AtomicOp, Fault, Remote, Sge};
 
 use super::backing::Backing;
 use super::copy::Place;
@@ -78,6 +78,18 @@ impl Transfer<'_> {
         unsafe { reach.copy(self, &held.pieces, way) }
     }
 
+    /// The same for one element, all of it.
+    #[inline]
+    pub(crate) fn copy_one(&self, reach: &dyn Reach, sge: &Sge, view: &View<'_>, way: &mut Way) -> AtOnce {
+        let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };
+        let copied = view.with(range, self.what.needs_of_ours(), Who::Us, |place| {
+            let Place::At(addr) = place else { return Err(Fault::Key) };
+            // SAFETY: the piece is registered, and stays so while it is used here.
+            Ok(unsafe { reach.copy(self, &[Piece { addr, len: range.length }], way) })
+        });
+        copied.unwrap_or(AtOnce::Refused)
+    }
+
     /// Flushes what was written to the peer's memory. False where only the peer can.
     pub(crate) fn flush(&self, reach: &dyn Reach, way: &mut Way) -> bool {
         // SAFETY: no memory of ours is named.
@@ -137,6 +149,11 @@ impl Copy {
             Copy::Atomic(_) => Access::REMOTE_ATOMIC,
         }
     }
+
+    /// What regions of ours must allow for it.
+    fn needs_of_ours(self) -> u32 {
+        if self == Copy::Write { 0 } else { Access::LOCAL_WRITE }
+    }
 }
 
 /// The ranges of a list that hold the first `len` bytes of it.
@@ -154,7 +171,7 @@ impl<'a> View<'a> {
     /// filled in its place: to hand it on would be to copy it.
     #[inline]
     fn hold(&self, held: &mut Held<'a>, mut ranges: impl Iterator<Item = Remote>, what: Copy) -> bool {
-        let right = if what == Copy::Write { 0 } else { Access::LOCAL_WRITE };
+        let right = what.needs_of_ours();
         ranges.all(|range| {
             let (index, key) = (range.rkey.0 >> 16, range.rkey.0);
             let slot = self.table.slot(index);

@@ -131,6 +131,43 @@ impl Inner {
         }
     }
 
+    /// The same for a WRITE or READ of one element while no other request takes a place in the queue, what most are that somebody waits for: what only others
+    /// need is not made ready. `None`: it is none, and nothing has changed.
+    #[inline]
+    pub(super) fn copy_alone(&mut self, qp: &Qp, wr: &SendWr) -> Option<bool> {
+        let (what, addr, rkey) = match wr.op {
+            SendOp::Write { addr, rkey, immediate: None } => (Copy::Write, addr, rkey),
+            SendOp::Read { addr, rkey } => (Copy::Read, addr, rkey),
+            _ => return None,
+        };
+        let Data::Sges(list) = &wr.data else { return None };
+        let &[sge] = list.as_slice() else { return None };
+        let remote = Remote { addr, length: sge.length.into(), rkey };
+        let is_plain = qp.init.kind == QpType::Rc && self.counted.is_none() && self.places.are_free();
+        if !is_plain || !(1..=MOST).contains(&remote.length) {
+            return None;
+        }
+        let Engine::Rc(engine) = &mut self.engine else { return None };
+        let path = &self.carrier.datagram().filter(|carrier| carrier.is_here)?.path;
+        let reach = qp.pd.device.platform.others_memory()?;
+        if !engine.begins_alone(wr) {
+            return None;
+        }
+        let view = qp.pd.device.memory.view(qp.pd.id, self.attr.access).in_step_of(qp);
+        let transfer = Transfer { path, from: qp.qpn, remote, what };
+        let became = transfer.copy_one(reach, &sge, &view, &mut self.way);
+        let completion = engine.executed_alone(wr, sge.length, became);
+        let done = completion.is_some();
+        if done {
+            self.places.take();
+        }
+        if let Some(completion) = completion.filter(|_| wr.signaled) {
+            self.places.ends(&qp.init.send_cq);
+            qp.init.send_cq.push(completion, &mut self.notes);
+        }
+        Some(done)
+    }
+
     /// Requests that take a place in the send queue.
     #[inline]
     pub(super) fn places_taken(&mut self, qp: &Qp) -> usize {

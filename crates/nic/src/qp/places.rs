@@ -28,6 +28,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
+    #[inline]
     pub(super) fn take(&mut self) {
         self.taken += 1;
         self.open += 1;
@@ -52,6 +53,12 @@ impl Places {
     /// Whether requests come in a stream.
     pub(super) fn are_of_a_stream(&self) -> bool {
         self.stream
+    }
+
+    /// Whether no other request took one or was under way when the last one was posted, and it is none of a stream.
+    #[inline]
+    pub(super) fn are_free(&self) -> bool {
+        self.outstanding == 0 && !self.stream
     }
 
     /// What else was there when a request of so many bytes was posted, the others being as long.

@@ -120,7 +120,7 @@ impl Sender<'_> {
     pub fn take_last(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
         let to = self.destination(None)?;
         self.accept(wr)?;
-        if !self.inner.execute_alone(&mut self.now, self.qp, wr) {
+        if !self.execute_alone(wr) {
             self.leave_or_wait(wr, to);
         }
         Ok(())
@@ -132,11 +132,18 @@ impl Sender<'_> {
         let to = self.destination(None)?;
         let signaled = wr.signaled;
         self.accept(wr)?;
-        if !self.inner.execute_alone(&mut self.now, self.qp, wr) {
+        if !self.execute_alone(wr) {
             self.leave_or_wait(&mut wr.clone(), to);
         }
         wr.signaled = signaled;
         Ok(())
+    }
+
+    /// Executes a request at once, where it may be.
+    #[inline]
+    fn execute_alone(&mut self, wr: &SendWr) -> bool {
+        let copied = self.inner.copy_alone(self.qp, wr);
+        copied.unwrap_or_else(|| self.inner.execute_alone(&mut self.now, self.qp, wr))
     }
 
     /// Sends a short message at once, or queues the request up; what is left in its place is of no use.
@@ -171,7 +178,7 @@ impl Sender<'_> {
     /// Sends what was posted, as far as windows and turns allow, tells of what has completed and unlocks the queue pair.
     #[inline]
     pub fn finish(mut self) {
-        self.qp.settle(self.inner, self.now.get());
+        self.qp.settle_asking(self.inner, || self.now.get());
     }
 }
 

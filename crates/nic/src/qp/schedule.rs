@@ -48,12 +48,12 @@ impl Qp {
 impl Inner {
     /// Has the device know how an ACK is held back now; when that wants to be looked at, where the world may not know.
     #[inline]
-    pub(super) fn note_ack(&mut self, qp: &Qp, now: Instant) -> Option<Instant> {
+    pub(super) fn note_ack(&mut self, qp: &Qp, now: impl FnOnce() -> Instant) -> Option<Instant> {
         let held = self.engine.held();
         if !self.noted.differs(held) {
             return None;
         }
-        let wakes = self.noted.change(held, now, &qp.me, &qp.device.delayed_acks);
+        let wakes = self.noted.change(held, now(), &qp.me, &qp.device.delayed_acks);
         if held == Hold::Briefly {
             qp.pd.device.platform.ack_waits();
         }

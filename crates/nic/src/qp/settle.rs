@@ -17,7 +17,13 @@ use crate::qp::{Inner, Qp};
 impl Qp {
     /// What follows every step of the engine: packets leave, an engine that failed takes the queue pair with it, the timer
     /// is set, a turn asked for, then everything is unlocked and told.
-    pub(super) fn settle(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
+    #[inline]
+    pub(super) fn settle(&self, inner: MutexGuard<'_, Inner>, now: Instant) {
+        self.settle_asking(inner, || now);
+    }
+
+    /// The same where the time is to be had by a call: behind a step that has nothing for a later time nobody asks.
+    pub(super) fn settle_asking(&self, mut inner: MutexGuard<'_, Inner>, now: impl FnOnce() -> Instant) {
         if inner.destroyed {
             return;
         }
@@ -29,6 +35,7 @@ impl Qp {
             }
             return;
         }
+        let now = now();
         if inner.current_state() == QpState::Error && inner.state != QpState::Error {
             inner.fail(self);
         }
@@ -44,7 +51,7 @@ impl Qp {
             inner.open_or_close(self);
         }
         inner.begin_flush(self);
-        let ack = inner.note_ack(self, now);
+        let ack = inner.note_ack(self, || now);
         let wake = inner.set_timer(self).into_iter().chain(inner.queue_up(self, now)).min();
         self.let_go(inner, wake, ack);
     }

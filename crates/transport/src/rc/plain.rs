@@ -7,9 +7,9 @@ use wire::Psn;
 use wire::roce::{Op, Packet, SendAt, SendTail, Service};
 
 use super::responder::Responder;
-use super::{Connection, Hold, Rc, Role, State};
+use super::{Connection, Hold, Rc, Role, State, request};
 use crate::Short;
-use crate::op::{Context, SendWr, Whole};
+use crate::op::{AtOnce, Completion, Context, SendWr, Status, Whole};
 
 /// The operation of such a packet.
 const PLAIN: Op = Op::Send(SendAt::Only(SendTail::None));
@@ -41,6 +41,22 @@ impl Rc {
             self.executed_at_once();
         }
         done
+    }
+
+    /// Whether a WRITE or READ that is posted now, while no other takes a place in the queue, may be executed by whoever asks. Then he does, and says what became of it.
+    #[inline]
+    pub fn begins_alone(&mut self, wr: &SendWr) -> bool {
+        self.state == State::Rts && self.conn.role == Role::Rc && self.requester.begins_alone(wr)
+    }
+
+    /// What became of it, and of its `len` bytes: its completion. `None`: it is to be posted.
+    #[inline]
+    pub fn executed_alone(&mut self, wr: &SendWr, len: u32, became: AtOnce) -> Option<Completion> {
+        let done = self.requester.executed_alone(became);
+        done.then(|| {
+            self.executed_at_once();
+            request::completion(wr, len, Status::Success, &self.conn)
+        })
     }
 
     /// It has left so, and the ACK with it; `wr` is that SEND, whose data is taken from there.

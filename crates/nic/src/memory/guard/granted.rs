@@ -191,6 +191,7 @@ std::arch::global_asm!(
 ///
 /// Both are ranges of `len` bytes that may be read, or written, where they are mapped, and of which nobody claims that they do not change.
 #[cfg(target_arch = "x86_64")]
+#[inline]
 pub unsafe fn copy_granted(to: *mut u8, from: *const u8, len: usize, grant: Grant<'_>) -> Result<(), Ended> {
     if len == 0 {
         return Err(Ended::Unable);
@@ -230,7 +231,7 @@ type Sequence = unsafe extern "C" fn(*mut Call) -> std::ffi::c_int;
 ///
 /// What it works on is as it wants it.
 #[cfg(target_arch = "x86_64")]
-#[inline]
+#[inline(always)]
 unsafe fn run(sequence: Sequence, to: *mut u8, from: u64, len: u64, grant: Grant<'_>) -> Result<u64, Ended> {
     let Some(place) = sequence_of_thread().filter(|_| !is_replaced()) else { return Err(Ended::Unable) };
     let (word, says) = (std::ptr::from_ref(grant.word), grant.says);

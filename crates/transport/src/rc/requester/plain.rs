@@ -54,27 +54,48 @@ impl Requester {
         wr: &SendWr,
         cx: &mut impl Context,
     ) -> bool {
+        if !self.takes_alone(wr) {
+            return false;
+        }
+        let became = execute_at_once(now, &mut self.race, wr, cx);
+        let done = self.executed_alone(became);
+        if done && wr.signaled {
+            // It was not more than is copied at once.
+            let len = wr.data.len_bytes() as u32;
+            cx.complete(Side::Send, request::completion(wr, len, Status::Success, conn));
+        }
+        done
+    }
+
+    /// Whether a request is of those that may need no packet, and nothing waits before it.
+    #[inline]
+    fn takes_alone(&self, wr: &SendWr) -> bool {
         let may = match wr.op {
             SendOp::Atomic { op: AtomicOp::Write(_), .. } => true,
             SendOp::Read { .. } | SendOp::Atomic { .. } => self.limits.max_rd_atomic > 0,
             _ => request::moves_bytes(wr),
         };
-        if !may || !self.queue.is_empty() || self.rnr_until.is_some() {
-            return false;
+        may && self.queue.is_empty() && self.rnr_until.is_none()
+    }
+
+    /// Whether a WRITE or READ that is posted now, of which nothing was under way or unpolled, may be executed by whoever asks; he says what became of it.
+    #[inline]
+    pub fn begins_alone(&mut self, wr: &SendWr) -> bool {
+        let begins = self.takes_alone(wr);
+        if begins {
+            self.race.pause();
         }
-        let became = execute_at_once(now, &mut self.race, wr, cx);
+        begins
+    }
+
+    /// What became of a request that is not queued; whether it is done.
+    #[inline]
+    pub fn executed_alone(&mut self, became: AtOnce) -> bool {
         self.note_at_once(became);
-        self.needs_packets = became != AtOnce::Done;
-        if self.needs_packets {
-            return false;
-        }
-        if wr.signaled {
-            // It was not more than is copied at once.
-            let len = wr.data.len_bytes() as u32;
-            cx.complete(Side::Send, request::completion(wr, len, Status::Success, conn));
-        }
-        self.retired += 1;
-        true
+        let done = became == AtOnce::Done;
+        self.needs_packets = !done;
+        self.retired += u64::from(done);
+        done
     }
 
     /// It has left.
