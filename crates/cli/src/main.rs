@@ -7,6 +7,7 @@ mod devices;
 mod manual;
 mod object;
 mod rdma;
+mod ready;
 mod run;
 mod sysfs;
 mod unpack;

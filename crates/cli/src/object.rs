@@ -241,7 +241,7 @@ pub fn random() -> u64 {
 }
 
 /// FNV-1a, 64 bits: a hash that is the same in every build of the command.
-struct Fnv(u64);
+pub struct Fnv(u64);
 
 impl Default for Fnv {
     fn default() -> Self {

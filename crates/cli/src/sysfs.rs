@@ -25,7 +25,7 @@ use nic::device::Port;
 use nic::device::port::{FIRMWARE, PhysState, PortState};
 use nic::{DeviceConfig, device::port, limits};
 
-use crate::{dev, devices, object};
+use crate::{dev, devices, object, ready};
 
 const DEV: &str = "/dev";
 const CLASS: &str = "/sys/class";
@@ -69,31 +69,45 @@ pub fn present() -> io::Result<()> {
     })
 }
 
-/// Covers the two directories, or where the kernel has none, makes the directory of classes one to which they can be added.
+/// Covers the two directories, or where the kernel has none, makes the directory of classes one to which they can be added. What they show lies
+/// [`ready`], or where that can not be had is written for this program.
 fn build(view: &mut View, class: &Path, devices: &[(DeviceConfig, Port)]) -> io::Result<()> {
-    let dirs = [class.join(INFINIBAND), class.join(VERBS)];
+    let names = [INFINIBAND, VERBS];
+    let dirs = names.map(|name| class.join(name));
     let missing: Vec<_> = dirs.iter().filter(|dir| !dir.is_dir()).collect();
     if !missing.is_empty() {
         view.extend(class)?;
         missing.iter().try_for_each(fs::create_dir)?;
     }
-    let covered: Vec<_> = dirs.iter().filter(|dir| !missing.contains(dir)).collect();
-    covered.iter().try_for_each(|dir| view.cover(dir))?;
-    write(class, &tree(devices))?;
-    covered.iter().try_for_each(|dir| view.seal(dir))?;
+    let tree = tree(devices);
+    let show = |view: &mut View, ready: &Path| {
+        names.iter().zip(&dirs).try_for_each(|(name, dir)| view.show_dir(&ready.join(name), dir))
+    };
+    let shown = ready::find(&names, &tree).and_then(|ready| view.attempt(|view| show(view, &ready)));
+    if shown.is_err() {
+        let covered: Vec<_> = dirs.iter().filter(|dir| !missing.contains(dir)).collect();
+        covered.iter().try_for_each(|dir| view.cover(dir))?;
+        write(class, &tree)?;
+        covered.iter().try_for_each(|dir| view.seal(dir))?;
+    }
     if missing.is_empty() { Ok(()) } else { view.seal(class) }
 }
 
 /// What stands at a path below the directory of classes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Entry {
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Entry {
+    /// A file with this in it.
     File(String),
+    /// A symbolic link to there.
     Link(PathBuf),
 }
 
 /// Puts the tree where it belongs. Files of one directory that say the same are one file under several names: of the 256 GIDs of a port nearly all
-/// are zero, and each file costs the program time when its view is made, and again when it ends.
-fn write(class: &Path, tree: &[(PathBuf, Entry)]) -> io::Result<()> {
+/// are zero, and each file costs time when it is made, and again when it goes.
+///
+/// # Errors
+/// What the kernel refused.
+pub fn write(class: &Path, tree: &[(PathBuf, Entry)]) -> io::Result<()> {
     let mut last = PathBuf::new();
     let mut written: HashMap<&str, PathBuf> = HashMap::new();
     for (path, entry) in tree {

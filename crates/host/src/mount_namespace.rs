@@ -14,6 +14,10 @@ use nic::Errno;
 use crate::sys;
 use crate::user_namespace::Roster;
 
+/// What makes a mount read-only; it holds nothing to run and no device.
+const SEALED: libc::c_ulong =
+    libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_REMOUNT | libc::MS_RDONLY;
+
 /// The view while it is being made: what is mounted in it, oldest first.
 #[derive(Debug, Default)]
 pub struct View {
@@ -171,6 +175,17 @@ impl View {
         self.bind(file, at)
     }
 
+    /// Shows a directory of another place in the place of one, read-only.
+    ///
+    /// # Errors
+    ///
+    /// Those of mount(2); ENOENT where there is no such directory.
+    pub fn show_dir(&mut self, dir: &Path, at: &Path) -> io::Result<()> {
+        private_above(at)?;
+        self.bind(dir, at)?;
+        sys::mount(c"none", &c_path(at)?, None, libc::MS_BIND | SEALED, None)
+    }
+
     fn bind(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         sys::mount(&c_path(from)?, &c_path(to)?, None, libc::MS_BIND | libc::MS_REC, None)?;
         self.mounted.push(to.to_owned());
@@ -183,8 +198,7 @@ impl View {
     ///
     /// Those of mount(2).
     pub fn seal(&self, dir: &Path) -> io::Result<()> {
-        let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_REMOUNT | libc::MS_RDONLY;
-        sys::mount(c"verbena", &c_path(dir)?, None, flags, None)
+        sys::mount(c"verbena", &c_path(dir)?, None, SEALED, None)
     }
 }
 
