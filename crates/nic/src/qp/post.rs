@@ -159,7 +159,7 @@ impl Sender<'_> {
     }
 
     /// Whether the queue takes a request; if so it completes visibly where it is to.
-    #[inline]
+    #[inline(always)]
     fn accept(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
         let inner = &mut *self.inner;
         let init = self.qp.init();

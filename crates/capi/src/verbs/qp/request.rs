@@ -28,13 +28,22 @@ pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, n: c_int) -> Result<&'a 
 }
 
 /// The elements as the engines take them.
-#[inline]
+#[inline(always)]
 pub(crate) fn list(sges: &[ibv_sge]) -> SgeList {
-    let sge = |s: &ibv_sge| Sge { addr: s.addr, length: s.length, lkey: Rkey(s.lkey) };
     match sges {
         [one] => SgeList::one(sge(one)),
-        _ => sges.iter().map(sge).collect(),
+        _ => several(sges),
     }
+}
+
+#[inline(never)]
+fn several(sges: &[ibv_sge]) -> SgeList {
+    sges.iter().map(sge).collect()
+}
+
+#[inline]
+fn sge(s: &ibv_sge) -> Sge {
+    Sge { addr: s.addr, length: s.length, lkey: Rkey(s.lkey) }
 }
 
 /// The bytes of an inline request, copied now: their memory need not be registered.
