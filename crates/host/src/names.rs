@@ -4,7 +4,7 @@
 
 mod bearer;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,7 +45,7 @@ pub(crate) fn block(qpn: Qpn) -> u16 {
 
 /// The processes that bear names we use.
 pub(crate) struct Names {
-    bearers: Mutex<HashMap<Name, Arc<Bearer>>>,
+    bearers: Mutex<BTreeMap<Name, Arc<Bearer>>>,
     /// A socket that is connected to nobody, for the next name: most that strangers make us look for are nobody's.
     spare: Mutex<Option<Fd>>,
 }
@@ -142,7 +142,7 @@ pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
 impl Default for Names {
     fn default() -> Names {
         Names {
-            bearers: Mutex::new(Rank::Bearers, HashMap::new()),
+            bearers: Mutex::new(Rank::Bearers, BTreeMap::new()),
             spare: Mutex::new(Rank::SpareSocket, None),
         }
     }
@@ -264,7 +264,7 @@ impl Names {
     /// Forgets all bearers.
     pub(crate) fn close(&self, reactor: &Reactor) {
         *self.spare.lock() = None;
-        for (_, bearer) in self.lock().drain() {
+        for bearer in std::mem::take(&mut *self.lock()).into_values() {
             reactor.remove(bearer.token, &bearer.fd);
         }
     }
@@ -310,7 +310,7 @@ impl Names {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Name, Arc<Bearer>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Name, Arc<Bearer>>> {
         self.bearers.lock()
     }
 }

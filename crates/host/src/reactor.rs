@@ -1,6 +1,6 @@
 //! What the engine waits for: an epoll instance, and for each descriptor in it what it is.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) enum Source {
 /// The epoll instance and its descriptors, each by a token that is never used twice.
 pub(crate) struct Reactor {
     epoll: Epoll,
-    sources: Mutex<HashMap<u64, Source>>,
+    sources: Mutex<BTreeMap<u64, Source>>,
     next: AtomicU64,
 }
 
@@ -56,7 +56,7 @@ impl Reactor {
     pub(crate) fn new() -> io::Result<Reactor> {
         Ok(Reactor {
             epoll: Epoll::new()?,
-            sources: Mutex::new(Rank::Reactor, HashMap::new()),
+            sources: Mutex::new(Rank::Reactor, BTreeMap::new()),
             next: AtomicU64::new(1),
         })
     }
@@ -111,7 +111,7 @@ impl Reactor {
         self.epoll.wait(events, timeout)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Source>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Source>> {
         self.sources.lock()
     }
 }

@@ -337,16 +337,17 @@ impl RxSockets {
     /// Takes what waits at any of the sockets now to the guest, [`SWEEP_ROUNDS`] times a socket at most because peers may go on
     /// sending; where another thread does, waits until it has.
     pub(crate) fn drain_all<G: Guest>(&self, to: &Delivery<'_, G>) {
-        let lineup = self.lineup.load();
-        // One call for all of them: most are empty, and a server has one for each flow that found it.
-        let readable = sys::readable(lineup.sockets.iter().map(|socket| socket.fd()));
-        for (socket, readable) in lineup.sockets.iter().zip(readable) {
-            if !readable && socket.is_quiet() {
-                continue;
-            }
-            for _ in 0..SWEEP_ROUNDS {
-                if socket.drain_in_turn(READS_PER_POLL, to) == Drained::Empty {
-                    break;
+        // One call for many of them: most are empty, and a server has one for each flow that found it.
+        for sockets in self.lineup.load().sockets.chunks(sys::ASKED_AT_ONCE) {
+            let readable = sys::readable(sockets.iter().map(|socket| socket.fd()));
+            for (socket, readable) in sockets.iter().zip(readable) {
+                if !readable && socket.is_quiet() {
+                    continue;
+                }
+                for _ in 0..SWEEP_ROUNDS {
+                    if socket.drain_in_turn(READS_PER_POLL, to) == Drained::Empty {
+                        break;
+                    }
                 }
             }
         }

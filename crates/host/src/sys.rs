@@ -16,6 +16,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use libc::{c_int, c_void, socklen_t};
 use nic::Errno;
 
@@ -367,10 +368,13 @@ pub(crate) fn hop_control(v4: bool, traffic_class: u8, hop_limit: u8) -> HopCont
     bytes
 }
 
-/// Which of the sockets can be read now, or have an error to tell; all of them where the system does not say.
-pub(crate) fn readable<'a>(sockets: impl Iterator<Item = &'a Fd>) -> Vec<bool> {
+/// Sockets that [`readable`] asks about at once.
+pub(crate) const ASKED_AT_ONCE: usize = 64;
+
+/// Which of the sockets can be read now, or have an error to tell; all of them where the system does not say. [`ASKED_AT_ONCE`] at most, others are not looked at.
+pub(crate) fn readable<'a>(sockets: impl Iterator<Item = &'a Fd>) -> ArrayVec<bool, ASKED_AT_ONCE> {
     let of = |fd: &Fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let mut asked: Vec<libc::pollfd> = sockets.map(of).collect();
+    let mut asked: ArrayVec<libc::pollfd, ASKED_AT_ONCE> = sockets.take(ASKED_AT_ONCE).map(of).collect();
     // SAFETY: an array of that many structures that lives through the call, which does not wait.
     let told = unsafe { libc::poll(asked.as_mut_ptr(), asked.len() as libc::nfds_t, 0) };
     asked.iter().map(|fd| told < 0 || fd.revents != 0).collect()

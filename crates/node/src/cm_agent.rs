@@ -140,6 +140,11 @@ impl Core {
         cms.chain(self.listeners.values().filter_map(Listener::deadline)).chain(ends).min()
     }
 
+    /// The next thing that a connection manager has put out, and whose it is.
+    fn output(&mut self) -> Option<(DeviceId, Output)> {
+        self.cms.iter_mut().find_map(|(&device, cm)| Some((device, cm.poll()?)))
+    }
+
     /// Forgets the identifier of a request that the program will not see; its connection is left to the caller.
     pub(crate) fn forget(&mut self, id: &Id) -> Option<ConnKey> {
         let key = {
@@ -296,20 +301,17 @@ impl<W: World> Node<W> {
     }
 
     fn do_outputs(&self, core: &mut Core, now: Instant) {
-        let devices: Vec<DeviceId> = core.cms.keys().copied().collect();
-        for device in devices {
-            while let Some(output) = core.cms.get_mut(&device).and_then(Cm::poll) {
-                match output {
-                    Output::Transmit { conn: None, path, mad, .. } => self.answer_stranger(now, &path, &mad),
-                    Output::Transmit { conn, path, mad, attempt } => {
-                        let way = self.way(core, now, (device, conn), &path, &mad, attempt);
-                        self.send_mad(&way, path.pkey, &mad);
-                    }
-                    Output::Event { conn, event } => self.on_event(core, now, (device, conn), event),
-                    Output::Released { conn, .. } => {
-                        self.cm_agent.await_no_data(core, (device, conn));
-                        core.ids.remove(&(device, conn));
-                    }
+        while let Some((device, output)) = core.output() {
+            match output {
+                Output::Transmit { conn: None, path, mad, .. } => self.answer_stranger(now, &path, &mad),
+                Output::Transmit { conn, path, mad, attempt } => {
+                    let way = self.way(core, now, (device, conn), &path, &mad, attempt);
+                    self.send_mad(&way, path.pkey, &mad);
+                }
+                Output::Event { conn, event } => self.on_event(core, now, (device, conn), event),
+                Output::Released { conn, .. } => {
+                    self.cm_agent.await_no_data(core, (device, conn));
+                    core.ids.remove(&(device, conn));
                 }
             }
         }

@@ -48,6 +48,18 @@ pub enum Progress {
 }
 
 impl Progress {
+    /// Whether an identifier that has come so far has had a route.
+    pub fn has_route(self) -> bool {
+        !matches!(
+            self,
+            Progress::Idle
+                | Progress::Bound
+                | Progress::AddressQuery
+                | Progress::AddressResolved
+                | Progress::Listening
+        )
+    }
+
     /// The words by which an error message says it.
     pub fn name(self) -> &'static str {
         match self {

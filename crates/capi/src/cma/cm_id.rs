@@ -9,7 +9,7 @@
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -17,7 +17,7 @@ use abi::cma::{rdma_cm_id, rdma_event_channel};
 use abi::sa::ibv_sa_path_rec;
 use abi::verbs::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_qp_type};
 use locks::{Mutex, MutexGuard, Rank};
-use node::id::Progress;
+use node::id::PathChoice;
 use node::{IbService, Id};
 use wire::Gid;
 
@@ -46,11 +46,16 @@ pub(crate) struct Saved {
     pub init: ibv_qp_init_attr,
 }
 
+/// Source, destination, and what they say beside their GIDs in `AF_IB`.
+type Addresses = (Option<SocketAddr>, Option<SocketAddr>, Option<IbService>);
+
 /// An identifier as C sees it, and the node's.
 #[repr(C)]
 pub(crate) struct CmId {
     c: UnsafeCell<rdma_cm_id>,
     path: UnsafeCell<ibv_sa_path_rec>,
+    /// The addresses that C was shown last.
+    shown: Mutex<Addresses>,
     pub node: Arc<Id>,
     pub instance: Arc<Instance>,
     pub unacked: Unacked,
@@ -196,6 +201,7 @@ impl CmId {
         let id = Arc::new(CmId {
             c: c.into(),
             path: path.into(),
+            shown: Mutex::new(Rank::CmId, Addresses::default()),
             node: node.clone(),
             instance,
             unacked: Unacked::default(),
@@ -262,11 +268,49 @@ impl CmId {
     /// As for [`CmId::take_in_qp`].
     pub unsafe fn refresh(&self) {
         let c = self.c();
-        let (device, source, dest, progress, route, ib, chosen) = {
+        let (device, addresses, path) = {
             let inner = self.node.lock();
-            let device = inner.device.clone();
-            (device, inner.source, inner.dest, inner.progress, inner.route, inner.ib, inner.path)
+            // SAFETY: as the caller says.
+            let (has_device, has_path) = unsafe { (!(*c).verbs.is_null(), (*c).route.num_paths > 0) };
+            let path_is_due = !has_path && inner.progress.has_route();
+            let device = inner.device.as_ref().filter(|_| !has_device || path_is_due).cloned();
+            let path = inner.route.filter(|_| path_is_due).map(|route| (route.mtu, inner.path));
+            (device, (inner.source, inner.dest, inner.ib), path)
         };
+        let mut shown = self.shown.lock();
+        // SAFETY: as the caller says.
+        unsafe {
+            if *shown != addresses {
+                *shown = addresses;
+                self.show(addresses);
+            }
+            drop(shown);
+            // Connecting and disconnecting move it.
+            qp::show_state((*c).qp);
+            let Some(device) = device else { return };
+            if (*c).verbs.is_null()
+                && let Ok(verbs) = context_of(&device)
+            {
+                (*c).verbs = verbs;
+                (*c).port_num = 1;
+                // Programs that make a queue pair of their own make it in this domain (rdma_cm(7): id->pd).
+                if (*c).pd.is_null() {
+                    (*c).pd = default_pd(&device).unwrap_or(std::ptr::null_mut());
+                }
+            }
+            if let Some((mtu, chosen)) = path {
+                self.show_path(mtu, device.port().mtu, chosen);
+            }
+        }
+    }
+
+    /// Shows C these addresses.
+    ///
+    /// # Safety
+    ///
+    /// As for [`CmId::take_in_qp`].
+    unsafe fn show(&self, (source, dest, ib): Addresses) {
+        let c = self.c();
         // SAFETY: C-visible fields, which C reads after the call or event that this precedes.
         unsafe {
             if let Some(source) = source {
@@ -286,52 +330,41 @@ impl CmId {
                     sockaddr::write_ib(gid(dest.ip()), &theirs, &mut (*c).route.addr.dst);
                 }
             }
-            // Connecting and disconnecting move it.
-            qp::show_state((*c).qp);
-            if let Some(device) = &device
-                && (*c).verbs.is_null()
-                && let Ok(verbs) = context_of(device)
-            {
-                (*c).verbs = verbs;
-                (*c).port_num = 1;
-                // Programs that make a queue pair of their own make it in this domain (rdma_cm(7): id->pd).
-                if (*c).pd.is_null() {
-                    (*c).pd = default_pd(device).unwrap_or(std::ptr::null_mut());
-                }
+        }
+    }
+
+    /// Shows C the path, which is for good: of the MTU of the route, the port, and what was chosen.
+    ///
+    /// # Safety
+    ///
+    /// As for [`CmId::take_in_qp`].
+    unsafe fn show_path(&self, route_mtu: u32, port: wire::Mtu, chosen: Option<PathChoice>) {
+        let c = self.c();
+        // SAFETY: as for `show`.
+        unsafe {
+            let path = self.path.get();
+            (*path).sgid = (*c).route.addr.addr.ibaddr.sgid;
+            (*path).dgid = (*c).route.addr.addr.ibaddr.dgid;
+            (*path).hop_limit = 64;
+            (*path).reversible = 1;
+            (*path).numb_path = 1;
+            (*path).pkey = wire::Pkey::default().0.to_be();
+            (*path).mtu_selector = SELECT_EXACTLY;
+            let fits = wire::Mtu::for_link(route_mtu).unwrap_or(wire::Mtu::M256);
+            (*path).mtu = fits.min(port).code();
+            (*path).rate_selector = SELECT_EXACTLY;
+            (*path).rate = RATE_10_GBPS;
+            (*path).packet_life_time_selector = SELECT_EXACTLY;
+            (*path).packet_life_time = PACKET_LIFE_TIME;
+            if let Some(chosen) = chosen {
+                (*path).mtu = (*path).mtu.min(chosen.mtu.code());
+                (*path).traffic_class = chosen.traffic_class;
+                (*path).flow_label = chosen.flow_label.to_be();
+                (*path).sl = chosen.service_level;
+                (*path).packet_life_time = chosen.packet_life_time;
             }
-            let has_path = !matches!(
-                progress,
-                Progress::Idle
-                    | Progress::Bound
-                    | Progress::AddressQuery
-                    | Progress::AddressResolved
-                    | Progress::Listening
-            );
-            if let (true, Some(device), Some(route), 0) = (has_path, device, route, (*c).route.num_paths) {
-                let path = self.path.get();
-                (*path).sgid = (*c).route.addr.addr.ibaddr.sgid;
-                (*path).dgid = (*c).route.addr.addr.ibaddr.dgid;
-                (*path).hop_limit = 64;
-                (*path).reversible = 1;
-                (*path).numb_path = 1;
-                (*path).pkey = wire::Pkey::default().0.to_be();
-                (*path).mtu_selector = SELECT_EXACTLY;
-                let fits = wire::Mtu::for_link(route.mtu).unwrap_or(wire::Mtu::M256);
-                (*path).mtu = fits.min(device.port().mtu).code();
-                (*path).rate_selector = SELECT_EXACTLY;
-                (*path).rate = RATE_10_GBPS;
-                (*path).packet_life_time_selector = SELECT_EXACTLY;
-                (*path).packet_life_time = PACKET_LIFE_TIME;
-                if let Some(chosen) = chosen {
-                    (*path).mtu = (*path).mtu.min(chosen.mtu.code());
-                    (*path).traffic_class = chosen.traffic_class;
-                    (*path).flow_label = chosen.flow_label.to_be();
-                    (*path).sl = chosen.service_level;
-                    (*path).packet_life_time = chosen.packet_life_time;
-                }
-                (*c).route.path_rec = path;
-                (*c).route.num_paths = 1;
-            }
+            (*c).route.path_rec = path;
+            (*c).route.num_paths = 1;
         }
     }
 }

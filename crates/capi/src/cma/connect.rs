@@ -291,8 +291,11 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             ours.instance.node().take_in_qp(&ours.node, None)?;
         }
         // What has arrived is executed: ACKs, whose messages were delivered and are not flushed; messages, which the peer's adapter would
-        // have been told of.
-        ours.instance.host.drain_all();
+        // have been told of. A queue pair that has failed executes nothing.
+        let qp = ours.node.lock().qp.clone();
+        if qp.is_none_or(|qp| qp.state() != QpState::Error) {
+            ours.instance.host.drain_all();
+        }
         ours.instance.node().disconnect(&ours.node)?;
         // The last ACKs and the DREQ: its queue pair repeats neither, and the program may end now.
         ours.instance.host.drain_sent();
