@@ -88,7 +88,7 @@ pub use memory::pd::Pd;
 pub use memory::{Access, Advice, Mr, Mw, WindowType};
 pub use qp::ah::{Ah, Datagram};
 pub use qp::attr::{AddressVector, QpAttr, QpState, QpType, mask};
-pub use qp::post::{Request, Sender};
+pub use qp::post::{Request, Sender, Time};
 pub use qp::xrc::domain::{Inode, Xrcd};
 pub use qp::{Qp, QpCap, QpInit};
 pub use reach::Reach;

@@ -86,15 +86,6 @@ impl Stack {
             Stack::System(_) => Instant::now(),
         }
     }
-    /// The same, as it was a moment ago at most: a look at a clock takes a tenth of a short message's time.
-    #[inline]
-    pub fn just_now(&self) -> Instant {
-        match self {
-            Stack::Ours(ours) => ours.just_now(),
-            #[cfg(feature = "system")]
-            Stack::System(_) => self.now(),
-        }
-    }
     /// What waits until no lock is held.
     pub fn later(&self) -> &Arc<Later> {
         match self {
@@ -193,6 +184,17 @@ impl Stack {
             (Stack::System(a), Stack::System(b)) => Arc::ptr_eq(a, b),
             #[allow(unreachable_patterns, reason = "where there is one stack only")]
             _ => false,
+        }
+    }
+}
+
+impl nic::Time for Stack {
+    #[inline]
+    fn just_now(&self) -> Instant {
+        match self {
+            Stack::Ours(ours) => ours.just_now(),
+            #[cfg(feature = "system")]
+            Stack::System(_) => self.now(),
         }
     }
 }

@@ -35,13 +35,26 @@ pub struct Sender<'a> {
     inner: MutexGuard<'a, Inner>,
 }
 
+/// Who tells the time where somebody asks.
+pub trait Time {
+    /// The time, as it was a moment ago at most.
+    fn just_now(&self) -> Instant;
+}
+
+impl<F: Fn() -> Instant> Time for F {
+    #[inline]
+    fn just_now(&self) -> Instant {
+        self()
+    }
+}
+
 /// The time at which requests are posted.
 #[derive(Clone, Copy)]
 pub(super) enum Now<'a> {
     /// This.
     Is(Instant),
     /// Nobody has needed it yet. A message that leaves at once does before anybody has asked: a look at a clock takes as long as much of the rest.
-    Ask(&'a dyn Fn() -> Instant),
+    Ask(&'a dyn Time),
 }
 
 impl Now<'_> {
@@ -49,7 +62,7 @@ impl Now<'_> {
     pub(super) fn get(&mut self) -> Instant {
         let now = match *self {
             Now::Is(now) => now,
-            Now::Ask(ask) => ask(),
+            Now::Ask(time) => time.just_now(),
         };
         *self = Now::Is(now);
         now
@@ -190,8 +203,8 @@ impl Qp {
 
     /// The same where the time is to be had by a call, which may come before or behind what leaves.
     #[inline]
-    pub fn sender_asking<'a>(&'a self, now: &'a dyn Fn() -> Instant) -> Sender<'a> {
-        Sender { qp: self, now: Now::Ask(now), inner: self.lock() }
+    pub fn sender_asking<'a>(&'a self, time: &'a dyn Time) -> Sender<'a> {
+        Sender { qp: self, now: Now::Ask(time), inner: self.lock() }
     }
 
     /// Posts one request of a connected or raw packet queue pair and sends it; errors as of [`Sender::post`].

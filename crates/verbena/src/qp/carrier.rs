@@ -121,9 +121,9 @@ impl Carrier {
     /// Begins to post one request, or several, to the send queue. They are posted in one order: the caller holds the lock of the program's
     /// entries.
     #[inline]
-    pub fn sender(&self, stack: &Stack, several: bool) -> Sender<'_> {
+    pub fn sender<'a>(&'a self, stack: &'a Stack, several: bool) -> Sender<'a> {
         match self {
-            Carrier::Ours(ours) => Sender::Ours(ours.nic.sender(stack.just_now()), several),
+            Carrier::Ours(ours) => Sender::Ours(ours.nic.sender_asking(stack), several),
             #[cfg(feature = "system")]
             Carrier::System(theirs) => Sender::System(&theirs.qp, several.then(Vec::new)),
         }
