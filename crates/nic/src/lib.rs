@@ -87,6 +87,7 @@ pub use memory::buffer::Buffer;
 pub use memory::pd::Pd;
 pub use memory::{Access, Advice, Mr, Mw, WindowType};
 pub use qp::ah::{Ah, Datagram};
+pub use qp::at_once::OneSided;
 pub use qp::attr::{AddressVector, QpAttr, QpState, QpType, mask};
 pub use qp::post::{Request, Sender, Time};
 pub use qp::xrc::domain::{Inode, Xrcd};

@@ -7,7 +7,7 @@
 //! do leaves as packets, and the peer's responder says why; and so do short ones that come in a stream, of which the peer's engine does several in the time
 //! of one system call.
 
-use transport::op::{AtOnce, AtomicOp, Company, Data, Remote, SendOp, SendWr};
+use transport::op::{AtOnce, AtomicOp, Company, Completed, Data, Remote, SendOp, SendWr, Sge};
 
 use crate::memory::reached::REACHED;
 use crate::qp::attr::{QpState, QpType};
@@ -23,6 +23,37 @@ const MOST: u64 = 16 << 20;
 /// the system needs to let us copy.
 const MOST_STREAMED: u64 = 8 << 10;
 const MOST_READ_STREAMED: u64 = 4 << 10;
+
+/// A WRITE or READ of one element.
+#[derive(Clone, Copy, Debug)]
+pub struct OneSided {
+    /// Of its completion.
+    pub wr_id: u64,
+    /// Which of the two.
+    pub what: Copy,
+    /// What it names of the peer's memory, all of the element's bytes.
+    pub remote: Remote,
+    /// Where the bytes come from, or go to.
+    pub sge: Sge,
+    /// It completes visibly.
+    pub signaled: bool,
+}
+
+impl OneSided {
+    /// What a request is, where it is one.
+    #[inline]
+    pub(super) fn of(wr: &SendWr) -> Option<OneSided> {
+        let (what, addr, rkey) = match wr.op {
+            SendOp::Write { addr, rkey, immediate: None } => (Copy::Write, addr, rkey),
+            SendOp::Read { addr, rkey } => (Copy::Read, addr, rkey),
+            _ => return None,
+        };
+        let Data::Sges(list) = &wr.data else { return None };
+        let &[sge] = list.as_slice() else { return None };
+        let remote = Remote { addr, length: sge.length.into(), rkey };
+        Some(OneSided { wr_id: wr.wr_id, what, remote, sge, signaled: wr.signaled })
+    }
+}
 
 impl EngineContext<'_> {
     /// Whether the peer's memory is reached for a request like this.
@@ -132,40 +163,39 @@ impl Inner {
     }
 
     /// The same for a WRITE or READ of one element while no other request takes a place in the queue, what most are that somebody waits for: what only others
-    /// need is not made ready. `None`: it is none, and nothing has changed.
+    /// need is not made ready. False: it is none of these, or it is to be posted.
     #[inline]
-    pub(super) fn copy_alone(&mut self, qp: &Qp, wr: &SendWr) -> Option<bool> {
-        let (what, addr, rkey) = match wr.op {
-            SendOp::Write { addr, rkey, immediate: None } => (Copy::Write, addr, rkey),
-            SendOp::Read { addr, rkey } => (Copy::Read, addr, rkey),
-            _ => return None,
-        };
-        let Data::Sges(list) = &wr.data else { return None };
-        let &[sge] = list.as_slice() else { return None };
-        let remote = Remote { addr, length: sge.length.into(), rkey };
+    pub(super) fn copy_alone(&mut self, qp: &Qp, request: &OneSided) -> bool {
+        let OneSided { wr_id, what, remote, ref sge, signaled } = *request;
         let is_plain = qp.init.kind == QpType::Rc && self.counted.is_none() && self.places.are_free();
         if !is_plain || !(1..=MOST).contains(&remote.length) {
-            return None;
+            return false;
         }
-        let Engine::Rc(engine) = &mut self.engine else { return None };
-        let path = &self.carrier.datagram().filter(|carrier| carrier.is_here)?.path;
-        let reach = qp.pd.device.platform.others_memory()?;
-        if !engine.begins_alone(wr) {
-            return None;
+        let Engine::Rc(engine) = &mut self.engine else { return false };
+        let (Some(carrier), Some(reach)) = (self.carrier.datagram(), qp.pd.device.platform.others_memory())
+        else {
+            return false;
+        };
+        let (opcode, byte_len) = match what {
+            Copy::Write => (Completed::Write, 0),
+            Copy::Read => (Completed::Read, sge.length),
+            Copy::Flush(_) | Copy::Atomic(_) => return false,
+        };
+        if !carrier.is_here || !engine.begins_alone(what == Copy::Read) {
+            return false;
         }
         let view = qp.pd.device.memory.view(qp.pd.id, self.attr.access).in_step_of(qp);
-        let transfer = Transfer { path, from: qp.qpn, remote, what };
-        let became = transfer.copy_one(reach, &sge, &view, &mut self.way);
-        let completion = engine.executed_alone(wr, sge.length, became);
-        let done = completion.is_some();
+        let transfer = Transfer { path: &carrier.path, from: qp.qpn, remote, what };
+        let became = transfer.copy_one(reach, sge, &view, &mut self.way);
+        let done = engine.executed_alone(became);
         if done {
             self.places.take();
+            if signaled {
+                self.places.ends(&qp.init.send_cq);
+                qp.init.send_cq.push(engine.completion_of(wr_id, opcode, byte_len), &mut self.notes);
+            }
         }
-        if let Some(completion) = completion.filter(|_| wr.signaled) {
-            self.places.ends(&qp.init.send_cq);
-            qp.init.send_cq.push(completion, &mut self.notes);
-        }
-        Some(done)
+        done
     }
 
     /// Requests that take a place in the send queue.

@@ -20,7 +20,7 @@
 //! | `scratch` | what a thread builds packets and frames in |
 
 pub mod ah;
-mod at_once;
+pub(crate) mod at_once;
 pub mod attr;
 mod bulk;
 pub(crate) mod carrier;

@@ -11,6 +11,7 @@ use wire::roce::SendTail;
 use crate::error::PostError;
 use crate::link::Path;
 use crate::qp::ah::Datagram;
+use crate::qp::at_once::OneSided;
 use crate::qp::attr::QpState;
 use crate::qp::{Inner, Qp, QpCap};
 
@@ -131,9 +132,12 @@ impl Sender<'_> {
     /// The same for a request that is of no use to anybody afterwards: what leaves at once is not copied for that.
     #[inline]
     pub fn take_last(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
+        if OneSided::of(wr).is_some_and(|request| self.execute_now(request)) {
+            return Ok(());
+        }
         let to = self.destination(None)?;
         self.accept(wr)?;
-        if !self.execute_alone(wr) {
+        if !self.inner.execute_alone(&mut self.now, self.qp, wr) {
             self.leave_or_wait(wr, to);
         }
         Ok(())
@@ -142,21 +146,30 @@ impl Sender<'_> {
     /// The same for a request that will be posted again, and is as before afterwards: it is copied where it is not executed at once.
     #[inline]
     pub fn post_kept(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
+        if OneSided::of(wr).is_some_and(|request| self.execute_now(request)) {
+            return Ok(());
+        }
         let to = self.destination(None)?;
         let signaled = wr.signaled;
         self.accept(wr)?;
-        if !self.execute_alone(wr) {
+        if !self.inner.execute_alone(&mut self.now, self.qp, wr) {
             self.leave_or_wait(&mut wr.clone(), to);
         }
         wr.signaled = signaled;
         Ok(())
     }
 
-    /// Executes a request at once, where it may be.
+    /// Executes a WRITE or READ behind which no other is posted now, where that is possible at once. False: it has had no effect, and is to be
+    /// posted, which says why where it can not be.
     #[inline]
-    fn execute_alone(&mut self, wr: &SendWr) -> bool {
-        let copied = self.inner.copy_alone(self.qp, wr);
-        copied.unwrap_or_else(|| self.inner.execute_alone(&mut self.now, self.qp, wr))
+    pub fn execute_now(&mut self, request: OneSided) -> bool {
+        let (inner, init) = (&mut *self.inner, self.qp.init());
+        let is_ready = inner.state == QpState::Rts && init.tags().is_none() && init.cap.max_send_sge > 0;
+        if !is_ready || inner.places_taken(self.qp) > 0 {
+            return false;
+        }
+        let request = OneSided { signaled: request.signaled || init.sq_sig_all, ..request };
+        inner.copy_alone(self.qp, &request)
     }
 
     /// Sends a short message at once, or queues the request up; what is left in its place is of no use.

@@ -9,7 +9,7 @@ use wire::roce::{Op, Packet, SendAt, SendTail, Service};
 use super::responder::Responder;
 use super::{Connection, Hold, Rc, Role, State, request};
 use crate::Short;
-use crate::op::{AtOnce, Completion, Context, SendWr, Status, Whole};
+use crate::op::{AtOnce, Completed, Completion, Context, SendWr, Whole};
 
 /// The operation of such a packet.
 const PLAIN: Op = Op::Send(SendAt::Only(SendTail::None));
@@ -43,20 +43,26 @@ impl Rc {
         done
     }
 
-    /// Whether a WRITE or READ that is posted now, while no other takes a place in the queue, may be executed by whoever asks. Then he does, and says what became of it.
+    /// Whether a WRITE, or a READ, that is posted now, while no other takes a place in the queue, may be executed by whoever asks. Then he does, and says what became of it.
     #[inline]
-    pub fn begins_alone(&mut self, wr: &SendWr) -> bool {
-        self.state == State::Rts && self.conn.role == Role::Rc && self.requester.begins_alone(wr)
+    pub fn begins_alone(&mut self, is_read: bool) -> bool {
+        self.state == State::Rts && self.conn.role == Role::Rc && self.requester.begins_alone(is_read)
     }
 
-    /// What became of it, and of its `len` bytes: its completion. `None`: it is to be posted.
+    /// What became of it; whether it is done. Else it is to be posted.
     #[inline]
-    pub fn executed_alone(&mut self, wr: &SendWr, len: u32, became: AtOnce) -> Option<Completion> {
+    pub fn executed_alone(&mut self, became: AtOnce) -> bool {
         let done = self.requester.executed_alone(became);
-        done.then(|| {
+        if done {
             self.executed_at_once();
-            request::completion(wr, len, Status::Success, &self.conn)
-        })
+        }
+        done
+    }
+
+    /// How it has ended, where that is well.
+    #[inline]
+    pub fn completion_of(&self, wr_id: u64, opcode: Completed, byte_len: u32) -> Completion {
+        request::good(&self.conn, wr_id, opcode, byte_len)
     }
 
     /// It has left so, and the ACK with it; `wr` is that SEND, whose data is taken from there.

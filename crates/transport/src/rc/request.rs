@@ -286,17 +286,23 @@ pub(super) fn completion(wr: &SendWr, len: u32, status: Status, conn: &Connectio
         SendOp::Local(LocalOp::Bind(_)) => (Completed::BindMw, 0),
         SendOp::Local(LocalOp::Invalidate(_)) => (Completed::LocalInvalidate, 0),
     };
-    let good = status == Status::Success;
+    let done = good(conn, wr.wr_id, opcode, answer_len);
+    if status == Status::Success { done } else { Completion { status, byte_len: 0, solicited: true, ..done } }
+}
+
+/// How one has ended that has done what it should.
+#[inline]
+pub(super) fn good(conn: &Connection, wr_id: u64, opcode: Completed, byte_len: u32) -> Completion {
     Completion {
-        wr_id: wr.wr_id,
-        status,
+        wr_id,
+        status: Status::Success,
         opcode,
-        byte_len: if good { answer_len } else { 0 },
+        byte_len,
         tail: SendTail::None,
         qpn: conn.qpn,
         source_qp: conn.dest,
         header: NetworkHeader::None,
-        solicited: !good,
+        solicited: false,
         tm: TagInfo::default(),
     }
 }

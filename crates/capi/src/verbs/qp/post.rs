@@ -2,9 +2,10 @@
 
 use std::ffi::c_int;
 
-use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr};
-use nic::{Datagram, QpType, Sender};
-use transport::op::{AtomicOp, Data, LocalOp, SendOp};
+use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
+use nic::reach::Copy;
+use nic::{Datagram, OneSided, QpType, Sender};
+use transport::op::{AtomicOp, Data, LocalOp, Remote, SendOp};
 use wire::roce::SendTail;
 use wire::{Qkey, Qpn, Rkey};
 
@@ -12,7 +13,7 @@ use crate::ffi_guard::{self, Errno};
 use crate::verbs::ah::Ah;
 use crate::verbs::memory::mw;
 use crate::verbs::qp::object::Qp;
-use crate::verbs::qp::request::{each_receive, elements, inline, list, send_wr};
+use crate::verbs::qp::request::{each_receive, elements, inline, list, send_wr, sge};
 
 /// What a request that is no plain SEND does.
 ///
@@ -118,6 +119,21 @@ unsafe fn each_send(
     Ok(())
 }
 
+/// A WRITE or READ of one element.
+#[inline]
+fn one_sided(wr: &ibv_send_wr, from: &ibv_sge) -> Option<OneSided> {
+    let what = match wr.opcode {
+        v::IBV_WR_RDMA_WRITE => Copy::Write,
+        v::IBV_WR_RDMA_READ => Copy::Read,
+        _ => return None,
+    };
+    // SAFETY: any bit pattern is a value of this member, and the opcode says that it is meant.
+    let rdma = unsafe { wr.wr.rdma };
+    let remote = Remote { addr: rdma.remote_addr, length: from.length.into(), rkey: Rkey(rdma.rkey) };
+    let signaled = wr.send_flags & v::IBV_SEND_SIGNALED != 0;
+    Some(OneSided { wr_id: wr.wr_id, what, remote, sge: sge(from), signaled })
+}
+
 /// Posts a request to a queue pair of this kind. It is converted where it is posted: to hand it on would be to copy it.
 ///
 /// # Safety
@@ -132,6 +148,11 @@ unsafe fn post_one(one: &ibv_send_wr, kind: QpType, sender: &mut Sender<'_>) -> 
     // SAFETY: as the caller says.
     let sges = unsafe { elements(one.sg_list, one.num_sge)? };
     let is_inline = flags & v::IBV_SEND_INLINE != 0;
+    if let ([sge], QpType::Rc, false, true) = (sges, kind, is_inline, one.next.is_null())
+        && one_sided(one, sge).is_some_and(|request| sender.execute_now(request))
+    {
+        return Ok(());
+    }
     let listed = if is_inline { &[] } else { sges };
     // What most requests are; made in one go, so that nothing just written is moved.
     let mut wr = send_wr(one.wr_id, flags, SendOp::Send(SendTail::None), Data::Sges(list(listed)));

@@ -41,8 +41,9 @@ fn several(sges: &[ibv_sge]) -> SgeList {
     sges.iter().map(sge).collect()
 }
 
+/// One of them.
 #[inline]
-fn sge(s: &ibv_sge) -> Sge {
+pub(crate) fn sge(s: &ibv_sge) -> Sge {
     Sge { addr: s.addr, length: s.length, lkey: Rkey(s.lkey) }
 }
 

@@ -75,13 +75,19 @@ impl Requester {
             SendOp::Read { .. } | SendOp::Atomic { .. } => self.limits.max_rd_atomic > 0,
             _ => request::moves_bytes(wr),
         };
-        may && self.queue.is_empty() && self.rnr_until.is_none()
+        may && self.is_idle()
     }
 
-    /// Whether a WRITE or READ that is posted now, of which nothing was under way or unpolled, may be executed by whoever asks; he says what became of it.
+    /// Whether nothing waits, and what is posted now was not tried just now.
     #[inline]
-    pub fn begins_alone(&mut self, wr: &SendWr) -> bool {
-        let begins = self.takes_alone(wr);
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.rnr_until.is_none() && !self.needs_packets
+    }
+
+    /// Whether a WRITE, or a READ, that is posted now, while no other is under way or unpolled, may be executed by whoever asks; he says what became of it.
+    #[inline]
+    pub fn begins_alone(&mut self, is_read: bool) -> bool {
+        let begins = self.is_idle() && (!is_read || self.limits.max_rd_atomic > 0);
         if begins {
             self.race.pause();
         }
