@@ -11,11 +11,12 @@ use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
 use nic::reach::{Grant, Piece, Region, Transfer};
 use nic::{
-    Access, AddressVector, Cq, Device, Path, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, Reach, Way, mask,
+    Access, AddressVector, Buffer, Cq, Device, Path, Pd, PostError, Qp, QpAttr, QpCap, QpInit, QpState,
+    QpType, Reach, Way, mask,
 };
-use transport::op::{AtOnce, Data, SendOp, SendWr, Sge};
+use transport::op::{AtOnce, Data, SendOp, SendWr, Sge, Status};
 use wire::roce::SendTail;
-use wire::{Mtu, Qpn};
+use wire::{Mtu, Qpn, Rkey};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Bytes of a channel.
@@ -28,6 +29,9 @@ struct Peer {
     may: Mutex<Option<u32>>,
     waits: Mutex<u32>,
     qp: OnceLock<Weak<Qp>>,
+    /// What becomes of a copy, if any is to be made, and the lengths of those that were tried.
+    becomes: Mutex<Option<AtOnce>>,
+    tried: Mutex<Vec<u64>>,
 }
 
 struct Neighbours(Arc<Peer>);
@@ -61,8 +65,10 @@ impl Reach for Neighbours {
     fn reaches(&self, _: &Path) -> bool {
         false
     }
-    unsafe fn copy(&self, _: &Transfer<'_>, _: &[Piece], _: &mut Way) -> AtOnce {
-        AtOnce::NoWay
+    unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], _: &mut Way) -> AtOnce {
+        assert_eq!(transfer.remote.length, pieces.iter().map(|piece| piece.len).sum());
+        self.0.tried.lock().unwrap().push(transfer.remote.length);
+        self.0.becomes.lock().unwrap().unwrap_or(AtOnce::NoWay)
     }
 }
 
@@ -78,7 +84,15 @@ fn connected(device: &Arc<Device>, pd: &Arc<Pd>, dest_qpn: Qpn) -> (Arc<Qp>, QpA
     let qp = Qp::create(device, pd, init).unwrap();
     let av =
         AddressVector { dgid: HERE.into(), sgid_index: 1, is_global: true, port: 1, ..Default::default() };
-    let attr = QpAttr { access: BOTH, av, dest_qpn, path_mtu: Mtu::M1024, port: 1, ..QpAttr::default() };
+    let attr = QpAttr {
+        access: BOTH,
+        av,
+        dest_qpn,
+        path_mtu: Mtu::M1024,
+        port: 1,
+        max_rd_atomic: 1,
+        ..QpAttr::default()
+    };
     let modify = |state, bits| qp.modify(start, &attr.with_state(state), mask::STATE | bits).unwrap();
     modify(QpState::Init, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS);
     let receive = mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
@@ -137,4 +151,47 @@ fn each_process_of_this_host_has_the_room_of_its_channel() {
     assert_eq!(lost(), 32);
     let _same = send_to(2, &device, &pd);
     assert_eq!(lost(), 40, "two share a channel");
+}
+
+#[test]
+fn a_write_or_read_that_is_alone_is_executed_as_it_is_posted_and_tried_once_where_it_can_not_be() {
+    let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
+    assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
+    let device = kit::device_of(world.clone(), &[HERE]);
+    let pd = Arc::new(device.alloc_pd().unwrap());
+    let (qp, _, start) = connected(&device, &pd, Qpn::default());
+    peer.qp.set(Arc::downgrade(&qp)).unwrap();
+    let buffer = Buffer::new(&pd, 16, 0x1000, Access::LOCAL_WRITE).unwrap();
+    let request = |wr_id, op, lkey| {
+        let data = Data::Sges([Sge { addr: 0x1000, length: 8, lkey }].into_iter().collect());
+        SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false }
+    };
+    let write =
+        |wr_id, lkey| request(wr_id, SendOp::Write { addr: 0x2000, rkey: Rkey(7), immediate: None }, lkey);
+    let polled = || {
+        let mut all = Vec::new();
+        qp.init().send_cq.poll(9, |one| all.push((one.wr_id, one.status, one.byte_len))).unwrap();
+        all
+    };
+    let seen = || (std::mem::take(&mut *peer.tried.lock().unwrap()), world.lost.load(Ordering::Relaxed));
+
+    *peer.becomes.lock().unwrap() = Some(AtOnce::Done);
+    qp.post_send(start, write(1, buffer.key())).unwrap();
+    assert_eq!(qp.post_send(start, write(2, buffer.key())), Err(PostError::Full), "nobody has polled");
+    assert_eq!((polled(), seen()), (vec![(1, Status::Success, 0)], (vec![8], 0)));
+    qp.post_send(start, request(3, SendOp::Read { addr: 0x2000, rkey: Rkey(7) }, buffer.key())).unwrap();
+    assert_eq!((polled(), seen()), (vec![(3, Status::Success, 8)], (vec![8], 0)));
+
+    // What the peer's responder is to say leaves as a packet.
+    *peer.becomes.lock().unwrap() = Some(AtOnce::Refused);
+    qp.post_send(start, write(4, buffer.key())).unwrap();
+    assert_eq!((polled(), seen()), (vec![], (vec![8], 1)));
+
+    // Memory of ours that is not registered is never copied, and the request's error.
+    let (qp, _, start) = connected(&device, &pd, Qpn::default());
+    qp.post_send(start, write(5, Rkey(buffer.key().0 ^ 1))).unwrap();
+    assert_eq!(seen(), (vec![], 1));
+    let mut ended = Vec::new();
+    qp.init().send_cq.poll(9, |one| ended.push((one.wr_id, one.status))).unwrap();
+    assert_eq!(ended, [(5, Status::LocalProtection)]);
 }
