@@ -164,7 +164,8 @@ impl Sender<'_> {
     #[inline]
     pub fn execute_now(&mut self, request: OneSided) -> bool {
         let (inner, init) = (&mut *self.inner, self.qp.init());
-        let is_ready = inner.state == QpState::Rts && init.tags().is_none() && init.cap.max_send_sge > 0;
+        let fits = init.cap.max_send_sge > 0 && init.cap.max_send_wr > 0;
+        let is_ready = fits && inner.state == QpState::Rts && init.tags().is_none();
         if !is_ready || inner.places_taken(self.qp) > 0 {
             return false;
         }
