@@ -18,6 +18,8 @@ use transport::op::AtomicOp;
 use super::handler;
 #[cfg(target_arch = "x86_64")]
 use super::handler::is_replaced;
+#[cfg(target_arch = "x86_64")]
+use super::string_is_slow;
 
 /// A word in memory that both processes map, and what it says while the owner grants his memory.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +46,10 @@ pub enum Ended {
 const TRIES: u64 = 100_000;
 /// Whole words of fewer bytes are copied one by one, in order; anything else by the processor's string instruction.
 pub const IN_ORDER: usize = 1024;
+
+/// Bytes of longer ones that are copied word by word in one go, as each goes back to its own begin.
+#[cfg(target_arch = "x86_64")]
+const WORDS_AT_ONCE: usize = 64 << 10;
 
 /// What a sequence works on. The assembly knows the offsets.
 #[cfg(target_arch = "x86_64")]
@@ -196,10 +202,22 @@ pub unsafe fn copy_granted(to: *mut u8, from: *const u8, len: usize, grant: Gran
     if len == 0 {
         return Err(Ended::Unable);
     }
-    let sequence =
-        if len.is_multiple_of(8) && len < IN_ORDER { verbena_granted_words } else { verbena_granted_string };
-    // SAFETY: as the caller says. The direction flag is clear, as the ABI has it.
-    unsafe { run(sequence, to, from.expose_provenance() as u64, len as u64, grant).map(drop) }
+    let piece = |sequence: Sequence, at: usize, len: usize| {
+        let (to, from) = (to.wrapping_add(at), from.wrapping_add(at).expose_provenance() as u64);
+        // SAFETY: as the caller says. The direction flag is clear, as the ABI has it.
+        unsafe { run(sequence, to, from, len as u64, grant).map(drop) }
+    };
+    let whole = len & !7;
+    if whole == len && len < IN_ORDER {
+        return piece(verbena_granted_words, 0, len);
+    }
+    if len >= IN_ORDER && string_is_slow(to, from) {
+        (0..whole)
+            .step_by(WORDS_AT_ONCE)
+            .try_for_each(|at| piece(verbena_granted_words, at, WORDS_AT_ONCE.min(whole - at)))?;
+        return if whole == len { Ok(()) } else { piece(verbena_granted_string, whole, len - whole) };
+    }
+    piece(verbena_granted_string, 0, len)
 }
 
 /// Changes eight aligned bytes at once while `grant` stands; what was there before.

@@ -43,6 +43,28 @@ fn what_is_granted_is_copied_whatever_its_length_and_place() {
 }
 
 #[test]
+fn what_lies_a_little_further_back_in_its_page_is_copied_too() {
+    if !is_there() {
+        return;
+    }
+    let word = AtomicU64::new(SAYS);
+    let from: Vec<u8> = (0..300_000_u32).map(|n| (n * 7 + n / 251) as u8).collect();
+    for len in [1024, 1025, 4096, 65_543, 200_001] {
+        for behind in [1, 8, 15] {
+            let mut to = vec![0xee; len + 3 * 4096];
+            let at = (from.as_ptr().addr() + behind).wrapping_sub(to.as_ptr().addr()) % 4096;
+            let place = &mut to[at..at + len];
+            assert!(string_is_slow(place.as_ptr(), from.as_ptr()));
+            copy(place, &from[..len], &word).unwrap();
+            // SAFETY: bytes of the test's own, as many of both.
+            let shared = unsafe { crate::memory::guard::copy_shared(place.as_mut_ptr(), from.as_ptr(), len) };
+            assert!(shared.is_ok() && to[at..at + len] == from[..len], "{len} bytes, {behind} behind");
+            assert!(to[..at].iter().chain(&to[at + len..]).all(|byte| *byte == 0xee));
+        }
+    }
+}
+
+#[test]
 fn what_is_not_granted_is_not_copied() {
     if !is_there() {
         return;
