@@ -8,6 +8,7 @@
 //! of one system call.
 
 use transport::op::{AtOnce, AtomicOp, Company, Completed, Data, Remote, SendOp, SendWr, Sge};
+use wire::Rkey;
 
 use crate::memory::reached::REACHED;
 use crate::qp::attr::{QpState, QpType};
@@ -31,9 +32,11 @@ pub struct OneSided {
     pub wr_id: u64,
     /// Which of the two.
     pub what: Copy,
-    /// What it names of the peer's memory, all of the element's bytes.
-    pub remote: Remote,
-    /// Where the bytes come from, or go to.
+    /// Where the peer has the bytes.
+    pub addr: u64,
+    /// Its key for them.
+    pub rkey: Rkey,
+    /// Where they come from, or go to here, and how many they are.
     pub sge: Sge,
     /// It completes visibly.
     pub signaled: bool,
@@ -50,8 +53,7 @@ impl OneSided {
         };
         let Data::Sges(list) = &wr.data else { return None };
         let &[sge] = list.as_slice() else { return None };
-        let remote = Remote { addr, length: sge.length.into(), rkey };
-        Some(OneSided { wr_id: wr.wr_id, what, remote, sge, signaled: wr.signaled })
+        Some(OneSided { wr_id: wr.wr_id, what, addr, rkey, sge, signaled: wr.signaled })
     }
 }
 
@@ -166,7 +168,8 @@ impl Inner {
     /// need is not made ready. False: it is none of these, or it is to be posted.
     #[inline]
     pub(super) fn copy_alone(&mut self, qp: &Qp, request: &OneSided) -> bool {
-        let OneSided { wr_id, what, remote, ref sge, signaled } = *request;
+        let OneSided { wr_id, what, addr, rkey, ref sge, signaled } = *request;
+        let remote = Remote { addr, length: sge.length.into(), rkey };
         let is_plain = qp.init.kind == QpType::Rc && self.counted.is_none() && self.places.are_free();
         if !is_plain || !(1..=MOST).contains(&remote.length) {
             return false;

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use nic::reach::Copy;
 use nic::{Datagram, OneSided, QpType, Sender};
-use transport::op::{AtomicOp, Data, LocalOp, Remote, SendOp};
+use transport::op::{AtomicOp, Data, LocalOp, SendOp};
 use wire::roce::SendTail;
 use wire::{Qkey, Qpn, Rkey};
 
@@ -129,9 +129,9 @@ fn one_sided(wr: &ibv_send_wr, from: &ibv_sge) -> Option<OneSided> {
     };
     // SAFETY: any bit pattern is a value of this member, and the opcode says that it is meant.
     let rdma = unsafe { wr.wr.rdma };
-    let remote = Remote { addr: rdma.remote_addr, length: from.length.into(), rkey: Rkey(rdma.rkey) };
+    let (addr, rkey) = (rdma.remote_addr, Rkey(rdma.rkey));
     let signaled = wr.send_flags & v::IBV_SEND_SIGNALED != 0;
-    Some(OneSided { wr_id: wr.wr_id, what, remote, sge: sge(from), signaled })
+    Some(OneSided { wr_id: wr.wr_id, what, addr, rkey, sge: sge(from), signaled })
 }
 
 /// Posts a request to a queue pair of this kind. It is converted where it is posted: to hand it on would be to copy it.
