@@ -38,6 +38,8 @@ pub(crate) struct RxRing {
     /// That of the reader, and which word it watches: whoever polls looks there without the token.
     memory: Part,
     watched: AtomicUsize,
+    /// Whoever looked last found nothing to read: a hint.
+    was_empty: AtomicBool,
     /// What came by it was no record, or no packet.
     broken: AtomicBool,
     /// Whoever writes knows that.
@@ -81,6 +83,7 @@ impl RxRing {
             receiver,
             memory,
             watched,
+            was_empty: AtomicBool::new(true),
             broken: AtomicBool::new(false),
             told: AtomicBool::new(false),
             messages: Tally::default(),
@@ -135,7 +138,11 @@ impl RxRing {
     /// Whether there was nothing to read just now, as far as one tells without the token.
     #[inline]
     pub(crate) fn seems_empty(&self) -> bool {
-        self.memory[self.watched.load(Ordering::Relaxed)].load(Ordering::Relaxed) == 0
+        let is_empty = self.memory[self.watched.load(Ordering::Relaxed)].load(Ordering::Relaxed) == 0;
+        if is_empty {
+            self.was_empty.store(true, Ordering::Relaxed);
+        }
+        is_empty
     }
 
     /// Brings what it has counted to the counters.
@@ -177,8 +184,14 @@ impl RxRing {
     ) -> Drained {
         let receiver = &mut *receiver;
         if receiver.reader.is_empty() || self.is_broken() {
+            self.was_empty.store(true, Ordering::Relaxed);
             return Drained::Empty;
         }
+        // A message that was waited for comes alone, as far as one knows. To look for another one behind it would be to wait for a line that its writer has
+        // just cleared, before the program has the message.
+        let comes_alone = polled.is_some() && self.was_empty.load(Ordering::Relaxed);
+        self.was_empty.store(false, Ordering::Relaxed);
+        let limit = if comes_alone { 1 } else { limit };
         let now = polled.unwrap_or_else(Instant::now);
         let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
         let (mut any, mut bulk) = (false, false);
