@@ -14,9 +14,11 @@ use nic::{
     Access, AddressVector, Buffer, Cq, Device, Path, Pd, PostError, Qp, QpAttr, QpCap, QpInit, QpState,
     QpType, Reach, Way, mask,
 };
-use transport::op::{AtOnce, Data, SendOp, SendWr, Sge, Status};
+use transport::Short;
+use transport::op::{AtOnce, Data, RecvWr, SendOp, SendWr, Sge, SgeList, Status};
+use transport::rc::Hold;
 use wire::roce::SendTail;
-use wire::{Mtu, Qpn, Rkey};
+use wire::{Mtu, Pkey, Psn, Qpn, Rkey};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Bytes of a channel.
@@ -72,14 +74,24 @@ impl Reach for Neighbours {
     }
 }
 
-/// A connection to this queue pair of this host, and what it was made with.
-#[allow(clippy::disallowed_methods, reason = "a moment to begin from")]
+/// A connection to this queue pair of this host, with one send request, and what it was made with.
 fn connected(device: &Arc<Device>, pd: &Arc<Pd>, dest_qpn: Qpn) -> (Arc<Qp>, QpAttr, Instant) {
+    connected_with(1, device, pd, dest_qpn)
+}
+
+/// The same with so many.
+#[allow(clippy::disallowed_methods, reason = "a moment to begin from")]
+fn connected_with(
+    max_send_wr: u32,
+    device: &Arc<Device>,
+    pd: &Arc<Pd>,
+    dest_qpn: Qpn,
+) -> (Arc<Qp>, QpAttr, Instant) {
     let start = Instant::now();
     let events = AsyncEventQueue::new(Box::new(Nobody));
-    let cq = Cq::new(1, None, events.clone()).unwrap();
+    let cq = Cq::new(2, None, events.clone()).unwrap();
     let (send_cq, recv_cq) = (cq.clone(), cq);
-    let cap = QpCap { max_send_wr: 1, max_send_sge: 1, ..QpCap::default() };
+    let cap = QpCap { max_send_wr, max_send_sge: 1, max_recv_wr: 1, max_recv_sge: 1, ..QpCap::default() };
     let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: false, events };
     let qp = Qp::create(device, pd, init).unwrap();
     let av =
@@ -194,4 +206,66 @@ fn a_write_or_read_that_is_alone_is_executed_as_it_is_posted_and_tried_once_wher
     let mut ended = Vec::new();
     qp.init().send_cq.poll(9, |one| ended.push((one.wr_id, one.status))).unwrap();
     assert_eq!(ended, [(5, Status::LocalProtection)]);
+}
+
+/// Messages go back and forth, each with the ACK of the one before.
+fn back_and_forth(max_send_wr: u32) {
+    let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
+    assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
+    world.takes_short.store(true, Ordering::Relaxed);
+    let device = kit::device_of(world.clone(), &[HERE]);
+    let pd = Arc::new(device.alloc_pd().unwrap());
+    let (qp, _, start) = connected_with(max_send_wr, &device, &pd, Qpn::default());
+    peer.qp.set(Arc::downgrade(&qp)).unwrap();
+    let buffer = Buffer::new(&pd, 16, 0x1000, Access::LOCAL_WRITE).unwrap();
+    let list: SgeList = [Sge { addr: 0x1000, length: 8, lkey: buffer.key() }].into_iter().collect();
+    let time = || start;
+    let send = |wr_id: u64, signaled| {
+        let (op, data) = (SendOp::Send(SendTail::None), Data::Sges(list.clone()));
+        let mut sender = qp.sender_asking(&time);
+        let posted =
+            sender.take_last(&mut SendWr { wr_id, op, data, signaled, solicited: false, fence: false });
+        sender.finish();
+        posted
+    };
+    let hear = |n: u32| {
+        qp.post_receive(RecvWr { wr_id: 100 + u64::from(n), sges: list.clone() }).unwrap();
+        let psn = Psn::new(n);
+        let short = Short {
+            dest_qp: qp.qpn(),
+            pkey: Pkey::default(),
+            psn,
+            solicited: false,
+            acknowledged: Some(psn),
+        };
+        assert!(qp.input_short(start, (HERE, HERE), Hold::ForProgram, &short, b"answer"));
+    };
+    let polled = || {
+        let mut all = Vec::new();
+        qp.init().send_cq.poll(9, |one| all.push((one.wr_id, one.status))).unwrap();
+        all
+    };
+    for n in 0..20 {
+        let signaled = n % 4 == 0;
+        send(n.into(), signaled).unwrap();
+        if max_send_wr == 1 {
+            assert_eq!(send(99, false), Err(PostError::Full), "the peer has not answered");
+        }
+        hear(n);
+        let (sent, came) = ((n.into(), Status::Success), (100 + u64::from(n), Status::Success));
+        assert_eq!(polled(), if signaled { vec![came, sent] } else { vec![came] });
+    }
+    let sent = world.short.lock().unwrap().iter().map(|s| (s.psn, s.acknowledged)).collect::<Vec<_>>();
+    let each = |n: u32| (Psn::new(n), n.checked_sub(1).map(Psn::new));
+    assert_eq!(sent, (0..20).map(each).collect::<Vec<_>>());
+    assert_eq!(world.lost.load(Ordering::Relaxed), 0, "no packet");
+    // Of what the last answer acknowledged nothing is left to end.
+    qp.modify(start, &QpAttr::default().with_state(QpState::Error), mask::STATE).unwrap();
+    assert_eq!(polled(), []);
+}
+
+#[test]
+fn an_ack_that_comes_with_a_message_counts_at_once_whenever_the_engine_is_told() {
+    back_and_forth(1);
+    back_and_forth(2);
 }

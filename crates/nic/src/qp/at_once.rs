@@ -156,6 +156,7 @@ impl Inner {
         if !matches!(wr.op, SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Atomic { .. }) {
             return false;
         }
+        self.catch_up(qp);
         let (engine, mut context) = self.split(qp);
         if let Engine::Rc(engine) = engine {
             engine.execute_alone(&mut || now.get(), wr, &mut context)

@@ -162,6 +162,8 @@ struct Inner {
     fetch: Option<Box<Rendezvous>>,
     /// Of requests that were executed at once.
     places: Places,
+    /// Since when the oldest send request is acknowledged, though the engine does not know it yet: [`Inner::catch_up`].
+    acknowledged: Option<Instant>,
     /// The peer may reach memory by itself.
     is_open: bool,
     /// It could once, and may be at it still.
@@ -262,6 +264,7 @@ impl Qp {
                     flushes: 0,
                     fetch: None,
                     places: Places::default(),
+                    acknowledged: None,
                     is_open: false,
                     was_open: false,
                 },
@@ -399,6 +402,8 @@ impl Qp {
 
     #[inline]
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+        let mut inner = self.inner.lock();
+        inner.catch_up(self);
+        inner
     }
 }

@@ -82,6 +82,7 @@ impl Sender<'_> {
         if let [Request { wr, to: None, srq: 0 }] = requests {
             return self.post_last(wr.clone());
         }
+        self.inner.catch_up(self.qp);
         requests.iter().try_for_each(|r| self.qp.check_send(&self.inner, &r.wr))?;
         let room = self.qp.init().cap.max_send_wr as usize;
         if self.inner.places_taken(self.qp) + requests.len() > room {
@@ -117,6 +118,7 @@ impl Sender<'_> {
         to: Option<Destination<Path>>,
         srq: u32,
     ) -> Result<(), PostError> {
+        self.inner.catch_up(self.qp);
         self.accept(&mut wr)?;
         let (engine, mut context) = self.inner.split(self.qp);
         engine.post(wr, to, srq & 0xff_ffff, &mut context);
@@ -164,6 +166,7 @@ impl Sender<'_> {
     #[inline]
     pub fn execute_now(&mut self, request: OneSided) -> bool {
         let (inner, init) = (&mut *self.inner, self.qp.init());
+        inner.catch_up(self.qp);
         let fits = init.cap.max_send_sge > 0 && init.cap.max_send_wr > 0;
         let is_ready = fits && inner.state == QpState::Rts && init.tags().is_none();
         if !is_ready || inner.places_taken(self.qp) > 0 {
@@ -181,6 +184,7 @@ impl Sender<'_> {
         }
         let op = std::mem::replace(&mut wr.op, SendOp::Send(SendTail::None));
         let wr = SendWr { op, data: wr.data.take(), ..*wr };
+        self.inner.catch_up(self.qp);
         let (engine, mut context) = self.inner.split(self.qp);
         engine.post(wr, to, 0, &mut context);
     }
@@ -191,8 +195,12 @@ impl Sender<'_> {
         let inner = &mut *self.inner;
         let init = self.qp.init();
         self.qp.check_send(inner, wr)?;
-        if inner.places_taken(self.qp) >= init.cap.max_send_wr as usize {
-            return Err(PostError::Full);
+        let room = init.cap.max_send_wr as usize;
+        if inner.places_taken(self.qp) >= room {
+            inner.catch_up(self.qp);
+            if inner.places_taken(self.qp) >= room {
+                return Err(PostError::Full);
+            }
         }
         wr.signaled |= init.sq_sig_all;
         if let Some(counted) = &mut inner.counted {
@@ -218,7 +226,8 @@ impl Qp {
     /// The same where the time is to be had by a call, which may come before or behind what leaves.
     #[inline]
     pub fn sender_asking<'a>(&'a self, time: &'a dyn Time) -> Sender<'a> {
-        Sender { qp: self, now: Now::Ask(time), inner: self.lock() }
+        // What it posts may leave before the engine knows all ([`Inner::catch_up`]).
+        Sender { qp: self, now: Now::Ask(time), inner: self.inner.lock() }
     }
 
     /// Posts one request of a connected or raw packet queue pair and sends it; errors as of [`Sender::post`].

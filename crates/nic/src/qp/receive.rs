@@ -33,7 +33,8 @@ impl Qp {
             return Err(PostError::Invalid("the queue pair takes its receives from a shared queue"));
         }
         PostError::check_elements(wr.sges.as_slice().len(), self.init.cap.max_recv_sge)?;
-        let mut inner = self.lock();
+        // What its engine does not know yet does not matter here ([`Inner::catch_up`]).
+        let mut inner = self.inner.lock();
         match inner.current_state() {
             QpState::Reset => return Err(PostError::Invalid("queue pair is in state RESET")),
             QpState::Error => {

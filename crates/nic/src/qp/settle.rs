@@ -30,9 +30,7 @@ impl Qp {
         if inner.is_settled() {
             let ack = inner.note_ack(self, now);
             let wake = inner.set_timer(self);
-            if wake.is_some() || ack.is_some() || !inner.notes.is_empty() {
-                self.let_go(inner, wake, ack);
-            }
+            self.let_go(inner, wake, ack);
             return;
         }
         let now = now();
@@ -57,13 +55,21 @@ impl Qp {
     }
 
     /// Unlocks, then tells what there is to tell, and the world when it is to wake: then, and about then.
-    fn let_go(&self, inner: MutexGuard<'_, Inner>, wake: Option<Instant>, about: Option<Instant>) {
-        self.unlock(inner);
+    #[inline]
+    pub(super) fn let_go(&self, inner: MutexGuard<'_, Inner>, wake: Option<Instant>, about: Option<Instant>) {
         if wake.is_some() || about.is_some() {
-            let platform = &self.pd.device.platform;
-            wake.inspect(|at| platform.wake_at(*at));
-            about.inspect(|at| platform.wake_about(*at));
+            self.let_go_and_wake(inner, wake, about);
+        } else {
+            self.unlock(inner);
         }
+    }
+
+    #[cold]
+    fn let_go_and_wake(&self, inner: MutexGuard<'_, Inner>, wake: Option<Instant>, about: Option<Instant>) {
+        self.unlock(inner);
+        let platform = &self.pd.device.platform;
+        wake.inspect(|at| platform.wake_at(*at));
+        about.inspect(|at| platform.wake_about(*at));
     }
 
     /// Unlocks, then tells what there is to tell.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use transport::Short;
 use transport::op::{Data, SendOp, SendWr};
-use transport::rc::Hold;
+use transport::rc::{Hold, Rest};
 use transport::short::MAX_SHORT;
 use wire::roce::SendTail;
 
@@ -42,9 +42,12 @@ impl Inner {
         if !(1..=MAX_SHORT).contains(&len) {
             return false;
         }
+        let acknowledged = self.acknowledged;
         let (engine, mut context) = self.split(qp);
         let (Engine::Rc(engine), Some(path)) = (engine, context.here()) else { return false };
-        let Some(short) = engine.next_short(len, wr.solicited, &mut context) else { return false };
+        let Some(short) = engine.next_short(len, wr.solicited, acknowledged.is_some(), &mut context) else {
+            return false;
+        };
         let leaves = match len {
             _ if len <= CACHE_LINE => leaves::<CACHE_LINE>(path, &short, wr, len, &mut context),
             _ if len <= FEW => leaves::<FEW>(path, &short, wr, len, &mut context),
@@ -52,9 +55,31 @@ impl Inner {
             _ => apart(|| leaves::<MAX_SHORT>(path, &short, wr, len, &mut context)),
         };
         if leaves {
+            if let Some(since) = acknowledged {
+                engine.acknowledge_oldest(since, &mut context);
+            }
             engine.sent_short(now.get(), wr, len, &mut context);
+            self.acknowledged = None;
         }
         leaves
+    }
+
+    /// Tells the engine of an acknowledgement that it does not know of yet. Whoever locks the queue pair does that first, but for who sends a short message: the
+    /// peer waits for that.
+    #[inline]
+    pub(super) fn catch_up(&mut self, qp: &Qp) {
+        if self.acknowledged.is_some() {
+            self.acknowledge(qp);
+        }
+    }
+
+    #[inline(never)]
+    fn acknowledge(&mut self, qp: &Qp) {
+        let Some(since) = self.acknowledged.take() else { return };
+        let (engine, mut context) = self.split(qp);
+        if let Engine::Rc(engine) = engine {
+            engine.acknowledge_oldest(since, &mut context);
+        }
     }
 }
 
@@ -108,15 +133,25 @@ impl Qp {
             counter.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        let taken = inner.lets_in(self, short.pkey);
-        if taken {
-            let (engine, mut context) = inner.split(self);
-            if let Engine::Rc(engine) = engine {
-                engine.receive_short(now, short, bytes, hold, &mut context);
-            }
-            inner.begin_rendezvous(self);
+        if !inner.lets_in(self, short.pkey) {
+            return true;
         }
-        self.received(inner, now, taken.into());
+        let mut rest = Rest::Step;
+        let (engine, mut context) = inner.split(self);
+        if let Engine::Rc(engine) = engine {
+            rest = engine.receive_short(now, short, bytes, hold, &mut context);
+        }
+        inner.begin_rendezvous(self);
+        self.received.add(1);
+        if rest == Rest::Acknowledge {
+            inner.acknowledged = Some(now);
+        }
+        if rest == Rest::Step {
+            self.settle(inner, now);
+        } else {
+            let about = inner.note_ack(self, || now);
+            self.let_go(inner, None, about);
+        }
         true
     }
 }

@@ -11,9 +11,9 @@ use std::time::Instant;
 use nic::device::Port;
 use nic::{
     Device, DeviceConfig, DeviceId, Errno, Error, Frames, GidTable, Link, Numbers, Path, Persist, Platform,
-    Reach, Signal, Transport,
+    Reach, Signal, Transport, Way,
 };
-use transport::TxBatch;
+use transport::{Short, TxBatch};
 use wire::{Guid, Mtu, Qpn};
 
 /// A link that keeps the frames, and says no to those below 14 bytes.
@@ -29,11 +29,19 @@ pub struct Kept {
     pub large_pages: AtomicBool,
     /// How memory of other processes is reached, if it is.
     pub reach: OnceLock<Box<dyn Reach>>,
+    /// Short messages are taken, and kept.
+    pub takes_short: AtomicBool,
+    pub short: Mutex<Vec<Short>>,
 }
 
 impl Link for Kept {
     fn send(&self, _path: &Path, batch: &mut TxBatch) {
         self.lost.fetch_add(batch.len(), Ordering::Relaxed);
+    }
+    fn send_short(&self, _path: &Path, short: &Short, _bytes: &[u8], _way: &mut Way) -> bool {
+        let takes = self.takes_short.load(Ordering::Relaxed);
+        self.short.lock().unwrap().extend(takes.then_some(*short));
+        takes
     }
     fn join(&self, _interface: u32, _group: IpAddr) -> Result<(), Errno> {
         Err(Errno::ENODEV)

@@ -30,6 +30,7 @@ pub use crate::op::MAX_MESSAGE;
 use crate::op::{Context, Fault, QpEvent, SendWr, Status};
 pub(crate) use answers::ack;
 use bulk::Arrival;
+pub use plain::Rest;
 use requester::Requester;
 pub use responder::FlushTask;
 use responder::Responder;

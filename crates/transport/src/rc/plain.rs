@@ -11,19 +11,37 @@ use super::{Connection, Hold, Rc, Role, State, request};
 use crate::Short;
 use crate::op::{AtOnce, Completed, Completion, Context, SendWr, Whole};
 
+/// What is still to be done behind a short message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// What is behind any step: packets may have to leave.
+    Step,
+    /// The same but for packets and the timer: an ACK is held back, as [`Rc::held`] says.
+    Held,
+    /// The same, and [`Rc::acknowledge_oldest`], before anything else is done with the queue pair but [`Rc::next_short`]. It completes nothing, and nobody waits for it.
+    Acknowledge,
+}
+
 /// The operation of such a packet.
 const PLAIN: Op = Op::Send(SendAt::Only(SendTail::None));
 
 impl Rc {
-    /// How a SEND of so many bytes leaves that is posted now, where that is at once and as one packet, perhaps with an ACK. Nothing has changed.
+    /// How a SEND of so many bytes leaves that is posted now, where that is at once and as one packet, perhaps with an ACK. Nothing has changed. `oldest_is_done`: but for
+    /// [`Rc::acknowledge_oldest`].
     #[inline]
-    pub fn next_short(&mut self, len: usize, solicited: bool, cx: &mut impl Context) -> Option<Short> {
+    pub fn next_short(
+        &mut self,
+        len: usize,
+        solicited: bool,
+        oldest_is_done: bool,
+        cx: &mut impl Context,
+    ) -> Option<Short> {
         let works = self.state == State::Rts && self.conn.role == Role::Rc && len <= self.conn.mtu;
         let acknowledged = match self.responder.answers.lone_ack() {
             None if !self.responder.has_no_answers() => return None,
             lone_ack => lone_ack,
         };
-        let psn = if works { self.requester.next_plain(cx)? } else { return None };
+        let psn = if works { self.requester.next_plain(oldest_is_done, cx)? } else { return None };
         Some(Short { dest_qp: self.conn.dest, pkey: self.conn.pkey, psn, solicited, acknowledged })
     }
 
@@ -73,7 +91,7 @@ impl Rc {
         (self.held, self.unanswered) = (Hold::No, 0);
     }
 
-    /// Takes in a short message, and the ACK that came with it.
+    /// Takes in a short message, and the ACK that came with it; what is behind that.
     #[inline]
     pub fn receive_short(
         &mut self,
@@ -82,19 +100,33 @@ impl Rc {
         bytes: &[u8],
         hold: Hold,
         cx: &mut impl Context,
-    ) {
+    ) -> Rest {
         let works = matches!(self.state, State::Rts | State::Sqd) && self.conn.role == Role::Rc;
+        let mut rest = Rest::Step;
         if works && self.responder.execute_plain(&self.conn, short.psn, short.solicited, true, bytes, cx) {
             self.hold_back(PLAIN, 1, hold);
+            if self.held == Hold::ForProgram && self.state == State::Rts {
+                rest = Rest::Held;
+            }
         } else {
             self.receive(now, &short.packet(bytes), hold, cx);
         }
-        if let Some(psn) = short.acknowledged
-            && !(works && self.requester.acknowledged_plain(now, &self.conn, psn, cx))
+        let Some(psn) = short.acknowledged else { return rest };
+        if rest == Rest::Held && self.requester.is_lone(psn) {
+            return Rest::Acknowledge;
+        }
+        if !(works && self.requester.acknowledged_plain(now, &self.conn, psn, cx))
             && let Some(ack) = short.ack()
         {
             self.receive(now, &ack, hold, cx);
         }
+        Rest::Step
+    }
+
+    /// The oldest request, which leaves no other behind, is acknowledged since `now`: what a short message has left to do ([`Rest::Acknowledge`]).
+    #[inline]
+    pub fn acknowledge_oldest(&mut self, now: Instant, cx: &mut impl Context) {
+        self.requester.acknowledged_lone(now, &self.conn, cx);
     }
 
     /// Executes a packet that is such a SEND; false where it is not, or something is not as it mostly is.

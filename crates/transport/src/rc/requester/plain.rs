@@ -11,14 +11,14 @@ use crate::rc::Connection;
 use crate::rc::request::{self, Request};
 
 impl Requester {
-    /// The number of a SEND of one packet that is posted now, where it may leave at once.
+    /// The number of a SEND of one packet that is posted now, where it may leave at once. `oldest_is_done`: the oldest packet is acknowledged, though that is not noted.
     #[inline]
-    pub fn next_plain(&mut self, cx: &mut impl Context) -> Option<Psn> {
+    pub fn next_plain(&mut self, oldest_is_done: bool, cx: &mut impl Context) -> Option<Psn> {
         let goes_on = self.cursor.request == self.queue.len() && self.next == self.high;
         if !goes_on || self.rnr_until.is_some() || self.recover.is_some() {
             return None;
         }
-        let under_way = self.under_way();
+        let under_way = self.under_way() - u32::from(oldest_is_done);
         if under_way == 0 {
             return Some(self.next);
         }
@@ -43,6 +43,24 @@ impl Requester {
             self.progress(now, 1, cx);
         }
         is_plain
+    }
+
+    /// Whether this number is that of all that is queued: one request of one packet, which completes visibly to nobody.
+    #[inline]
+    pub fn is_lone(&self, psn: Psn) -> bool {
+        let is_plain = |r: &Request| r.packets == 1 && r.done == 0 && !r.awaits_answer() && !r.wr.signaled;
+        psn == self.una
+            && self.next == self.una.add(1)
+            && self.high == self.next
+            && self.queue.len() == 1
+            && self.queue.front().is_some_and(is_plain)
+    }
+
+    /// That packet is acknowledged.
+    #[inline]
+    pub fn acknowledged_lone(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
+        self.advance(conn, 1, cx);
+        self.progress(now, 1, cx);
     }
 
     /// Executes a WRITE, READ or atomic that is posted now, where it is alone and needs no packet: then it has completed. Else it is to be posted.
