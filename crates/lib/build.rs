@@ -1,7 +1,11 @@
-//! Makes the trampolines and the version script of the shared object from the lists in symbols/.
+//! Makes the trampolines, the version script and the order of the functions of the shared object from the lists in symbols/.
 //!
 //! Every exported symbol gets a trampoline, a jump to its function in `capi`, and a `.symver` that gives the trampoline
 //! the symbol's name and node. The version script holds only the nodes: what is exported, the `.symver`s say.
+//!
+//! What programs run again and again lies together, in `.text.hot`: where many processes alternate, the processor has forgotten the addresses of all pages
+//! of code each time, and what lay here and there among the rest took 230 pages for each connection. A function that the list has and the object has not is
+//! no error, as the compiler may have put it into another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -32,9 +36,23 @@ fn main() {
     fs::write(out.join("trampolines.rs"), trampolines(&exports)).expect("OUT_DIR can be written");
     let script = out.join("nodes.map");
     fs::write(&script, version_script(&exports)).expect("OUT_DIR can be written");
-    probe_linker(&out, &script);
+    let nodes = format!("-Wl,--version-script={}", script.display());
+    let script = out.join("order.ld");
+    fs::write(&script, order()).expect("OUT_DIR can be written");
+    let order = format!("-Wl,-T,{}", script.display());
+    if let Err(why) = try_linker(&out, &[&nodes]) {
+        fail(&format!(
+            "the linker does not take the version script of libverbena_rdma.so: {why}\n\
+             It must be lld: rustc's default on x86-64 Linux since 1.90; elsewhere set RUSTFLAGS=-Clink-arg=-fuse-ld=lld.\n\
+             GNU ld refuses a second version script."
+        ));
+    }
+    match try_linker(&out, &[&nodes, &order]) {
+        Ok(()) => println!("cargo::rustc-cdylib-link-arg={order}"),
+        Err(why) => println!("cargo::warning=the linker does not lay hot functions together: {why}"),
+    }
     for arg in [
-        &format!("-Wl,--version-script={}", script.display()),
+        &nodes,
         // One name whichever of its three links a program loads it by.
         "-Wl,-soname,libverbena_rdma.so",
         // Our thread and handlers outlive a dlclose.
@@ -186,9 +204,37 @@ fn version_script(exports: &[(String, String)]) -> String {
     script + "VERBENA { local: *; };\n"
 }
 
-/// Links an empty shared object the way the real one will be: a linker that does not take a second version script
-/// beside rustc's own (GNU ld) is better refused here, with a reason, than at the end of the build.
-fn probe_linker(out: &Path, script: &Path) {
+/// Has the functions of the list lie together, in its order.
+fn order() -> String {
+    let mut script = "SECTIONS {\n  .text : {\n".to_owned();
+    for name in hot() {
+        // As rustc mangles names, and as it does in the library that comes with it.
+        let _ = writeln!(script, "    *(.text._ZN{0}17h* .text._R{0}*)", pattern(&name));
+    }
+    script + "    *(.text .text.*)\n  }\n} INSERT AFTER .init;\n"
+}
+
+/// The names of the list, in its order.
+fn hot() -> Vec<String> {
+    let path = "symbols/hot.txt";
+    let text = fs::read_to_string(path).unwrap_or_else(|e| fail(&format!("{path}: {e}")));
+    text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).map(str::to_owned).collect()
+}
+
+/// A part of the mangled name of a function: the identifiers of its name are in that, too, in their order, and the last one has its length in front.
+fn pattern(name: &str) -> String {
+    let words = name.split(|c: char| c != '_' && !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let mut words: Vec<_> = words.map(str::to_owned).collect();
+    match words.last_mut() {
+        Some(last) if name.ends_with(&*last) => *last = format!("{}{last}", last.len()),
+        _ => words.push(String::new()),
+    }
+    words.iter().fold(String::new(), |all, word| all + "*" + word)
+}
+
+/// Links an empty shared object with arguments of the real one: what a linker does not take (GNU ld, a second version script beside rustc's own) is better
+/// known here, with a reason, than at the end of the build.
+fn try_linker(out: &Path, arguments: &[&str]) -> Result<(), String> {
     println!("cargo::rerun-if-env-changed=RUSTFLAGS");
     let source = out.join("probe.rs");
     let asm = "core::arch::global_asm!(\".globl __t\\n.symver __t, t@@IBVERBS_1.1\\n__t:\");\n";
@@ -203,15 +249,11 @@ fn probe_linker(out: &Path, script: &Path) {
     }
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     rustc.args(flags.split('\u{1f}').filter(|f| !f.is_empty()));
-    rustc.arg(format!("-Clink-arg=-Wl,--version-script={}", script.display())).arg(&source);
+    rustc.args(arguments.iter().map(|argument| format!("-Clink-arg={argument}"))).arg(&source);
     let done = rustc.output().unwrap_or_else(|e| fail(&format!("cannot run rustc to try the linker: {e}")));
-    if !done.status.success() {
-        let said = String::from_utf8_lossy(&done.stderr);
-        let first = said.lines().map(str::trim).find(|l| l.contains("ld: ")).unwrap_or(said.trim());
-        fail(&format!(
-            "the linker does not take the version script of libverbena_rdma.so: {first}\n\
-             It must be lld: rustc's default on x86-64 Linux since 1.90; elsewhere set RUSTFLAGS=-Clink-arg=-fuse-ld=lld.\n\
-             GNU ld refuses a second version script."
-        ));
+    if done.status.success() {
+        return Ok(());
     }
+    let said = String::from_utf8_lossy(&done.stderr);
+    Err(said.lines().map(str::trim).find(|l| l.contains("ld: ")).unwrap_or(said.trim()).to_owned())
 }

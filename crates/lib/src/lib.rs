@@ -7,7 +7,8 @@
 //! | `symbols/ibverbs.txt`, `rdmacm.txt`, `signals.txt` | what is exported: symbol and version node |
 //! | `symbols/built.txt` | the symbols that are built, each with the module of `capi` that has its function |
 //! | `symbols/unsupported.txt` | the others, each with the function of `capi::unsupported` that answers for it |
-//! | `build.rs` | makes the trampolines below and the version script of these |
+//! | `symbols/hot.txt` | the functions that programs run again and again, which lie together in the object; `symbols/hot` writes it |
+//! | `build.rs` | makes the trampolines below, the version script and the order of the functions of these |
 //!
 //! A program's call of `ibv_create_qp` reaches `ibv_create_qp@@IBVERBS_1.1`, the label of a trampoline: one jump, which
 //! touches no register and no stack, to `capi::verbs::qp::ibv_create_qp`. A symbol of two versions has two trampolines

@@ -1,0 +1,39 @@
+//! The list of functions that lie together names functions of the object: symbols/hot writes it anew where many have other names.
+
+use std::path::Path;
+
+use object::{Object, ObjectSymbol};
+
+/// Whether these words are in a text, in their order.
+fn are_in(words: &[&str], mut text: &str) -> bool {
+    words.iter().all(|word| match text.split_once(word) {
+        Some((_, rest)) => {
+            text = rest;
+            true
+        }
+        None => false,
+    })
+}
+
+#[test]
+fn nine_of_ten_hot_functions_are_in_the_object() {
+    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("symbols/hot.txt");
+    let list = std::fs::read_to_string(list).expect("the list");
+    let test = std::env::current_exe().expect("the test's own path");
+    let bytes = std::fs::read(test.parent().expect("deps/").join("libverbena_rdma.so")).expect("the object");
+    let file = object::File::parse(&*bytes).expect("an ELF file");
+    let symbols: Vec<&str> = file.symbols().filter_map(|symbol| symbol.name().ok()).collect();
+    let hot: Vec<&str> = list.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+    let is_there = |name: &&&str| {
+        let words =
+            name.split(|c: char| c != '_' && !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        let words: Vec<&str> = words.collect();
+        symbols.iter().any(|symbol| are_in(&words, symbol))
+    };
+    let missing: Vec<_> = hot.iter().filter(|name| !is_there(name)).collect();
+    assert!(
+        hot.len() > 100 && missing.len() * 10 < hot.len(),
+        "run symbols/hot: {missing:?} of {}",
+        hot.len()
+    );
+}
