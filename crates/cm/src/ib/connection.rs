@@ -72,6 +72,12 @@ pub(super) struct ReqMark {
     pub psn: Psn,
 }
 
+/// A peer's communication id, and whose. The number stands first: of connections with one peer all else is the same, and one comparison tells two apart.
+pub(super) type RemoteKey = (CommId, Guid, Gid);
+
+/// The same for a communication id or the number of a queue pair, in tables of one kind.
+pub(super) type PeersNumber = (u32, Guid, Gid);
+
 #[derive(Debug)]
 pub(super) struct Connection {
     pub id: ConnId,
@@ -174,13 +180,18 @@ impl Connection {
 
     /// The peer's communication id as tables name it. The GID is part of it, so that only who can send from the peer's
     /// address can touch the connection.
-    pub fn remote_key(&self) -> Option<(Guid, Gid, CommId)> {
-        self.remote.map(|id| (self.remote_guid, self.path.remote_gid, id))
+    pub fn remote_key(&self) -> Option<RemoteKey> {
+        self.remote.map(|id| (id, self.remote_guid, self.path.remote_gid))
+    }
+
+    /// Key of the table of the peer's communication ids.
+    pub fn id_key(&self) -> Option<PeersNumber> {
+        self.remote_key().map(|(id, guid, gid)| (id.0, guid, gid))
     }
 
     /// Key of the table of the peer's queue pairs.
-    pub fn qpn_key(&self) -> (Guid, Gid, Qpn) {
-        (self.remote_guid, self.path.remote_gid, self.remote_qpn)
+    pub fn qpn_key(&self) -> PeersNumber {
+        (self.remote_qpn.get(), self.remote_guid, self.path.remote_gid)
     }
 
     pub fn attributes(&self) -> Option<QpAttributes> {

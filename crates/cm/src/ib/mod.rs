@@ -15,6 +15,7 @@
 //! | file | what lives there |
 //! |---|---|
 //! | `table` | [`Cm`]: the tables, what comes in, what goes out, time |
+//! | `numbered`, `timers` | tables by numbers of our own; when connections have something to do |
 //! | `connection` | one connection: state, attributes |
 //! | `messages` | MADs made and read: the only place that knows where a field stands |
 //! | `active` | the side that connects: REQ, REP, MRA, RTU |
@@ -48,12 +49,14 @@ mod config;
 mod connection;
 mod doubt;
 mod messages;
+mod numbered;
 mod passive;
 mod probe;
 mod routing;
 mod sidr;
 mod table;
 mod teardown;
+mod timers;
 pub mod timing;
 
 pub use config::{Config, Origin, Output};

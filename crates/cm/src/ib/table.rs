@@ -1,6 +1,6 @@
 //! The connection manager of one process: the tables that find a connection, what comes in, what goes out, and time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Instant;
 
@@ -9,8 +9,10 @@ use wire::{CommId, Gid, Guid, Qpn};
 
 use super::address::Addresses;
 use super::config::{Config, Origin, Output};
-use super::connection::{CmState, Connection};
+use super::connection::{CmState, Connection, PeersNumber, RemoteKey};
+use super::numbered::Numbered;
 use super::probe::Probes;
+use super::timers::Timers;
 use crate::event::{ConnId, ETIMEDOUT, Error, Event};
 use crate::parameters::{PathRecord, QpAttributes};
 
@@ -25,16 +27,16 @@ pub struct Cm {
     comm_ids: Box<dyn FnMut() -> CommId + Send>,
     pub(super) transaction_ids: Box<dyn FnMut() -> u64 + Send>,
     next: u64,
-    pub(super) connections: BTreeMap<ConnId, Connection>,
-    pub(super) by_local: BTreeMap<CommId, ConnId>,
+    pub(super) connections: Numbered<ConnId, Box<Connection>>,
+    pub(super) by_local: Numbered<CommId, ConnId>,
     /// By the peer's communication id and the transaction id: anybody may write another's communication id into a REQ.
-    by_remote: BTreeMap<(Guid, Gid, CommId, u64), ConnId>,
+    by_remote: BTreeMap<(RemoteKey, u64), ConnId>,
     /// Connected ones, by the peer's communication id and by its queue pair, of which a peer has one each.
-    connected_id: BTreeMap<(Guid, Gid, CommId), ConnId>,
-    connected_qpn: BTreeMap<(Guid, Gid, Qpn), ConnId>,
+    connected_id: BTreeMap<PeersNumber, ConnId>,
+    connected_qpn: BTreeMap<PeersNumber, ConnId>,
     pub(super) addresses: Addresses,
     /// As `armed` of each connection says.
-    timers: BTreeSet<(Instant, ConnId)>,
+    timers: Timers,
     pub(super) probes: Probes,
     pub(super) pending: usize,
     /// Remembered answers (refused requests, SIDR), oldest first; ids that are gone may linger in it.
@@ -62,13 +64,13 @@ impl Cm {
             comm_ids: Box::new(comm_ids),
             transaction_ids: Box::new(transaction_ids),
             next: 1,
-            connections: BTreeMap::new(),
-            by_local: BTreeMap::new(),
+            connections: Numbered::default(),
+            by_local: Numbered::default(),
             by_remote: BTreeMap::new(),
             connected_id: BTreeMap::new(),
             connected_qpn: BTreeMap::new(),
             addresses: Addresses::default(),
-            timers: BTreeSet::new(),
+            timers: Timers::default(),
             probes: Probes::default(),
             pending: 0,
             answered: VecDeque::new(),
@@ -107,20 +109,12 @@ impl Cm {
 
     /// When [`Cm::expire`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
-        let timer = self.timers.first().map(|&(at, _)| at);
-        timer.into_iter().chain(self.probes.deadline()).min()
+        self.timers.first().into_iter().chain(self.probes.deadline()).min()
     }
 
     /// Does what is due at `now`.
     pub fn expire(&mut self, now: Instant) {
-        while let Some(&(at, id)) = self.timers.first() {
-            if at > now {
-                break;
-            }
-            self.timers.pop_first();
-            if let Some(conn) = self.connections.get_mut(&id) {
-                conn.armed = None;
-            }
+        while let Some(id) = self.timers.take_due(now, &mut self.connections) {
             self.expire_one(now, id);
         }
         self.expire_probes(now);
@@ -145,7 +139,8 @@ impl Cm {
     /// Whether a MAD without a communication id of ours belongs here: one of ours has `(guid, comm id)` as its peer.
     /// (REJ for a time out, and duplicates of a REQ, name only the sender.)
     pub fn has_peer(&self, guid: Guid, gid: Gid, remote: CommId) -> bool {
-        self.by_remote.range((guid, gid, remote, 0)..=(guid, gid, remote, u64::MAX)).next().is_some()
+        let key = (remote, guid, gid);
+        self.by_remote.range((key, 0)..=(key, u64::MAX)).next().is_some()
     }
 
     /// Messages dropped so far because they name a connection of ours and bear another transaction id, come from another
@@ -225,7 +220,7 @@ impl Cm {
                 self.by_local.insert(local, id);
                 self.addresses.enter(path.remote_gid);
                 let conn = Connection::new(id, state, path, local, transaction_id);
-                return Ok(self.connections.entry(id).or_insert(conn));
+                return Ok(self.connections.entry(id).or_insert_with(|| Box::new(conn)));
             }
         }
         Err(Error::CommIds(local))
@@ -275,20 +270,21 @@ impl Cm {
         remote: CommId,
         transaction_id: u64,
     ) -> Option<&Connection> {
-        self.connections.get(self.by_remote.get(&(guid, gid, remote, transaction_id))?)
+        let id = self.by_remote.get(&((remote, guid, gid), transaction_id))?;
+        self.connections.get(id).map(|conn| &**conn)
     }
 
     /// The connected one that holds the peer's communication id, or its queue pair.
     pub(super) fn find_connected(&self, guid: Guid, gid: Gid, remote: CommId, qpn: Qpn) -> Option<ConnId> {
-        let by_id = self.connected_id.get(&(guid, gid, remote));
-        by_id.or_else(|| self.connected_qpn.get(&(guid, gid, qpn))).copied()
+        let by_id = self.connected_id.get(&(remote.0, guid, gid));
+        by_id.or_else(|| self.connected_qpn.get(&(qpn.get(), guid, gid))).copied()
     }
 
     /// Enters the peer's id into the tables.
     pub(super) fn index_remote(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get(&id) else { return };
-        if let Some((guid, gid, remote)) = conn.remote_key() {
-            self.by_remote.insert((guid, gid, remote, conn.transaction_id), id);
+        if let Some(key) = conn.remote_key() {
+            self.by_remote.insert((key, conn.transaction_id), id);
         }
     }
 
@@ -296,7 +292,7 @@ impl Cm {
     /// is in doubt.
     pub(super) fn claim(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get(&id) else { return };
-        let (remote, qpn) = (conn.remote_key(), conn.qpn_key());
+        let (remote, qpn) = (conn.id_key(), conn.qpn_key());
         let before =
             [remote.and_then(|key| self.connected_id.insert(key, id)), self.connected_qpn.insert(qpn, id)];
         before.into_iter().flatten().filter(|&old| old != id).for_each(|old| self.doubt(now, old));
@@ -307,7 +303,7 @@ impl Cm {
         self.unprobe(id);
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.doubt = None;
-        if let Some(key) = conn.remote_key()
+        if let Some(key) = conn.id_key()
             && self.connected_id.get(&key) == Some(&id)
         {
             self.connected_id.remove(&key);
@@ -329,18 +325,7 @@ impl Cm {
 
     /// Brings the timer in line with the connection.
     pub(super) fn rearm(&mut self, id: ConnId) {
-        let Some(conn) = self.connections.get_mut(&id) else { return };
-        let due = conn.deadline();
-        let armed = std::mem::replace(&mut conn.armed, due);
-        if armed == due {
-            return;
-        }
-        if let Some(at) = armed {
-            self.timers.remove(&(at, id));
-        }
-        if let Some(at) = due {
-            self.timers.insert((at, id));
-        }
+        self.timers.rearm(id, &mut self.connections);
     }
 
     pub(super) fn event(&mut self, id: ConnId, event: Event) {
@@ -428,8 +413,8 @@ impl Cm {
         if self.by_local.get(&conn.local) == Some(&id) {
             self.by_local.remove(&conn.local);
         }
-        if let Some((guid, gid, remote)) = conn.remote_key() {
-            let key = (guid, gid, remote, conn.transaction_id);
+        if let Some(key) = conn.remote_key() {
+            let key = (key, conn.transaction_id);
             if self.by_remote.get(&key) == Some(&id) {
                 self.by_remote.remove(&key);
             }

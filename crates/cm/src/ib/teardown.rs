@@ -66,7 +66,8 @@ impl Cm {
 
     /// The process ends: every connection as by [`Cm::destroy`], which is what a kernel says for those that end. Nothing is repeated.
     pub fn leave(&mut self, now: Instant) {
-        let all: Vec<ConnId> = self.connections.keys().copied().collect();
+        let mut all: Vec<ConnId> = self.connections.keys().copied().collect();
+        all.sort_unstable();
         all.into_iter().for_each(|id| self.destroy(now, id));
     }
 
@@ -77,7 +78,14 @@ impl Cm {
         let hit = |conn: &&Connection| {
             conn.path.remote_gid.ip() == peer && comm_id.is_none_or(|comm_id| conn.local == comm_id)
         };
-        let hit: Vec<_> = self.connections.values().filter(hit).map(|conn| (conn.id, conn.state)).collect();
+        let mut hit: Vec<_> = self
+            .connections
+            .values()
+            .map(|conn| &**conn)
+            .filter(hit)
+            .map(|conn| (conn.id, conn.state))
+            .collect();
+        hit.sort_unstable_by_key(|&(id, _)| id);
         for (id, state) in hit {
             match state {
                 CmState::ReqSent | CmState::SidrSent => {
@@ -104,7 +112,10 @@ impl Cm {
     /// The connections whose far communication id (`None`: not known) and far GID `is_it` knows, in whatever state.
     pub fn with_peer(&self, is_it: impl Fn(Option<CommId>, Gid) -> bool) -> Vec<ConnId> {
         let hit = |conn: &&Connection| is_it(conn.remote.or(conn.remote_hint), conn.path.remote_gid);
-        self.connections.values().filter(hit).map(|conn| conn.id).collect()
+        let mut hit: Vec<_> =
+            self.connections.values().map(|conn| &**conn).filter(hit).map(|conn| conn.id).collect();
+        hit.sort_unstable();
+        hit
     }
 
     /// The process at the other end of one connection is no more: what its kernel would have said for it, had it one (ib_cm's
