@@ -14,6 +14,7 @@ use cm::ib::{Cm, Origin, Output};
 use cm::{ConnId, PortSpace, Refusal, Service};
 use locks::{Mutex, MutexGuard, Rank};
 use nic::{Device, DeviceId, Qp};
+use transport::TxBatch;
 use wire::mad::Mad;
 use wire::{CommId, Qpn};
 
@@ -61,6 +62,8 @@ pub(crate) struct Core {
     /// Requests that are refused whoever listens: how many come before each, and why.
     pub(crate) refused: Vec<(u64, Refusal)>,
     pub(crate) resolving: BTreeMap<u64, (Arc<Id>, Instant)>,
+    /// What messages are made in, one after the other.
+    batch: TxBatch,
     pub(crate) next_ticket: u64,
 }
 
@@ -75,6 +78,7 @@ impl CmAgent {
             arrived: Vec::new(),
             refused: Vec::new(),
             resolving: BTreeMap::new(),
+            batch: TxBatch::new(),
             next_ticket: 1,
         };
         CmAgent {
@@ -306,7 +310,7 @@ impl<W: World> Node<W> {
                 Output::Transmit { conn: None, path, mad, .. } => self.answer_stranger(now, &path, &mad),
                 Output::Transmit { conn, path, mad, attempt } => {
                     let way = self.way(core, now, (device, conn), &path, &mad, attempt);
-                    self.send_mad(&way, path.pkey, &mad);
+                    self.send_mad(&way, path.pkey, &mad, &mut core.batch);
                 }
                 Output::Event { conn, event } => self.on_event(core, now, (device, conn), event),
                 Output::Released { conn, .. } => {

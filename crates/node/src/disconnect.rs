@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use cm::ib::{Cm, Output};
 use nic::DeviceId;
+use transport::TxBatch;
 use wire::{CommId, Gid};
 
 use crate::cm_agent::{ConnKey, Core, ListenKey};
@@ -145,12 +146,14 @@ impl<W: World> Node<W> {
     /// The process ends: what a kernel would say to its peers is said, once. Nobody here is left to be told of anything.
     pub(crate) fn leave_connections(&self, now: Instant) {
         let Some(mut core) = self.cm_agent.try_lock() else { return };
+        let mut batch = TxBatch::new();
         for cm in core.cms.values_mut() {
             cm.leave(now);
             while let Some(output) = cm.poll() {
                 if let Output::Transmit { path, mad, attempt, .. } = output {
                     // Whoever has a queue pair in hand may never let it go.
-                    self.send_mad(&farewell::way(&path, &mad, attempt, None), path.pkey, &mad);
+                    let way = farewell::way(&path, &mad, attempt, None);
+                    self.send_mad(&way, path.pkey, &mad, &mut batch);
                 }
             }
         }

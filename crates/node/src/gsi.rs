@@ -84,14 +84,14 @@ impl<W: World> Node<W> {
         if self.strangers.answers.take(now, path.remote_gid.ip()) {
             let source_port = self.cm_agent.gsi_psn.load(Ordering::Relaxed) % PORTS;
             let way = farewell::way(path, mad, source_port, None);
-            self.send_mad(&way, path.pkey, mad);
+            self.send_mad(&way, path.pkey, mad, &mut TxBatch::new());
         } else {
             count(&self.counters.strangers);
         }
     }
 
-    /// Sends a MAD from QP1 to QP1.
-    pub(crate) fn send_mad(&self, way: &Path, pkey: Pkey, mad: &Mad) {
+    /// Sends a MAD from QP1 to QP1; `batch` is what it is made in, whatever was in it before.
+    pub(crate) fn send_mad(&self, way: &Path, pkey: Pkey, mad: &Mad, batch: &mut TxBatch) {
         // Nobody looks at the sequence number, but it counts.
         let psn = Psn::new(self.cm_agent.gsi_psn.fetch_add(1, Ordering::Relaxed));
         let header = Header {
@@ -100,13 +100,13 @@ impl<W: World> Node<W> {
             op: Op::Send(SendAt::Only(SendTail::None)),
         };
         let bytes = mad.emit();
-        let mut batch = TxBatch::new();
+        batch.clear();
         let filled = batch.push(&header, MAD_LEN, |to| {
             to.copy_from_slice(&bytes);
             Ok(())
         });
-        if filled.is_ok() && !(way.dest_qpn == Qpn::GSI && self.hand_over(way, mad, &mut batch)) {
-            self.world.send(way, &mut batch);
+        if filled.is_ok() && !(way.dest_qpn == Qpn::GSI && self.hand_over(way, mad, batch)) {
+            self.world.send(way, batch);
         }
     }
 
