@@ -38,6 +38,8 @@ struct Inner {
     in_hand: AtomicBool,
     /// Whether it looks for a moment before it sleeps.
     linger: Linger,
+    /// The program had not set O_NONBLOCK when that was asked last.
+    blocked: AtomicBool,
 }
 
 impl std::fmt::Debug for Counter {
@@ -79,6 +81,7 @@ impl Counter {
             taker: AtomicU32::new(0),
             in_hand: AtomicBool::new(false),
             linger: Linger::new(moment),
+            blocked: AtomicBool::new(false),
         })))
     }
 
@@ -126,7 +129,15 @@ impl Counter {
     /// The program has set O_NONBLOCK on it.
     pub fn is_nonblocking(&self) -> bool {
         // SAFETY: no pointer.
-        unsafe { libc::fcntl(self.fd(), libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+        let is_nonblocking = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) & libc::O_NONBLOCK != 0 };
+        self.0.blocked.store(!is_nonblocking, Ordering::Relaxed);
+        is_nonblocking
+    }
+
+    /// The same as far as one can tell without a system call: whoever then is about to sleep asks again ([`Counter::is_nonblocking`]). An answer that
+    /// a thread looks for is there in a moment, as a rule, and nobody sleeps.
+    pub(crate) fn seems_nonblocking(&self) -> bool {
+        !self.0.blocked.load(Ordering::Relaxed) && self.is_nonblocking()
     }
 
     /// Whether whoever waits for an event looks for a moment before it sleeps.

@@ -322,13 +322,19 @@ impl<G: Guest> Host<G> {
         if !self.is_ours()
             || counter.has_events()
             || rings.is_empty()
-            || counter.is_nonblocking()
+            || counter.seems_nonblocking()
             || !rings.seat.take()
         {
             return Wait::AtCounter;
         }
         rings.lease.end();
-        sys::thread::not_cancelled(|| self.attend(counter))
+        sys::thread::not_cancelled(|| match self.attend(counter) {
+            Wait::InSeat(_) if counter.is_nonblocking() => {
+                self.leave_seat(Some(counter), false);
+                Wait::AtCounter
+            }
+            wait => wait,
+        })
     }
 
     /// The same behind a wait there.

@@ -364,4 +364,13 @@ fn nobody_sits_where_the_program_wants_no_waiting_or_there_is_nothing_to_read() 
     assert!(unsafe { eventfd::wait(counter.fd()) });
     counter.taken();
     assert_eq!(reader.sit_down(&counter), Wait::AtCounter);
+    // Nobody has kept the seat, and the program may change its mind.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(reader.sit_down(&counter), Wait::AtCounter);
+            unsafe { libc::fcntl(counter.fd(), libc::F_SETFL, 0) };
+            assert!(matches!(reader.sit_down(&counter), Wait::InSeat(_)));
+            reader.stand_up(Some(&counter), false);
+        });
+    });
 }
