@@ -48,7 +48,8 @@ fn a_counter_counts_what_completes_signaled_or_not() {
         let on = Loop { qp: other, ..l };
         for round in 0..3 {
             assert_eq!(on.post_recv(round, 8), 0);
-            let mut silent = send(10, IBV_WR_SEND, &mut [on.sge(0, 8)]);
+            let mut sge = [on.sge(0, 8)];
+            let mut silent = send(10, IBV_WR_SEND, &mut sge);
             silent.send_flags = 0;
             assert_eq!(on.post_send(&mut silent), 0);
         }

@@ -124,7 +124,8 @@ fn a_device_closed_first_ends_what_was_made_on_it_and_leaves_the_objects_to_thei
     connect_impatiently(&l, theirs);
     connect_impatiently(&other, ours);
     unsafe {
-        let mut wr = send(1, IBV_WR_RDMA_WRITE, &mut [other.sge(0, 8)]);
+        let mut sge = [other.sge(0, 8)];
+        let mut wr = send(1, IBV_WR_RDMA_WRITE, &mut sge);
         wr.wr.rdma = ibv_send_wr_rdma { remote_addr: l.sge(HALF, 8).addr, rkey: (*l.mr).rkey };
         assert_eq!(other.post_send(&mut wr), 0);
         assert_eq!(other.completions(1)[0].status, IBV_WC_SUCCESS);
