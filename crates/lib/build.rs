@@ -3,9 +3,9 @@
 //! Every exported symbol gets a trampoline, a jump to its function in `capi`, and a `.symver` that gives the trampoline
 //! the symbol's name and node. The version script holds only the nodes: what is exported, the `.symver`s say.
 //!
-//! What programs run again and again lies together, in `.text.hot`: where many processes alternate, the processor has forgotten the addresses of all pages
-//! of code each time, and what lay here and there among the rest took 230 pages for each connection. A function that the list has and the object has not is
-//! no error, as the compiler may have put it into another one.
+//! What programs run again and again lies together, in front of `.text`: where many processes alternate, the processor has forgotten the addresses of all pages
+//! of code each time, and what lay here and there among the rest took 240 pages for each connection. A function that the list has and the object has not is
+//! no error, as the compiler may have put it into another one; it is in `.text` itself because valgrind finds no names elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -24,6 +24,7 @@ const OLDEST: (&str, &str) = ("GLIBC_2.2.5", "GLIBC_2.17");
 fn main() {
     println!("cargo::rerun-if-changed=symbols");
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=RUSTFLAGS");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let mut exports = Vec::new();
     for list in LISTS {
@@ -204,14 +205,14 @@ fn version_script(exports: &[(String, String)]) -> String {
     script + "VERBENA { local: *; };\n"
 }
 
-/// Has the functions of the list lie together, in its order.
+/// Has the functions of the list lie together, in its order. Behind a section that there is whatever the C compiler brings along: zig's has no `.init`.
 fn order() -> String {
     let mut script = "SECTIONS {\n  .text : {\n".to_owned();
     for name in hot() {
         // As rustc mangles names, and as it does in the library that comes with it.
         let _ = writeln!(script, "    *(.text._ZN{0}17h* .text._R{0}*)", pattern(&name));
     }
-    script + "    *(.text .text.*)\n  }\n} INSERT AFTER .init;\n"
+    script + "    *(.text .text.*)\n  }\n} INSERT AFTER .eh_frame;\n"
 }
 
 /// The names of the list, in its order.
@@ -235,7 +236,6 @@ fn pattern(name: &str) -> String {
 /// Links an empty shared object with arguments of the real one: what a linker does not take (GNU ld, a second version script beside rustc's own) is better
 /// known here, with a reason, than at the end of the build.
 fn try_linker(out: &Path, arguments: &[&str]) -> Result<(), String> {
-    println!("cargo::rerun-if-env-changed=RUSTFLAGS");
     let source = out.join("probe.rs");
     let asm = "core::arch::global_asm!(\".globl __t\\n.symver __t, t@@IBVERBS_1.1\\n__t:\");\n";
     fs::write(&source, asm).expect("OUT_DIR can be written");
