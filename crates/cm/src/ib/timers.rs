@@ -85,7 +85,7 @@ mod tests {
     use crate::parameters::PathRecord;
 
     #[test]
-    #[allow(clippy::disallowed_methods)] // Any instant will do as the origin of virtual time.
+    #[allow(clippy::disallowed_methods, reason = "where time starts does not matter")]
     fn what_is_taken_back_is_never_first_nor_due_and_does_not_pile_up() {
         let (start, mut timers, mut connections) =
             (Instant::now(), Timers::default(), Connections::default());

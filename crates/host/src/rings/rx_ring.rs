@@ -139,7 +139,8 @@ impl RxRing {
     #[inline]
     pub(crate) fn seems_empty(&self) -> bool {
         let is_empty = self.memory[self.watched.load(Ordering::Relaxed)].load(Ordering::Relaxed) == 0;
-        if is_empty {
+        // Written where it says something else only: many threads may look at once.
+        if is_empty && !self.was_empty.load(Ordering::Relaxed) {
             self.was_empty.store(true, Ordering::Relaxed);
         }
         is_empty

@@ -141,12 +141,12 @@ impl Qp {
         if let Engine::Rc(engine) = engine {
             rest = engine.receive_short(now, short, bytes, hold, &mut context);
         }
-        inner.begin_rendezvous(self);
         self.received.add(1);
         if rest == Rest::Acknowledge {
             inner.acknowledged = Some(now);
         }
         if rest == Rest::Step {
+            inner.begin_rendezvous(self);
             self.settle(inner, now);
         } else {
             let about = inner.note_ack(self, || now);

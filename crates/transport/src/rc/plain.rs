@@ -126,7 +126,7 @@ impl Rc {
     /// The oldest request, which leaves no other behind, is acknowledged since `now`: what a short message has left to do ([`Rest::Acknowledge`]).
     #[inline]
     pub fn acknowledge_oldest(&mut self, now: Instant, cx: &mut impl Context) {
-        self.requester.acknowledged_lone(now, &self.conn, cx);
+        self.requester.acknowledged_oldest(now, &self.conn, cx);
     }
 
     /// Executes a packet that is such a SEND; false where it is not, or something is not as it mostly is.

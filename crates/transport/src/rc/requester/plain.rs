@@ -39,8 +39,7 @@ impl Requester {
         let is_plain =
             psn == self.una && self.una.before(self.high) && self.queue.front().is_some_and(is_oldest);
         if is_plain {
-            self.advance(conn, 1, cx);
-            self.progress(now, 1, cx);
+            self.acknowledged_oldest(now, conn, cx);
         }
         is_plain
     }
@@ -56,9 +55,9 @@ impl Requester {
             && self.queue.front().is_some_and(is_plain)
     }
 
-    /// That packet is acknowledged.
+    /// The oldest packet is acknowledged.
     #[inline]
-    pub fn acknowledged_lone(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
+    pub fn acknowledged_oldest(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
         self.advance(conn, 1, cx);
         self.progress(now, 1, cx);
     }

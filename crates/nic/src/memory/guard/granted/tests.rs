@@ -25,13 +25,18 @@ fn copy(to: &mut [u8], from: &[u8], word: &AtomicU64) -> Result<(), Ended> {
     unsafe { copy_granted(to.as_mut_ptr(), from.as_ptr(), from.len(), Grant { word, says: SAYS }) }
 }
 
+/// So many that tell a wrong place.
+fn bytes(count: u32) -> Vec<u8> {
+    (0..count).map(|n| (n * 7 + n / 251) as u8).collect()
+}
+
 #[test]
 fn what_is_granted_is_copied_whatever_its_length_and_place() {
     if !is_there() {
         return;
     }
     let word = AtomicU64::new(SAYS);
-    let from: Vec<u8> = (0..9000_u32).map(|n| (n * 7 + n / 251) as u8).collect();
+    let from = bytes(9000);
     for len in (1..80).chain([1016, 1023, 1024, 1025, 4096, 8192]) {
         for (begin, at) in [(0, 0), (3, 0), (0, 5), (1, 2)] {
             let mut to = vec![0xee; len + at + 8];
@@ -48,7 +53,7 @@ fn what_lies_a_little_further_back_in_its_page_is_copied_too() {
         return;
     }
     let word = AtomicU64::new(SAYS);
-    let from: Vec<u8> = (0..300_000_u32).map(|n| (n * 7 + n / 251) as u8).collect();
+    let from = bytes(300_000);
     for len in [1024, 1025, 4096, 65_543, 200_001] {
         for behind in [1, 8, 15] {
             let mut to = vec![0xee; len + 3 * 4096];
