@@ -334,6 +334,30 @@ async fn a_peer_that_breaks_the_protocol_is_an_error_of_its_kind(left: Host, rig
     }
 }
 
+/// Credits come back before ACKs do: the send queue is full while the peer would take more, and all buffers are in it.
+#[verbena::test(seeds = 100, faults = "delay=20us..2ms, reorder=50%")]
+async fn who_has_credits_and_no_buffer_sleeps_until_a_message_is_acknowledged(left: Host, right: Host) {
+    let (mut active, mut passive) =
+        connected(&left, &right, StreamConfig::default(), StreamConfig::default()).await;
+    let reading = right.spawn(async move {
+        let mut message = [0; 100];
+        for n in 0..500_usize {
+            // Each was written alone.
+            assert_eq!(passive.read(&mut message).await.unwrap(), 100);
+            assert_eq!(message, [n as u8; 100]);
+        }
+        assert_eq!(passive.read(&mut message).await.unwrap(), 0);
+    });
+    left.spawn(async move {
+        for n in 0..500_usize {
+            active.write_all(&[n as u8; 100]).await.unwrap();
+        }
+        active.shutdown().await.unwrap();
+    })
+    .await;
+    reading.await;
+}
+
 #[verbena::test(seeds = 20, faults = "loss=1%, delay=20us..2ms")]
 async fn a_cancelled_accept_loses_no_stream(left: Host, right: Host) {
     let accepting = right.spawn(async {

@@ -227,7 +227,10 @@ impl Core {
             }
             match error.kind() {
                 _ if sent > 0 => break,
-                ErrorKind::QueueFull if self.conn.inner().wait_for_room(&mut places.room, cx) => {
+                // A queue that is full of messages with buffers is out of buffers, too: credits come back before ACKs do.
+                ErrorKind::QueueFull | ErrorKind::Exhausted
+                    if self.conn.inner().wait_for_room(&mut places.room, cx) =>
+                {
                     self.sleeps();
                     return Poll::Pending;
                 }
