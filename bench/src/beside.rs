@@ -77,7 +77,7 @@ fn post_and_poll(c: &Program) -> io::Result<Vec<Turn>> {
     Ok(turns)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

@@ -113,7 +113,7 @@ pub fn rpma_table(figures: &[Figure]) -> String {
 pub fn guests_page([apart, together]: &[Vec<Figure>; 2]) -> String {
     let mut text = "# Verbena beside the kernel\n\n\
         Written by `bench/run --kernel`, in guests of `conformance/kernel-peer`, by the same programs and by turns: medians. Where QEMU emulates the processors, only the \
-        ratios count.\n\n\
+        ratios count; programs lie at the same addresses each time there, as it translates code anew wherever else it lies.\n\n\
         ## Between two guests\n\n\
         They have one processor each, and a bridge without offloads between them.\n\n"
         .to_owned();

@@ -24,7 +24,7 @@ use crate::reach::{Borrower, Known};
 use crate::reactor::{HANG_UP, IN, Reactor, Source};
 use crate::rings::memory::Part;
 use crate::sockets;
-use crate::sys::{self, ControlBuffer};
+use crate::sys::{self, ControlBuffer, Room};
 use crate::user;
 pub(crate) use bearer::{Answer, Bearer};
 
@@ -365,13 +365,13 @@ impl Connection {
     pub(crate) fn read(
         &self,
         limit: usize,
-        bytes: &mut [u8],
+        room: &mut Room,
         counters: &Counters,
         mut each: impl FnMut(Message<'_>),
     ) -> bool {
         for _ in 0..limit {
             let mut control = ControlBuffer::new();
-            let received = match sys::receive(&self.fd, bytes, &mut control, libc::MSG_CMSG_CLOEXEC) {
+            let received = match room.receive(&self.fd, &mut control, libc::MSG_CMSG_CLOEXEC) {
                 Ok(received) if received.len == 0 => return false,
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
@@ -379,7 +379,7 @@ impl Connection {
                 Err(_) => return false,
             };
             let descriptor = sys::take_descriptors(received.control).into_iter().next();
-            let message = match (&bytes[..received.len], descriptor) {
+            let message = match (&room[..], descriptor) {
                 ([name_messages::RING], Some(memory)) => Some(Message::Ring(memory)),
                 // The rings are read before the engine sleeps again, and until then nothing more is said as a rule: no second look here.
                 ([name_messages::LOOK], _) => return true,

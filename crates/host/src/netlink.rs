@@ -26,7 +26,7 @@ use nic::Errno;
 use socket2::SockRef;
 
 use crate::fork::Fd;
-use crate::sys;
+use crate::sys::{self, Room};
 
 const HEADER: usize = 16;
 const NLM_F_REQUEST: u16 = 1;
@@ -35,12 +35,14 @@ const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
+/// Bytes of what the kernel says at once, at most.
+const LONGEST: usize = 1 << 16;
 
 /// A netlink socket.
 pub(crate) struct Netlink {
     fd: Fd,
     sequence: u32,
-    bytes: Vec<u8>,
+    room: Room,
 }
 
 /// One message: its type, the structure the type determines, and its attributes.
@@ -53,7 +55,7 @@ pub(crate) struct Message<'a> {
 impl Netlink {
     /// A socket for requests.
     pub(crate) fn for_requests() -> io::Result<Netlink> {
-        let netlink = Netlink { fd: sys::netlink_socket(0, 0)?, sequence: 0, bytes: vec![0; 1 << 16] };
+        let netlink = Netlink { fd: sys::netlink_socket(0, 0)?, sequence: 0, room: Room::new(LONGEST) };
         // The kernel answers while it handles the request; this is for the day it does not.
         SockRef::from(&netlink.fd).set_read_timeout(Some(Duration::from_secs(1)))?;
         Ok(netlink)
@@ -65,7 +67,7 @@ impl Netlink {
         Ok(Netlink {
             fd: sys::netlink_socket(mask, libc::SOCK_NONBLOCK)?,
             sequence: 0,
-            bytes: vec![0; 1 << 16],
+            room: Room::new(LONGEST),
         })
     }
 
@@ -99,12 +101,12 @@ impl Netlink {
     /// Takes the notifications that have come. ENOBUFS: some were lost.
     pub(crate) fn notifications(&mut self, mut each: impl FnMut(Message<'_>)) -> Result<(), Errno> {
         loop {
-            let len = match self.receive() {
-                Ok(len) => len,
+            match self.receive() {
+                Ok(()) => {}
                 Err(Errno::EAGAIN) => return Ok(()),
                 Err(errno) => return Err(errno),
-            };
-            for (_, message) in messages(&self.bytes[..len]) {
+            }
+            for (_, message) in messages(&self.room) {
                 each(message);
             }
         }
@@ -127,8 +129,8 @@ impl Netlink {
     fn answers(&mut self, dump: bool, mut each: impl FnMut(Message<'_>)) -> Result<bool, Errno> {
         let mut disturbed = false;
         loop {
-            let len = self.receive()?;
-            for (header, message) in messages(&self.bytes[..len]) {
+            self.receive()?;
+            for (header, message) in messages(&self.room) {
                 if header.sequence != self.sequence {
                     continue;
                 }
@@ -149,13 +151,12 @@ impl Netlink {
         }
     }
 
-    fn receive(&mut self) -> Result<usize, Errno> {
+    fn receive(&mut self) -> Result<(), Errno> {
         loop {
-            // Through the standard trait: the buffer is initialized memory, and a netlink read is a plain read.
-            match io::Read::read(&mut &*SockRef::from(&self.fd), &mut self.bytes) {
+            match self.room.read(&self.fd) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
-                Ok(len) => return Ok(len),
+                Ok(()) => return Ok(()),
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::reactor::Source;
 use crate::rings::Backlog;
 use crate::rings::seat::TURN_NANOS;
 use crate::rx_socket::{Drained, RxSocket};
-use crate::sys;
+use crate::sys::{self, Room};
 use crate::world::RealWorld;
 
 /// How often one event reads its socket before the others get their turn.
@@ -62,7 +62,7 @@ struct Engine<G> {
     /// Names at which more processes want to connect than one event takes.
     asked: Vec<Arc<Listener>>,
     /// For packets of other processes.
-    bytes: Box<[u8]>,
+    room: Room,
     /// When the guest is called again.
     guest_at: Option<Instant>,
     /// The earliest time that was set since the guest was called, by the world's clock; maybe for what is past caring about: to look then is cheaper
@@ -92,7 +92,6 @@ pub(crate) fn run<G: Guest>(
     // A program that polls on one processor leaves it to nobody.
     sys::thread::run_anywhere();
     sys::thread::tighten_timers();
-    let bytes = vec![0; 1 << 16].into_boxed_slice();
     let mut engine = Engine {
         world,
         guest,
@@ -100,7 +99,7 @@ pub(crate) fn run<G: Guest>(
         leases_at: 0,
         leased_since: 0,
         asked: Vec::new(),
-        bytes,
+        room: Room::new(1 << 16),
         guest_at: None,
         set_at: u64::MAX,
         rings_leased: None,
@@ -331,14 +330,14 @@ impl<G: Guest> Engine<G> {
             Source::Neighbours => world.neighbours.follow(),
             Source::Listener(listener) => self.accept(listener),
             Source::Connection(connection) => {
-                let mut bytes = std::mem::take(&mut self.bytes);
+                let mut room = std::mem::replace(&mut self.room, Room::new(0));
                 let mut open = true;
                 self.guarded(|guest| {
                     let to = world.delivery(guest);
                     open =
                         connection.read(
                             READS_PER_EVENT,
-                            &mut bytes,
+                            &mut room,
                             &world.counters,
                             |message| match message {
                                 Message::Packet(datagram) => {
@@ -372,7 +371,7 @@ impl<G: Guest> Engine<G> {
                         world.rings.remove(connection.token(), &to);
                     }
                 });
-                self.bytes = bytes;
+                self.room = room;
                 if !open {
                     connection.close(&world.reactor);
                 }

@@ -24,7 +24,7 @@ use crate::lease::Lease;
 use crate::management::Management;
 use crate::reactor::{IN, Reactor};
 use crate::rings::Rings;
-use crate::sys::{self, ControlBuffer};
+use crate::sys::{self, ControlBuffer, Room};
 
 /// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders wait for them.
 const READS_PER_ACK: usize = 4;
@@ -62,7 +62,7 @@ pub(crate) struct RxSocket {
 
 /// What the holder of the token works with.
 struct Receiver {
-    bytes: Box<[u8]>,
+    room: Room,
     /// Datagrams dropped so far, as the socket told last (SO_RXQ_OVFL).
     dropped: u32,
     management: Management,
@@ -126,7 +126,7 @@ impl RxSocket {
                 Rank::ReceiveToken,
                 Receiver {
                     // The longest UDP datagram, and so the longest that segments are put together to.
-                    bytes: vec![0; 1 << 16].into_boxed_slice(),
+                    room: Room::new(1 << 16),
                     dropped: 0,
                     management: Management::new(peer.is_some()),
                     passed_over: 0,
@@ -286,7 +286,7 @@ impl RxSocket {
         to: &Delivery<'_, G>,
     ) -> io::Result<Brought> {
         let mut control = ControlBuffer::new();
-        let received = sys::receive(&self.fd, &mut receiver.bytes, &mut control, 0)?;
+        let received = receiver.room.receive(&self.fd, &mut control, 0)?;
         let now = polled.unwrap_or_else(Instant::now);
         self.delivered_at.store(to.clock.nanos(now), Ordering::Relaxed);
         let mut size = received.len;
@@ -307,7 +307,7 @@ impl RxSocket {
             add(&to.counters.receive_errors, 1);
             return Ok(Brought { bytes: 0, packets: 0, data: true });
         };
-        let packets = receiver.bytes[..received.len].chunks(size);
+        let packets = receiver.room.chunks(size);
         let count = packets.len();
         add(&to.counters.receives, 1);
         add(&to.counters.packets_received, count);
@@ -325,7 +325,7 @@ impl RxSocket {
         for bytes in packets {
             let end = at + bytes.len();
             if Management::takes(bytes) {
-                dispatch(&receiver.bytes[begin..at]);
+                dispatch(&receiver.room[begin..at]);
                 begin = end;
                 if !receiver.management.push(source, bytes) {
                     add(&to.counters.management_drops, 1);
@@ -333,7 +333,7 @@ impl RxSocket {
             }
             at = end;
         }
-        dispatch(&receiver.bytes[begin..at]);
+        dispatch(&receiver.room[begin..at]);
         Ok(Brought { bytes: received.len, packets: count, data })
     }
 

@@ -5,6 +5,7 @@
 //! `linux_5_11` works on no older kernel. For the rest, the user's number among it, a second crate for system calls is one too many.
 
 pub(crate) mod limits;
+mod message;
 pub(crate) mod thread;
 pub(crate) mod time;
 
@@ -12,7 +13,6 @@ use std::ffi::{CStr, c_ulong};
 use std::fs::File;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use nic::Errno;
 
 use crate::fork::Fd;
 use crate::sockets::DEFAULT_HOP_LIMIT;
+pub(crate) use message::{Control, ControlBuffer, Room, receive};
 
 /// What a call that returns -1 on failure came to.
 fn check(result: c_int) -> io::Result<usize> {
@@ -196,102 +197,9 @@ pub(crate) fn netlink_socket(groups: u32, flags: c_int) -> io::Result<Fd> {
     Ok(fd)
 }
 
-/// What `recvmsg` returned.
-pub(crate) struct Received<'a> {
-    /// Bytes of the message.
-    pub(crate) len: usize,
-    /// Sender (for the error queue: destination of the packet in question), where it is an IP address.
-    pub(crate) address: Option<SocketAddr>,
-    /// Control messages.
-    pub(crate) control: Control<'a>,
-    /// The message was longer than the buffer.
-    pub(crate) truncated: bool,
-}
-
-/// recvmsg(2) with MSG_DONTWAIT and `flags`.
-#[inline]
-pub(crate) fn receive<'a>(
-    fd: &Fd,
-    bytes: &mut [u8],
-    control: &'a mut ControlBuffer,
-    flags: c_int,
-) -> io::Result<Received<'a>> {
-    let mut name = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: all zero is a valid msghdr.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_name = name.as_mut_ptr().cast();
-    message.msg_namelen = size_of::<libc::sockaddr_storage>() as socklen_t;
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = size_of::<ControlBuffer>() as _;
-    // SAFETY: name, bytes and control live across the call and are as long as the message says.
-    let result = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | flags) };
-    let len = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
-    // SAFETY: zeroed above, and any bytes make a sockaddr_storage.
-    let address = socket_address(unsafe { name.assume_init_ref() });
-    let control_len = (message.msg_controllen as usize).min(size_of::<ControlBuffer>());
-    // SAFETY: the buffer is initialized memory of at least that many bytes.
-    let control = unsafe { std::slice::from_raw_parts(control.0.as_ptr().cast::<u8>(), control_len) };
-    Ok(Received {
-        len,
-        address,
-        control: Control(control),
-        truncated: message.msg_flags & libc::MSG_TRUNC != 0,
-    })
-}
-
-/// The IP address and port in a socket address.
-fn socket_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    match i32::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: sockaddr_storage is as large and as aligned as any socket address; the family says which.
-            let v4 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
-            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
-            Some(SocketAddr::from((ip, u16::from_be(v4.sin_port))))
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let v6 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in6>() };
-            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
-            Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())
-        }
-        _ => None,
-    }
-}
-
-/// Room for control messages, aligned as they need.
-pub(crate) struct ControlBuffer([u64; 32]);
-
-impl ControlBuffer {
-    pub(crate) fn new() -> ControlBuffer {
-        ControlBuffer([0; 32])
-    }
-}
-
 /// Bytes of a cmsghdr: length, level, type.
 const CMSG_HEADER: usize = size_of::<libc::cmsghdr>();
 const CMSG_ALIGN: usize = size_of::<usize>();
-
-/// Control messages, one after the other (cmsg(3)).
-#[derive(Clone, Copy)]
-pub(crate) struct Control<'a>(&'a [u8]);
-
-impl<'a> Iterator for Control<'a> {
-    type Item = (c_int, c_int, &'a [u8]);
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        let (header, _) = self.0.split_at_checked(CMSG_HEADER)?;
-        let (len, rest) = header.split_first_chunk::<{ size_of::<usize>() }>()?;
-        let (level, kind) = rest.split_at(rest.len() - 8).1.split_at(4);
-        let len = usize::from_ne_bytes(*len);
-        let data = self.0.get(CMSG_HEADER..len)?;
-        self.0 = self.0.get(len.next_multiple_of(CMSG_ALIGN)..).unwrap_or(&[]);
-        Some((first_int(level)?, first_int(kind)?, data))
-    }
-}
 
 /// The int at the front of `bytes`.
 pub(crate) fn first_int(bytes: &[u8]) -> Option<c_int> {

@@ -6,6 +6,7 @@
 //! send a signal to (kill(2)): it compares the users themselves. That takes Linux 6.5; before, such a user is alone.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fork::Fd;
 use crate::sys;
@@ -27,9 +28,16 @@ pub(crate) fn check(peer: &Fd) -> io::Result<()> {
     if ours { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
+/// Read once, as each channel asks twice: whoever may change it is root.
 fn overflow() -> u32 {
+    static READ: AtomicU64 = AtomicU64::new(u64::MAX);
+    if let Ok(known) = u32::try_from(READ.load(Ordering::Relaxed)) {
+        return known;
+    }
     let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
-    text.trim().parse().unwrap_or(DEFAULT_OVERFLOW)
+    let uid = text.trim().parse().unwrap_or(DEFAULT_OVERFLOW);
+    READ.store(uid.into(), Ordering::Relaxed);
+    uid
 }
 
 fn everybody_has_a_number() -> bool {

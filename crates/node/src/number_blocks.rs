@@ -60,8 +60,25 @@ pub(crate) fn may_be_borne(name: Name) -> bool {
 
 struct Block {
     prefix: u16,
-    free: VecDeque<u16>,
+    /// Numbers that nothing has had, in no order.
+    fresh: Vec<u16>,
+    /// Those that were given back, oldest first.
+    used: VecDeque<u16>,
     _claim: Box<dyn Claim>,
+}
+
+impl Block {
+    /// A number that nobody can guess. One that was given back is used again as late as possible, so old packets find nobody.
+    fn take(&mut self, random: impl FnOnce() -> u32) -> Option<u16> {
+        match self.fresh.len() {
+            0 => self.used.pop_front(),
+            len => Some(self.fresh.swap_remove(random() as usize % len)),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.used.is_empty()
+    }
 }
 
 #[derive(Default)]
@@ -112,7 +129,8 @@ impl<W: World> NumberBlocks<W> {
             match self.world.claim(Name::Block(prefix)) {
                 Ok(claim) => {
                     self.owned[usize::from(prefix) / 64].fetch_or(1 << (prefix % 64), Ordering::Release);
-                    inner.blocks.push(Block { prefix, free: self.shuffled(), _claim: claim });
+                    let fresh = (0..1 << QPN_BITS).collect();
+                    inner.blocks.push(Block { prefix, fresh, used: VecDeque::new(), _claim: claim });
                     return Ok(());
                 }
                 Err(ClaimError::InUse) => {}
@@ -120,16 +138,6 @@ impl<W: World> NumberBlocks<W> {
             }
         }
         Err(Error::Limit("blocks of queue pair numbers on this host"))
-    }
-
-    /// All numbers of a block in an order nobody can guess.
-    fn shuffled(&self) -> VecDeque<u16> {
-        let mut random = vec![0; 2 << QPN_BITS];
-        self.world.fill_random(&mut random);
-        let mut keyed: Vec<([u8; 2], u16)> =
-            random.chunks_exact(2).zip(0..).map(|(r, n)| ([r[0], r[1]], n)).collect();
-        keyed.sort_unstable();
-        keyed.into_iter().map(|(_, n)| n).collect()
     }
 
     fn random(&self) -> u32 {
@@ -146,22 +154,21 @@ impl<W: World> NumberBlocks<W> {
 impl<W: World> Numbers for NumberBlocks<W> {
     fn take(&self) -> Result<Qpn, Error> {
         let mut inner = self.lock();
-        if inner.blocks.iter().all(|b| b.free.is_empty()) {
+        if inner.blocks.iter().all(Block::is_empty) {
             self.claim(&mut inner)?;
         }
-        inner
-            .blocks
-            .iter_mut()
-            .find_map(|b| Some(Qpn::new(u32::from(b.prefix) << QPN_BITS | u32::from(b.free.pop_front()?))))
-            .ok_or(Error::Limit("queue pairs"))
+        let number = |block: &mut Block| {
+            let low = block.take(|| self.random())?;
+            Some(Qpn::new(u32::from(block.prefix) << QPN_BITS | u32::from(low)))
+        };
+        inner.blocks.iter_mut().find_map(number).ok_or(Error::Limit("queue pairs"))
     }
 
     fn give(&self, qpn: Qpn) {
         let (prefix, low) = ((qpn.get() >> QPN_BITS) as u16, (qpn.get() & ((1 << QPN_BITS) - 1)) as u16);
         let mut inner = self.lock();
         if let Some(block) = inner.blocks.iter_mut().find(|b| b.prefix == prefix) {
-            // At the end: a number is used again as late as possible, so old packets find nobody.
-            block.free.push_back(low);
+            block.used.push_back(low);
         }
     }
 }

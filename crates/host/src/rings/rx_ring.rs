@@ -27,6 +27,8 @@ use crate::world::RealWorld;
 const RECORDS_PER_ACK: usize = 4;
 /// A record longer than any single packet of ours: there may be more where it came from.
 const BULK: usize = 8_192;
+/// Room for a record, at first: longer ones come where much goes by packets.
+const FEW: usize = 4_096;
 
 /// See the module.
 pub(crate) struct RxRing {
@@ -52,7 +54,8 @@ pub(crate) struct RxRing {
 struct Receiver {
     reader: Reader<Part>,
     /// A record, copied out: the writer may change its memory at any time.
-    bytes: Box<[u8]>,
+    /// As long as the longest record that came, and [`FEW`] at least.
+    bytes: Vec<u8>,
     /// Where the packets of the last record came from and went to.
     before: Option<Datagram<'static>>,
     /// Of the short messages.
@@ -73,7 +76,7 @@ impl RxRing {
         }
         let reader = Reader::new(memory.clone()).ok_or(nic::Errno::EINVAL)?;
         let watched = AtomicUsize::new(reader.watches());
-        let bytes = vec![0; LONGEST_RECORD].into_boxed_slice();
+        let bytes = vec![0; FEW];
         let receiver = Receiver { reader, bytes, before: None, short: Before::default() };
         let borrower = connection.borrower(hazards);
         let receiver = Mutex::new(Rank::RingToken, receiver);
@@ -264,6 +267,9 @@ fn dispatch<G: Guest>(
         return dispatch_bulk(receiver, found, now, hold, to).map(Some);
     }
     let len = found.len();
+    if len > receiver.bytes.len() {
+        grow(&mut receiver.bytes, len)?;
+    }
     receiver.reader.copy_out(&found, receiver.bytes.get_mut(..len).ok_or(Broken)?);
     receiver.reader.leave(found);
     if let Some((short, bytes)) = name_messages::read_short(&receiver.bytes[..len]) {
@@ -277,6 +283,12 @@ fn dispatch<G: Guest>(
     add(&to.counters.ring_packets_received, run.bytes.len().div_ceil(size));
     to.guest.input(now, Input::Unsealed { run: Datagram { hold, ..run }, size });
     Ok(Some(Taken { bytes: len, is_short: false }))
+}
+
+#[cold]
+fn grow(bytes: &mut Vec<u8>, len: usize) -> Result<(), Broken> {
+    let within = len <= LONGEST_RECORD;
+    within.then(|| bytes.resize(len.next_power_of_two().min(LONGEST_RECORD), 0)).ok_or(Broken)
 }
 
 /// The same for several packets as one piece, whose bytes stay in the ring until they are where they belong: no copy of ours is in between.
