@@ -93,3 +93,10 @@ pub(crate) fn tighten_timers() {
     // SAFETY: no pointers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
 }
+
+/// Processors that the system has, 1 at least.
+pub(crate) fn processors() -> u64 {
+    // SAFETY: no pointers.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    u64::try_from(online).unwrap_or(1).max(1)
+}
