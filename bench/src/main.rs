@@ -196,10 +196,12 @@ fn measure(args: &Args) -> io::Result<()> {
             });
         }
     }
-    for (clients, each, what) in [
-        (1, 1000, "connections, one after the other"),
-        (64, 500, "connections from 64 processes, 500 each, to one server"),
+    for (clients, each, what, busy) in [
+        (1, 1000, "connections, one after the other", false),
+        (1, 500, "the same, beside a program that computes on each processor", true),
+        (64, 500, "connections from 64 processes, 500 each, to one server", false),
     ] {
+        let _busy = busy.then(pin::Busy::start).transpose()?;
         for (options, by) in [(rdma::BY_NETWORK, ""), (&[][..], ", by memory")] {
             figures.push(Figure {
                 what: format!("{what}{by}"),

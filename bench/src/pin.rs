@@ -1,6 +1,7 @@
 //! Threads on cores of their own, and what they take of them.
 
 use std::io;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 /// Keeps the calling thread on one core; on a machine with fewer, on the last.
@@ -17,6 +18,37 @@ pub fn to_core(core: usize) -> io::Result<()> {
     match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A process on each core that computes without a break, until this is dropped.
+pub struct Busy(Vec<Child>);
+
+impl Busy {
+    /// # Errors
+    /// When one cannot be started.
+    pub fn start() -> io::Result<Busy> {
+        let mut busy = Busy(Vec::new());
+        for core in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            // A child inherits the affinity of the thread that starts it.
+            let start = move || {
+                to_core(core)?;
+                Command::new("sh").args(["-c", "while :; do :; done"]).spawn()
+            };
+            let started = std::thread::spawn(start).join();
+            busy.0.push(started.map_err(|_| io::Error::other("a starting thread panicked"))??);
+        }
+        Ok(busy)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // They end in no other way.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! compute without a break ([`Hogs`]): the scheduler gives them some milliseconds each time, while a thread that is woken goes before them.
 
 use std::hint;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -23,13 +23,14 @@ const LOOKS: u32 = 32;
 const OTHERS_NANOS: u64 = 5_000;
 /// They may have it so often: the answer is there by then, as a rule, and a turn takes less than to be woken.
 const TURNS: u32 = 8;
-/// Others may have had it for so long, so many times in a row, before it is asked who they are.
+/// Others have it for so long, so many times in a row, before it is asked who they are; and so many waits in a row do not see that of hogs that are gone.
 const LONG_NANOS: u64 = 2_000_000;
 const IN_A_ROW: u32 = 4;
 /// Threads that wait for each other, as ours do, have it for less than this each.
 const HOG_NANOS: u64 = 500_000;
-/// Where there are hogs one in so many waits gives them the processor, once, to see whether they are gone.
-const HARDLY_EVER: u32 = 256;
+/// Where there are hogs one in so many waits looks, to see whether they are gone, and not more often than this: each time takes some 3 ms.
+const HARDLY_EVER: u32 = 512;
+const TRY_NANOS: u64 = 100_000_000;
 
 /// For how long a thread looks that waits for one kind of event, and whether that was of use lately. Hints: that two threads change them at once does no harm.
 pub(crate) struct Linger {
@@ -44,40 +45,55 @@ pub(crate) struct Linger {
 /// Whether there are threads that compute without a break on our processors.
 #[derive(Default)]
 struct Hogs {
-    /// So many times in a row others had the processor for long, without a time between in which they gave it back soon.
-    in_a_row: AtomicU32,
     are_there: AtomicBool,
+    /// So many times in a row it looked otherwise.
+    against: AtomicU32,
+    /// When a wait looked last to see whether they are gone, and the waits since.
+    tried_at: AtomicU64,
+    waits: AtomicU32,
 }
 
 impl Hogs {
-    /// Others had the processor for `took`.
-    fn note(&self, took: u64, threads_a_processor: impl FnOnce() -> u64) {
-        let before = self.in_a_row.load(Ordering::Relaxed);
-        match before + 1 {
-            // The scheduler has not given it to others.
-            _ if took <= OTHERS_NANOS => {}
-            _ if took <= LONG_NANOS => {
-                if before > 0 {
-                    self.in_a_row.store(0, Ordering::Relaxed);
-                }
-                self.are(false);
-            }
-            IN_A_ROW => {
-                self.in_a_row.store(0, Ordering::Relaxed);
-                self.are(took > threads_a_processor().max(1) * HOG_NANOS);
-            }
-            now => self.in_a_row.store(now, Ordering::Relaxed),
-        }
+    fn are_there(&self) -> bool {
+        self.are_there.load(Ordering::Relaxed)
     }
 
-    fn are(&self, there: bool) {
-        if self.are_there() != there {
+    /// None are known of, and others had the processor for `took`.
+    fn had(&self, took: u64, threads_a_processor: impl FnOnce() -> u64) {
+        // Where it was no moment, the scheduler has given it to nobody.
+        if took > OTHERS_NANOS && self.count(took > LONG_NANOS) {
+            let there = took > threads_a_processor().max(1) * HOG_NANOS;
             self.are_there.store(there, Ordering::Relaxed);
         }
     }
 
-    fn are_there(&self) -> bool {
-        self.are_there.load(Ordering::Relaxed)
+    /// There are some: whether it is time that a wait looks.
+    fn is_time(&self, now: u64) -> bool {
+        let waits = self.waits.load(Ordering::Relaxed) + 1;
+        let is_time =
+            waits >= HARDLY_EVER && now.saturating_sub(self.tried_at.load(Ordering::Relaxed)) >= TRY_NANOS;
+        if is_time {
+            self.tried_at.store(now, Ordering::Relaxed);
+        }
+        self.waits.store(if is_time { 0 } else { waits.min(HARDLY_EVER) }, Ordering::Relaxed);
+        is_time
+    }
+
+    /// There were some, and a wait looked all the same.
+    fn tried(&self, had_it_for_long: bool) {
+        if self.count(!had_it_for_long) {
+            self.are_there.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this is the last time in a row that it takes.
+    fn count(&self, otherwise: bool) -> bool {
+        let before = self.against.load(Ordering::Relaxed);
+        let now = if otherwise { (before + 1) % IN_A_ROW } else { 0 };
+        if now != before {
+            self.against.store(now, Ordering::Relaxed);
+        }
+        otherwise && now == 0
     }
 }
 
@@ -104,13 +120,17 @@ impl Linger {
         !self.moment.is_zero()
     }
 
-    fn is_worth_it(&self) -> bool {
-        let seldom = match self.in_vain.load(Ordering::Relaxed) {
-            _ if self.hogs.are_there() => HARDLY_EVER,
-            ..FEW => return true,
-            _ => SELDOM,
-        };
-        self.waits.fetch_add(1, Ordering::Relaxed).is_multiple_of(seldom)
+    fn is_worth_it(&self, now: u64) -> bool {
+        if self.hogs.are_there() {
+            return self.hogs.is_time(now);
+        }
+        self.in_vain.load(Ordering::Relaxed) < FEW
+            || self.waits.fetch_add(1, Ordering::Relaxed).is_multiple_of(SELDOM)
+    }
+
+    /// Whether to sleep now: hogs have it, as is known for long or just now.
+    fn ends(&self, beside_hogs: bool, had_it_for_long: bool) -> bool {
+        if beside_hogs { had_it_for_long } else { self.hogs.are_there() }
     }
 
     fn note(&self, found: bool) {
@@ -127,27 +147,31 @@ impl Rings {
         if counter.has_events() {
             return true;
         }
-        if !linger.is_worth_it() {
+        let mut now = clock.now();
+        if !linger.is_worth_it(now) {
             return false;
         }
         self.stay_awake();
-        let mut now = clock.now();
         let end = now + linger.moment.as_nanos() as u64;
-        let (mut found, mut turns) = (false, 0);
-        while !found && (now < end || turns < TURNS) {
+        let beside_hogs = linger.hogs.are_there();
+        let (mut found, mut turns, mut long) = (false, 0, false);
+        while !found && !linger.ends(beside_hogs, long) && (now < end || turns < TURNS) {
             turns += 1;
             // Where many want the processor they get it.
             let looks = if linger.others_wait.load(Ordering::Relaxed) { 1 } else { LOOKS };
             found = self.brings_an_event(looks, counter, to) || counter.has_events();
-            let took = clock.now() - now;
+            let took = clock.now().saturating_sub(now);
             now += took;
+            long |= took > LONG_NANOS;
             if !found {
                 linger.others_wait.store(took > OTHERS_NANOS, Ordering::Relaxed);
-                linger.hogs.note(took, threads_a_processor);
+                if !beside_hogs {
+                    linger.hogs.had(took, threads_a_processor);
+                }
             }
-            if linger.hogs.are_there() {
-                break;
-            }
+        }
+        if beside_hogs {
+            linger.hogs.tried(long);
         }
         linger.note(found);
         found
@@ -171,12 +195,14 @@ impl Rings {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
     fn who_looked_in_vain_looks_seldom_until_it_was_of_use_again() {
         let linger = Linger::new(Duration::from_micros(1));
-        let tries = |count| (0..count).filter(|_| linger.is_worth_it()).count();
+        let tries = |count| (0..count).filter(|_| linger.is_worth_it(0)).count();
         assert_eq!(tries(100), 100);
         (0..FEW).for_each(|_| linger.note(false));
         assert_eq!(tries(10 * SELDOM), 10);
@@ -187,18 +213,30 @@ mod tests {
     #[test]
     fn beside_hogs_hardly_any_thread_looks_until_they_are_gone() {
         let linger = Linger::new(Duration::from_micros(1));
-        let tries = |count| (0..count).filter(|_| linger.is_worth_it()).count();
-        let long = |times, threads| (0..times).for_each(|_| linger.hogs.note(3_000_000, || threads));
+        let now = Cell::new(0);
+        let wait = |_: &u32| {
+            now.set(now.get() + TRY_NANOS);
+            linger.is_worth_it(now.get())
+        };
+        let tries = |count| (0..count).filter(wait).count();
+        let long = |times, threads| (0..times).for_each(|_| linger.hogs.had(3_000_000, || threads));
         long(IN_A_ROW - 1, 2);
-        linger.hogs.note(100, || 2);
+        linger.hogs.had(100, || 2);
         assert_eq!(tries(100), 100, "few times, so far");
+        linger.hogs.had(LONG_NANOS / 2, || 2);
+        long(IN_A_ROW - 1, 2);
+        assert_eq!(tries(100), 100, "they gave it back soon meanwhile");
         long(1, 2);
         assert_eq!(tries(10 * HARDLY_EVER), 10);
-        linger.hogs.note(LONG_NANOS / 2, || 2);
-        assert_eq!(tries(100), 100, "they gave it back soon");
+        (0..2).for_each(|_| (1..=IN_A_ROW).for_each(|n| linger.hogs.tried(n == IN_A_ROW)));
+        assert_eq!(tries(10 * HARDLY_EVER), 10, "they are there now and then");
+        (0..IN_A_ROW).for_each(|_| linger.hogs.tried(false));
+        assert_eq!(tries(100), 100, "they are gone");
         long(10 * IN_A_ROW, 32);
         assert_eq!(tries(100), 100, "many threads, each for a moment");
         long(IN_A_ROW, 0);
         assert_eq!(tries(HARDLY_EVER), 1, "nobody says how many");
+        let at_once = (0..10 * HARDLY_EVER).filter(|_| linger.is_worth_it(now.get())).count();
+        assert_eq!(at_once, 0, "not so often");
     }
 }
