@@ -60,7 +60,7 @@ impl Hogs {
 
     /// None are known of, and others had the processor for `took`.
     fn had(&self, took: u64, threads_a_processor: impl FnOnce() -> u64) {
-        // Where it was no moment, the scheduler has given it to nobody.
+        // Where it was back at once nobody else wanted it, or the scheduler gave it to nobody.
         if took > OTHERS_NANOS && self.count(took > LONG_NANOS) {
             let there = took > threads_a_processor().max(1) * HOG_NANOS;
             self.are_there.store(there, Ordering::Relaxed);
