@@ -16,7 +16,6 @@ MODULES = f"{LIBRARIES}/ucx"
 # The guest's own, which hold together with its C library.
 NOT_GIVEN = ("libc.so", "ld-linux", "libm.so", "libpthread.so", "libdl.so", "librt.so")
 OURS = "10.77.0.1"
-given = set()
 
 
 def give(row, guest, *programs):
@@ -29,7 +28,7 @@ def give(row, guest, *programs):
     needed = {w[2] for f in files for w in map(str.split, subprocess.run(["ldd", f], capture_output=True, text=True).stdout.splitlines())
               if len(w) > 2 and w[1] == "=>" and not os.path.basename(w[0]).startswith(NOT_GIVEN)}
     archive = os.path.join(row.harness.work, "guest.tar")
-    wanted = [f for f in (*files, *sorted(needed)) if f not in given]
+    wanted = [f for f in (*files, *sorted(needed)) if f not in guest.given]
     if not wanted:
         return
     with tarfile.open(archive, "w", dereference=True) as tar:
@@ -37,7 +36,7 @@ def give(row, guest, *programs):
             tar.add(f, f"bin/{os.path.basename(f)}" if f in programs else f"usr/lib/x86_64-linux-gnu/{'ucx/' if f in modules else ''}{os.path.basename(f)}")
     guest.k("put", guest.name, archive, "/given.tar")
     guest.k("exec", guest.name, "--", "tar -xf /given.tar -C / && rm /given.tar")
-    given.update(wanted)
+    guest.given.update(wanted)
 
 
 def pair(row, direction, server, client, ready, env=None, patience=60, options=()):
@@ -117,14 +116,14 @@ def give_our_librpma(row, guest):
     if not built:
         raise LeftOut("there is no libverbena_rpma.so beside the command")
     newest = max(built, key=os.path.getmtime)
-    if newest in given:
+    if newest in guest.given:
         return
     archive = os.path.join(row.harness.work, "librpma.tar")
     with tarfile.open(archive, "w", dereference=True) as tar:
         tar.add(newest, "ours/librpma.so.0")
     guest.k("put", guest.name, archive, "/librpma.tar")
     guest.k("exec", guest.name, "--", "tar -xf /librpma.tar -C / && rm /librpma.tar")
-    given.add(newest)
+    guest.given.add(newest)
 
 
 def path(program, in_guest):
