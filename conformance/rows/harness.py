@@ -257,7 +257,7 @@ class Guest:
 
     @classmethod
     def ended(cls):
-        """What the kernels said last that have ended since they were booted, by a panic as a rule; whoever wants such a guest next boots it anew."""
+        """What those guests said last that have ended; the next row that wants one boots it anew."""
         said = ""
         for name, g in list(cls.up.items()):
             if not g.answers():
@@ -476,13 +476,11 @@ class Harness:
         return self.examples[name]
 
     def run(self, spec):
-        """('pass' | 'fail' | 'left out', reason, detail). Where a guest's kernel has ended meanwhile the row runs once more, with another, and it is said."""
-        verdict = self.once(spec)
-        if verdict[0] == "fail" and (said := Guest.ended()):
-            print(f"a guest's kernel has ended in '{spec.name}' ({verdict[1]}); the row runs again with another. Its last words:\n{said}", flush=True)
-            verdict = self.once(spec)
-            Guest.ended()
-        return verdict
+        """('pass' | 'fail' | 'left out', reason, detail). A guest that has ended meanwhile fails this row and no other."""
+        verdict, reason, detail = self.once(spec)
+        if verdict == "fail" and (said := Guest.ended()):
+            detail += f"\nA guest has ended. What it said last:\n{said}"
+        return verdict, reason, detail
 
     def once(self, spec):
         self.row = row = Row(self, spec)

@@ -94,7 +94,7 @@ pub(crate) fn tighten_timers() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
 }
 
-/// Processors that the system has, 1 at least.
+/// Processors that the system has, 1 at least: also where the calling thread may run on some of them only.
 pub(crate) fn processors() -> u64 {
     // SAFETY: no pointers.
     let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
