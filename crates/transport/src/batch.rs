@@ -1,6 +1,7 @@
 //! A batch of packets to one destination: one contiguous buffer, so that a run of equal sizes leaves in one
 //! segmented send. Reused; filling it allocates nothing once it has grown.
 
+use wire::bth::Bth;
 use wire::icrc::{ICRC_LEN, Remainder};
 use wire::roce::Header;
 
@@ -20,7 +21,9 @@ pub struct TxBatch {
     /// As long as the fullest batch so far was: bytes are overwritten, not cleared first.
     bytes: Vec<u8>,
     /// Bytes in use.
-    len: usize,
+    used: usize,
+    /// Packets.
+    count: usize,
     set_aside: usize,
     runs: Vec<Run>,
     /// Of each packet, what its payload adds to the ICRC, where that was computed on the way.
@@ -59,18 +62,18 @@ impl TxBatch {
     }
     /// Forgets all packets, keeps the memory.
     pub fn clear(&mut self) {
-        self.len = 0;
+        (self.used, self.count) = (0, 0);
         self.runs.clear();
         self.remainders.clear();
         self.set_aside = 0;
     }
     /// Packets held.
     pub fn len(&self) -> usize {
-        self.runs.iter().map(|run| run.count).sum()
+        self.count
     }
     /// Bytes of all.
     pub fn len_bytes(&self) -> usize {
-        self.len
+        self.used
     }
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
@@ -84,7 +87,7 @@ impl TxBatch {
             return false;
         }
         let more = 1 + usize::from(self.set_aside > 0);
-        self.len() + more <= MAX_PACKETS && self.len + len + self.set_aside <= MAX_BYTES
+        self.count + more <= MAX_PACKETS && self.used + len + self.set_aside <= MAX_BYTES
     }
     /// Keeps room for one packet of `len` bytes that comes last; 0 gives it back.
     pub fn set_aside(&mut self, len: usize) {
@@ -107,7 +110,43 @@ impl TxBatch {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<Option<Remainder>, Fault>,
     ) -> Result<(), Fault> {
-        let (len, remainder) = self.write(header, payload_len, fill)?;
+        let emit = |packet: &mut [u8]| _ = header.emit(payload_len, packet);
+        self.append(header.len(), emit, payload_len, fill)
+    }
+    /// The same of a packet with a BTH alone, whose opcode is that of a SEND ONLY over RC.
+    #[inline]
+    pub fn push_send_only(
+        &mut self,
+        bth: &Bth,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let emit = |packet: &mut [u8]| packet[..Bth::LEN].copy_from_slice(&bth.send_only(payload_len));
+        self.append(Bth::LEN, emit, payload_len, |dst| fill(dst).map(|()| None))
+    }
+    /// Writes a packet behind the others: `header_len` bytes that `emit` writes, and what follows them.
+    #[inline]
+    fn append(
+        &mut self,
+        header_len: usize,
+        emit: impl FnOnce(&mut [u8]),
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<Option<Remainder>, Fault>,
+    ) -> Result<(), Fault> {
+        let len = header_len + payload_len.next_multiple_of(4) + ICRC_LEN;
+        let end = self.used + len;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        let packet = &mut self.bytes[self.used..end];
+        emit(packet);
+        let (payload, rest) = packet[header_len..].split_at_mut(payload_len);
+        let remainder = fill(payload)?;
+        // Four bytes to seven: two stores, which may overlap, are less than a call.
+        let end_of_packet = rest.len() - ICRC_LEN;
+        rest[..ICRC_LEN].copy_from_slice(&[0; ICRC_LEN]);
+        rest[end_of_packet..].copy_from_slice(&[0; ICRC_LEN]);
+        (self.used, self.count) = (end, self.count + 1);
         self.remainders.push(remainder);
         match self.runs.last_mut() {
             Some(run) if run.goes_on_with(len) => (run.len, run.count) = (run.len + len, run.count + 1),
@@ -115,37 +154,13 @@ impl TxBatch {
         }
         Ok(())
     }
-    /// Writes a packet behind the others; its length, and what `fill` said.
-    fn write<T>(
-        &mut self,
-        header: &Header,
-        payload_len: usize,
-        fill: impl FnOnce(&mut [u8]) -> Result<T, Fault>,
-    ) -> Result<(usize, T), Fault> {
-        let header_len = header.len();
-        let len = packet_len(header, payload_len);
-        let end = self.len + len;
-        if self.bytes.len() < end {
-            self.bytes.resize(end, 0);
-        }
-        let packet = &mut self.bytes[self.len..end];
-        header.emit(payload_len, packet);
-        let (payload, rest) = packet[header_len..].split_at_mut(payload_len);
-        let said = fill(payload)?;
-        // Four bytes to seven: two stores, which may overlap, are less than a call.
-        let end_of_packet = rest.len() - ICRC_LEN;
-        rest[..ICRC_LEN].copy_from_slice(&[0; ICRC_LEN]);
-        rest[end_of_packet..].copy_from_slice(&[0; ICRC_LEN]);
-        self.len = end;
-        Ok((len, said))
-    }
     /// The bytes of all packets, and how they leave.
     pub fn parts_mut(&mut self) -> (&mut [u8], &[Run]) {
-        (&mut self.bytes[..self.len], &self.runs)
+        (&mut self.bytes[..self.used], &self.runs)
     }
     /// The same with what is known of each packet's payload, in their order.
     pub fn parts_to_seal(&mut self) -> (&mut [u8], &[Run], &[Option<Remainder>]) {
-        (&mut self.bytes[..self.len], &self.runs, &self.remainders)
+        (&mut self.bytes[..self.used], &self.runs, &self.remainders)
     }
     /// The packets, one by one.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {

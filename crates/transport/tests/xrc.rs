@@ -125,10 +125,10 @@ fn every_request_of_an_initiator_names_its_queue() {
         (atomic(4, AtomicOp::FetchAdd(1), sge(1, 0, 8), sge(0, 0, 8)), 1),
     ];
     let mut expected = Vec::new();
-    for (wr, packets) in requests {
+    for (mut wr, packets) in requests {
         let srq = 0xab_cd00 + wr.wr_id as u32;
         expected.extend(std::iter::repeat_n(to(srq), packets));
-        rc.post_to_srq(wr, srq, &mut cx);
+        rc.post_to_srq(&mut wr, srq, &mut cx);
     }
     let services: Vec<_> = sent(&mut rc, &mut cx).iter().map(|h| h.service).collect();
     assert_eq!(services, expected);
@@ -141,7 +141,7 @@ fn an_initiator_hears_answers_only() {
     rc.ready_to_send(rts());
     let mut cx = support::End::in_rtr(Mtu::M256, 4096).cx;
     cx.receives.push_back(RecvWr { wr_id: 9, sges: [].into_iter().collect() });
-    rc.post_to_srq(send(1, sge(0, 0, 8)), 5, &mut cx);
+    rc.post_to_srq(&mut send(1, sge(0, 0, 8)), 5, &mut cx);
     sent(&mut rc, &mut cx);
     let bth = Bth { psn: Psn::new(PSN), ack_request: true, ..Bth::default() };
     for (service, op) in [(Service::Rc, ONLY), (to(5), ONLY), (Service::Rc, ack(1))] {
@@ -271,7 +271,7 @@ fn an_operation_without_data_names_its_queue_too() {
     rc.ready_to_send(rts());
     let mut cx = support::End::in_rtr(Mtu::M256, 64).cx;
     let op = SendOp::Send(SendTail::Immediate(*b"imm!"));
-    rc.post_to_srq(SendWr { op, ..send(1, sge(0, 0, 0)) }, 0xff_ffff, &mut cx);
+    rc.post_to_srq(&mut SendWr { op, ..send(1, sge(0, 0, 0)) }, 0xff_ffff, &mut cx);
     let all = sent(&mut rc, &mut cx);
     assert_eq!(all.iter().map(|h| (h.service, h.len())).collect::<Vec<_>>(), [(to(0xff_ffff), 12 + 4 + 4)]);
 }

@@ -148,9 +148,9 @@ impl<'a, 'b> End<'a, 'b> {
             return;
         }
         let op = requests::send_op(self.input.below(requests::SEND_OPS), self.input);
-        let wr = requests::send_wr(self.input, self.ledger.next(), op);
+        let mut wr = requests::send_wr(self.input, self.ledger.next(), op);
         self.ledger.post(wr.signaled);
-        self.rc.post_to_srq(wr, self.input.below(4), &mut self.ground);
+        self.rc.post_to_srq(&mut wr, self.input.below(4), &mut self.ground);
     }
 
     fn post_receive(&mut self) {

@@ -123,7 +123,7 @@ mod tests {
     use std::time::Duration;
 
     use locks::MutexGuard;
-    use transport::Sge;
+    use transport::{Memory, Sge};
 
     use super::super::{Access, Mr};
     use super::*;

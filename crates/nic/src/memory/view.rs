@@ -125,13 +125,6 @@ impl View<'_> {
         self.with(range, right, Who::Peer, copy)
     }
 
-    /// Reads a whole message from an element.
-    #[inline]
-    pub fn get(&self, from: &Sge, bytes: &mut [u8]) -> Result<(), Fault> {
-        let range = Remote { addr: from.addr, length: bytes.len() as u64, rkey: from.lkey };
-        self.with(range, 0, Who::Us, |place| copy_out(place, bytes))
-    }
-
     /// Writes a whole message to the begin of an element.
     #[inline]
     pub fn put(&self, to: &Sge, bytes: &[u8]) -> Result<(), Fault> {
@@ -197,6 +190,16 @@ impl Memory for View<'_> {
             let last = from + n == src.len();
             copy_in(real, &src[from..from + n], if last { tail } else { Tail::More })
         })
+    }
+
+    #[inline]
+    fn get(&self, from: &Sge, dst: &mut [u8]) -> Result<(), Fault> {
+        let length = dst.len() as u64;
+        if length > from.length.into() {
+            return Err(Fault::Range);
+        }
+        let range = Remote { addr: from.addr, length, rkey: from.lkey };
+        self.with(range, 0, Who::Us, |place| copy_out(place, dst))
     }
 
     fn gather_shared(&self, sges: &[Sge], at: u64, dst: SharedBytes<'_>) -> Result<(), Fault> {

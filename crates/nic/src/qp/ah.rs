@@ -91,9 +91,9 @@ impl Qp {
 
 impl Sender<'_> {
     /// Takes a request of a datagram queue pair, or says why not; those before it stay posted.
-    pub fn post_datagram(&mut self, wr: SendWr, to: &Datagram) -> Result<(), PostError> {
+    pub fn post_datagram(&mut self, mut wr: SendWr, to: &Datagram) -> Result<(), PostError> {
         let to = self.destination(Some(to))?;
-        self.post_to(wr, to, 0)
+        self.post_to(&mut wr, to, 0)
     }
 
     /// Where a request goes: one of a datagram queue pair says so, others must not.

@@ -183,15 +183,15 @@ impl Engine {
     pub fn awaits_answers(&self) -> bool {
         matches!(self, Engine::Rc(e) if e.outstanding() > 0)
     }
-    /// Queues a request; a datagram's needs a destination, which the caller has seen to; `srq` is for XRC.
+    /// Queues a request, which is taken from where it is; a datagram's needs a destination, which the caller has seen to; `srq` is for XRC.
     #[inline]
-    pub fn post(&mut self, wr: SendWr, to: Option<Destination<Path>>, srq: u32, cx: &mut impl Context) {
+    pub fn post(&mut self, wr: &mut SendWr, to: Option<Destination<Path>>, srq: u32, cx: &mut impl Context) {
         match (self, to) {
             (Engine::Rc(e), _) => e.post_to_srq(wr, srq, cx),
-            (Engine::Uc(e), _) => e.post(wr, cx),
-            (Engine::Ud(e), Some(to)) => e.post(wr, to, cx),
+            (Engine::Uc(e), _) => e.post(wr.take(), cx),
+            (Engine::Ud(e), Some(to)) => e.post(wr.take(), to, cx),
             (Engine::Ud(_), None) => {}
-            (Engine::Raw(e), _) => e.post(wr, cx),
+            (Engine::Raw(e), _) => e.post(wr.take(), cx),
         }
     }
     /// A packet of a connection; datagrams take another way ([`crate::datagram`]).

@@ -6,7 +6,6 @@ use std::time::Instant;
 use locks::MutexGuard;
 use transport::op::{AtomicOp, Data, SendOp, SendWr};
 use transport::ud::Destination;
-use wire::roce::SendTail;
 
 use crate::error::PostError;
 use crate::link::Path;
@@ -89,7 +88,7 @@ impl Sender<'_> {
             return Err(PostError::Full);
         }
         let to: Result<Vec<_>, _> = requests.iter().map(|r| self.destination(r.to.as_ref())).collect();
-        requests.iter().zip(to?).try_for_each(|(r, to)| self.post_to(r.wr.clone(), to, r.srq))
+        requests.iter().zip(to?).try_for_each(|(r, to)| self.post_to(&mut r.wr.clone(), to, r.srq))
     }
 
     /// Takes a request of a connected or raw packet queue pair, or says why not; those before it stay posted.
@@ -100,26 +99,33 @@ impl Sender<'_> {
     /// for. [`PostError::Atomic`]: bytes that no atomic works on. [`PostError::Invalid`]: an operation that the transport service has
     /// not, or that takes no inline data, and queue pairs over tag-matching queues. [`PostError::Full`] at `max_send_wr`.
     #[inline]
-    pub fn post(&mut self, wr: SendWr) -> Result<(), PostError> {
-        self.post_to_srq(wr, 0)
+    pub fn post(&mut self, mut wr: SendWr) -> Result<(), PostError> {
+        self.take(&mut wr)
+    }
+
+    /// The same for a request that is of no use to anybody afterwards: it is copied once.
+    #[inline]
+    pub fn take(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
+        let to = self.destination(None)?;
+        self.post_to(wr, to, 0)
     }
 
     /// Takes a request of an XRC initiator, for the shared receive queue of that number at the target.
     #[inline]
-    pub fn post_to_srq(&mut self, wr: SendWr, srq: u32) -> Result<(), PostError> {
+    pub fn post_to_srq(&mut self, mut wr: SendWr, srq: u32) -> Result<(), PostError> {
         let to = self.destination(None)?;
-        self.post_to(wr, to, srq)
+        self.post_to(&mut wr, to, srq)
     }
 
     #[inline]
     pub(crate) fn post_to(
         &mut self,
-        mut wr: SendWr,
+        wr: &mut SendWr,
         to: Option<Destination<Path>>,
         srq: u32,
     ) -> Result<(), PostError> {
         self.inner.catch_up(self.qp);
-        self.accept(&mut wr)?;
+        self.accept(wr)?;
         let (engine, mut context) = self.inner.split(self.qp);
         engine.post(wr, to, srq & 0xff_ffff, &mut context);
         Ok(())
@@ -182,8 +188,6 @@ impl Sender<'_> {
         if self.inner.send_short(self.qp, wr, &mut self.now) {
             return;
         }
-        let op = std::mem::replace(&mut wr.op, SendOp::Send(SendTail::None));
-        let wr = SendWr { op, data: wr.data.take(), ..*wr };
         self.inner.catch_up(self.qp);
         let (engine, mut context) = self.inner.split(self.qp);
         engine.post(wr, to, 0, &mut context);

@@ -25,8 +25,8 @@ impl Inner {
             return;
         }
         let (engine, mut context) = self.split(qp);
-        for wr in rendezvous.requests() {
-            engine.post(wr, None, 0, &mut context);
+        for mut wr in rendezvous.requests() {
+            engine.post(&mut wr, None, 0, &mut context);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use transport::Short;
-use transport::op::{Data, SendOp, SendWr};
+use transport::op::{Data, Memory, SendOp, SendWr};
 use transport::rc::{Hold, Rest};
 use transport::short::MAX_SHORT;
 use wire::roce::SendTail;

@@ -136,6 +136,11 @@ pub trait Memory {
     fn gather_for_icrc(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
         self.gather(sges, at, dst).map(|()| None)
     }
+    /// The same of the first bytes of one element.
+    #[inline]
+    fn get(&self, from: &Sge, dst: &mut [u8]) -> Result<(), Fault> {
+        self.gather(std::slice::from_ref(from), 0, dst)
+    }
     /// The same to memory that two processes share.
     fn gather_shared(&self, sges: &[Sge], at: u64, dst: SharedBytes<'_>) -> Result<(), Fault> {
         let mut bytes = vec![0; dst.len()];

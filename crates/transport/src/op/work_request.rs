@@ -195,6 +195,16 @@ pub struct SendWr {
     pub fence: bool,
 }
 
+impl SendWr {
+    /// The request. What stays in its place is of no use to anybody.
+    #[inline]
+    #[must_use]
+    pub fn take(&mut self) -> SendWr {
+        let op = std::mem::replace(&mut self.op, SendOp::Send(SendTail::None));
+        SendWr { op, data: self.data.take(), ..*self }
+    }
+}
+
 /// A receive work request.
 #[derive(Clone, Debug)]
 pub struct RecvWr {

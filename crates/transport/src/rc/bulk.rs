@@ -12,7 +12,7 @@ use crate::op::{Context, Payload};
 /// Most packets of a piece: while they are copied the next ones are on their way.
 const MOST_PACKETS: u32 = 64;
 /// Fewest bytes of one.
-const FEWEST_BYTES: u32 = 2048;
+pub(super) const FEWEST_BYTES: u32 = 2048;
 
 /// What has come: a packet, or several in one piece.
 pub(super) struct Arrival<'a> {

@@ -230,13 +230,13 @@ impl Rc {
         self.requester.outstanding()
     }
     /// Queues a request; the adapter has checked queue depth and state. In the error state it is flushed at once.
-    pub fn post(&mut self, wr: SendWr, cx: &mut impl Context) {
-        self.post_to_srq(wr, 0, cx);
+    pub fn post(&mut self, mut wr: SendWr, cx: &mut impl Context) {
+        self.post_to_srq(&mut wr, 0, cx);
     }
     /// Like [`Rc::post`], of an XRC initiator: for the shared receive queue of that number, 24 bits, at the target. A
-    /// READ or WRITE too names a queue, whose protection domain is the one that its key must be of.
+    /// READ or WRITE too names a queue, whose protection domain is the one that its key must be of. The request is taken from where it is ([`SendWr::take`]).
     #[inline]
-    pub fn post_to_srq(&mut self, wr: SendWr, srq: u32, cx: &mut impl Context) {
+    pub fn post_to_srq(&mut self, wr: &mut SendWr, srq: u32, cx: &mut impl Context) {
         self.requester.post(wr, srq);
         if self.state == State::Error {
             self.requester.flush(&self.conn, cx);

@@ -225,8 +225,8 @@ impl Pair<'_, '_> {
             }
         };
         end.open.push_back((wr_id, effect));
-        let wr = SendWr { wr_id, op, data, signaled, solicited: false, fence };
-        end.rc.post_to_srq(wr, queue, &mut end.ground);
+        let mut wr = SendWr { wr_id, op, data, signaled, solicited: false, fence };
+        end.rc.post_to_srq(&mut wr, queue, &mut end.ground);
     }
 
     /// A receive of end `e` is what the other end sent next.

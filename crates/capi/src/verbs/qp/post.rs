@@ -174,7 +174,7 @@ unsafe fn post_one(one: &ibv_send_wr, kind: QpType, sender: &mut Sender<'_>) -> 
             let to = unsafe { datagram(one)? };
             sender.post_datagram(wr, &to)?;
         }
-        QpType::Rc | QpType::Uc | QpType::RawPacket | QpType::XrcRecv => sender.post(wr)?,
+        QpType::Rc | QpType::Uc | QpType::RawPacket | QpType::XrcRecv => sender.take(&mut wr)?,
     }
     Ok(())
 }

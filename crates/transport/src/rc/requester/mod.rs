@@ -28,7 +28,7 @@ use race::Race;
 use refused::Refused;
 
 use super::request::{Request, moves_bytes};
-use super::{Connection, RtsAttr, timeout_of};
+use super::{Connection, Role, RtsAttr, timeout_of};
 use crate::batch::{TxBatch, packet_len};
 use crate::op::{AtOnce, Company, Context, LocalOp, Memory, SendWr, Side, Status};
 
@@ -138,8 +138,8 @@ impl Requester {
         std::mem::take(&mut self.at_once)
     }
     #[inline]
-    pub fn post(&mut self, wr: SendWr, srq: u32) {
-        self.queue.push_back(Request::new(wr, srq));
+    pub fn post(&mut self, wr: &mut SendWr, srq: u32) {
+        self.queue.push_back(Request::new(wr.take(), srq));
     }
 
     // ---- sending ----
@@ -166,9 +166,17 @@ impl Requester {
         // Who asks for a share counts as one who has one.
         self.enter(cx);
         let share = share(cx);
-        while self.begin_next(now, conn, share, draining, cx)?
-            && (self.do_next(conn, cx)? || self.send_next(now, conn, share, batch, cx)?)
-        {}
+        let plain = conn.role == Role::Rc && !draining;
+        loop {
+            if plain {
+                self.send_plain(now, conn, share, batch, cx);
+            }
+            let goes_on = self.begin_next(now, conn, share, draining, cx)?
+                && (self.do_next(conn, cx)? || self.send_next(now, conn, share, batch, cx)?);
+            if !goes_on {
+                break;
+            }
+        }
         if self.una == self.high {
             self.leave(cx);
         }

@@ -1,16 +1,70 @@
-//! A SEND that leaves as soon as it is posted, and what acknowledges it: nothing waits before it, and nothing is sent again. And a WRITE, READ or atomic that
+//! SENDs that leave in a few steps: as soon as one is posted, where nothing waits before it and nothing is sent again, and as packets. What acknowledges them. And a WRITE, READ or atomic that
 //! is done as soon as it is posted.
 
 use std::time::Instant;
 
 use wire::Psn;
+use wire::bth::Bth;
+use wire::icrc::ICRC_LEN;
+use wire::roce::SendTail;
 
 use super::{Cursor, Requester, execute_at_once, share};
-use crate::op::{AtOnce, AtomicOp, Context, SendOp, SendWr, Side, Status};
+use crate::batch::TxBatch;
+use crate::op::{AtOnce, AtomicOp, Context, Data, Memory, SendOp, SendWr, Sge, Side, Status};
 use crate::rc::Connection;
+use crate::rc::bulk::FEWEST_BYTES;
 use crate::rc::request::{self, Request};
 
+/// Longer messages may leave several packets at once.
+const SHORT: u32 = FEWEST_BYTES - 1;
+
+/// The element of a request that is a SEND of one packet with neither immediate data nor a key, and waits for nothing before it; and its bytes, one at least.
+#[inline]
+fn plain<'a>(request: &'a Request, conn: &Connection) -> Option<(&'a Sge, u32)> {
+    let SendWr { op: SendOp::Send(SendTail::None), data: Data::Sges(list), fence: false, .. } = &request.wr
+    else {
+        return None;
+    };
+    let [sge] = list.as_slice() else { return None };
+    let fits = (1..=SHORT).contains(&sge.length) && sge.length as usize <= conn.mtu;
+    (fits && request.fault.is_none()).then_some((sge, sge.length))
+}
+
 impl Requester {
+    /// Sends requests at the cursor that are as most of a list are, each in a few steps. What comes then goes the way of all: so does one whose memory
+    /// is not there, and one for which there is no room.
+    pub(super) fn send_plain(
+        &mut self,
+        now: Instant,
+        conn: &Connection,
+        share: u32,
+        batch: &mut TxBatch,
+        cx: &impl Context,
+    ) {
+        while self.cursor.packet == 0
+            && self.under_way() < share.max(1)
+            && let Some(request) = self.queue.get_mut(self.cursor.request)
+            && let Some((sge, len)) = plain(request, conn)
+            && batch.has_room(Bth::LEN + len.next_multiple_of(4) as usize + ICRC_LEN)
+        {
+            let bth = Bth {
+                solicited: request.wr.solicited,
+                pkey: conn.pkey,
+                dest_qp: conn.dest,
+                ack_request: true,
+                psn: self.next,
+                ..Bth::default()
+            };
+            if batch.push_send_only(&bth, len as usize, |dst| cx.memory().get(sge, dst)).is_err() {
+                return;
+            }
+            (request.begun, request.len) = (true, len);
+            (self.unasked, self.needs_packets) = (0, false);
+            self.cursor.request += 1;
+            self.sent(now, 1);
+        }
+    }
+
     /// The number of a SEND of one packet that is posted now, where it may leave at once. `oldest_is_done`: the oldest packet is acknowledged, though that is not noted.
     #[inline]
     pub fn next_plain(&mut self, oldest_is_done: bool, cx: &mut impl Context) -> Option<Psn> {
