@@ -288,6 +288,12 @@ impl<'a> Packet<'a> {
         if raw.version != 0 {
             return Err(Malformed::Version(raw.version));
         }
+        if (transport, operation) == (Transport::Rc, Operation::SendOnly) {
+            // Most packets: no more headers, and any payload.
+            let op = Op::Send(SendAt::Only(SendTail::None));
+            let payload = unpadded(from.rest(), raw.pad)?;
+            return Ok(Packet { header: Header { bth, service: Service::Rc, op }, payload });
+        }
         let service = match transport {
             // A CNP belongs to no service.
             Transport::Rc | Transport::Cnp => Service::Rc,
@@ -297,14 +303,20 @@ impl<'a> Packet<'a> {
             Transport::Xrc => Service::Xrc(Some(XrcEth::read(&mut from)?)),
         };
         let op = Op::read(operation, &mut from)?;
-        let padded = from.rest();
-        if !padded.len().is_multiple_of(4) {
+        let payload = unpadded(from.rest(), raw.pad)?;
+        if op.fixed_payload_len().is_some_and(|fixed| fixed != payload.len()) {
             return Err(Malformed::Length);
         }
-        let len = padded.len().checked_sub(raw.pad.into()).ok_or(Malformed::Pad(raw.pad))?;
-        if op.fixed_payload_len().is_some_and(|fixed| fixed != len) {
-            return Err(Malformed::Length);
-        }
-        Ok(Packet { header: Header { bth, service, op }, payload: &padded[..len] })
+        Ok(Packet { header: Header { bth, service, op }, payload })
     }
+}
+
+/// A payload without its padding.
+#[inline]
+fn unpadded(padded: &[u8], pad: u8) -> Result<&[u8], Malformed> {
+    if !padded.len().is_multiple_of(4) {
+        return Err(Malformed::Length);
+    }
+    let len = padded.len().checked_sub(pad.into()).ok_or(Malformed::Pad(pad))?;
+    Ok(&padded[..len])
 }

@@ -49,19 +49,17 @@ pub(super) fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault>
         Tail::More => src.len(),
         Tail::End => last_word(real, src.len()),
     };
-    // SAFETY: the caller checked the range; `src` is a buffer of our own, so the two do not overlap.
-    unsafe { guard::copy(to, src.as_ptr(), split)? };
-    let rest = &src[split..];
-    if rest.is_empty() {
-        return Ok(());
+    // SAFETY: the caller checked the range; `src` is a buffer of our own, so the two do not overlap. `last_word` leaves eight bytes only where they are aligned, and
+    // else fewer, which are stored one after the other.
+    unsafe {
+        match src.len() - split {
+            0 => return guard::copy(to, src.as_ptr(), split),
+            8 => return guard::copy_and_store(to, src.as_ptr(), split),
+            _ => guard::copy(to, src.as_ptr(), split)?,
+        }
+        fence(Ordering::Release);
+        guard::copy(to.add(split), src[split..].as_ptr(), src.len() - split)
     }
-    fence(Ordering::Release);
-    if let Ok(word) = <[u8; 8]>::try_from(rest) {
-        // SAFETY: `last_word` leaves eight bytes only where they are aligned.
-        return unsafe { guard::store(to.add(split).cast(), u64::from_ne_bytes(word)) };
-    }
-    // SAFETY: inside the checked range; fewer than eight bytes are stored one after the other.
-    unsafe { guard::copy(to.add(split), rest.as_ptr(), rest.len()) }
 }
 
 /// Copies `len` bytes out of registered memory to memory that two processes share, from its byte `at` on; as many as there are places.

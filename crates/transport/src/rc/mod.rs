@@ -2,7 +2,7 @@
 //!
 //! [`Rc`] holds the state and hands every packet to one of two halves that share nothing but the connection: the requester
 //! (`requester`, its queue's entries in `request`) and the responder (`responder`, what it still has to say in
-//! `answers`, what it may be asked for again in `resources`). Either half may fail the queue pair; `Rc` then flushes both, in order. Most packets take
+//! `answers`, what it may be asked for again in `resources`). What both know of the connection is in `connection`. Either half may fail the queue pair; `Rc` then flushes both, in order. Most packets take
 //! a shorter way (`plain`).
 //!
 //! XRC (IBA annex A14) is the same with the halves on two queue pairs: an initiator only asks, a target only answers. Each
@@ -10,6 +10,7 @@
 
 mod answers;
 mod bulk;
+mod connection;
 mod plain;
 mod request;
 mod requester;
@@ -19,17 +20,17 @@ mod timers;
 
 use std::time::Instant;
 
-use wire::bth::{Aeth, Bth, XrcEth};
+use wire::bth::{Aeth, Bth};
 use wire::icrc::ICRC_LEN;
-use wire::roce::{Header, Op, Packet, SendAt, Service, WriteAt};
+use wire::roce::{Op, Packet, SendAt, Service, WriteAt};
 use wire::{Mtu, Pkey, Psn, Qpn};
 
 use crate::TxBatch;
-use crate::execute::Ends;
 pub use crate::op::MAX_MESSAGE;
 use crate::op::{Context, Fault, QpEvent, SendWr, Status};
 pub(crate) use answers::ack;
 use bulk::Arrival;
+use connection::Connection;
 pub use plain::Rest;
 use requester::Requester;
 pub use responder::FlushTask;
@@ -246,10 +247,13 @@ impl Rc {
     ///
     /// `hold` says whether an ACK may wait, for more to acknowledge or for a request to leave with. Call [`Rc::release`]
     /// when it has waited for long enough.
+    #[inline]
     pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
-        if self.receive_plain(packet, hold, cx) {
-            return;
+        if !self.receive_plain(packet, hold, cx) {
+            self.receive_any(now, packet, hold, cx);
         }
+    }
+    fn receive_any(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
         let srq = match (self.conn.role, packet.header.service) {
             (Role::Rc, Service::Rc) | (Role::Initiator, Service::Xrc(None)) => None,
             (Role::Target, Service::Xrc(Some(eth))) => Some(eth.srq),
@@ -459,42 +463,4 @@ fn completes_receive(op: Op) -> bool {
         Op::Send(SendAt::Last(_) | SendAt::Only(_))
             | Op::Write(WriteAt::Last(Some(_)) | WriteAt::Only(_, Some(_)))
     )
-}
-
-/// What every packet of a connection has in common.
-#[derive(Clone, Copy, Debug)]
-struct Connection {
-    qpn: Qpn,
-    dest: Qpn,
-    pkey: Pkey,
-    /// Payload bytes of a full packet.
-    mtu: usize,
-    role: Role,
-}
-
-impl Connection {
-    /// Of a response.
-    fn header(&self, psn: Psn, op: Op) -> Header {
-        let bth = Bth { pkey: self.pkey, dest_qp: self.dest, psn, ..Bth::default() };
-        let service = if self.role == Role::Rc { Service::Rc } else { Service::Xrc(None) };
-        Header { bth, service, op }
-    }
-    /// Of a request; every one of an initiator, READs and the middle of a message included, bears the XRCETH.
-    fn request_header(&self, psn: Psn, op: Op, srq: u32) -> Header {
-        let service = if self.role == Role::Rc { Service::Rc } else { Service::Xrc(Some(XrcEth { srq })) };
-        Header { service, ..self.header(psn, op) }
-    }
-    /// What completions of receives name.
-    fn ends(&self) -> Ends {
-        Ends { local: self.qpn, peer: self.dest }
-    }
-    /// Packets that carry `len` bytes: at least one.
-    fn packets(&self, len: u32) -> u32 {
-        len.div_ceil(self.mtu as u32).max(1)
-    }
-    /// Payload bytes of packet `at` of a message of `len` bytes.
-    fn payload_len(&self, len: u32, at: u32) -> usize {
-        let before = u64::from(at) * self.mtu as u64;
-        u64::from(len).saturating_sub(before).min(self.mtu as u64) as usize
-    }
 }
