@@ -90,6 +90,7 @@ pub use qp::ah::{Ah, Datagram};
 pub use qp::at_once::OneSided;
 pub use qp::attr::{AddressVector, QpAttr, QpState, QpType, mask};
 pub use qp::post::{Request, Sender, Time};
+pub use qp::short::OneSend;
 pub use qp::xrc::domain::{Inode, Xrcd};
 pub use qp::{Qp, QpCap, QpInit};
 pub use reach::Reach;

@@ -39,7 +39,7 @@ mod rendezvous;
 mod schedule;
 pub(crate) mod scratch;
 mod settle;
-mod short;
+pub(crate) mod short;
 pub(crate) mod source_port;
 pub(crate) mod turns;
 pub(crate) mod ud;

@@ -12,6 +12,7 @@ use crate::link::Path;
 use crate::qp::ah::Datagram;
 use crate::qp::at_once::OneSided;
 use crate::qp::attr::QpState;
+use crate::qp::short::OneSend;
 use crate::qp::{Inner, Qp, QpCap};
 
 /// A send request, with whom it is for where the queue pair is not connected.
@@ -180,6 +181,21 @@ impl Sender<'_> {
         }
         let request = OneSided { signaled: request.signaled || init.sq_sig_all, ..request };
         inner.copy_alone(self.qp, &request)
+    }
+
+    /// The same for a SEND.
+    #[inline]
+    pub fn send_now(&mut self, mut message: OneSend) -> bool {
+        let (inner, init) = (&mut *self.inner, self.qp.init());
+        let is_ready = inner.state == QpState::Rts && inner.counted.is_none() && init.tags().is_none();
+        if !is_ready
+            || init.cap.max_send_sge == 0
+            || inner.places_taken(self.qp) >= init.cap.max_send_wr as usize
+        {
+            return false;
+        }
+        message.signaled |= init.sq_sig_all;
+        inner.send_short(self.qp, &mut message, &mut self.now)
     }
 
     /// Sends a short message at once, or queues the request up; what is left in its place is of no use.

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use transport::Short;
-use transport::op::{Data, Memory, SendOp, SendWr};
+use transport::op::{Data, Memory, SendOp, SendWr, SgeList};
 use transport::rc::{Hold, Rest};
 use transport::short::MAX_SHORT;
+use transport::{Sge, Short};
 use wire::roce::SendTail;
 
 use crate::link::Path;
@@ -23,21 +23,85 @@ const CACHE_LINE: usize = 64;
 const FEW: usize = 256;
 const MORE: usize = 1024;
 
-impl Inner {
-    /// Sends the message of a request, if it is such a SEND that may leave now. The engine has the request then, whose data was taken from here. Nobody is asked for the
-    /// time before the message is on its way.
+/// A SEND of one element, which waits for nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct OneSend {
+    /// Of its completion.
+    pub wr_id: u64,
+    /// Where its bytes are, and how many.
+    pub sge: Sge,
+    /// It completes visibly.
+    pub signaled: bool,
+    /// The receiver's completion asks for an event.
+    pub solicited: bool,
+}
+
+/// What may leave so.
+pub(super) trait Message {
+    /// Where its bytes are; `None` where it may not.
+    fn bytes(&self) -> Option<Bytes<'_>>;
+    /// The receiver's completion asks for an event.
+    fn solicited(&self) -> bool;
+    /// The request that it is, whose data is taken from here.
+    fn take(&mut self) -> SendWr;
+}
+
+/// Where the bytes of a message are.
+pub(super) enum Bytes<'a> {
+    At(&'a Sge),
+    Own(&'a [u8]),
+}
+
+impl Message for OneSend {
     #[inline]
-    pub(super) fn send_short(&mut self, qp: &Qp, wr: &mut SendWr, now: &mut Now<'_>) -> bool {
-        if !matches!(wr.op, SendOp::Send(SendTail::None)) || wr.fence {
-            return false;
+    fn bytes(&self) -> Option<Bytes<'_>> {
+        Some(Bytes::At(&self.sge))
+    }
+    #[inline]
+    fn solicited(&self) -> bool {
+        self.solicited
+    }
+    #[inline]
+    fn take(&mut self) -> SendWr {
+        let &mut OneSend { wr_id, sge, signaled, solicited } = self;
+        let data = Data::Sges(SgeList::one(sge));
+        SendWr { wr_id, op: SendOp::Send(SendTail::None), data, signaled, solicited, fence: false }
+    }
+}
+
+impl Message for SendWr {
+    #[inline]
+    fn bytes(&self) -> Option<Bytes<'_>> {
+        if !matches!(self.op, SendOp::Send(SendTail::None)) || self.fence {
+            return None;
         }
-        let len = match &wr.data {
+        match &self.data {
             Data::Sges(list) => match list.as_slice() {
-                [one] => one.length as usize,
-                _ => return false,
+                [one] => Some(Bytes::At(one)),
+                _ => None,
             },
-            Data::Inline(bytes) => bytes.len(),
-            Data::InlineLong(bytes) => bytes.len(),
+            Data::Inline(bytes) => Some(Bytes::Own(bytes)),
+            Data::InlineLong(bytes) => Some(Bytes::Own(bytes)),
+        }
+    }
+    #[inline]
+    fn solicited(&self) -> bool {
+        self.solicited
+    }
+    #[inline]
+    fn take(&mut self) -> SendWr {
+        SendWr::take(self)
+    }
+}
+
+impl Inner {
+    /// Sends a message, if it is one that may leave now. The engine has its request then. Nobody is asked for the time before the message is on its way.
+    #[inline]
+    pub(super) fn send_short(&mut self, qp: &Qp, message: &mut impl Message, now: &mut Now<'_>) -> bool {
+        let Some(bytes) = message.bytes() else { return false };
+        let len = match bytes {
+            Bytes::At(sge) => sge.length as usize,
+            Bytes::Own(bytes) => bytes.len(),
         };
         if !(1..=MAX_SHORT).contains(&len) {
             return false;
@@ -45,20 +109,21 @@ impl Inner {
         let acknowledged = self.acknowledged;
         let (engine, mut context) = self.split(qp);
         let (Engine::Rc(engine), Some(path)) = (engine, context.here()) else { return false };
-        let Some(short) = engine.next_short(len, wr.solicited, acknowledged.is_some(), &mut context) else {
+        let Some(short) = engine.next_short(len, message.solicited(), acknowledged.is_some(), &mut context)
+        else {
             return false;
         };
         let leaves = match len {
-            _ if len <= CACHE_LINE => leaves::<CACHE_LINE>(path, &short, wr, len, &mut context),
-            _ if len <= FEW => leaves::<FEW>(path, &short, wr, len, &mut context),
-            _ if len <= MORE => apart(|| leaves::<MORE>(path, &short, wr, len, &mut context)),
-            _ => apart(|| leaves::<MAX_SHORT>(path, &short, wr, len, &mut context)),
+            _ if len <= CACHE_LINE => leaves::<CACHE_LINE>(path, &short, &bytes, len, &mut context),
+            _ if len <= FEW => leaves::<FEW>(path, &short, &bytes, len, &mut context),
+            _ if len <= MORE => apart(|| leaves::<MORE>(path, &short, &bytes, len, &mut context)),
+            _ => apart(|| leaves::<MAX_SHORT>(path, &short, &bytes, len, &mut context)),
         };
         if leaves {
             if let Some(since) = acknowledged {
                 engine.acknowledge_oldest(since, &mut context);
             }
-            engine.sent_short(now.get(), wr, len, &mut context);
+            engine.sent_short(now.get(), || message.take(), len, &mut context);
             self.acknowledged = None;
         }
         leaves
@@ -94,22 +159,20 @@ fn apart(leaves: impl FnOnce() -> bool) -> bool {
 fn leaves<const MOST: usize>(
     path: &Path,
     short: &Short,
-    wr: &SendWr,
+    bytes: &Bytes<'_>,
     len: usize,
     context: &mut EngineContext<'_>,
 ) -> bool {
     let mut room = [0; MOST];
-    let bytes = match &wr.data {
-        Data::Sges(list) => {
+    let bytes = match *bytes {
+        Bytes::At(sge) => {
             // Where its memory is not there the request fails when its turn comes, as any.
-            let is_there = |one| context.view.get(one, &mut room[..len]).is_ok();
-            if !list.as_slice().first().is_some_and(is_there) {
+            if context.view.get(sge, &mut room[..len]).is_err() {
                 return false;
             }
             &room[..len]
         }
-        Data::Inline(bytes) => bytes,
-        Data::InlineLong(bytes) => bytes,
+        Bytes::Own(bytes) => bytes,
     };
     context.qp.pd.device.link.send_short(path, short, bytes, context.way)
 }

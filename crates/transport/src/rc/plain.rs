@@ -83,10 +83,16 @@ impl Rc {
         request::good(&self.conn, wr_id, opcode, byte_len)
     }
 
-    /// It has left so, and the ACK with it; `wr` is that SEND, whose data is taken from there.
+    /// It has left so, and the ACK with it; `request` is that SEND.
     #[inline]
-    pub fn sent_short(&mut self, now: Instant, wr: &mut SendWr, len: usize, cx: &mut impl Context) {
-        self.requester.sent_plain(now, wr, len as u32, cx);
+    pub fn sent_short(
+        &mut self,
+        now: Instant,
+        request: impl FnOnce() -> SendWr,
+        len: usize,
+        cx: &mut impl Context,
+    ) {
+        self.requester.sent_plain(now, request, len as u32, cx);
         self.responder.answers.lone_ack_left();
         (self.held, self.unanswered) = (Hold::No, 0);
     }

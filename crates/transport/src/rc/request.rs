@@ -64,8 +64,7 @@ impl Request {
 
     /// A SEND of one packet that has left.
     #[inline]
-    pub fn begun_plain(wr: &mut SendWr, len: u32) -> Request {
-        let wr = SendWr { op: SendOp::Send(SendTail::None), data: wr.data.take(), ..*wr };
+    pub fn begun_plain(wr: SendWr, len: u32) -> Request {
         Request { begun: true, len, ..Request::new(wr, 0) }
     }
 

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use nic::reach::Copy;
-use nic::{Datagram, OneSided, QpType, Sender};
+use nic::{Datagram, OneSend, OneSided, QpType, Sender};
 use transport::op::{AtomicOp, Data, LocalOp, SendOp};
 use wire::roce::SendTail;
 use wire::{Qkey, Qpn, Rkey};
@@ -119,19 +119,23 @@ unsafe fn each_send(
     Ok(())
 }
 
-/// A WRITE or READ of one element.
+/// Posts a request of one element, which is the last of its list, where it can be executed or leave at once; else it has had no effect.
 #[inline]
-fn one_sided(wr: &ibv_send_wr, from: &ibv_sge) -> Option<OneSided> {
+fn posted_now(wr: &ibv_send_wr, from: &ibv_sge, sender: &mut Sender<'_>) -> bool {
+    let (wr_id, sge, signaled) = (wr.wr_id, sge(from), wr.send_flags & v::IBV_SEND_SIGNALED != 0);
     let what = match wr.opcode {
+        v::IBV_WR_SEND if wr.send_flags & v::IBV_SEND_FENCE == 0 => {
+            let solicited = wr.send_flags & v::IBV_SEND_SOLICITED != 0;
+            return sender.send_now(OneSend { wr_id, sge, signaled, solicited });
+        }
         v::IBV_WR_RDMA_WRITE => Copy::Write,
         v::IBV_WR_RDMA_READ => Copy::Read,
-        _ => return None,
+        _ => return false,
     };
     // SAFETY: any bit pattern is a value of this member, and the opcode says that it is meant.
     let rdma = unsafe { wr.wr.rdma };
     let (addr, rkey) = (rdma.remote_addr, Rkey(rdma.rkey));
-    let signaled = wr.send_flags & v::IBV_SEND_SIGNALED != 0;
-    Some(OneSided { wr_id: wr.wr_id, what, addr, rkey, sge: sge(from), signaled })
+    sender.execute_now(OneSided { wr_id, what, addr, rkey, sge, signaled })
 }
 
 /// Posts a request to a queue pair of this kind. It is converted where it is posted: to hand it on would be to copy it.
@@ -149,7 +153,7 @@ unsafe fn post_one(one: &ibv_send_wr, kind: QpType, sender: &mut Sender<'_>) -> 
     let sges = unsafe { elements(one.sg_list, one.num_sge)? };
     let is_inline = flags & v::IBV_SEND_INLINE != 0;
     if let ([sge], QpType::Rc, false, true) = (sges, kind, is_inline, one.next.is_null())
-        && one_sided(one, sge).is_some_and(|request| sender.execute_now(request))
+        && posted_now(one, sge, sender)
     {
         return Ok(());
     }

@@ -177,12 +177,18 @@ impl Requester {
 
     /// It has left.
     #[inline]
-    pub fn sent_plain(&mut self, now: Instant, wr: &mut SendWr, len: u32, cx: &mut impl Context) {
+    pub fn sent_plain(
+        &mut self,
+        now: Instant,
+        request: impl FnOnce() -> SendWr,
+        len: u32,
+        cx: &mut impl Context,
+    ) {
         // One alone is no more than everybody may have whatever the window is: its share need not be counted in and out for each message.
         if self.una.before(self.next) {
             self.enter(cx);
         }
-        self.queue.push_back(Request::begun_plain(wr, len));
+        self.queue.push_back(Request::begun_plain(request(), len));
         self.cursor = Cursor { request: self.queue.len(), packet: 0 };
         (self.unasked, self.held_back) = (0, false);
         self.sent(now, 1);
