@@ -14,7 +14,7 @@ use crate::memory::reached::REACHED;
 use crate::qp::attr::{QpState, QpType};
 use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
-use crate::qp::post::Now;
+use crate::qp::now::Now;
 use crate::qp::{Inner, Qp};
 use crate::reach::{Copy, Grant, Transfer};
 

@@ -6,7 +6,7 @@
 //!
 //! | files | story |
 //! |---|---|
-//! | [`post`], `receive` | send requests; receive requests and the packets of the peer |
+//! | [`post`], `now`, `receive` | send requests, and the time at which they are posted; receive requests and the packets of the peer |
 //! | `modify`, [`attr`] | the states and the way between them; attributes, and which of them a transition takes |
 //! | `settle`, `schedule`, `turns`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
 //! | `engine`, `engine_context` | the engine of each transport, and what it may use of its queue pair |
@@ -31,6 +31,7 @@ mod flow_priming;
 mod flush;
 mod modify;
 mod multicast;
+pub(crate) mod now;
 mod places;
 pub mod post;
 pub mod raw_packet;

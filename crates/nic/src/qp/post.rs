@@ -12,6 +12,7 @@ use crate::link::Path;
 use crate::qp::ah::Datagram;
 use crate::qp::at_once::OneSided;
 use crate::qp::attr::QpState;
+use crate::qp::now::{Now, Time};
 use crate::qp::short::OneSend;
 use crate::qp::{Inner, Qp, QpCap};
 
@@ -34,46 +35,6 @@ pub struct Sender<'a> {
     pub(crate) qp: &'a Qp,
     now: Now<'a>,
     inner: MutexGuard<'a, Inner>,
-}
-
-/// Who tells the time where somebody asks.
-pub trait Time {
-    /// The time, as it was a moment ago at most.
-    fn just_now(&self) -> Instant;
-}
-
-impl<F: Fn() -> Instant> Time for F {
-    #[inline]
-    fn just_now(&self) -> Instant {
-        self()
-    }
-}
-
-/// The time at which requests are posted.
-#[derive(Clone, Copy)]
-pub(super) enum Now<'a> {
-    /// This.
-    Is(Instant),
-    /// Nobody has needed it yet. A message that leaves at once does before anybody has asked: a look at a clock takes as long as much of the rest.
-    Ask(&'a dyn Time),
-}
-
-impl Now<'_> {
-    #[inline]
-    pub(super) fn get(&mut self) -> Instant {
-        let now = match *self {
-            Now::Is(now) => now,
-            Now::Ask(time) => time.just_now(),
-        };
-        *self = Now::Is(now);
-        now
-    }
-}
-
-impl std::fmt::Debug for Now<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Now")
-    }
 }
 
 impl Sender<'_> {

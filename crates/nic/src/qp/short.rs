@@ -14,7 +14,7 @@ use wire::roce::SendTail;
 use crate::link::Path;
 use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
-use crate::qp::post::Now;
+use crate::qp::now::Now;
 use crate::qp::{Inner, Qp};
 
 /// Room for most of them.
