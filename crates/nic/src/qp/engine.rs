@@ -194,6 +194,11 @@ impl Engine {
             (Engine::Raw(e), _) => e.post(wr.take(), cx),
         }
     }
+    /// A packet of a reliable connection, where it is a whole SEND in its turn, and nothing changes by it but what it completes; else nothing has changed.
+    #[inline]
+    pub fn receive_plain(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) -> bool {
+        if let Engine::Rc(e) = self { e.receive_plain(packet, hold, cx) } else { false }
+    }
     /// A packet of a connection; datagrams take another way ([`crate::datagram`]).
     pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
         match self {

@@ -69,9 +69,10 @@ impl Qp {
         }
         match self.of_peer(source, dest) {
             Ok(mut inner) => {
-                let mut taken = u64::from(inner.receive(self, now, hold, first));
-                while let Some(packet) = more() {
-                    taken += u64::from(inner.receive(self, now, hold, &packet));
+                let mut taken = 0;
+                let mut next = inner.receive(self, now, hold, first, &mut more, &mut taken);
+                while let Some(packet) = next {
+                    next = inner.receive(self, now, hold, &packet, &mut more, &mut taken);
                 }
                 self.received(inner, now, taken);
             }
@@ -112,15 +113,33 @@ impl Qp {
 }
 
 impl Inner {
-    /// A packet from the peer, for the engine; whether it may have it.
-    fn receive(&mut self, qp: &Qp, now: Instant, hold: Hold, packet: &Packet<'_>) -> bool {
-        let taken = self.lets_in(qp, packet.header.bth.pkey);
-        if taken {
-            let (engine, mut context) = self.split(qp);
-            engine.receive(now, packet, hold, &mut context);
-            self.begin_rendezvous(qp);
+    /// A packet from the peer, for the engine, and those behind it that change nothing but what they complete: states and rights need not be looked at again. The first that
+    /// may. `taken` counts those that the engine has had.
+    fn receive<'a>(
+        &mut self,
+        qp: &Qp,
+        now: Instant,
+        hold: Hold,
+        packet: &Packet<'_>,
+        more: &mut impl FnMut() -> Option<Packet<'a>>,
+        taken: &mut u64,
+    ) -> Option<Packet<'a>> {
+        if !self.lets_in(qp, packet.header.bth.pkey) {
+            return more();
         }
-        taken
+        let (engine, mut context) = self.split(qp);
+        engine.receive(now, packet, hold, &mut context);
+        *taken += 1;
+        let mut next = more();
+        while let Some(packet) = &next
+            && port::is_of_partition(packet.header.bth.pkey)
+            && engine.receive_plain(packet, hold, &mut context)
+        {
+            *taken += 1;
+            next = more();
+        }
+        self.begin_rendezvous(qp);
+        next
     }
 
     /// Whether packets come in now, and this one is of our partition; else counts it.

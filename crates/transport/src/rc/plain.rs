@@ -135,9 +135,10 @@ impl Rc {
         self.requester.acknowledged_oldest(now, &self.conn, cx);
     }
 
-    /// Executes a packet that is such a SEND; false where it is not, or something is not as it mostly is.
+    /// Executes a packet that is such a SEND; false where it is not, or something is not as it mostly is: then nothing has changed, and it is for [`Rc::receive`]. The state
+    /// of the connection is as before.
     #[inline]
-    pub(super) fn receive_plain(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) -> bool {
+    pub fn receive_plain(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) -> bool {
         let bth = &packet.header.bth;
         let is_plain = packet.header.op == PLAIN
             && packet.header.service == Service::Rc
