@@ -123,7 +123,7 @@ impl Inner {
             if let Some(since) = acknowledged {
                 engine.acknowledge_oldest(since, &mut context);
             }
-            engine.sent_short(now.get(), || message.take(), len, &mut context);
+            engine.sent_short(|| now.get(), || message.take(), len, &mut context);
             self.acknowledged = None;
         }
         leaves

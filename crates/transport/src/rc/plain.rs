@@ -83,11 +83,11 @@ impl Rc {
         request::good(&self.conn, wr_id, opcode, byte_len)
     }
 
-    /// It has left so, and the ACK with it; `request` is that SEND.
+    /// It has left so, and the ACK with it; `request` is that SEND. `now` is asked where a timer begins.
     #[inline]
     pub fn sent_short(
         &mut self,
-        now: Instant,
+        now: impl FnOnce() -> Instant,
         request: impl FnOnce() -> SendWr,
         len: usize,
         cx: &mut impl Context,

@@ -71,7 +71,7 @@ impl Requester {
         }
         self.unasked = if asks { 0 } else { self.unasked + packets };
         self.pass(packets, message_ends);
-        self.sent(now, packets);
+        self.sent(|| now, packets);
         Ok(Left::Yes)
     }
 }

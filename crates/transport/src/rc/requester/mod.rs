@@ -337,7 +337,7 @@ impl Requester {
         self.reads += u32::from(request.awaits_answer());
         self.unasked = if asks { 0 } else { self.unasked + 1 };
         self.pass(psns, message_ends);
-        self.sent(now, psns);
+        self.sent(|| now, psns);
         Ok(true)
     }
 
@@ -351,9 +351,9 @@ impl Requester {
     }
 
     #[inline]
-    fn sent(&mut self, now: Instant, psns: u32) {
+    fn sent(&mut self, now: impl FnOnce() -> Instant, psns: u32) {
         if self.timer.is_none() || self.next == self.una {
-            self.timer = self.limits.timeout.map(|t| now + t);
+            self.timer = self.limits.timeout.map(|t| now() + t);
         }
         self.next = self.next.add(psns);
         if self.high.before(self.next) {

@@ -61,7 +61,7 @@ impl Requester {
             (request.begun, request.len) = (true, len);
             (self.unasked, self.needs_packets) = (0, false);
             self.cursor.request += 1;
-            self.sent(now, 1);
+            self.sent(|| now, 1);
         }
     }
 
@@ -179,7 +179,7 @@ impl Requester {
     #[inline]
     pub fn sent_plain(
         &mut self,
-        now: Instant,
+        now: impl FnOnce() -> Instant,
         request: impl FnOnce() -> SendWr,
         len: u32,
         cx: &mut impl Context,
