@@ -53,11 +53,21 @@ impl<T: Send + Sync> PerProcess<T> {
     }
 
     /// The value of this process. Costs two loads where it is made: calls of a program ask for it often.
+    #[inline]
     pub fn get(&self) -> &T {
+        // SAFETY: NULL or from `Box::into_raw` below, and never freed once it has been stored.
+        match unsafe { self.current.load(Ordering::Acquire).as_ref() } {
+            Some(made) if made.generation == fork::generation() => &made.value,
+            _ => self.made(),
+        }
+    }
+
+    #[cold]
+    fn made(&self) -> &T {
         let mut generation = fork::generation();
         let mut seen = self.current.load(Ordering::Acquire);
         loop {
-            // SAFETY: NULL or from `Box::into_raw` below, and never freed once it has been stored.
+            // SAFETY: as above.
             if let Some(made) = unsafe { seen.as_ref() }
                 && made.generation == generation
             {
