@@ -180,3 +180,35 @@ pub unsafe fn change(at: *mut u64, change: Change) -> Result<u64, Fault> {
 fn result(code: c_int) -> Result<(), Fault> {
     if code == 0 { Ok(()) } else { Err(Fault::Unmapped) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_bytes_are_copied_as_are_asked_for_wherever_they_lie() {
+        let from: Vec<u8> = (0..400_u32).map(|n| (n * 7 + 1) as u8).collect();
+        for len in 0..300 {
+            for (at, to_at) in [(0, 0), (1, 8), (7, 3), (16, 16)] {
+                let mut to = vec![0; 400];
+                // SAFETY: both are longer.
+                unsafe { copy(to.as_mut_ptr().add(to_at), from.as_ptr().add(at), len) }.unwrap();
+                assert_eq!(to[to_at..to_at + len], from[at..at + len]);
+                assert!(to[..to_at].iter().chain(&to[to_at + len..]).all(|byte| *byte == 0), "{len}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_word_is_stored_behind_what_is_copied() {
+        let from: Vec<u8> = (1..=248).collect();
+        for len in (0..240).step_by(8) {
+            let mut to = [0_u64; 40];
+            // SAFETY: both are longer, and words are aligned.
+            unsafe { copy_and_store(to.as_mut_ptr().cast(), from.as_ptr(), len) }.unwrap();
+            let bytes: Vec<u8> = to.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            assert_eq!(bytes[..len + 8], from[..len + 8]);
+            assert!(bytes[len + 8..].iter().all(|byte| *byte == 0));
+        }
+    }
+}
