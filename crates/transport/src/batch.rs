@@ -3,7 +3,7 @@
 
 use wire::bth::Bth;
 use wire::icrc::{ICRC_LEN, Remainder};
-use wire::roce::Header;
+use wire::roce::{Header, send_only};
 
 use crate::Fault;
 
@@ -52,7 +52,13 @@ impl Run {
 /// Bytes of a packet in a batch, BTH to ICRC.
 #[inline]
 pub fn packet_len(header: &Header, payload_len: usize) -> usize {
-    header.len() + payload_len.next_multiple_of(4) + ICRC_LEN
+    packet_len_of(header.len(), payload_len)
+}
+
+/// The same where all headers have so many bytes.
+#[inline]
+pub fn packet_len_of(header_len: usize, payload_len: usize) -> usize {
+    header_len + payload_len.next_multiple_of(4) + ICRC_LEN
 }
 
 impl TxBatch {
@@ -121,7 +127,7 @@ impl TxBatch {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let emit = |packet: &mut [u8]| packet[..Bth::LEN].copy_from_slice(&bth.send_only(payload_len));
+        let emit = |packet: &mut [u8]| packet[..Bth::LEN].copy_from_slice(&send_only(bth, payload_len));
         self.append(Bth::LEN, emit, payload_len, |dst| fill(dst).map(|()| None))
     }
     /// Writes a packet behind the others: `header_len` bytes that `emit` writes, and what follows them.
@@ -133,7 +139,7 @@ impl TxBatch {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<Option<Remainder>, Fault>,
     ) -> Result<(), Fault> {
-        let len = header_len + payload_len.next_multiple_of(4) + ICRC_LEN;
+        let len = packet_len_of(header_len, payload_len);
         let end = self.used + len;
         if self.bytes.len() < end {
             self.bytes.resize(end, 0);

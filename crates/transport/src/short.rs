@@ -2,7 +2,7 @@
 //! receiver can not know. Either side may take it for those two packets ([`Short::packet`], [`Short::ack`]).
 
 use wire::bth::Bth;
-use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
+use wire::roce::{Header, Op, Packet, Service};
 use wire::{Pkey, Psn, Qpn};
 
 use crate::rc;
@@ -61,8 +61,7 @@ impl Short {
     /// The packet of the message.
     pub fn packet<'a>(&self, bytes: &'a [u8]) -> Packet<'a> {
         let bth = Bth { solicited: self.solicited, ack_request: true, psn: self.psn, ..self.bth() };
-        let op = Op::Send(SendAt::Only(SendTail::None));
-        Packet { header: Header { bth, service: Service::Rc, op }, payload: bytes }
+        Packet { header: Header { bth, service: Service::Rc, op: Op::SEND_ONLY }, payload: bytes }
     }
 
     /// That of the ACK, but for the number of messages taken in, which nobody asks for.

@@ -2,11 +2,13 @@
 
 mod support;
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use support::*;
 use transport::op::{Data, SendOp, SendWr, Status};
 use wire::bth::NakCode;
-use wire::roce::SendTail;
+use wire::roce::{Op, SendTail};
 
 /// What happens to a requester.
 #[derive(Clone, Debug)]
@@ -25,10 +27,8 @@ enum Step {
     Astray,
     /// What may leave does.
     Fill,
-    /// All up to this one of the packets under way is acknowledged, or refused.
-    Ack(usize),
-    Rnr(usize),
-    Lost(usize),
+    /// What the peer says of this one of the packets under way; all before it are acknowledged.
+    Answer(usize, Op),
     /// There is room for so many packets from now on.
     Room(u32),
     /// Nothing comes for a while.
@@ -40,6 +40,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let tail = prop_oneof![4 => Just(SendTail::None), 1 => Just(SendTail::Immediate([1, 2, 3, 4]))];
+    let answer =
+        prop_oneof![10 => Just(ack(0)), 1 => Just(rnr(1, 0)), 1 => Just(nak(NakCode::PsnSequence, 0))];
     let flags = (prop::bool::weighted(0.1), any::<bool>(), any::<bool>());
     let send = (0..600_u32, flags, tail).prop_map(|(len, (fence, solicited, signaled), tail)| Step::Send {
         len,
@@ -53,9 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Read),
         1 => Just(Step::Astray),
         10 => Just(Step::Fill),
-        10 => (0..40_usize).prop_map(Step::Ack),
-        1 => (0..40_usize).prop_map(Step::Rnr),
-        1 => (0..40_usize).prop_map(Step::Lost),
+        12 => (0..40_usize, answer).prop_map(|(turn, answer)| Step::Answer(turn, answer)),
         2 => (1..80_u32).prop_map(Step::Room),
         2 => Just(Step::Pause),
         1 => Just(Step::Drain),
@@ -108,26 +108,14 @@ impl Sender {
                     self.next = self.next.max(number + 1);
                 }
             }
-            Step::Ack(turn) => {
+            Step::Answer(turn, answer) => {
                 if let Some(at) = self.under_way(turn) {
-                    self.end.hear(at, ack(0), &[]);
-                    self.acknowledged = at + 1;
-                }
-            }
-            Step::Rnr(turn) => {
-                if let Some(at) = self.under_way(turn) {
-                    self.end.hear(at, rnr(1, 0), &[]);
-                    self.acknowledged = at;
-                }
-            }
-            Step::Lost(turn) => {
-                if let Some(at) = self.under_way(turn) {
-                    self.end.hear(at, nak(NakCode::PsnSequence, 0), &[]);
-                    self.acknowledged = at;
+                    self.end.hear(at, answer, &[]);
+                    self.acknowledged = at + i64::from(answer == ack(0));
                 }
             }
             Step::Room(packets) => self.end.cx.room = Some(packets),
-            Step::Pause => self.end.wait(std::time::Duration::from_millis(40)),
+            Step::Pause => self.end.wait(Duration::from_millis(40)),
             Step::Drain => self.end.rc.drain(),
             Step::Resume => self.end.rc.resume(),
         }

@@ -13,8 +13,6 @@
 //! | 9..12 | PSN |
 
 use crate::bytes::{Reader, Writer};
-use crate::opcode;
-use crate::roce::{Op, SendAt, SendTail, Service, pad};
 use crate::{Malformed, Pkey, Psn, Qkey, Qpn, Rkey};
 
 /// What every packet carries, apart from its opcode (see [`crate::roce::Op`]) and pad count (from the payload).
@@ -163,12 +161,6 @@ impl Bth {
         Ok((bth, Raw { opcode, version: flags & 0x0f, pad: flags >> 4 & 3 }))
     }
 
-    /// All headers of a SEND ONLY over RC with so many bytes of payload, without immediate data.
-    #[inline]
-    pub fn send_only(&self, payload_len: usize) -> [u8; Bth::LEN] {
-        self.bytes(opcode::encode(&Service::Rc, &Op::Send(SendAt::Only(SendTail::None))), pad(payload_len))
-    }
-
     #[inline]
     pub(crate) fn write(&self, opcode: u8, pad: usize, out: &mut Writer<'_>) {
         out.array(self.bytes(opcode, pad));
@@ -176,7 +168,7 @@ impl Bth {
 
     /// `pad` is at most 3.
     #[inline]
-    fn bytes(&self, opcode: u8, pad: usize) -> [u8; Bth::LEN] {
+    pub(crate) fn bytes(&self, opcode: u8, pad: usize) -> [u8; Bth::LEN] {
         let flags = u8::from(self.solicited) << 7 | u8::from(self.migration) << 6 | (pad as u8) << 4;
         let congestion = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
         let [_, q0, q1, q2] = self.dest_qp.get().to_be_bytes();
@@ -323,29 +315,5 @@ impl XrcEth {
     #[inline]
     pub(crate) fn write(&self, out: &mut Writer<'_>) {
         out.u8_u24(0, self.srq);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::roce::Header;
-
-    #[test]
-    fn the_headers_of_a_send_only_are_those_of_any_packet() {
-        let bth = Bth {
-            solicited: true,
-            pkey: Pkey(0x8123),
-            dest_qp: Qpn::new(0x1_2345),
-            ack_request: true,
-            psn: Psn::new(0xab_cdef),
-            ..Bth::default()
-        };
-        let header = Header { bth, service: Service::Rc, op: Op::Send(SendAt::Only(SendTail::None)) };
-        for len in 0..6 {
-            let mut emitted = [0; Bth::LEN];
-            header.emit(len, &mut emitted);
-            assert_eq!(bth.send_only(len), emitted);
-        }
     }
 }

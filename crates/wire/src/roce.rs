@@ -156,6 +156,12 @@ impl Header {
     }
 }
 
+/// All headers of a SEND ONLY over RC without immediate data, whose payload will be so many bytes.
+#[inline]
+pub fn send_only(bth: &Bth, payload_len: usize) -> [u8; Bth::LEN] {
+    bth.bytes(opcode::encode(&Service::Rc, &Op::SEND_ONLY), pad(payload_len))
+}
+
 /// Zero bytes that follow a payload of `payload_len` bytes to fill its last word, 0 to 3 (IBA 1.4 §9.2.3).
 #[inline]
 pub const fn pad(payload_len: usize) -> usize {
@@ -163,6 +169,9 @@ pub const fn pad(payload_len: usize) -> usize {
 }
 
 impl Op {
+    /// A whole SEND without immediate data: what most packets are.
+    pub const SEND_ONLY: Op = Op::Send(SendAt::Only(SendTail::None));
+
     #[inline]
     fn len(&self) -> usize {
         match self {
@@ -290,7 +299,7 @@ impl<'a> Packet<'a> {
         }
         if (transport, operation) == (Transport::Rc, Operation::SendOnly) {
             // Most packets: no more headers, and any payload.
-            let op = Op::Send(SendAt::Only(SendTail::None));
+            let op = Op::SEND_ONLY;
             let payload = unpadded(from.rest(), raw.pad)?;
             return Ok(Packet { header: Header { bth, service: Service::Rc, op }, payload });
         }
@@ -319,4 +328,28 @@ fn unpadded(padded: &[u8], pad: u8) -> Result<&[u8], Malformed> {
     }
     let len = padded.len().checked_sub(pad.into()).ok_or(Malformed::Pad(pad))?;
     Ok(&padded[..len])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pkey, Psn, Qpn};
+
+    #[test]
+    fn the_headers_of_a_send_only_are_those_of_any_packet() {
+        let bth = Bth {
+            solicited: true,
+            pkey: Pkey(0x8123),
+            dest_qp: Qpn::new(0x1_2345),
+            ack_request: true,
+            psn: Psn::new(0xab_cdef),
+            ..Bth::default()
+        };
+        let header = Header { bth, service: Service::Rc, op: Op::SEND_ONLY };
+        for len in 0..6 {
+            let mut emitted = [0; Bth::LEN];
+            header.emit(len, &mut emitted);
+            assert_eq!(send_only(&bth, len), emitted);
+        }
+    }
 }

@@ -50,8 +50,7 @@ impl Qp {
     ) {
         match self.of_peer(source, dest) {
             Ok(mut inner) => {
-                let taken = inner.lets_in(self, header.bth.pkey);
-                if taken {
+                if inner.lets_in(self, header.bth.pkey) {
                     // Where a message goes that has a tag is decided by what it begins with.
                     let copy = self.init.tags().map(|_| bytes.to_vec());
                     let payload = copy.as_deref().map_or(Payload::Shared(bytes), Payload::Own);
@@ -59,9 +58,10 @@ impl Qp {
                     if let Engine::Rc(engine) = engine {
                         engine.receive_bulk(now, header, payload, hold, &mut context);
                     }
+                    self.received.add(1);
                     inner.begin_rendezvous(self);
                 }
-                self.received(inner, now, taken.into());
+                self.settle(inner, now);
             }
             Err(counter) => {
                 counter.fetch_add(1, Ordering::Relaxed);

@@ -69,12 +69,11 @@ impl Qp {
         }
         match self.of_peer(source, dest) {
             Ok(mut inner) => {
-                let mut taken = 0;
-                let mut next = inner.receive(self, now, hold, first, &mut more, &mut taken);
+                let mut next = inner.receive(self, now, hold, first, &mut more);
                 while let Some(packet) = next {
-                    next = inner.receive(self, now, hold, &packet, &mut more, &mut taken);
+                    next = inner.receive(self, now, hold, &packet, &mut more);
                 }
-                self.received(inner, now, taken);
+                self.settle(inner, now);
             }
             Err(counter) => {
                 let dropped = 1 + std::iter::from_fn(more).count();
@@ -104,17 +103,11 @@ impl Qp {
             Some(_) => None,
         }
     }
-
-    /// Packets came, of which the engine has had `taken`.
-    pub(super) fn received(&self, inner: MutexGuard<'_, Inner>, now: Instant, taken: u64) {
-        self.received.add(taken);
-        self.settle(inner, now);
-    }
 }
 
 impl Inner {
-    /// A packet from the peer, for the engine, and those behind it that change nothing but what they complete: states and rights need not be looked at again. The first that
-    /// may. `taken` counts those that the engine has had.
+    /// Gives the engine a packet from the peer, and those behind it that change nothing but what they complete, as the state need not be looked at again for these. Returns the
+    /// next packet, which is for another call.
     fn receive<'a>(
         &mut self,
         qp: &Qp,
@@ -122,22 +115,21 @@ impl Inner {
         hold: Hold,
         packet: &Packet<'_>,
         more: &mut impl FnMut() -> Option<Packet<'a>>,
-        taken: &mut u64,
     ) -> Option<Packet<'a>> {
         if !self.lets_in(qp, packet.header.bth.pkey) {
             return more();
         }
         let (engine, mut context) = self.split(qp);
         engine.receive(now, packet, hold, &mut context);
-        *taken += 1;
-        let mut next = more();
+        let (mut taken, mut next) = (1, more());
         while let Some(packet) = &next
             && port::is_of_partition(packet.header.bth.pkey)
             && engine.receive_plain(packet, hold, &mut context)
         {
-            *taken += 1;
+            taken += 1;
             next = more();
         }
+        qp.received.add(taken);
         self.begin_rendezvous(qp);
         next
     }

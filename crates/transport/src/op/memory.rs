@@ -136,7 +136,7 @@ pub trait Memory {
     fn gather_for_icrc(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
         self.gather(sges, at, dst).map(|()| None)
     }
-    /// The same of the first bytes of one element.
+    /// Copies the first `dst.len()` bytes of one element out of local memory.
     #[inline]
     fn get(&self, from: &Sge, dst: &mut [u8]) -> Result<(), Fault> {
         self.gather(std::slice::from_ref(from), 0, dst)

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use wire::Psn;
-use wire::roce::{Op, Packet, SendAt, SendTail, Service};
+use wire::roce::{Op, Packet, Service};
 
 use super::responder::Responder;
 use super::{Connection, Hold, Rc, Role, State, request};
@@ -22,13 +22,11 @@ pub enum Rest {
     Acknowledge,
 }
 
-/// The operation of such a packet.
-const PLAIN: Op = Op::Send(SendAt::Only(SendTail::None));
-
 impl Rc {
     /// How a SEND of so many bytes leaves that is posted now, where that is at once and as one packet, perhaps with an ACK. Nothing has changed. `oldest_is_done`: but for
     /// [`Rc::acknowledge_oldest`].
-    #[inline]
+    // Always: what a call returns is stored in small parts and loaded as a whole, for which the processor waits before the message leaves.
+    #[inline(always)]
     pub fn next_short(
         &mut self,
         len: usize,
@@ -110,7 +108,7 @@ impl Rc {
         let works = matches!(self.state, State::Rts | State::Sqd) && self.conn.role == Role::Rc;
         let mut rest = Rest::Step;
         if works && self.responder.execute_plain(&self.conn, short.psn, short.solicited, true, bytes, cx) {
-            self.hold_back(PLAIN, 1, hold);
+            self.hold_back(Op::SEND_ONLY, 1, hold);
             if self.held == Hold::ForProgram && self.state == State::Rts {
                 rest = Rest::Held;
             }
@@ -140,7 +138,7 @@ impl Rc {
     #[inline]
     pub fn receive_plain(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) -> bool {
         let bth = &packet.header.bth;
-        let is_plain = packet.header.op == PLAIN
+        let is_plain = packet.header.op == Op::SEND_ONLY
             && packet.header.service == Service::Rc
             && self.conn.role == Role::Rc
             && matches!(self.state, State::Rts | State::Sqd)
@@ -153,7 +151,7 @@ impl Rc {
                 cx,
             );
         if is_plain {
-            self.hold_back(PLAIN, 1, hold);
+            self.hold_back(Op::SEND_ONLY, 1, hold);
         }
         is_plain
     }

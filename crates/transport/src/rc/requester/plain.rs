@@ -5,11 +5,10 @@ use std::time::Instant;
 
 use wire::Psn;
 use wire::bth::Bth;
-use wire::icrc::ICRC_LEN;
 use wire::roce::SendTail;
 
 use super::{Cursor, Requester, execute_at_once, share};
-use crate::batch::TxBatch;
+use crate::batch::{TxBatch, packet_len_of};
 use crate::op::{AtOnce, AtomicOp, Context, Data, Memory, SendOp, SendWr, Sge, Side, Status};
 use crate::rc::Connection;
 use crate::rc::bulk::FEWEST_BYTES;
@@ -45,7 +44,7 @@ impl Requester {
             && self.under_way() < share.max(1)
             && let Some(request) = self.queue.get_mut(self.cursor.request)
             && let Some((sge, len)) = plain(request, conn)
-            && batch.has_room(Bth::LEN + len.next_multiple_of(4) as usize + ICRC_LEN)
+            && batch.has_room(packet_len_of(Bth::LEN, len as usize))
         {
             let bth = Bth {
                 solicited: request.wr.solicited,
