@@ -9,6 +9,8 @@ mod code;
 pub(crate) mod granted;
 pub(crate) mod handler;
 mod lines;
+#[cfg(target_arch = "x86_64")]
+mod pace;
 mod system;
 
 use std::ffi::c_int;
@@ -17,6 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use code::*;
 use handler::is_replaced;
 pub use lines::{write_back, writes_back};
+#[cfg(target_arch = "x86_64")]
+use pace::{Pace, Way};
 use system::{crawl, probe};
 use transport::op::Fault;
 use wire::icrc::{PAGE, Remainder};
@@ -90,6 +94,43 @@ pub unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) -> Result<()
     }
     // SAFETY: as the caller says.
     unsafe { copy(to, from, len) }
+}
+
+/// Copies `len` bytes that another process has filled, and may change meanwhile, by the way that serves better here and now ([`pace`]).
+///
+/// # Safety
+///
+/// As for [`copy`].
+#[inline]
+pub unsafe fn copy_from_shared(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
+    #[cfg(target_arch = "x86_64")]
+    if len >= PACED && !string_is_slow(to, from) && !is_replaced() {
+        static PACE: Pace = Pace::new();
+        let (way, begin) = (PACE.way(), ticks());
+        // SAFETY: as the caller says; the direction flag is clear, as the ABI has it.
+        unsafe {
+            match way {
+                Way::Loop => copy_watched(to, from, len)?,
+                Way::String => result(verbena_guarded_string(to, from, len))?,
+            }
+        }
+        PACE.note(begin, ticks(), len);
+        return Ok(());
+    }
+    // SAFETY: as the caller says.
+    unsafe { copy(to, from, len) }
+}
+
+/// From how many bytes on a copy takes so long that one may look at the time.
+#[cfg(target_arch = "x86_64")]
+const PACED: usize = 8 << 10;
+
+/// What the processor counts by itself, all the time at the same pace.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn ticks() -> u64 {
+    // SAFETY: an instruction of every x86-64 processor.
+    unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 /// Whether the processor's string instruction for bytes is slow between these places: AMD's takes fifteen times as long where the destination

@@ -1,0 +1,185 @@
+//! Which of two ways serves better, here and now, to copy long pieces that another process has filled, and whose lines it fills again afterwards. Where its processor is near a loop over
+//! vector registers does; where it is far away the processor's string instruction, by two thirds and more. The processors of a virtual machine may be near each other for some minutes and then far, and nothing
+//! says so. What one copy takes does not tell, as the other end may be the slower one: so slices of a stream are compared, each from its first piece to its last.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// How to copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    Loop,
+    String,
+}
+
+impl Way {
+    fn other(self) -> Way {
+        match self {
+            Way::Loop => Way::String,
+            Way::String => Way::Loop,
+        }
+    }
+}
+
+/// Bytes of a slice.
+const SLICE: u64 = 4 << 20;
+/// What a slice took is told of so many bytes.
+const UNIT: u64 = 1 << 14;
+/// Ticks, about half a millisecond, without a piece: a slice with such a pause says nothing.
+const PAUSE: u64 = 1 << 20;
+/// So many slices go the better way before the other one is tried, after a change; twice as many each time that it was no better.
+const FEW: u32 = 8;
+const MANY: u32 = 256;
+
+/// What is known, which are hints: that two threads change them at once does no harm.
+pub(super) struct Pace {
+    /// Whether the string instruction serves better, as far as is known, and whether it is in use.
+    better: AtomicBool,
+    used: AtomicBool,
+    /// What a slice of the better one took, in ticks of the processor; 0 where none was seen.
+    took: AtomicU64,
+    /// Slices until the other one is tried, and how many there were last time.
+    left: AtomicU32,
+    row: AtomicU32,
+    /// Of this slice: its bytes so far, when it began, when the last piece was done, and whether there was a pause.
+    bytes: AtomicU64,
+    begun: AtomicU64,
+    last: AtomicU64,
+    paused: AtomicBool,
+}
+
+impl Pace {
+    pub(super) const fn new() -> Pace {
+        Pace {
+            better: AtomicBool::new(false),
+            used: AtomicBool::new(false),
+            took: AtomicU64::new(0),
+            left: AtomicU32::new(FEW),
+            row: AtomicU32::new(FEW),
+            bytes: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            paused: AtomicBool::new(true),
+        }
+    }
+
+    /// How to copy a piece now.
+    pub(super) fn way(&self) -> Way {
+        if self.used.load(Relaxed) { Way::String } else { Way::Loop }
+    }
+
+    /// A piece was copied, which began and ended at these ticks.
+    pub(super) fn note(&self, begin: u64, end: u64, len: usize) {
+        if begin.saturating_sub(self.last.swap(end, Relaxed)) > PAUSE {
+            self.paused.store(true, Relaxed);
+        }
+        let before = self.bytes.fetch_add(len as u64, Relaxed);
+        let bytes = before + len as u64;
+        // One thread finds it full.
+        if before < SLICE && bytes >= SLICE {
+            let begun = self.begun.swap(end, Relaxed);
+            if !self.paused.swap(false, Relaxed) {
+                self.judge(end.saturating_sub(begun).saturating_mul(UNIT) / bytes);
+            }
+            self.bytes.store(0, Relaxed);
+        }
+    }
+
+    /// A slice took so long.
+    fn judge(&self, took: u64) {
+        let (better, used) = (self.better.load(Relaxed), self.way());
+        let known = self.took.load(Relaxed);
+        if (used == Way::String) == better {
+            let left = self.left.load(Relaxed);
+            self.took.store(if known == 0 { took } else { (known + took) / 2 }, Relaxed);
+            // Something has changed, or it is time.
+            let has_changed = known > 0 && took > known.saturating_mul(2);
+            if left == 0 || has_changed {
+                if has_changed {
+                    self.row.store(FEW, Relaxed);
+                }
+                self.took.store(took, Relaxed);
+                self.used.store(used.other() == Way::String, Relaxed);
+            } else {
+                self.left.store(left - 1, Relaxed);
+            }
+            return;
+        }
+        // It was tried: better by an eighth, or not.
+        let row = if took < known - known / 8 {
+            self.better.store(!better, Relaxed);
+            self.took.store(took, Relaxed);
+            FEW
+        } else {
+            self.used.store(better, Relaxed);
+            self.row.load(Relaxed).saturating_mul(2).min(MANY)
+        };
+        self.row.store(row, Relaxed);
+        self.left.store(row, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIECE: usize = 1 << 16;
+
+    /// A stream of so many slices, whose pieces take so long by each way; how many pieces went by the string instruction.
+    fn stream(pace: &Pace, now: &mut u64, slices: usize, by_loop: u64, by_string: u64) -> usize {
+        let mut one = || {
+            let way = pace.way();
+            let begin = *now;
+            *now += if way == Way::Loop { by_loop } else { by_string };
+            pace.note(begin, *now, PIECE);
+            way == Way::String
+        };
+        (0..slices * SLICE as usize / PIECE).filter(|_| one()).count()
+    }
+
+    #[test]
+    fn the_better_way_is_taken_and_the_other_one_tried_less_and_less() {
+        const SLICES: usize = 2_000;
+        let pieces = SLICES * SLICE as usize / PIECE;
+        let (pace, mut now) = (Pace::new(), 5);
+        let tried = stream(&pace, &mut now, SLICES, 8_000, 9_000) * PIECE / SLICE as usize;
+        assert!((8..20).contains(&tried), "{tried}");
+        let pace = Pace::new();
+        let by_loop = pieces - stream(&pace, &mut now, SLICES, 20_000, 12_000);
+        let tried = by_loop * PIECE / SLICE as usize;
+        assert!((16..30).contains(&tried), "{tried}");
+    }
+
+    #[test]
+    fn that_the_other_way_is_better_now_is_seen() {
+        let (pace, mut now) = (Pace::new(), 5);
+        stream(&pace, &mut now, 10_000, 8_000, 9_000);
+        // Both take longer, and what was better does by more: seen at once.
+        stream(&pace, &mut now, 3, 40_000, 20_000);
+        assert_eq!(pace.way(), Way::String);
+        // All is faster: seen when the other one is tried again.
+        stream(&pace, &mut now, 2 * MANY as usize, 8_000, 12_000);
+        assert_eq!(pace.way(), Way::Loop);
+    }
+
+    #[test]
+    fn a_pause_says_nothing_of_the_way() {
+        let (pace, mut now) = (Pace::new(), 5);
+        stream(&pace, &mut now, 4, 8_000, 9_000);
+        let left = pace.left.load(Relaxed);
+        for _ in 0..100 {
+            now += PAUSE + 1;
+            stream(&pace, &mut now, 1, 8_000, 9_000);
+        }
+        assert_eq!((pace.way(), pace.left.load(Relaxed)), (Way::Loop, left));
+    }
+
+    #[test]
+    fn no_number_is_too_great() {
+        let pace = Pace::new();
+        for (begin, end, len) in
+            [(0, u64::MAX, 1 << 30), (u64::MAX, 0, 1 << 30), (7, 3, 0), (0, u64::MAX, 1 << 23)]
+        {
+            (0..20).for_each(|_| pace.note(begin, end, len));
+        }
+    }
+}
