@@ -42,7 +42,7 @@ pub fn by_turns<const N: usize>(
 /// A line of a table of what is beside what.
 pub fn figure(what: String, unit: &'static str, ours: f64, floor: f64, floor_is: &'static str) -> Figure {
     let better = if unit == "us" { Better::Lower } else { Better::Higher };
-    Figure { what, unit, better, floor, floor_is, ours: Some(ours), of_pairs: None }
+    Figure { what, unit, better, floor, floor_is, ours: Some(ours), of_pairs: None, line: None }
 }
 
 /// Microseconds of the processor a SEND, of the calling thread and of all threads, of the C program, `Connection` and `PolledConnection`.

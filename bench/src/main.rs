@@ -160,6 +160,7 @@ fn measure(args: &Args) -> io::Result<()> {
         floor_is: "UDP, the same datagrams (80 bytes, and 20 for the ACK)",
         ours: ours(&["lat", "64", "1"])?,
         of_pairs: None,
+        line: None,
     });
     figures.push(Figure {
         what: "the same, beside UDP without the ACKs".to_owned(),
@@ -169,6 +170,7 @@ fn measure(args: &Args) -> io::Result<()> {
         floor_is: "UDP, 80 bytes",
         ours: figures[0].ours,
         of_pairs: None,
+        line: None,
     });
     for list in [1, 32] {
         figures.push(Figure {
@@ -179,6 +181,7 @@ fn measure(args: &Args) -> io::Result<()> {
             floor_is: "UDP, datagrams of 80 bytes, a call for each list",
             ours: ours(&["rate", "64", &list.to_string()])?,
             of_pairs: None,
+            line: None,
         });
     }
     for size in WRITE_SIZES {
@@ -193,6 +196,7 @@ fn measure(args: &Args) -> io::Result<()> {
                 floor_is: "UDP with GSO and GRO, a WRITE's datagrams, each message by itself, without loss",
                 ours: ours(&["bw", &size.to_string(), &qps.to_string()])?,
                 of_pairs: None,
+                line: None,
             });
         }
     }
@@ -211,6 +215,7 @@ fn measure(args: &Args) -> io::Result<()> {
                 floor_is: "TCP from as many threads: connect, accept, one byte, close",
                 ours: connections.as_ref().map(|p| p.connects(options, clients, each)).transpose()?,
                 of_pairs: None,
+                line: None,
             });
         }
     }

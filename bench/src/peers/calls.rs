@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::perftest::{self, Perftest};
 use super::program::installed;
-use super::{Peer, Test, ucx};
+use super::{Peer, Test, cache_line, ucx};
 use crate::beside::{by_turns, figure};
 use crate::copies::{self, Way};
 use crate::floor;
@@ -23,19 +23,35 @@ pub fn one(peer: &dyn Peer, test: Test, size: usize) -> io::Result<f64> {
     figures.first().copied().ok_or_else(|| io::Error::other(format!("{} has none", peer.name())))
 }
 
+/// What is measured by turns, and how long a cache line took before each measurement and behind the last one, at least and at most.
+fn by_turns_and_hops(
+    turns: usize,
+    measure: &mut dyn FnMut(usize) -> io::Result<f64>,
+) -> io::Result<([f64; 2], Option<[f64; 2]>)> {
+    let mut hops = Vec::new();
+    let seen = by_turns(turns, |at| {
+        hops.extend(cache_line());
+        measure(at)
+    })?;
+    hops.extend(cache_line());
+    hops.sort_by(f64::total_cmp);
+    Ok((seen, hops.first().zip(hops.last()).map(|(least, most)| [*least, *most])))
+}
+
 /// The lines of the table; what fails is told on stderr and left out.
 pub fn figures(program: &Program, verbena: &Path, turns: usize) -> io::Result<Vec<Figure>> {
     let verbena = std::path::absolute(verbena)?;
     let by = |path| Perftest { verbena: verbena.clone(), path };
     let (memory, refused) = (by(perftest::Path::Memory), by(perftest::Path::Refused));
     let mut figures = Vec::new();
-    let mut line =
-        |what: &str, unit, floor_is, measure: &mut dyn FnMut(usize) -> io::Result<f64>| match by_turns(
-            turns, measure,
-        ) {
-            Ok([ours, floor]) => figures.push(figure(what.to_owned(), unit, ours, floor, floor_is)),
+    let mut line = |what: &str, unit, floor_is, measure: &mut dyn FnMut(usize) -> io::Result<f64>| {
+        match by_turns_and_hops(turns, measure) {
+            Ok(([ours, floor], line)) => {
+                figures.push(Figure { line, ..figure(what.to_owned(), unit, ours, floor, floor_is) });
+            }
             Err(e) => eprintln!("left out: {what} ({e})"),
-        };
+        }
+    };
     for list in [1, 32] {
         let what = format!("64-byte SENDs, 128 outstanding, posted in lists of {list}");
         let datagrams = "UDP, datagrams of 80 bytes, a call for each list";
@@ -61,6 +77,14 @@ pub fn figures(program: &Program, verbena: &Path, turns: usize) -> io::Result<Ve
     let posix = ucx::Ucx(ucx::Path::Posix);
     if !installed(ucx::PROGRAM) {
         return Ok(figures);
+    }
+    for (whose, ours) in [("rdma_bench", None), ("ib_send_lat", Some(&memory))] {
+        let what = format!("64-byte SEND, half round trip, {whose}");
+        line(&what, "us", posix.name(), &mut |at| match (at, ours) {
+            (0, None) => program.measure(&["lat", "64", "1"]),
+            (0, Some(perftest)) => one(perftest, Test::SendLatency, 64),
+            _ => one(&posix, Test::SendLatency, 64),
+        });
     }
     let cma = ucx::Ucx(ucx::Path::Cma);
     for (what, test) in [

@@ -171,7 +171,8 @@ pub fn measure(verbena: &Path, turns: usize) -> io::Result<Option<Measured>> {
     Ok(Some(Measured { lines: lines.collect(), hops, asleep: by_events }))
 }
 
-fn cache_line() -> Option<f64> {
+/// What a cache line takes from one core to the other now, in nanoseconds.
+pub fn cache_line() -> Option<f64> {
     hop::half_round_trip().inspect_err(|e| eprintln!("left out: the time of a cache line ({e})")).ok()
 }
 
