@@ -95,8 +95,8 @@ pub fn calls_table(figures: &[Figure]) -> String {
     let mut text = "\nVerbena by memory beside what it stands on, by turns, medians. WRITEs and READs: perftest, as above, beside the same calls of the kernel between two processes, with \
         nobody in between. Copies refused: by a filter of system calls (seccomp), as some containers have: all goes through the ring, in pieces, as perftest's memory is its own. UCX's posix never makes these calls; its WRITEs and READs are \
         messages where the memory is the program's own (UCX_ALLOC_PRIO=heap), as perftest's is, and copies in memory that both map where UCX allocates it, \
-        as those of the Rust crate are below. What a cache line took from one core to the other was looked at before each measurement and behind the last one: a virtual machine's cores are moved, and then \
-        a ratio tells more of that.\n\n"
+        as those of the Rust crate are below. What a cache line took from one core to the other was looked at before each measurement and behind the last one: a virtual machine's cores are moved, and \
+        where the two are far apart the ratio may be of two distances.\n\n"
         .to_owned();
     rows(&mut text, "beside", "which is", figures);
     text

@@ -1,6 +1,6 @@
 //! Which of two ways serves better, here and now, to copy long pieces that another process has filled, and whose lines it fills again afterwards. Where its processor is near a loop over
-//! vector registers does; where it is far away the processor's string instruction, by two thirds and more. The processors of a virtual machine may be near each other for some minutes and then far, and nothing
-//! says so. What one copy takes does not tell, as the other end may be the slower one: so slices of a stream are compared, each from its first piece to its last.
+//! vector registers does; where it is far away the processor's string instruction. The processors of a virtual machine may be near each other for some minutes and then far, and nothing
+//! says so. What one copy takes does not tell (docs/design/same-host.md): so slices of a stream are compared, each from its first piece to its last.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -9,15 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(super) enum Way {
     Loop,
     String,
-}
-
-impl Way {
-    fn other(self) -> Way {
-        match self {
-            Way::Loop => Way::String,
-            Way::String => Way::Loop,
-        }
-    }
 }
 
 /// Bytes of a slice.
@@ -86,19 +77,18 @@ impl Pace {
 
     /// A slice took so long.
     fn judge(&self, took: u64) {
-        let (better, used) = (self.better.load(Relaxed), self.way());
+        let (better, used) = (self.better.load(Relaxed), self.used.load(Relaxed));
         let known = self.took.load(Relaxed);
-        if (used == Way::String) == better {
+        if used == better {
             let left = self.left.load(Relaxed);
-            self.took.store(if known == 0 { took } else { (known + took) / 2 }, Relaxed);
-            // Something has changed, or it is time.
             let has_changed = known > 0 && took > known.saturating_mul(2);
-            if left == 0 || has_changed {
-                if has_changed {
-                    self.row.store(FEW, Relaxed);
-                }
-                self.took.store(took, Relaxed);
-                self.used.store(used.other() == Way::String, Relaxed);
+            let average = if known == 0 || has_changed { took } else { (known + took) / 2 };
+            self.took.store(average, Relaxed);
+            if has_changed {
+                self.row.store(FEW, Relaxed);
+            }
+            if has_changed || left == 0 {
+                self.used.store(!used, Relaxed);
             } else {
                 self.left.store(left - 1, Relaxed);
             }
