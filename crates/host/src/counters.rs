@@ -84,6 +84,8 @@ counters! {
     atomics_at_once,
     /// FLUSHes likewise.
     flushes_at_once,
+    /// Pieces of messages that were copied from the sender's memory.
+    pieces_pulled,
     /// Processes of this host whose memory the system does not let us reach.
     reach_refused,
     /// Processes of this host of whose memory we map some, so that it is reached without a system call.

@@ -341,6 +341,7 @@ impl nic::Reach for RealWorld {
             Copy::Atomic(_) => &self.counters.atomics_at_once,
             Copy::Write => &self.counters.writes_at_once,
             Copy::Read => &self.counters.reads_at_once,
+            Copy::Pull => &self.counters.pieces_pulled,
             Copy::Flush(_) => &self.counters.flushes_at_once,
         };
         add(counter, (became == AtOnce::Done).into());

@@ -76,6 +76,36 @@ fn what_is_not_granted_is_not_reached() {
     }
 }
 
+/// What one end lends of a message needs no right of a peer's, but key, range and queue pair.
+#[test]
+fn what_is_lent_is_pulled_whatever_rights_peers_have() {
+    let _alone = alone();
+    for pair in [Pair::new, Pair::near].into_iter().filter_map(|new| new()) {
+        assert!(pair.copies(Copy::Write, pair.remote(8, 8), &mut [77]));
+        reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
+        pair.publish(0);
+        pair.open(0);
+        let (good, mut word) = (pair.remote(8, 8), [5]);
+        for what in [Copy::Write, Copy::Read] {
+            assert!(!pair.copies(what, good, &mut word));
+        }
+        for remote in [
+            Remote { rkey: Rkey(KEY ^ 1), ..good },
+            Remote { addr: IOVA + 505, ..good },
+            Remote { addr: IOVA - 1, ..good },
+        ] {
+            assert!(!pair.copies(Copy::Pull, remote, &mut word), "{remote:?}");
+        }
+        assert_eq!(word, [5]);
+        assert!(pair.copies(Copy::Pull, good, &mut word));
+        assert_eq!(word, [77]);
+        let stranger = Qpn::new(INITIATOR.get() + 1);
+        assert!(!pair.copies_as(&path(V4), stranger, Copy::Pull, good, &mut word));
+        reach(pair.target.world()).close(TARGET, true);
+        assert!(!pair.copies(Copy::Pull, good, &mut word));
+    }
+}
+
 #[test]
 fn a_flush_needs_its_rights_and_memory_that_persists_without_work() {
     let _alone = alone();

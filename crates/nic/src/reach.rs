@@ -37,6 +37,10 @@ pub trait Reach: Send + Sync {
     fn is_near(&self, _path: &Path, _remote: Remote, _way: &Way) -> bool {
         false
     }
+    /// From how many bytes on a message goes in pieces that both ends copy; `None`: where that is faster.
+    fn shares_from(&self) -> Option<u32> {
+        None
+    }
     /// Copies between memory of ours and what the peer names, or changes that: what was there goes to the piece. The last word of a WRITE becomes
     /// visible last; an atomic is done at once for whoever changes the bytes by instructions, and only in memory that both processes map. Where it can not, nothing is copied, or a part, as when a connection breaks:
     /// `NoWay` where memory of the process is not reached at all, else `Refused`.
@@ -103,6 +107,8 @@ pub enum Copy {
     Write,
     /// From it.
     Read,
+    /// From it, what it lends for a piece of a message that came from there, and names by a local key.
+    Pull,
     /// Neither way: what was written to the peer's memory becomes visible to all, or persistent.
     Flush(Flush),
     /// Eight bytes of the peer's change; those that were there come to us.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use transport::Short;
-use transport::op::SharedBytes;
+use transport::op::{Elsewhere, Payload, SharedBytes};
 use wire::bth::Bth;
 use wire::icrc::{Flow, ICRC_LEN, Icrc};
 use wire::roce::Packet;
@@ -233,9 +233,13 @@ impl<W: World> Node<W> {
     /// Several packets of a process of this host, as one piece.
     fn bulk(&self, now: Instant, d: &Datagram<'_>, bytes: SharedBytes<'_>) {
         let Some(Packet { header: headers, payload }) = self.parse(d.bytes) else { return };
-        if !payload.is_empty() {
-            return count(&self.counters.malformed);
-        }
+        // Bytes that are elsewhere are in no record.
+        let payload = match (payload.is_empty(), bytes.is_empty()) {
+            (true, _) => Some(Payload::Shared(bytes)),
+            (false, true) => Elsewhere::from_bytes(payload).map(Payload::Elsewhere),
+            (false, false) => None,
+        };
+        let Some(payload) = payload else { return count(&self.counters.malformed) };
         let dest_qp = headers.bth.dest_qp;
         if dest_qp == Qpn::GSI || !self.blocks.owns(qpn_owner(dest_qp)) {
             return count(&self.counters.unknown_owner);
@@ -243,7 +247,7 @@ impl<W: World> Node<W> {
         let ends = (d.source.ip(), d.dest.ip());
         match self.device_of_arrival(d.interface) {
             Some(device) => {
-                device.input_bulk(now, ends, d.hold, &headers, bytes);
+                device.input_bulk(now, ends, d.hold, &headers, payload);
                 self.data_came(now, dest_qp);
             }
             None => count(&self.counters.unknown_device),

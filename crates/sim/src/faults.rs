@@ -52,6 +52,8 @@ pub struct Faults {
     pub unreached: f64,
     /// Registered memory is such as the processes of the host map: it is always reached at once, by atomics too. No fault, but another way.
     pub mapped: f64,
+    /// A piece of a message of some thousand bytes is one that both processes of the host copy, from memory to memory, whatever is faster. No fault, but another way.
+    pub shared: f64,
 }
 
 impl Faults {
@@ -78,6 +80,7 @@ impl Faults {
             together: 0.7,
             unreached: 0.0,
             mapped: 0.0,
+            shared: 0.0,
         }
     }
 

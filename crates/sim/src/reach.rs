@@ -8,6 +8,9 @@ use wire::Qpn;
 use crate::same_host::{SameHost, block};
 use crate::world::{Action, Host, ProcessId, SimWorld};
 
+/// Fewest bytes of a message that both ends copy, where the faults of the host have that.
+const SHARED_FROM: u32 = 3_000;
+
 impl Reach for SimWorld {
     fn table(&self) -> Option<u8> {
         self.step(|host, me| host.same_host.table(me)).flatten()
@@ -52,6 +55,10 @@ impl Reach for SimWorld {
             let target = host.same_host.reaches(now, self.process, block(path.dest_qpn));
             target.is_some_and(|target| host.same_host.is_near(target, path.dest_qpn, remote))
         })
+    }
+
+    fn shares_from(&self) -> Option<u32> {
+        self.with_host(|host| host.same_host.shares()).then_some(SHARED_FROM)
     }
 
     unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], _: &mut Way) -> AtOnce {

@@ -17,9 +17,9 @@ use nic::reach::{Copy, Grant, Region};
 use transport::op::Remote;
 use wire::Qpn;
 
-use crate::Dice;
 use crate::clock::nanos;
 use crate::world::ProcessId;
+use crate::{Dice, Faults};
 
 /// Tables of regions that a process lends.
 const TABLES: u8 = 4;
@@ -63,6 +63,8 @@ pub(crate) struct SameHost {
     pub unreached: f64,
     /// How often a region lies in memory that the others map.
     mapped: f64,
+    /// How often a piece is one that both ends copy, whatever is faster.
+    shared: f64,
     pub dice: Dice,
     tables: BTreeMap<ProcessId, u8>,
     /// With whether the others map it.
@@ -80,11 +82,13 @@ pub(crate) fn block(qpn: Qpn) -> u16 {
 }
 
 impl SameHost {
-    pub fn new(dice: Dice, unreached: f64, mapped: f64) -> SameHost {
+    pub fn new(dice: Dice, faults: &Faults) -> SameHost {
+        let Faults { unreached, mapped, shared, .. } = *faults;
         SameHost {
             on: true,
             unreached,
             mapped,
+            shared,
             dice,
             tables: BTreeMap::new(),
             regions: BTreeMap::new(),
@@ -92,6 +96,11 @@ impl SameHost {
             channels: BTreeMap::new(),
             fuses: BTreeMap::new(),
         }
+    }
+
+    /// Whether the next piece is one that both ends copy.
+    pub fn shares(&mut self) -> bool {
+        self.shared > 0.0 && self.dice.chance(self.shared)
     }
 
     /// A process dies at its step of this number from now on (1: the next).

@@ -164,7 +164,7 @@ fn a_queue_pair_in_the_error_state_flushes_all_in_order_and_has_no_more_effect()
             let sent = a.sent();
             let flushed = [(2, WrFlush), (3, WrFlush), (4, WrFlush), (5, WrFlush)];
             let after = match way {
-                Way::Channel | Way::Mapped => &sent[1..],
+                Way::Channel | Way::Shared | Way::Mapped => &sent[1..],
                 // The WRITE has not been acknowledged yet.
                 Way::Wire => {
                     assert_eq!(sent[0], (1, WrFlush));

@@ -415,7 +415,8 @@ fn worse(dice: &mut Dice) -> Faults {
 /// None; copies that do not come about, now and then or mostly; memory that both map, or some of it.
 fn of_one_host(dice: &mut Dice) -> Faults {
     let unreached = dice.pick(&[0.0, 0.0, 0.1, 0.7]);
-    Faults { unreached, mapped: dice.pick(&[0.0, 0.0, 0.5, 1.0]), ..Faults::none() }
+    let mapped = dice.pick(&[0.0, 0.0, 0.5, 1.0]);
+    Faults { unreached, mapped, shared: dice.pick(&[0.0, 0.5, 1.0]), ..Faults::none() }
 }
 
 fn run(seed: u64, way: Way, faults: fn(&mut Dice) -> Faults) -> (bool, Counters, u64) {

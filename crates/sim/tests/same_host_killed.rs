@@ -51,7 +51,8 @@ impl Run {
         let mut dice = Dice::new(seed).fork(31);
         let unreached = dice.pick(&[0.0, 0.0, 0.3]);
         let mapped = dice.pick(&[0.0, 0.5, 1.0]);
-        let mut sim = Sim::new(seed, Faults { unreached, mapped, ..Faults::none() });
+        let shared = dice.pick(&[0.0, 0.5, 1.0]);
+        let mut sim = Sim::new(seed, Faults { unreached, mapped, shared, ..Faults::none() });
         if sim::seeds::single().is_some() {
             sim.log();
         }

@@ -11,9 +11,10 @@
 //! | `Local` | NAK, remote operational error; both sides fail | the receiver fails |
 //! | `Remote` | NAK, remote access error; both sides fail | the message is dropped |
 //! | `Illegal` | NAK, invalid request; both sides fail | the message is dropped |
+//! | `Away` | NAK, PSN sequence error; the piece comes again, with its bytes | none is |
 //!
 //! After a refusal the carrier calls one of two: [`Inbound::fail`] where the queue pair goes to the error state, so that the
-//! receive in use completes with the reason; [`Inbound::abandon`] where only the message is lost. After `NoReceive` it may
+//! receive in use completes with the reason; [`Inbound::abandon`] where only the message is lost. After `NoReceive` and `Away` it may
 //! call neither, and give the same piece again.
 
 use std::task::Poll;
@@ -22,8 +23,8 @@ use wire::Qpn;
 use wire::roce::SendTail;
 
 use crate::op::{
-    Access, AtomicOp, Completed, Completion, Context, Fault, Flush, MAX_MESSAGE, Memory, NetworkHeader,
-    Payload, Place, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole,
+    Access, AtomicOp, Completed, Completion, Context, Elsewhere, Fault, Flush, MAX_MESSAGE, Memory,
+    NetworkHeader, Payload, Place, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole,
 };
 
 /// Why a message, or a piece of one, was not executed.
@@ -44,6 +45,9 @@ pub enum Refusal {
     /// The piece is not one that may come now, or a length is not what was announced, or an address is not aligned.
     #[error("the message breaks the protocol")]
     Illegal,
+    /// The piece's bytes are elsewhere, and not reached there. It has not come; some of them may have been copied.
+    #[error("the piece's bytes are not reached where they are")]
+    Away,
 }
 
 /// The two queue pairs that a completion names.
@@ -147,6 +151,13 @@ impl Inbound {
     /// Every [`Refusal`]; `Remote` for a key that can not be invalidated.
     pub fn send(&mut self, ends: Ends, piece: SendPiece<'_>, cx: &mut impl Context) -> Result<(), Refusal> {
         let mut bytes = piece.bytes;
+        match bytes {
+            // Only the receiver knows where a SEND goes.
+            Payload::Elsewhere(Elsewhere::Placed(_)) => return Err(Refusal::Illegal),
+            Payload::Elsewhere(_) if !cx.fetches() => return Err(Refusal::Away),
+            _ => {}
+        }
+        let before_it = self.message;
         let (before, tagged) = match (&self.message, piece.first) {
             (Message::None, true) => (0, self.begin_send(&mut bytes, piece.end.is_some(), ends, cx)?),
             (&Message::Send { received, tagged }, false) => (received, tagged),
@@ -156,7 +167,8 @@ impl Inbound {
         let received = before + bytes.len() as u64;
         self.message = Message::Send { received, tagged };
         check_fits(receive, received)?;
-        scatter(receive, before, bytes, tail_of(piece.end.is_some()), cx.receive_memory())?;
+        scatter(receive, before, bytes, tail_of(piece.end.is_some()), cx.receive_memory())
+            .inspect_err(|refusal| self.has_not_come(before_it, *refusal))?;
         let Some(tail) = piece.end else { return Ok(()) };
         if let SendTail::Invalidate(key) = tail {
             // Before the completion that tells of it (IBA 1.4 §9.4.1.1.3).
@@ -304,14 +316,27 @@ impl Inbound {
         last: bool,
         cx: &impl Context,
     ) -> Result<(), Refusal> {
-        self.message = Message::Write { to, received: before + bytes.len() as u64 };
+        let before_it = std::mem::replace(
+            &mut self.message,
+            Message::Write { to, received: before + bytes.len() as u64 },
+        );
         if !bytes.is_empty() {
-            cx.memory().write_payload(to, before, bytes, tail_of(last)).map_err(Refusal::Remote)?;
+            cx.memory()
+                .write_payload(to, before, bytes, tail_of(last))
+                .map_err(|fault| refusal(fault, Refusal::Remote))
+                .inspect_err(|refusal| self.has_not_come(before_it, *refusal))?;
         }
         if last {
             self.message = Message::None;
         }
         Ok(())
+    }
+
+    /// After `Away` all is as before the piece, but that a receive may have been taken for it.
+    fn has_not_come(&mut self, before_it: Message, refusal: Refusal) {
+        if refusal == Refusal::Away {
+            self.message = before_it;
+        }
     }
 
     // ---- RDMA READ, atomics, FLUSH ----
@@ -373,7 +398,7 @@ impl Inbound {
     pub fn fail(&mut self, refusal: Refusal, ends: Ends, cx: &mut impl Context) {
         let of_write = matches!(self.message, Message::Write { .. });
         let (status, opcode) = match refusal {
-            Refusal::NoReceive | Refusal::Illegal => return,
+            Refusal::NoReceive | Refusal::Illegal | Refusal::Away => return,
             Refusal::TooLong => (Status::LocalLength, Completed::Receive),
             Refusal::Local(_) => (Status::LocalProtection, Completed::Receive),
             // Nothing is wrong with the receive of a WRITE: the bytes lie elsewhere.
@@ -436,7 +461,13 @@ fn scatter(
     if bytes.is_empty() {
         return Ok(());
     }
-    memory.scatter_payload(receive.sges.as_slice(), at, bytes, tail).map_err(Refusal::Local)
+    let copied = memory.scatter_payload(receive.sges.as_slice(), at, bytes, tail);
+    copied.map_err(|fault| refusal(fault, Refusal::Local))
+}
+
+/// What a fault of memory means, which is this unless it is none of ours.
+fn refusal(fault: Fault, ours: impl FnOnce(Fault) -> Refusal) -> Refusal {
+    if fault == Fault::Away { Refusal::Away } else { ours(fault) }
 }
 
 fn tail_of(last: bool) -> Tail {

@@ -162,9 +162,9 @@ impl<A: Copy + PartialEq> Ud<A> {
                 Taken::NoRoom
             }
             // Dropped, and the receive is still good (IBA 1.4 §9.9.3, class D).
-            Err(Refusal::NoReceive | Refusal::TooLong | Refusal::Remote(_) | Refusal::Illegal) => {
-                Taken::NoRoom
-            }
+            Err(
+                Refusal::NoReceive | Refusal::TooLong | Refusal::Remote(_) | Refusal::Illegal | Refusal::Away,
+            ) => Taken::NoRoom,
         }
     }
 

@@ -11,7 +11,7 @@ use locks::{Mutex, Rank};
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::Arc;
-use loom::sync::atomic::Ordering::{Acquire, Release};
+use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::thread;
 use nic::reach::{Copy, Grant, Region};
 use ring::Word;
@@ -309,6 +309,24 @@ fn who_is_lent_to_meanwhile_is_waited_for_or_finds_nothing() {
     });
 }
 
+/// What a queue pair has lent is pulled while that fails, and its program writes something else there. Nobody waits.
+#[test]
+fn what_was_taken_back_does_not_count_as_pulled() {
+    every_order(4, || {
+        let shared = Shared::new();
+        let sent = Arc::new(Word::new(1));
+        let (theirs, there) = (shared.clone(), sent.clone());
+        let puller = thread::spawn(move || {
+            let mut pulled = 0;
+            let counts = theirs.reach(Copy::Pull, || pulled = there.load(Relaxed));
+            assert!(!counts || pulled == 1, "it is not what was sent");
+        });
+        tables::clear(&shared.lent, QUEUE_PAIR);
+        sent.store(2, Relaxed);
+        puller.join().unwrap();
+    });
+}
+
 /// Two queue pairs of one entry, of different domains: who looks one up while the other takes the place does not find the other's domain.
 #[test]
 fn what_is_found_is_of_one_queue_pair() {
@@ -428,6 +446,18 @@ mod the_models_see {
     #[should_panic(expected = "Causality violation")]
     fn who_looks_at_the_list_before_the_region_is_cleared() {
         without(At::TakenBack, who_is_lent_to_meanwhile_is_waited_for_or_finds_nothing);
+    }
+
+    #[test]
+    #[should_panic(expected = "it is not what was sent")]
+    fn a_queue_pair_whose_program_writes_before_it_is_taken_back() {
+        without(At::TakenBack, what_was_taken_back_does_not_count_as_pulled);
+    }
+
+    #[test]
+    #[should_panic(expected = "it is not what was sent")]
+    fn who_looks_again_before_he_has_pulled() {
+        without(At::Pulled, what_was_taken_back_does_not_count_as_pulled);
     }
 
     #[test]

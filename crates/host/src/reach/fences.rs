@@ -10,6 +10,8 @@ pub(super) enum At {
     InUse,
     /// An entry was taken back. Who did that looks for those who use it; what he then writes is not seen before.
     TakenBack,
+    /// Bytes were pulled, and their queue pair is looked up once more.
+    Pulled,
 }
 
 #[cfg(not(loom))]

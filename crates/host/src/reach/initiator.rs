@@ -8,6 +8,8 @@
 //! | looks at the entries; copies where they are there | looks who says that he uses it, and waits for those |
 //! | says that it does not any more | uses the memory for something else |
 //!
+//! Nobody waits where a queue pair fails by itself. So what a peer pulls meanwhile, of a message that has failed by then, counts only where the queue pair's entry is there afterwards, too.
+//!
 //! Which region's entry it is depends on the queue pair's. What that one says beforehand is not relied on: it has to say the same afterwards.
 
 use nic::reach::Copy;
@@ -15,6 +17,7 @@ use ring::Word;
 use transport::op::Remote;
 use wire::Qpn;
 
+use super::fences::{At, fence};
 use super::hazards;
 use super::tables;
 
@@ -53,5 +56,10 @@ pub(super) fn reach(
     let Some(found) = found.filter(|found| found.region(remote.rkey.0) == region) else { return false };
     let persists = matches!(what, Copy::Flush(how) if how.persistent);
     let right = right | if persists { tables::PERSISTS } else { 0 };
-    tables::find(lent, found, remote, right).is_some_and(copy)
+    // What was pulled is what the peer sent only if that was not over before: then it takes its queue pair's entry back first.
+    let counts = || {
+        fence(At::Pulled);
+        tables::look_up(lent, qpn, from, ends, right).is_some()
+    };
+    tables::find(lent, found, remote, right).is_some_and(copy) && (what != Copy::Pull || counts())
 }

@@ -301,7 +301,7 @@ impl Lender {
     unsafe fn copy_far(&self, transfer: &Transfer<'_>, pieces: &[Piece], at: u64) -> Copied {
         let len = transfer.remote.length;
         match transfer.what {
-            Copy::Read => {
+            Copy::Read | Copy::Pull => {
                 let range = Piece { addr: at, len };
                 // SAFETY: as the caller says.
                 unsafe { self.process.read(pieces, &[range]) }

@@ -40,7 +40,7 @@ impl<'a> Near<'a> {
         // SAFETY: as the caller says; as many bytes are mapped at the place.
         Some(unsafe {
             match what {
-                Copy::Read => self.read(pieces, place),
+                Copy::Read | Copy::Pull => self.read(pieces, place),
                 Copy::Write => self.write(pieces, at, len, place),
                 Copy::Atomic(op) => self.change(pieces, op, place),
                 // What was written is visible.

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use locks::{Rank, RwLock};
 use transport::Short;
-use transport::op::SharedBytes;
+use transport::op::Payload;
 use transport::rc::Hold;
 use wire::Qpn;
 use wire::roce::{Header, Packet};
@@ -188,10 +188,10 @@ impl Device {
         ends: (IpAddr, IpAddr),
         hold: Hold,
         header: &Header,
-        bytes: SharedBytes<'_>,
+        payload: Payload<'_>,
     ) {
         match self.qp(header.bth.dest_qp) {
-            Some(qp) => qp.input_bulk(now, ends, hold, header, bytes),
+            Some(qp) => qp.input_bulk(now, ends, hold, header, payload),
             None => {
                 self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
             }

@@ -3,16 +3,18 @@
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use transport::op::{AtOnce, AtomicOp, Fault, Remote, Sge};
+use wire::Qpn;
+
+use transport::op::{AtOnce, AtomicOp, Fault, Remote, Sge, Tail};
 
 use super::backing::Backing;
-use super::copy::Place;
+use super::copy::{Place, last_word};
 use super::guard;
 use super::rights::Access;
 use super::slot::InFlight;
 use super::table::Table;
 use super::view::{View, Who};
-use crate::link::Way;
+use crate::link::{Path, Way};
 use crate::reach::{Copy, Piece, Reach, Region, Transfer};
 
 /// Most pieces of a list that are copied at once.
@@ -24,6 +26,20 @@ pub(crate) const REACHED: u32 = Access::REMOTE_WRITE
     | Access::FLUSH_GLOBAL
     | Access::FLUSH_PERSISTENT;
 
+/// A peer that may lend us bytes of its memory.
+pub(crate) struct Peer<'a> {
+    pub(crate) reach: &'a dyn Reach,
+    pub(crate) path: Path,
+    /// Our queue pair.
+    pub(crate) from: Qpn,
+}
+
+impl std::fmt::Debug for Peer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peer").field("path", &self.path).field("from", &self.from).finish_non_exhaustive()
+    }
+}
+
 /// Pieces of registered memory that can not go away.
 #[derive(Default)]
 struct Held<'a> {
@@ -33,13 +49,10 @@ struct Held<'a> {
 }
 
 impl Table {
-    /// Other processes reach the region of a slot from now on, if its rights let peers do anything.
+    /// Other processes reach the region of a slot from now on, as its rights let peers; and where it lends them its bytes ([`Copy::Pull`]), whatever they are.
     pub(super) fn publish(&self, index: u32) {
         let slot = self.slot(index);
         let access = slot.access.load(Ordering::Relaxed);
-        if access & REACHED == 0 {
-            return;
-        }
         let (Some(reach), Some(table)) = (self.reach(), self.reached_as()) else { return };
         let region = Region {
             key: slot.key.load(Ordering::Relaxed),
@@ -88,6 +101,26 @@ impl Transfer<'_> {
             Ok(unsafe { reach.copy(self, &[Piece { addr, len: range.length }], way) })
         });
         copied.unwrap_or(AtOnce::Refused)
+    }
+
+    /// Copies to memory of ours at an address. Its last word is stored last, where it ends a message.
+    ///
+    /// # Safety
+    ///
+    /// As much memory as the peer names is registered there, and stays so until this returns.
+    unsafe fn fetch(&self, reach: &dyn Reach, to: u64, tail: Tail) -> Result<(), Fault> {
+        let len = self.remote.length;
+        let split = match tail {
+            Tail::More => len,
+            Tail::End => last_word(to, len as usize) as u64,
+        };
+        let pieces = [Piece { addr: to, len: split }, Piece { addr: to + split, len: len - split }];
+        let pieces = if split == len { &pieces[..1] } else { &pieces[..] };
+        // SAFETY: as the caller says.
+        match unsafe { reach.copy(self, pieces, &mut Way::default()) } {
+            AtOnce::Done => Ok(()),
+            AtOnce::Refused | AtOnce::NoWay => Err(Fault::Away),
+        }
     }
 
     /// Flushes what was written to the peer's memory. False where only the peer can.
@@ -142,6 +175,8 @@ impl Copy {
         match self {
             Copy::Write => Access::REMOTE_WRITE,
             Copy::Read => Access::REMOTE_READ,
+            // It is the peer's wish.
+            Copy::Pull => 0,
             Copy::Flush(how) => {
                 bit(how.global, Access::FLUSH_GLOBAL) | bit(how.persistent, Access::FLUSH_PERSISTENT)
             }
@@ -167,6 +202,29 @@ fn part(sges: &[Sge], len: u64) -> impl Iterator<Item = Remote> {
 }
 
 impl<'a> View<'a> {
+    /// Copies what the peer lends, so much of it from `at` on, to memory of ours.
+    pub(super) fn fetch(
+        &self,
+        from: Remote,
+        at: usize,
+        to: Place,
+        len: usize,
+        tail: Tail,
+    ) -> Result<(), Fault> {
+        let (Some(peer), Place::At(to)) = (self.peer, to) else { return Err(Fault::Away) };
+        let addr = from.addr.checked_add(at as u64).ok_or(Fault::Away)?;
+        let remote = Remote { addr, length: len as u64, ..from };
+        let transfer = Transfer { path: &peer.path, from: peer.from, remote, what: Copy::Pull };
+        // SAFETY: whoever has a place has checked it, and holds it.
+        unsafe { transfer.fetch(peer.reach, to, tail) }
+    }
+
+    /// Whether an element of ours is good, and memory.
+    pub(crate) fn has(&self, sge: &Sge) -> bool {
+        let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };
+        matches!(self.with(range, 0, Who::Us, Ok), Ok(Place::At(_)))
+    }
+
     /// Adds the memory of ranges of ours, which stays registered as long as it is held. False where that is not all good, or more than is held. It is
     /// filled in its place: to hand it on would be to copy it.
     #[inline]

@@ -9,6 +9,7 @@ use wire::icrc::Remainder;
 
 use super::copy::{Place, change, copy_from_shared, copy_in, copy_out, copy_out_for_icrc, copy_to_shared};
 use super::guard::Change;
+use super::reached::Peer;
 use super::regular::Step;
 use super::rights::Access;
 use super::slot::{InFlight, kind};
@@ -27,7 +28,7 @@ impl Table {
     /// The memory that a queue pair of this protection domain sees, whose peers have these rights.
     #[inline]
     pub fn view(&self, pd: u32, remote_access: u32) -> View<'_> {
-        View { table: self, pd, remote_access, qpn: 0, seals: true, step: None, number: 0 }
+        View { table: self, pd, remote_access, qpn: 0, seals: true, step: None, number: 0, peer: None }
     }
 }
 
@@ -45,6 +46,8 @@ pub struct View<'a> {
     /// Who is locked for as long as the view is used, and its number.
     pub(super) step: Option<&'a dyn Step>,
     pub(super) number: u32,
+    /// Whose memory is reached, too, where it lends any.
+    pub(super) peer: Option<&'a Peer<'a>>,
 }
 
 impl<'a> View<'a> {
@@ -53,6 +56,12 @@ impl<'a> View<'a> {
     #[inline]
     pub fn in_step_of<T: Step>(self, who: &'a T) -> Self {
         View { number: who.number(), step: Some(who), ..self }
+    }
+
+    /// The same with what this peer lends.
+    #[must_use]
+    pub(crate) fn reaching(self, peer: &'a Peer<'a>) -> Self {
+        View { peer: Some(peer), ..self }
     }
 }
 
@@ -213,6 +222,13 @@ impl Memory for View<'_> {
         })
     }
 
+    fn scatter_lent(&self, sges: &[Sge], at: u64, lent: Remote, tail: Tail) -> Result<(), Fault> {
+        let len = lent.length as usize;
+        self.pieces(sges, at, len, Access::LOCAL_WRITE, |place, from, n| {
+            self.fetch(lent, from, place, n, if from + n == len { tail } else { Tail::More })
+        })
+    }
+
     fn check(&self, range: Remote, access: op::Access) -> Result<(), Fault> {
         if range.length == 0 {
             return Ok(());
@@ -237,6 +253,13 @@ impl Memory for View<'_> {
         let addr = to.addr.checked_add(at).ok_or(Fault::Range)?;
         let range = Remote { addr, length: src.len() as u64, rkey: to.rkey };
         self.remote(range, Access::REMOTE_WRITE, |real| copy_from_shared(real, src, 0, src.len(), tail))
+    }
+
+    fn write_lent(&self, to: Remote, at: u64, lent: Remote, tail: Tail) -> Result<(), Fault> {
+        let addr = to.addr.checked_add(at).ok_or(Fault::Range)?;
+        let range = Remote { addr, length: lent.length, rkey: to.rkey };
+        let len = lent.length as usize;
+        self.remote(range, Access::REMOTE_WRITE, |place| self.fetch(lent, 0, place, len, tail))
     }
 
     fn read_shared(&self, from: Remote, at: u64, dst: SharedBytes<'_>) -> Result<(), Fault> {

@@ -5,14 +5,18 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use transport::op::{Bulk, Fault, Memory, Part, Payload, SharedBytes, Source};
+use transport::op::{
+    AtOnce, Bulk, Elsewhere, Fault, Memory, Part, Payload, Remote, Sge, SharedBytes, Source,
+};
 use transport::rc::Hold;
 use wire::roce::Header;
 
+use crate::memory::reached::Peer;
 use crate::qp::Qp;
 use crate::qp::attr::QpType;
 use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
+use crate::reach::{Copy, Transfer};
 
 /// Bytes of the longest headers.
 const MOST_HEADERS: usize = 44;
@@ -36,6 +40,49 @@ impl EngineContext<'_> {
         };
         self.qp.pd().device.link.send_bulk(path, &headers[..headers_len], part.len, &mut fill)
     }
+
+    /// Whether bytes of pieces may be elsewhere: each end reaches the other one's memory, as it seems.
+    pub(super) fn may_be_elsewhere(&self) -> bool {
+        self.peer().is_some_and(|(reach, path)| reach.reaches(path))
+    }
+
+    /// Sends a piece whose bytes lie in memory of ours, of one element, and stay there.
+    pub(super) fn lend(&self, header: &Header, part: Part<'_>) -> Bulk {
+        match element(part) {
+            Some(from) if self.view.has(&from) => {
+                let from = Remote { addr: from.addr, length: from.length.into(), rkey: from.lkey };
+                self.send_elsewhere(header, Elsewhere::Lent(from))
+            }
+            _ => Bulk::NoWay,
+        }
+    }
+
+    /// Sends a piece of one element whose bytes are copied to where they belong.
+    pub(super) fn place(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
+        let (Some(from), Some((reach, path))) = (element(part), self.peer()) else { return Bulk::NoWay };
+        let transfer = Transfer { path, from: self.qp.qpn, remote: to, what: Copy::Write };
+        match transfer.copy_one(reach, &from, &self.view, self.way) {
+            AtOnce::Done => self.send_elsewhere(header, Elsewhere::Placed(from.length)),
+            AtOnce::Refused | AtOnce::NoWay => Bulk::NoWay,
+        }
+    }
+
+    fn send_elsewhere(&self, header: &Header, place: Elsewhere) -> Bulk {
+        let Some(path) = self.here() else { return Bulk::NoWay };
+        let mut head = [0; MOST_HEADERS + Elsewhere::LEN];
+        let len = header.emit(0, &mut head);
+        head[len..len + Elsewhere::LEN].copy_from_slice(&place.to_bytes());
+        let sent =
+            self.qp.pd().device.link.send_bulk(path, &head[..len + Elsewhere::LEN], 0, &mut |_| Ok(()));
+        sent.unwrap_or(Bulk::NoWay)
+    }
+}
+
+/// The element in which a part of a list lies as a whole.
+fn element(part: Part<'_>) -> Option<Sge> {
+    let Source::List(&[sge]) = part.from else { return None };
+    let (end, length) = (part.at.checked_add(part.len as u64)?, u32::try_from(part.len).ok()?);
+    (end <= sge.length.into()).then(|| Sge { addr: sge.addr.wrapping_add(part.at), length, ..sge })
 }
 
 impl Qp {
@@ -46,15 +93,25 @@ impl Qp {
         (source, dest): (IpAddr, IpAddr),
         hold: Hold,
         header: &Header,
-        bytes: SharedBytes<'_>,
+        payload: Payload<'_>,
     ) {
         match self.of_peer(source, dest) {
             Ok(mut inner) => {
                 if inner.lets_in(self, header.bth.pkey) {
                     // Where a message goes that has a tag is decided by what it begins with.
-                    let copy = self.init.tags().map(|_| bytes.to_vec());
-                    let payload = copy.as_deref().map_or(Payload::Shared(bytes), Payload::Own);
+                    let copy = match (payload, self.init.tags()) {
+                        (Payload::Shared(bytes), Some(_)) => Some(bytes.to_vec()),
+                        _ => None,
+                    };
+                    let payload = copy.as_deref().map_or(payload, Payload::Own);
+                    let reach = self.pd.device.platform.others_memory();
+                    let carrier = inner.carrier.datagram().filter(|carrier| carrier.is_here);
+                    let peer = reach.zip(carrier);
+                    let peer = peer.map(|(reach, c)| Peer { reach, path: c.path, from: self.qpn });
                     let (engine, mut context) = inner.split(self);
+                    if let Some(peer) = &peer {
+                        context.reaching(peer);
+                    }
                     if let Engine::Rc(engine) = engine {
                         engine.receive_bulk(now, header, payload, hold, &mut context);
                     }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use transport::op::{
-    AtOnce, Bulk, Company, Completion, Context, Fault, NetworkHeader, Part, Place, QpEvent, RecvWr, SendWr,
-    Side, Status, Whole,
+    AtOnce, Bulk, Company, Completion, Context, Fault, NetworkHeader, Part, Place, QpEvent, RecvWr, Remote,
+    SendWr, Side, Status, Whole,
 };
 use transport::{CongestionWindow, Memory};
 use wire::roce::Header;
@@ -14,6 +14,7 @@ use crate::cq::Note;
 use crate::cq::counter::Counted;
 use crate::device::async_events::EventKind;
 use crate::link::{Path, Way};
+use crate::memory::reached::Peer;
 use crate::memory::view::View;
 use crate::qp::attr::QpType;
 use crate::qp::engine::Engine;
@@ -139,6 +140,23 @@ impl Context for EngineContext<'_> {
     fn send_bulk(&self, header: &Header, part: Part<'_>) -> Result<Bulk, Fault> {
         self.bulk(header, part)
     }
+    fn lend_bulk(&self, header: &Header, part: Part<'_>) -> Bulk {
+        self.lend(header, part)
+    }
+    fn place_bulk(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
+        self.place(header, part, to)
+    }
+    fn fetches(&self) -> bool {
+        self.may_be_elsewhere()
+    }
+    fn shares_from(&self) -> Option<u32> {
+        self.peer().and_then(|(reach, _)| reach.shares_from())
+    }
+    fn lends_no_more(&mut self) {
+        if let Some((reach, _)) = self.peer() {
+            reach.close(self.qp.qpn(), false);
+        }
+    }
     fn lies_unread(&self) -> bool {
         self.here.is_some_and(|path| self.qp.pd().device.link.lies_unread(path))
     }
@@ -155,6 +173,12 @@ impl<'a> EngineContext<'a> {
     #[inline]
     pub(crate) fn here(&self) -> Option<&'a Path> {
         self.here
+    }
+
+    /// What this peer lends may be used from now on.
+    pub(super) fn reaching(&mut self, peer: &'a Peer<'a>) {
+        self.view = self.view.reaching(peer);
+        self.srq_view = self.srq_view.map(|view| view.reaching(peer));
     }
 
     /// The peer's memory, where it may be reached, and the way to it.

@@ -71,6 +71,7 @@ impl Sim {
         let word = match what {
             Copy::Write => "write",
             Copy::Read => "read",
+            Copy::Pull => "pull",
             Copy::Flush(_) => "flush",
             Copy::Atomic(_) => "atomic",
         };

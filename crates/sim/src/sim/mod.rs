@@ -51,7 +51,7 @@ pub struct Counters {
     pub forwarded: u64,
     /// Packets that went from one process of a host to another by their channel.
     pub by_channel: u64,
-    /// WRITEs and READs that were done in the memory of another process, and parts of SENDs that were copied from there.
+    /// WRITEs and READs that were done in the memory of another process, and pieces of messages that were copied from there, or to there.
     pub copied: u64,
     /// Those that were begun and did not come about.
     pub not_copied: u64,
@@ -175,11 +175,7 @@ impl Sim {
             groups: BTreeSet::new(),
             dice: self.dice.fork(1 + n as u64),
             storage: Storage::new(self.dice.fork(STORAGE + n as u64)),
-            same_host: SameHost::new(
-                self.dice.fork(SAME_HOST + n as u64),
-                self.network.faults.unreached,
-                self.network.faults.mapped,
-            ),
+            same_host: SameHost::new(self.dice.fork(SAME_HOST + n as u64), &self.network.faults),
             died: Vec::new(),
         });
         HostId(n)

@@ -12,7 +12,7 @@ use wire::{Mtu, Psn, Rkey};
 
 use super::{Endpoint, RIGHTS, SimNode, Way, Wiring, wire_up};
 
-pub const WAYS: [Way; 3] = [Way::Wire, Way::Channel, Way::Mapped];
+pub const WAYS: [Way; 4] = [Way::Wire, Way::Channel, Way::Shared, Way::Mapped];
 /// Bytes of each end's memory.
 pub const LEN: usize = 400_000;
 /// A message that goes in pieces, not packets, between processes of one host.
@@ -121,7 +121,8 @@ impl Pair {
     /// Not connected yet.
     pub fn apart(way: Way) -> Pair {
         let mapped = if way == Way::Mapped { 1.0 } else { 0.0 };
-        let mut sim = Sim::new(1, Faults { mapped, ..Faults::none() });
+        let shared = if way == Way::Shared { 1.0 } else { 0.0 };
+        let mut sim = Sim::new(1, Faults { mapped, shared, ..Faults::none() });
         if sim::seeds::single().is_some() {
             sim.log();
         }
@@ -129,7 +130,7 @@ impl Pair {
         let first = sim.add_host(&[here], 1500);
         let (second, there) = match way {
             Way::Wire => (sim.add_host(&[there], 1500), there),
-            Way::Channel | Way::Mapped => (first, here),
+            Way::Channel | Way::Shared | Way::Mapped => (first, here),
         };
         let config = node::Config::default();
         let [a, b] = [(first, here), (second, there)].map(|(host, address)| {

@@ -33,7 +33,9 @@ pub enum Way {
     Wire,
     /// On one, where a channel leads from one to the other and memory is reached past it.
     Channel,
-    /// The same, and memory is such as both map.
+    /// The same, and both ends copy what is longer than some thousand bytes and goes by the channel.
+    Shared,
+    /// On one host, and memory is such as both map.
     Mapped,
 }
 

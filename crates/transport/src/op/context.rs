@@ -182,6 +182,25 @@ pub trait Context {
     fn send_bulk(&self, _header: &Header, _part: Part<'_>) -> Result<Bulk, Fault> {
         Ok(Bulk::NoWay)
     }
+    /// Sends a piece of a message, of which the receiver copies the bytes from where they are; the rest is as with [`Context::send_bulk`]. Those of a request
+    /// that has not completed stay there.
+    fn lend_bulk(&self, _header: &Header, _part: Part<'_>) -> Bulk {
+        Bulk::NoWay
+    }
+    /// Copies a piece of a WRITE to where it belongs in the peer's memory, and then sends it without its bytes; the rest is as with [`Context::send_bulk`].
+    fn place_bulk(&mut self, _header: &Header, _part: Part<'_>, _to: Remote) -> Bulk {
+        Bulk::NoWay
+    }
+    /// Whether bytes of a piece can be elsewhere than in it ([`Elsewhere`](super::Elsewhere)), as far as is known.
+    fn fetches(&self) -> bool {
+        false
+    }
+    /// From how many bytes on all messages go in such pieces; `None`: from some on, where that is faster.
+    fn shares_from(&self) -> Option<u32> {
+        None
+    }
+    /// Requests and receives are about to complete as flushed. The peer copies nothing any more that they lend, or what it has copied does not count.
+    fn lends_no_more(&mut self) {}
     /// Whether something that left for the peer lies where nobody but its process takes it, which has not.
     fn lies_unread(&self) -> bool {
         false

@@ -6,7 +6,7 @@ use std::task::Poll;
 use wire::Rkey;
 use wire::icrc::Remainder;
 
-use super::{Payload, SharedBytes};
+use super::{Elsewhere, Payload, SharedBytes};
 
 /// A piece of local memory (`struct ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +48,9 @@ pub enum Fault {
     /// The storage behind the region failed: what was written may not be on it (FLUSH to persistence).
     #[error("the storage of the memory failed")]
     Storage,
+    /// What the sender lends can not be copied from its memory: nothing is wrong with ours.
+    #[error("what the sender lends is not reached")]
+    Away,
 }
 
 /// Whether the last bytes of a copy are the end of the whole message: they become visible last, after a release
@@ -160,7 +163,14 @@ pub trait Memory {
         match src {
             Payload::Own(bytes) => self.scatter(sges, at, bytes, tail),
             Payload::Shared(bytes) => self.scatter_shared(sges, at, bytes, tail),
+            Payload::Elsewhere(Elsewhere::Lent(from)) => self.scatter_lent(sges, at, from, tail),
+            // Of no memory but what the peer may write to.
+            Payload::Elsewhere(Elsewhere::Placed(_)) => Err(Fault::Rights),
         }
+    }
+    /// The same from memory of the sender's, a process of this host.
+    fn scatter_lent(&self, _sges: &[Sge], _at: u64, _from: Remote, _tail: Tail) -> Result<(), Fault> {
+        Err(Fault::Away)
     }
     /// Whether the peer may do this to the whole range; a length of 0 needs no valid key (IBA 1.4 §9.4).
     fn check(&self, range: Remote, access: Access) -> Result<(), Fault>;
@@ -176,7 +186,13 @@ pub trait Memory {
         match src {
             Payload::Own(bytes) => self.write(to, at, bytes, tail),
             Payload::Shared(bytes) => self.write_shared(to, at, bytes, tail),
+            Payload::Elsewhere(Elsewhere::Lent(from)) => self.write_lent(to, at, from, tail),
+            Payload::Elsewhere(Elsewhere::Placed(_)) => Ok(()),
         }
+    }
+    /// The same from memory of the peer's, a process of this host.
+    fn write_lent(&self, _to: Remote, _at: u64, _from: Remote, _tail: Tail) -> Result<(), Fault> {
+        Err(Fault::Away)
     }
     /// A peer's RDMA READ: copies from `at` bytes into `from`.
     fn read(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<(), Fault>;

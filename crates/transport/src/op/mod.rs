@@ -10,5 +10,5 @@ mod work_request;
 pub use completion::{Completed, Completion, NetworkHeader, Status, TagInfo};
 pub use context::{AtOnce, Bulk, Company, Context, Part, Place, QpEvent, Side, Source, Tagged, Whole};
 pub use memory::{Access, AtomicOp, Bind, Fault, Flush, LocalOp, Memory, Remote, Sge, Tail};
-pub use payload::{Payload, SharedBytes};
+pub use payload::{Elsewhere, Payload, SharedBytes};
 pub use work_request::{Data, MAX_INLINE, MAX_MESSAGE, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};

@@ -1,7 +1,11 @@
-//! The bytes of a piece of a message: in memory of our own, or in memory that two processes share.
+//! The bytes of a piece of a message: in memory of our own, in memory that two processes share, or in that of one of the two.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use wire::Rkey;
+
+use super::Remote;
 
 /// Bytes in memory that another process may change at any time: words of eight, the first byte in the lowest bits.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +49,60 @@ impl<'a> SharedBytes<'a> {
     }
 }
 
+/// Where the bytes of a piece are that do not come with it, because one end, a process of the same host, copies them from where they are to where they belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// In the sender's memory, as it names that by a local key: the receiver copies them.
+    Lent(Remote),
+    /// Where they belong: the sender has copied so many.
+    Placed(u32),
+}
+
+impl Elsewhere {
+    /// Bytes of it between two processes.
+    pub const LEN: usize = 16;
+
+    /// How many bytes there are, 2^32 - 1 at most.
+    #[inline]
+    pub fn len(self) -> usize {
+        match self {
+            Elsewhere::Lent(from) => from.length as usize,
+            Elsewhere::Placed(len) => len as usize,
+        }
+    }
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+    /// As it goes to the receiver: address, key and length, each little-endian. No memory has the key 0: with it bytes are placed.
+    pub fn to_bytes(self) -> [u8; Elsewhere::LEN] {
+        let (addr, key) = match self {
+            Elsewhere::Lent(from) => (from.addr, from.rkey.0),
+            Elsewhere::Placed(_) => (0, 0),
+        };
+        let mut bytes = [0; Elsewhere::LEN];
+        bytes[..8].copy_from_slice(&addr.to_le_bytes());
+        bytes[8..12].copy_from_slice(&key.to_le_bytes());
+        bytes[12..].copy_from_slice(&(self.len() as u32).to_le_bytes());
+        bytes
+    }
+    /// As it came from a sender; `None` for another number of bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Elsewhere> {
+        let (addr, rest) = bytes.split_first_chunk()?;
+        let (key, len) = rest.split_first_chunk()?;
+        let len = u32::from_le_bytes(len.try_into().ok()?);
+        Some(match u32::from_le_bytes(*key) {
+            0 => Elsewhere::Placed(len),
+            key => Elsewhere::Lent(Remote {
+                addr: u64::from_le_bytes(*addr),
+                length: len.into(),
+                rkey: Rkey(key),
+            }),
+        })
+    }
+}
+
 /// The bytes of a piece of a message that has come.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
@@ -52,6 +110,8 @@ pub enum Payload<'a> {
     Own(&'a [u8]),
     /// Each of them is looked at once, where it goes.
     Shared(SharedBytes<'a>),
+    /// They have not come with it.
+    Elsewhere(Elsewhere),
 }
 
 impl<'a> Payload<'a> {
@@ -61,6 +121,7 @@ impl<'a> Payload<'a> {
         match self {
             Payload::Own(bytes) => bytes.len(),
             Payload::Shared(bytes) => bytes.len(),
+            Payload::Elsewhere(place) => place.len(),
         }
     }
     /// Whether there are none.
@@ -73,7 +134,7 @@ impl<'a> Payload<'a> {
     pub fn own(&self) -> &'a [u8] {
         match self {
             Payload::Own(bytes) => bytes,
-            Payload::Shared(_) => &[],
+            Payload::Shared(_) | Payload::Elsewhere(_) => &[],
         }
     }
     /// A part of them: of those that nobody changes. Others are delivered whole.
@@ -82,7 +143,7 @@ impl<'a> Payload<'a> {
     pub fn part(self, part: Range<usize>) -> Payload<'a> {
         match self {
             Payload::Own(bytes) => Payload::Own(bytes.get(part).unwrap_or_default()),
-            shared @ Payload::Shared(_) => shared,
+            whole @ (Payload::Shared(_) | Payload::Elsewhere(_)) => whole,
         }
     }
 }

@@ -450,6 +450,7 @@ impl Rc {
     fn enter_error(&mut self, cx: &mut impl Context) {
         self.state = State::Error;
         self.held = Hold::No;
+        cx.lends_no_more();
         self.requester.flush(&self.conn, cx);
         self.responder.flush(&self.conn, cx);
     }

@@ -221,6 +221,11 @@ impl Responder {
                 self.answers.rnr_nak(psn, self.msn, self.min_rnr_timer);
                 return Ok(());
             }
+            Refusal::Away => {
+                self.quiet = true;
+                self.answers.nak(psn, self.msn, NakCode::PsnSequence);
+                return Ok(());
+            }
             Refusal::TooLong => (NakCode::InvalidRequest, None),
             Refusal::Local(_) => (NakCode::RemoteOperational, None),
             Refusal::Remote(_) => (NakCode::RemoteAccess, Some(QpEvent::AccessError)),

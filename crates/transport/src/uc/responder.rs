@@ -59,7 +59,9 @@ impl Responder {
                 Err(Broken)
             }
             // The message is dropped, the receive is still good (IBA 1.4 §9.9.3, class D).
-            Err(Refusal::NoReceive | Refusal::TooLong | Refusal::Remote(_) | Refusal::Illegal) => {
+            Err(
+                Refusal::NoReceive | Refusal::TooLong | Refusal::Remote(_) | Refusal::Illegal | Refusal::Away,
+            ) => {
                 self.inbound.abandon();
                 Ok(())
             }

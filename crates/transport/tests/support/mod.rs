@@ -2,11 +2,15 @@
 //! connection to be fed packet by packet, and a pair of ends on virtual time with a network between them.
 #![allow(dead_code, unused_imports)]
 
+mod elsewhere;
 mod pair;
 mod reach;
+mod scripted;
 
+pub use elsewhere::*;
 pub use pair::*;
 pub use reach::*;
+pub use scripted::*;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -48,6 +52,8 @@ pub struct TestMemory {
     pub flushed: RefCell<Vec<u64>>,
     /// How often a key was looked up.
     pub asked: Cell<u32>,
+    /// What the peer lends, where it is reached.
+    pub lent: RefCell<Option<Vec<u8>>>,
 }
 
 impl TestMemory {
@@ -106,6 +112,14 @@ impl Memory for TestMemory {
             region.bytes.borrow_mut()[start..start + n].copy_from_slice(&src[done..done + n]);
             done += n;
         })
+    }
+    fn scatter_lent(&self, sges: &[Sge], at: u64, _: Remote, tail: Tail) -> Result<(), Fault> {
+        let lent = self.lent.take().ok_or(Fault::Away)?;
+        self.scatter(sges, at, &lent, tail)
+    }
+    fn write_lent(&self, to: Remote, at: u64, _: Remote, tail: Tail) -> Result<(), Fault> {
+        let lent = self.lent.take().ok_or(Fault::Away)?;
+        self.write(to, at, &lent, tail)
     }
     fn check(&self, range: Remote, _: Access) -> Result<(), Fault> {
         self.remote(range, 0, range.length as usize).map(|_| ())
@@ -170,8 +184,12 @@ pub struct TestContext {
     pub most_bulk: usize,
     /// What becomes of pieces now.
     pub bulk: Option<Bulk>,
-    /// Those that left, in the form of packets that are too long.
+    /// Those that left, in the form of packets that are too long, or of [`Away`].
     pub pieces: RefCell<Vec<Vec<u8>>>,
+    /// Bytes of pieces can be elsewhere.
+    pub fetches: bool,
+    /// Nothing is lent any more.
+    pub lends_no_more: bool,
 }
 
 impl Context for TestContext {
@@ -215,6 +233,18 @@ impl Context for TestContext {
             self.pieces.borrow_mut().push(bytes);
         }
         Ok(became)
+    }
+    fn lend_bulk(&self, header: &Header, part: Part<'_>) -> Bulk {
+        self.away(header, part, None)
+    }
+    fn place_bulk(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
+        self.away(header, part, Some(to))
+    }
+    fn fetches(&self) -> bool {
+        self.fetches
+    }
+    fn lends_no_more(&mut self) {
+        self.lends_no_more = true;
     }
     fn room(&self) -> u32 {
         self.room.unwrap_or(u32::MAX)
@@ -330,6 +360,9 @@ impl End {
     }
     /// A packet of a peer; a piece where it is too long for one.
     pub fn hear_any(&mut self, bytes: &[u8]) {
+        if let Some(away) = Away::parse(bytes) {
+            return self.hear_away(&away, true);
+        }
         let packet = Packet::parse(bytes).expect("the peer sends legal packets");
         if packet.payload.len() > self.mtu.bytes() {
             self.hear_piece(&packet.header, packet.payload);
@@ -433,49 +466,4 @@ pub fn nak(code: NakCode, msn: u32) -> Op {
 }
 pub fn rnr(timer: u8, msn: u32) -> Op {
     Op::Acknowledge(Aeth { syndrome: Syndrome::RnrNak { timer }, msn })
-}
-
-// ---- a requester against a scripted peer ----
-
-/// Path MTU of the ends below.
-pub const MTU: usize = 256;
-
-pub fn requester() -> End {
-    requester_with(|_| {})
-}
-pub fn requester_with(change: impl FnOnce(&mut RtsAttr)) -> End {
-    let mut attr = rts();
-    change(&mut attr);
-    End::new(Mtu::M256, 1 << 20, attr)
-}
-/// What region 0 holds.
-pub fn bytes(from: usize, len: usize) -> Vec<u8> {
-    (from..from + len).map(pattern).collect()
-}
-
-// ---- a responder against a scripted peer ----
-
-pub const ONLY: Op = Op::Send(SendAt::Only(SendTail::None));
-
-pub fn responder() -> End {
-    End::new(Mtu::M256, 1 << 16, rts())
-}
-/// With `n` receives of 600 bytes.
-pub fn responder_with(n: u64) -> End {
-    let mut b = responder();
-    for i in 0..n {
-        b.post_receive(i, sge(1, i * 600, 600));
-    }
-    b
-}
-pub fn reth(region: usize, offset: u64, length: u32) -> Reth {
-    let s = sge(region, offset, length);
-    Reth { addr: s.addr, rkey: s.lkey, length }
-}
-pub fn eth(offset: u64, swap_or_add: u64, compare: u64) -> AtomicEth {
-    let s = sge(1, offset, 8);
-    AtomicEth { addr: s.addr, rkey: s.lkey, swap_or_add, compare }
-}
-pub fn answers(b: &mut End) -> Vec<(i32, Op)> {
-    b.sent().into_iter().map(|s| (s.psn, s.op)).collect()
 }

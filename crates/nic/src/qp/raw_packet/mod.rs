@@ -110,9 +110,9 @@ impl Raw {
                 Taken::NoRoom
             }
             // Dropped, and the receive is still good, as for datagrams (IBA 1.4 §9.9.3, class D).
-            Err(Refusal::NoReceive | Refusal::TooLong | Refusal::Remote(_) | Refusal::Illegal) => {
-                Taken::NoRoom
-            }
+            Err(
+                Refusal::NoReceive | Refusal::TooLong | Refusal::Remote(_) | Refusal::Illegal | Refusal::Away,
+            ) => Taken::NoRoom,
         }
     }
 

@@ -24,8 +24,11 @@ impl Requester {
         conn: &Connection,
         share: u32,
         batch: &TxBatch,
-        cx: &impl Context,
+        cx: &mut impl Context,
     ) -> Result<Left, Status> {
+        if let Some(left) = self.share_next(now, conn, share, batch, cx) {
+            return Ok(left);
+        }
         let most_bytes = cx.most_bulk();
         let (at, under_way) = (self.cursor.packet, self.under_way());
         let Some(request) = self.queue.get_mut(self.cursor.request) else { return Ok(Left::No) };

@@ -9,7 +9,7 @@
 //! so serial arithmetic between the three is sound however long the messages are.
 //!
 //! Here requests are sent; in `responses` the responder's answers complete them; in `recovery` NAKs and timers take `next` back. What needs
-//! no packets, or fewer, because the peer is a process of this host: `bulk`, `race`, `refused`. What leaves as soon as it is posted: `plain`.
+//! no packets, or fewer, because the peer is a process of this host: `bulk`, `sharing`, `race`, `refused`. What leaves as soon as it is posted: `plain`.
 
 mod bulk;
 mod plain;
@@ -17,6 +17,7 @@ mod race;
 mod recovery;
 mod refused;
 mod responses;
+mod sharing;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -24,8 +25,9 @@ use std::time::{Duration, Instant};
 use wire::Psn;
 
 use bulk::Left;
-use race::Race;
+use race::{Race, Way};
 use refused::Refused;
+use sharing::Sharing;
 
 use super::request::{Request, moves_bytes};
 use super::{Connection, Role, RtsAttr, timeout_of};
@@ -74,6 +76,10 @@ pub(super) struct Requester {
     race: Race,
     /// Bytes of requests that packets have brought, until the race is told.
     brought: u64,
+    /// What both ends copy, once a message was long enough.
+    sharing: Option<Box<Sharing>>,
+    /// The number behind the last packet of which not just one end copies the bytes without the ring.
+    other_until: Psn,
     /// Something was executed without a packet.
     at_once: bool,
     /// The request posted last needs packets: that was seen when it was posted.
@@ -102,6 +108,7 @@ type Outcome = Result<(), Status>;
 impl Requester {
     pub fn start(&mut self, attr: RtsAttr) {
         (self.una, self.next, self.high) = (attr.sq_psn, attr.sq_psn, attr.sq_psn);
+        self.other_until = attr.sq_psn;
         self.limits.max_rd_atomic = attr.max_rd_atomic;
         self.set_retries(attr);
     }
@@ -359,6 +366,7 @@ impl Requester {
         if self.high.before(self.next) {
             self.high = self.next;
         }
+        self.other_until = self.next;
     }
 
     /// PSNs sent, and not yet to be sent again.
@@ -429,7 +437,7 @@ fn execute_at_once(
 /// Whether the system is to copy a request with this company, where it can.
 fn is_to_be_copied(now: &mut dyn FnMut() -> Instant, race: &mut Race, company: Company) -> bool {
     match company {
-        Company::Stream => return race.copies(now()),
+        Company::Stream => return race.next(now()) == Way::Copies,
         Company::None => race.pause(),
         Company::Some => {}
     }

@@ -1,43 +1,55 @@
-//! Which way a stream of WRITEs or READs takes to memory of a process of this host: the system copies it, or packets bring it.
+//! Which way a stream of long messages takes to a process of this host: the system copies a WRITE or READ, or packets bring it; and where packets do, in pieces
+//! through the ring, or in pieces that both ends copy from memory to memory.
 //!
 //! The copy needs nobody at the peer, but has one processor do it all, page by page. Packets have the peer's process do its half, which is faster where
-//! a processor is free for it and the pages are small, and much slower where none is. Nobody but a clock knows: so both are tried, for a slice each,
-//! and the faster goes on, until the other's turn comes to be tried again.
+//! a processor is free for it, and much slower where none is. Through the ring each byte is copied twice, without the system: what is faster depends on the
+//! processors and on the pages. Nobody but a clock knows: so all are tried, for a slice each, and the fastest goes on, until another's turn comes to be tried again.
 
 use std::time::{Duration, Instant};
 
 /// Bytes for which a way goes before its time is looked at: long enough for a thread to be woken.
 const SLICE: u64 = 8 << 20;
-/// Slices of copies after which packets are tried again: at first, and at most, where that never helps.
+/// Slices after which another way is tried: at first, and at most, where that never helps.
 const FEWEST: u32 = 8;
 const MOST: u32 = 256;
-/// Slices of packets after which copies are.
+/// The first of these where another way than the first one was found to be faster.
 const STAY: u32 = 64;
 
+/// How a long message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
+    /// The system copies it, nobody at the peer does anything.
     Copies,
-    Packets,
+    /// In packets, whose bytes the ring has.
+    Pieces,
+    /// In packets, whose bytes both ends copy.
+    Both,
 }
+
+/// Those that WRITEs and READs may go, and SENDs; first the one that they go where nothing is known.
+const ONE_SIDED: &[Way] = &[Way::Copies, Way::Pieces, Way::Both];
+const SENDS: &[Way] = &[Way::Pieces, Way::Both];
 
 /// What a slice is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slice {
-    /// It goes the way that was the faster one.
+    /// It goes the way that was the fastest one.
     Usual,
     /// It wakes the peer's thread and touches the ring's memory, so that the next one, which goes the same way, is none that begins.
     WarmsUp,
-    /// It is to show whether the other way is faster.
+    /// It is to show whether the way is faster.
     Trial,
 }
 
 #[derive(Debug)]
 pub(super) struct Race {
-    way: Way,
-    /// Bytes a second by the one and by the other, as last seen; 0 where it was not tried. Packets take the peer's processor, too: they are to be faster
-    /// by a quarter.
-    copies: u64,
-    packets: u64,
+    ways: &'static [Way],
+    /// Which of them it goes now, which one was the fastest, and which one was tried last.
+    now: usize,
+    best: usize,
+    tried: usize,
+    /// Bytes a second by each, as last seen; 0 where it was not tried.
+    rates: [u64; 3],
     /// Bytes of this slice that went, and the time it took to the last pause.
     bytes: u64,
     spent: Duration,
@@ -52,10 +64,23 @@ pub(super) struct Race {
 
 impl Default for Race {
     fn default() -> Race {
+        Race::between(ONE_SIDED)
+    }
+}
+
+impl Race {
+    /// Of SENDs.
+    pub fn of_sends() -> Race {
+        Race::between(SENDS)
+    }
+
+    fn between(ways: &'static [Way]) -> Race {
         Race {
-            way: Way::Copies,
-            copies: 0,
-            packets: 0,
+            ways,
+            now: 0,
+            best: 0,
+            tried: 0,
+            rates: [0; 3],
             bytes: 0,
             spent: Duration::ZERO,
             begun: None,
@@ -65,20 +90,24 @@ impl Default for Race {
             patience: FEWEST,
         }
     }
-}
 
-impl Race {
-    /// Whether a request of the stream that might begin now is to be copied.
-    pub fn copies(&mut self, now: Instant) -> bool {
+    /// The way of what leaves now.
+    pub fn way(&self) -> Way {
+        self.ways.get(self.now).copied().unwrap_or(Way::Pieces)
+    }
+
+    /// The way of a request of the stream that might begin now.
+    pub fn next(&mut self, now: Instant) -> Way {
+        let copies = self.way() == Way::Copies;
         // Many may be copied in one call, of which only the next one knows how long they took.
-        let is_known = self.way == Way::Packets || self.last != Some(now);
+        let is_known = !copies || self.last != Some(now);
         if self.bytes >= SLICE && is_known {
             self.look(now);
         }
-        if self.way == Way::Copies && self.begun.is_none() {
+        if self.way() == Way::Copies && self.begun.is_none() {
             self.begun = Some(now);
         }
-        self.way == Way::Copies
+        self.way()
     }
 
     /// Nothing was under way: the time since the last request went is nobody's.
@@ -96,7 +125,7 @@ impl Race {
 
     /// Packets have brought a request, and this is known now.
     pub fn brought(&mut self, now: Instant, len: u64) {
-        if self.way != Way::Packets {
+        if self.way() == Way::Copies {
             return;
         }
         // Until the first one is done somebody may have to be woken.
@@ -107,13 +136,24 @@ impl Race {
         self.last = Some(now);
     }
 
+    /// What went was refused, and goes in pieces through the ring: whoever tries that again has something else first.
+    pub fn refused(&mut self) {
+        if self.way() == Way::Both {
+            self.rates[self.now] = 1;
+            self.best = if self.best == self.now { 0 } else { self.best };
+            (self.now, self.left, self.slice) = (self.best, self.patience, Slice::Usual);
+            self.patience = (self.patience * 2).min(MOST);
+            (self.bytes, self.spent, self.begun) = (0, Duration::ZERO, None);
+        }
+    }
+
     /// A slice has ended.
     fn look(&mut self, now: Instant) {
         let since = self.begun.take().map_or(Duration::ZERO, |begun| now.saturating_duration_since(begun));
         let nanos = (std::mem::take(&mut self.spent) + since).as_nanos();
         let bytes = u128::from(std::mem::take(&mut self.bytes));
         // Two threads may have taken answers in, and one of them have looked at the clock long before.
-        let is_void = self.way == Way::Packets && nanos == 0;
+        let is_void = self.way() != Way::Copies && nanos == 0;
         if self.slice == Slice::WarmsUp || is_void {
             self.slice = if is_void { self.slice } else { Slice::Trial };
             return;
@@ -121,34 +161,55 @@ impl Race {
         let rate = (bytes * 1_000_000_000).checked_div(nanos).unwrap_or(u128::MAX);
         let rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
         let trial = std::mem::replace(&mut self.slice, Slice::Usual) == Slice::Trial;
-        let seen = if self.way == Way::Copies { &mut self.copies } else { &mut self.packets };
+        let seen = &mut self.rates[self.now];
         // One slow slice of many may have met somebody who had the processor for a while.
         *seen = if trial { rate } else { rate.max(*seen / 4 * 3) };
-        let packets_are_faster = self.packets > self.copies.saturating_add(self.copies / 4);
-        self.way = match (self.way, trial) {
-            (Way::Copies, false) if packets_are_faster || self.left == 0 => self.begin_trial(Way::Packets),
-            (Way::Packets, false) if !packets_are_faster || self.left == 0 => self.begin_trial(Way::Copies),
-            (way, false) => {
-                self.left -= 1;
-                way
+        let fastest = self.fastest();
+        if trial {
+            self.tried = self.now;
+            if fastest != self.best {
+                (self.best, self.patience) = (fastest, if fastest == 0 { FEWEST } else { STAY });
             }
-            (_, true) if packets_are_faster => {
-                (self.left, self.patience) = (STAY, FEWEST);
-                Way::Packets
-            }
-            (tried, true) => {
+            self.now = self.best;
+            self.left = 0;
+            // What was never tried has its turn first.
+            if self.rates[self.other()] != 0 {
                 self.left = self.patience;
-                if tried == Way::Packets {
-                    self.patience = (self.patience * 2).min(MOST);
-                }
-                Way::Copies
+                self.patience = (self.patience * 2).min(MOST);
             }
-        };
+        } else if fastest != self.best {
+            self.try_it(fastest);
+        } else if self.left == 0 {
+            self.try_it(self.other());
+        } else {
+            self.left -= 1;
+        }
     }
 
-    fn begin_trial(&mut self, way: Way) -> Way {
-        self.slice = if way == Way::Packets { Slice::WarmsUp } else { Slice::Trial };
-        way
+    /// The fastest one, as far as is known. Packets take the peer's processor, too: they are to be faster than copies by a quarter; and one way of theirs is to be
+    /// faster than the other by an eighth.
+    fn fastest(&self) -> usize {
+        let worth = |at: usize| {
+            let rate = self.rates[at];
+            match self.ways[at] {
+                Way::Copies => rate.saturating_add(rate / 4),
+                _ if at == self.best => rate.saturating_add(rate / 8),
+                _ => rate,
+            }
+        };
+        (0..self.ways.len()).fold(self.best, |best, at| if worth(at) > worth(best) { at } else { best })
+    }
+
+    /// The one that was not tried for longest.
+    fn other(&self) -> usize {
+        let next = |at: usize| (at + 1) % self.ways.len();
+        let other = next(self.tried);
+        if other == self.best { next(other) } else { other }
+    }
+
+    fn try_it(&mut self, at: usize) {
+        self.now = at;
+        self.slice = if self.way() == Way::Copies { Slice::Trial } else { Slice::WarmsUp };
     }
 }
 
@@ -159,34 +220,72 @@ mod tests {
     /// Bytes of a request.
     const LEN: u64 = 1 << 20;
 
-    /// A stream whose requests take so many microseconds, one way and the other.
+    /// A stream whose requests take so many microseconds, each way.
     struct Stream {
         race: Race,
         now: Instant,
         copy: u64,
         packet: u64,
+        both: u64,
     }
 
     impl Stream {
         fn of(copy: u64, packet: u64) -> Stream {
             #[allow(clippy::disallowed_methods)] // Where the clock starts does not matter.
             let now = Instant::now();
-            Stream { race: Race::default(), now, copy, packet }
+            Stream { race: Race::default(), now, copy, packet, both: packet }
         }
-        /// How many of the next `n` are copied.
-        fn copied(&mut self, n: u32) -> u32 {
-            let one = |stream: &mut Stream| {
-                let copies = stream.race.copies(stream.now);
-                let begun = stream.now;
-                stream.now += Duration::from_micros(if copies { stream.copy } else { stream.packet });
-                match copies {
-                    true => stream.race.copied(begun, LEN),
-                    false => stream.race.brought(stream.now, LEN),
-                }
-                u32::from(copies)
+        /// One goes; which way.
+        fn one(&mut self) -> Way {
+            let (way, begun) = (self.race.next(self.now), self.now);
+            let took = match way {
+                Way::Copies => self.copy,
+                Way::Pieces => self.packet,
+                Way::Both => self.both,
             };
-            (0..n).map(|_| one(self)).sum()
+            self.now += Duration::from_micros(took);
+            match way {
+                Way::Copies => self.race.copied(begun, LEN),
+                Way::Pieces | Way::Both => self.race.brought(self.now, LEN),
+            }
+            way
         }
+        /// How many of the next `n` go this way.
+        fn that_go(&mut self, n: u32, way: Way) -> u32 {
+            (0..n).map(|_| u32::from(self.one() == way)).sum()
+        }
+        fn copied(&mut self, n: u32) -> u32 {
+            self.that_go(n, Way::Copies)
+        }
+    }
+
+    #[test]
+    fn the_fastest_of_three_is_found_and_found_again() {
+        let mut stream = Stream { both: 30, ..Stream::of(70, 50) };
+        stream.that_go(100, Way::Both);
+        assert!(stream.that_go(1000, Way::Both) > 900);
+        (stream.packet, stream.both) = (30, 50);
+        stream.that_go(8 * MOST + 16, Way::Pieces);
+        assert!(stream.that_go(1000, Way::Pieces) > 900);
+        // Of SENDs there are two.
+        let mut sends = Stream { race: Race::of_sends(), both: 28, ..Stream::of(1, 30) };
+        assert!(sends.that_go(2000, Way::Pieces) > 1800, "a fifteenth is not worth a change");
+        sends.both = 20;
+        sends.that_go(8 * MOST + 16, Way::Both);
+        assert!(sends.that_go(1000, Way::Both) > 900);
+    }
+
+    #[test]
+    fn what_is_refused_is_tried_less_and_less() {
+        let mut race = Stream { race: Race::of_sends(), both: 1, ..Stream::of(1, 30) };
+        let mut refused = 0;
+        for _ in 0..10_000 {
+            if race.one() == Way::Both {
+                race.race.refused();
+                refused += 1;
+            }
+        }
+        assert!((3..20).contains(&refused), "{refused}");
     }
 
     #[test]
@@ -204,10 +303,10 @@ mod tests {
     fn who_has_no_processor_any_more_is_not_waited_for_and_is_seen_when_he_has() {
         let mut stream = Stream::of(70, 30);
         stream.copied(100);
-        stream.packet = 3000;
+        (stream.packet, stream.both) = (3000, 3000);
         let packets = 10_000 - stream.copied(10_000);
         assert!((17..250).contains(&packets), "{packets}");
-        stream.packet = 30;
+        (stream.packet, stream.both) = (30, 30);
         stream.copied(MOST * 8 + 16);
         assert!(stream.copied(500) <= 16);
     }

@@ -26,6 +26,11 @@ impl Requester {
             // We are there already and have sent nothing since.
             return Ok(());
         }
+        if self.refused_what_was_lent() {
+            // Nothing was lost.
+            self.go_back(cx);
+            return Ok(());
+        }
         self.limits.retries_left = self.limits.retries_left.checked_sub(1).ok_or(Status::RetryExceeded)?;
         self.lost(cx);
         self.go_back(cx);

@@ -7,7 +7,7 @@ use wire::Psn;
 use wire::bth::{Aeth, NakCode, Syndrome};
 use wire::roce::{Op, ReadAt};
 
-use super::{Connection, Cursor, Outcome, Requester, share};
+use super::{Connection, Cursor, Outcome, Requester, share, sharing};
 use crate::op::{Context, Payload, SendOp, Side, Status};
 use crate::rc::bulk::Arrival;
 
@@ -95,6 +95,9 @@ impl Requester {
         self.una = self.una.add(n);
         if complete {
             self.brought += u64::from(front.len);
+            if let (sharing::FEWEST.., Some(sharing)) = (front.len, &mut self.sharing) {
+                sharing.completed(&front.wr, front.len);
+            }
             if front.wr.signaled {
                 cx.complete(Side::Send, front.completion(Status::Success, conn));
             }
@@ -119,6 +122,12 @@ impl Requester {
     pub(super) fn progress(&mut self, now: Instant, acked: u32, cx: &mut impl Context) {
         self.limits.refill();
         self.race.brought(now, std::mem::take(&mut self.brought));
+        if let Some(sharing) = &mut self.sharing {
+            sharing.progress(now, self.una);
+            if self.other_until.before(self.una) {
+                self.other_until = self.una;
+            }
+        }
         self.rnr_until = None;
         self.went_back_at = None;
         self.unasked = self.unasked.min(self.under_way());

@@ -1,0 +1,174 @@
+//! Long SENDs and WRITEs to a process of this host, of which both ends copy: from memory to memory, each byte once. Of one piece the receiver copies the bytes, to which end they are
+//! lent to it; the next one the sender copies to its place, where it knows that, and says so. Meanwhile both are at work.
+//!
+//! A piece has the numbers of its packets, and comes in their order. What is placed is there before, though: so nothing is placed while something is under way that has to come before
+//! it at the same place. The last piece of a message is lent always, so that its last word becomes visible last.
+
+use std::time::Instant;
+
+use arrayvec::ArrayVec;
+use wire::Psn;
+
+use super::bulk::Left;
+use super::race::{Race, Way};
+use super::{Connection, Requester, TxBatch};
+use crate::op::{Bulk, Company, Context, Data, Part, Remote, SendOp, SendWr, Source};
+use crate::rc::bulk::{FEWEST_BYTES, piece};
+
+/// Fewest bytes of a piece, but for the last one of a message: a copy by the system costs as much as some thousands.
+pub(super) const FEWEST: u32 = 64 << 10;
+/// Most bytes of one.
+const MOST: u32 = 256 << 10;
+/// Pieces that are lent at once, at most: what a window holds.
+const LENT: usize = 16;
+
+/// What is known of it.
+#[derive(Debug)]
+pub(super) struct Sharing {
+    /// Which way SENDs go that come in a stream.
+    race: Race,
+    /// Bytes of long SENDs that were brought, until the race is told.
+    brought: u64,
+    /// What is lent and not acknowledged yet, the oldest first.
+    lent: ArrayVec<Lent, LENT>,
+}
+
+/// A piece that is lent.
+#[derive(Clone, Copy, Debug)]
+struct Lent {
+    /// Its first number, and the one behind the last.
+    psns: (Psn, Psn),
+    /// Where it goes in the peer's memory, of a WRITE.
+    to: Option<(u64, u64)>,
+}
+
+impl Default for Sharing {
+    fn default() -> Sharing {
+        Sharing { race: Race::of_sends(), brought: 0, lent: ArrayVec::new() }
+    }
+}
+
+impl Sharing {
+    /// A request of so many bytes has completed, which packets brought.
+    pub fn completed(&mut self, wr: &SendWr, len: u32) {
+        if matches!(wr.op, SendOp::Send(_)) {
+            self.brought += u64::from(len);
+        }
+    }
+
+    /// All before `una` is acknowledged.
+    pub fn progress(&mut self, now: Instant, una: Psn) {
+        self.race.brought(now, std::mem::take(&mut self.brought));
+        self.lent.retain(|lent| una.before(lent.psns.1));
+    }
+
+    /// Whether nothing that is lent goes to these bytes of the peer's.
+    fn is_apart(&self, to: (u64, u64)) -> bool {
+        self.lent.iter().all(|lent| lent.to.is_some_and(|(begin, end)| end <= to.0 || to.1 <= begin))
+    }
+
+    /// The way of a long SEND that might begin now, or go on.
+    fn way_of_send(&mut self, now: Instant, begins: bool, company: Company) -> Way {
+        match company {
+            Company::None if begins => self.race.pause(),
+            Company::Stream if begins => return self.race.next(now),
+            _ => {}
+        }
+        self.race.way()
+    }
+}
+
+impl Requester {
+    /// Sends the packets at the cursor so, if they go out for the first time; `None` where they are to go otherwise.
+    pub(super) fn share_next(
+        &mut self,
+        now: Instant,
+        conn: &Connection,
+        share: u32,
+        batch: &TxBatch,
+        cx: &mut impl Context,
+    ) -> Option<Left> {
+        let (at, under_way) = (self.cursor.packet, self.under_way());
+        let request = self.queue.get(self.cursor.request)?;
+        let always = if request.len < FEWEST_BYTES { None } else { cx.shares_from() };
+        let fewest = always.unwrap_or(FEWEST);
+        if request.len < fewest || self.next != self.high || !cx.fetches() {
+            return None;
+        }
+        let Data::Sges(list) = &request.wr.data else { return None };
+        let sharing = self.sharing.get_or_insert_default();
+        let (way, to) = match request.wr.op {
+            SendOp::Send(_) => (sharing.way_of_send(now, at == 0, cx.company(&request.wr)), None),
+            SendOp::Write { addr, rkey, .. } => {
+                (self.race.way(), Some(Remote { addr, length: request.len.into(), rkey }))
+            }
+            _ => return None,
+        };
+        if way != Way::Both && always.is_none() {
+            return None;
+        }
+        let mtu = conn.mtu as u32;
+        let (begin, left) = (u64::from(at) * u64::from(mtu), request.packets - at);
+        let rest = u64::from(request.len) - begin;
+        // As many for the one as for the other, where they are long enough.
+        let pieces = request.len.div_ceil(MOST).next_multiple_of(2);
+        let most = request.len.div_ceil(pieces).next_multiple_of(mtu).max(fewest);
+        let room = share.saturating_sub(under_way);
+        // Half a window, so that what comes is acknowledged while more is on its way.
+        let (packets, len) = piece(mtu, left, rest, most as usize, (share / 2).max(1))?;
+        if packets > room || sharing.lent.is_full() || !batch.is_empty() {
+            // Where an ACK is to come it makes room.
+            self.held_back |= packets > room;
+            let waits = !batch.is_empty() || under_way > self.unasked;
+            return waits.then_some(Left::Later);
+        }
+        let message_ends = packets == left;
+        let mut header = request.header_of(conn, self.next, at, packets)?;
+        let part = Part { from: Source::List(list.as_slice()), at: begin, len: len as usize };
+        let to = to.map(|to| Remote { addr: to.addr.wrapping_add(begin), length: len.into(), ..to });
+        let place = to.map(|to| (to.addr, to.addr.saturating_add(to.length)));
+        // From the last piece on every other one.
+        let is_to_be_placed = (rest - u64::from(len)).div_ceil(most.into()) % 2 == 1;
+        let mut became = Bulk::NoWay;
+        if let (true, Some(to), Some(place)) = (is_to_be_placed, to, place)
+            && !self.una.before(self.other_until)
+            && sharing.is_apart(place)
+        {
+            header.bth.ack_request = self.unasked + packets >= (share / 2).max(1);
+            became = cx.place_bulk(&header, part, to);
+        }
+        let is_placed = became == Bulk::Sent;
+        if became == Bulk::NoWay {
+            header.bth.ack_request = true;
+            became = cx.lend_bulk(&header, part);
+        }
+        match became {
+            Bulk::Sent => {}
+            Bulk::Full => return Some(if under_way > self.unasked { Left::Later } else { Left::No }),
+            Bulk::NoWay => return None,
+        }
+        let psns = (self.next, self.next.add(packets));
+        self.unasked = if header.bth.ack_request { 0 } else { self.unasked + packets };
+        if !is_placed {
+            sharing.lent.push(Lent { psns, to: place });
+        }
+        let other_until = self.other_until;
+        self.pass(packets, message_ends);
+        self.sent(|| now, packets);
+        self.other_until = other_until;
+        Some(Left::Yes)
+    }
+
+    /// The peer asks for the packet at `una` again. Whether that was lent, and the peer did not get it: then it goes through the ring.
+    pub(super) fn refused_what_was_lent(&mut self) -> bool {
+        let una = self.una;
+        let is_lent = |lent: &Lent| !una.before(lent.psns.0) && una.before(lent.psns.1);
+        let Some(sharing) = &mut self.sharing else { return false };
+        let refused = sharing.lent.iter().any(is_lent);
+        if refused {
+            sharing.race.refused();
+            self.race.refused();
+        }
+        refused
+    }
+}

@@ -1,0 +1,264 @@
+//! Long messages to a process of the same host, of which both ends copy.
+
+mod support;
+
+use std::time::Duration;
+
+use support::*;
+use transport::op::{Company, Elsewhere, SendWr, Status};
+use transport::rc::RtsAttr;
+use transport::{Remote, Sge};
+use wire::bth::NakCode;
+use wire::roce::{Op, SendAt, SendTail, WriteAt};
+use wire::{Mtu, Rkey};
+
+const OK: Status = Status::Success;
+/// Bytes of a page, and of a packet.
+const PAGE: u32 = 4096;
+/// Bytes of most messages here: four pieces.
+const LONG: u32 = 256 * PAGE;
+/// Bytes of each.
+const PIECE: u32 = 64 * PAGE;
+/// Bytes of memory.
+const ALL: usize = 4 << 20;
+
+/// Two ends with memory that reach each other's.
+fn ends() -> (End, End) {
+    let ends = || {
+        let mut end = End::new(Mtu::M4096, ALL, RtsAttr { retry_cnt: 0, ..rts() });
+        (end.cx.fetches, end.cx.most_bulk) = (true, 16 * PAGE as usize);
+        end.cx.reach = Some(TestReach { company: Company::Stream, ..TestReach::default() });
+        end
+    };
+    (ends(), ends())
+}
+
+/// What a message is.
+type Message = fn(u64) -> SendWr;
+
+fn long_send(wr_id: u64) -> SendWr {
+    send(wr_id, sge(0, 0, LONG))
+}
+
+fn long_write(wr_id: u64) -> SendWr {
+    write(wr_id, sge(0, 0, LONG), sge(1, 0, LONG), None)
+}
+
+/// All that leaves for the peer comes there, and what that answers comes back; the pieces whose bytes were elsewhere.
+fn exchange(a: &mut End, b: &mut End) -> Vec<Away> {
+    let mut seen = Vec::new();
+    loop {
+        let there = a.fill();
+        there.iter().for_each(|bytes| b.hear_any(bytes));
+        seen.extend(there.iter().filter_map(|bytes| Away::parse(bytes)));
+        let back = b.fill();
+        if there.is_empty() && back.is_empty() {
+            return seen;
+        }
+        back.iter().for_each(|bytes| a.hear_any(bytes));
+    }
+}
+
+/// Sends messages of which each takes a millisecond, or a tenth of that where both ends copy, until all go so.
+fn until_both_copy(a: &mut End, b: &mut End, message: Message) {
+    for n in 0..100 {
+        b.post_receive(n, sge(1, 0, LONG));
+        a.post(message(n));
+        let away = exchange(a, b);
+        for end in [&mut *a, &mut *b] {
+            end.now += Duration::from_micros(if away.is_empty() { 1000 } else { 100 });
+            assert!(end.completed().iter().all(|(_, status)| *status == OK));
+        }
+    }
+    a.post(message(100));
+    b.post_receive(100, sge(1, 0, LONG));
+    assert_eq!(exchange(a, b).len(), 4, "both copy");
+    forget(a, b);
+}
+
+/// Their completions so far are of no interest.
+fn forget(a: &mut End, b: &mut End) {
+    a.completed();
+    b.completed();
+}
+
+fn lens(pieces: &[Away]) -> Vec<(bool, usize)> {
+    pieces.iter().map(|piece| (piece.is_lent(), piece.place.len())).collect()
+}
+
+fn sent(end: &mut End) -> Vec<Away> {
+    end.fill().iter().filter_map(|bytes| Away::parse(bytes)).collect()
+}
+
+#[test]
+fn a_stream_goes_so_where_that_is_faster_and_arrives_whole() {
+    for message in [long_send as Message, long_write] {
+        let (mut a, mut b) = ends();
+        until_both_copy(&mut a, &mut b, message);
+        b.cx.memory.regions[1].bytes.borrow_mut().fill(0);
+        b.post_receive(7, sge(1, 0, LONG));
+        a.post(message(7));
+        exchange(&mut a, &mut b);
+        assert_eq!(a.completed(), [(7, OK)]);
+        assert_eq!(b.cx.memory.bytes(1)[..LONG as usize], bytes(0, LONG as usize));
+    }
+}
+
+#[test]
+fn a_stream_goes_through_the_ring_where_that_is_faster_and_others_are_tried_now_and_then() {
+    let (mut a, mut b) = ends();
+    let mut shared = 0;
+    for n in 0..2000 {
+        b.post_receive(n, sge(1, 0, LONG));
+        a.post(long_send(n));
+        let away = exchange(&mut a, &mut b).len();
+        shared += usize::from(away > 0);
+        a.now += Duration::from_micros(if away > 0 { 1000 } else { 900 });
+    }
+    assert!((17..150).contains(&shared), "{shared}");
+}
+
+#[test]
+fn each_end_copies_half_of_a_write_and_the_receiver_all_of_a_send() {
+    let (mut a, mut b) = ends();
+    until_both_copy(&mut a, &mut b, long_write);
+    a.post(long_write(1));
+    let piece = PIECE as usize;
+    assert_eq!(
+        lens(&exchange(&mut a, &mut b)),
+        [(false, piece), (true, piece), (false, piece), (true, piece)]
+    );
+    // Two of some length, and one of less.
+    for (len, expected) in [
+        (40 * PAGE, vec![(false, 20 * 4096), (true, 20 * 4096)]),
+        (16 * PAGE, vec![(true, 16 * 4096)]),
+        (15 * PAGE, vec![]),
+    ] {
+        a.post(write(2, sge(0, 0, len), sge(1, 0, len), None));
+        assert_eq!(lens(&exchange(&mut a, &mut b)), expected, "{len}");
+    }
+    let (mut a, mut b) = ends();
+    until_both_copy(&mut a, &mut b, long_send);
+    b.post_receive(1, sge(1, 0, LONG));
+    a.post(long_send(1));
+    assert_eq!(lens(&exchange(&mut a, &mut b)), [(true, piece); 4]);
+}
+
+#[test]
+fn nothing_is_placed_while_something_is_under_way_that_comes_before_it_there() {
+    let (mut a, mut b) = ends();
+    until_both_copy(&mut a, &mut b, long_write);
+    /// Bytes of a piece.
+    const SHORT: u32 = 16 * PAGE;
+    let to = |wr_id, at, len| write(wr_id, sge(0, 0, len), sge(1, at, len), None);
+    // What is lent of the first one lies in its second half, where the second one's first half is to go.
+    a.post(to(1, 0, 2 * SHORT));
+    a.post(to(2, SHORT.into(), 2 * SHORT));
+    assert_eq!(
+        lens(&sent(&mut a)).iter().map(|(lent, _)| *lent).collect::<Vec<_>>(),
+        [false, true, true, true]
+    );
+    // Elsewhere it may.
+    let (mut a, mut b) = ends();
+    until_both_copy(&mut a, &mut b, long_write);
+    a.post(to(1, 0, 2 * SHORT));
+    a.post(to(2, (2 * SHORT).into(), 2 * SHORT));
+    assert_eq!(
+        lens(&sent(&mut a)).iter().map(|(lent, _)| *lent).collect::<Vec<_>>(),
+        [false, true, false, true]
+    );
+    // Behind a message nobody knows where that goes.
+    let (mut a, mut b) = ends();
+    until_both_copy(&mut a, &mut b, long_write);
+    a.post(send(1, sge(0, 0, 8)));
+    a.post(to(2, 0, 2 * SHORT));
+    assert_eq!(lens(&sent(&mut a)).iter().map(|(lent, _)| *lent).collect::<Vec<_>>(), [true, true]);
+}
+
+#[test]
+fn what_the_receiver_does_not_reach_comes_again_in_packets_and_no_try_is_used_up() {
+    for message in [long_send as Message, long_write] {
+        let (mut a, mut b) = ends();
+        until_both_copy(&mut a, &mut b, message);
+        b.post_receive(7, sge(1, 0, LONG));
+        b.cx.memory.regions[1].bytes.borrow_mut().fill(0);
+        a.post(message(7));
+        for piece in sent(&mut a) {
+            b.hear_away(&piece, false);
+        }
+        let answers = b.fill();
+        assert_eq!(answers.len(), 1, "a NAK for the first one that is not reached");
+        answers.iter().for_each(|bytes| a.hear_any(bytes));
+        assert_eq!(lens(&exchange(&mut a, &mut b)), [], "all goes through the ring");
+        assert_eq!(a.completed(), [(7, OK)]);
+        assert_eq!(b.cx.memory.bytes(1)[..LONG as usize], bytes(0, LONG as usize));
+        let received = b.completed();
+        assert!(received.iter().all(|(_, status)| *status == OK) && received.len() < 2, "{received:?}");
+    }
+}
+
+#[test]
+fn where_memory_is_not_reached_or_a_message_is_of_several_pieces_all_goes_through_the_ring() {
+    let (mut a, mut b) = ends();
+    until_both_copy(&mut a, &mut b, long_write);
+    a.cx.fetches = false;
+    a.post(long_write(1));
+    assert_eq!(lens(&exchange(&mut a, &mut b)), []);
+    // Memory that is gone fails the request.
+    a.cx.fetches = true;
+    forget(&mut a, &mut b);
+    a.post(write(2, sge(0, ALL as u64 - 8, LONG), sge(1, 0, LONG), None));
+    assert_eq!(lens(&exchange(&mut a, &mut b)), []);
+    assert_eq!(a.completed(), [(2, Status::LocalProtection)]);
+    assert!(a.cx.lends_no_more);
+}
+
+#[test]
+fn pieces_that_no_sender_sends_are_errors() {
+    let lent = |op, len: u32| {
+        let (mut a, mut b) = ends();
+        until_both_copy(&mut a, &mut b, long_send);
+        b.post_receive(7, sge(1, 0, LONG));
+        a.post(long_send(7));
+        let mut piece = sent(&mut a).remove(0);
+        piece.header.op = op;
+        piece.bytes = vec![1; len as usize];
+        (b, piece, len)
+    };
+    let first = Op::Send(SendAt::First);
+    // A SEND whose bytes somebody claims to have put where only the receiver knows.
+    let (mut b, mut piece, len) = lent(first, PIECE);
+    piece.place = Elsewhere::Placed(len);
+    piece.to = Remote { addr: BASE, length: len.into(), rkey: Rkey(KEY) };
+    b.hear_away(&piece, true);
+    assert_eq!(ops(&b.sent()), [nak(NakCode::InvalidRequest, 101)]);
+    // One that ends in the midst of a packet, a WRITE that is not as long as it says, and more than a piece has.
+    let write = Op::Write(WriteAt::Only(reth(0, 0, PIECE), None));
+    for (op, len, code) in [
+        (first, PIECE - 1, Some(NakCode::InvalidRequest)),
+        (write, PIECE - PAGE, Some(NakCode::InvalidRequest)),
+        (first, PIECE + PAGE, None),
+    ] {
+        let (mut b, mut piece, len) = lent(op, len);
+        piece.place = Elsewhere::Lent(Remote { addr: 1, length: len.into(), rkey: Rkey(1) });
+        b.hear_away(&piece, true);
+        assert_eq!(ops(&b.sent()), code.map(|code| nak(code, 101)).into_iter().collect::<Vec<_>>(), "{op:?}");
+    }
+    // A receive that is too short.
+    let (mut b, piece, _) = lent(Op::Send(SendAt::Only(SendTail::None)), PIECE);
+    b.cx.receives.clear();
+    b.post_receive(8, Sge { length: PIECE - 1, ..sge(1, 0, 0) });
+    b.hear_away(&piece, true);
+    assert_eq!(b.completed(), [(8, Status::LocalLength)]);
+}
+
+#[test]
+fn where_bytes_are_is_read_as_it_was_written() {
+    let lent = Elsewhere::Lent(Remote { addr: 0x1234_5678_9abc, length: 77, rkey: Rkey(0x4100) });
+    for place in [lent, Elsewhere::Placed(u32::MAX), Elsewhere::Placed(0)] {
+        assert_eq!(Elsewhere::from_bytes(&place.to_bytes()), Some(place));
+        assert_eq!(place.is_empty(), place == Elsewhere::Placed(0));
+    }
+    assert_eq!(Elsewhere::from_bytes(&[0; 15]), None);
+    assert_eq!(Elsewhere::from_bytes(&[0; 17]), None);
+}

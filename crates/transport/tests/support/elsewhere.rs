@@ -1,0 +1,75 @@
+//! Pieces whose bytes are elsewhere, as they go from one end to the other.
+
+use transport::op::{Bulk, Elsewhere, Part, Payload, Source};
+use transport::{Memory, Remote};
+use wire::roce::{Header, Op, Packet};
+
+use super::{End, TestContext};
+
+/// What no packet begins with.
+const MARK: u8 = 0xee;
+
+/// Such a piece, and its bytes, wherever they are.
+#[derive(Clone, Debug)]
+pub struct Away {
+    pub header: Header,
+    pub place: Elsewhere,
+    pub bytes: Vec<u8>,
+    /// Where they were placed.
+    pub to: Remote,
+}
+
+impl Away {
+    pub fn parse(record: &[u8]) -> Option<Away> {
+        let [MARK, to @ ..] = record else { return None };
+        let (to, rest) = to.split_at(Elsewhere::LEN);
+        let (place, rest) = rest.split_at(Elsewhere::LEN);
+        let (len, rest) = rest.split_first()?;
+        let (header, bytes) = rest.split_at(usize::from(*len));
+        let Some(Elsewhere::Lent(to)) = Elsewhere::from_bytes(to) else { return None };
+        let header = Packet::parse(header).expect("headers of a packet").header;
+        Some(Away { header, place: Elsewhere::from_bytes(place)?, bytes: bytes.to_vec(), to })
+    }
+    pub fn is_lent(&self) -> bool {
+        matches!(self.place, Elsewhere::Lent(_))
+    }
+    pub fn op(&self) -> Op {
+        self.header.op
+    }
+}
+
+impl TestContext {
+    /// Sends a piece that is lent, or placed there.
+    pub(super) fn away(&self, header: &Header, part: Part<'_>, to: Option<Remote>) -> Bulk {
+        let Source::List(list) = part.from else { return Bulk::NoWay };
+        let mut bytes = vec![0; part.len];
+        if self.memory.gather(list, part.at, &mut bytes).is_err() {
+            return Bulk::NoWay;
+        }
+        let became = self.bulk.unwrap_or(Bulk::Sent);
+        if became == Bulk::Sent {
+            let lent = Remote { addr: list[0].addr + part.at, length: part.len as u64, rkey: list[0].lkey };
+            let place = if to.is_some() { Elsewhere::Placed(part.len as u32) } else { Elsewhere::Lent(lent) };
+            let mut head = [0; 64];
+            let len = header.emit(0, &mut head);
+            let to = Elsewhere::Lent(to.unwrap_or(lent)).to_bytes();
+            let record = [&[MARK][..], &to, &place.to_bytes(), &[len as u8], &head[..len], &bytes];
+            self.pieces.borrow_mut().push(record.concat());
+        }
+        became
+    }
+}
+
+impl End {
+    /// Such a piece comes; whether what is lent is reached.
+    pub fn hear_away(&mut self, away: &Away, is_reached: bool) {
+        let memory = &self.cx.memory;
+        if away.is_lent() {
+            *memory.lent.borrow_mut() = is_reached.then(|| away.bytes.clone());
+        } else {
+            memory.write(away.to, 0, &away.bytes, super::Tail::More).expect("it may be written there");
+        }
+        let payload = Payload::Elsewhere(away.place);
+        self.rc.receive_bulk(self.now, &away.header, payload, self.hold, &mut self.cx);
+    }
+}
