@@ -49,7 +49,7 @@ const ENVIRONMENT: [(&str, &str); 6] = [
         "VERBENA_SAME_HOST",
         "off: what is for other processes of this host goes by the network, too, and not by memory that both map. `verbena run --wire` \
          sets it. ptracer: any process of the user may trace the program (PR_SET_PTRACER of prctl(2)), so that others reach its memory where \
-         kernel.yama.ptrace_scope is 1",
+         kernel.yama.ptrace_scope is 1. both: both ends copy what the program sends that is long, and not only where that was measured to be faster",
     ),
     (
         "VERBENA_LARGE_PAGES",

@@ -86,6 +86,8 @@ counters! {
     flushes_at_once,
     /// Pieces of messages that were copied from the sender's memory.
     pieces_pulled,
+    /// Pieces of SENDs that were copied to where the receiver has shown.
+    pieces_put,
     /// Processes of this host whose memory the system does not let us reach.
     reach_refused,
     /// Processes of this host of whose memory we map some, so that it is reached without a system call.

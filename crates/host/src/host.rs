@@ -33,6 +33,8 @@ pub struct Config {
     pub same_host: bool,
     /// Have registered memory lie in large pages where it can, which other processes of this host copy faster.
     pub large_pages: bool,
+    /// Have both ends copy long messages between processes of this host, whatever is faster.
+    pub both_copy: bool,
     /// Called on the engine's thread after it caught a panic of the guest, with nothing of the host locked.
     pub on_panic: fn(),
 }
@@ -46,6 +48,7 @@ impl Default for Config {
             promote_after: 4,
             same_host: true,
             large_pages: true,
+            both_copy: false,
             on_panic: || {},
         }
     }

@@ -36,6 +36,9 @@ use crate::sys::{self, Bell};
 use crate::tx::{Sender, Tx};
 use crate::{Config, arena, fork, host_id, interfaces, neighbours};
 
+/// Fewest bytes of a message that both ends copy where that is wanted.
+const BOTH_COPY: u32 = 16 << 10;
+
 /// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by a guest and the
 /// [`Host`](crate::Host) that runs it.
 ///
@@ -312,6 +315,10 @@ impl nic::Reach for RealWorld {
         self.lent.open(grant)
     }
 
+    fn is_closed(&self, qpn: Qpn) -> bool {
+        self.lent.close(qpn).is_none_or(|cleared| self.rings.is_unused(cleared))
+    }
+
     fn close(&self, qpn: Qpn, wait: bool) {
         if let Some(cleared) = self.lent.close(qpn).filter(|_| wait) {
             self.rings.wait_for(cleared, self);
@@ -330,6 +337,10 @@ impl nic::Reach for RealWorld {
         self.rings.reaches(path)
     }
 
+    fn shares_from(&self) -> Option<u32> {
+        self.config.both_copy.then_some(BOTH_COPY)
+    }
+
     fn is_near(&self, path: &Path, remote: Remote, way: &Way) -> bool {
         self.rings.is_near(path, remote, way)
     }
@@ -342,6 +353,7 @@ impl nic::Reach for RealWorld {
             Copy::Write => &self.counters.writes_at_once,
             Copy::Read => &self.counters.reads_at_once,
             Copy::Pull => &self.counters.pieces_pulled,
+            Copy::Put => &self.counters.pieces_put,
             Copy::Flush(_) => &self.counters.flushes_at_once,
         };
         add(counter, (became == AtOnce::Done).into());

@@ -24,6 +24,10 @@ pub trait Reach: Send + Sync {
     fn open(&self, grant: &Grant<'_>) -> bool;
     /// It may not any more. `wait`: returns when it does not.
     fn close(&self, qpn: Qpn, wait: bool);
+    /// Whether it does not now: [`Reach::close`] would return at once. It may not any more.
+    fn is_closed(&self, _qpn: Qpn) -> bool {
+        true
+    }
     /// Whether a path leads to this host.
     fn is_here(&self, path: &Path) -> bool;
     /// The channel to the process of this host at the end of a path, by number, and for how many bytes of packets there is room in it. `None` where
@@ -107,6 +111,8 @@ pub enum Copy {
     Write,
     /// From it.
     Read,
+    /// To the peer, where it shows a place for a message, and names that by a local key.
+    Put,
     /// From it, what it lends for a piece of a message that came from there, and names by a local key.
     Pull,
     /// Neither way: what was written to the peer's memory becomes visible to all, or persistent.
@@ -122,4 +128,18 @@ pub struct Piece {
     pub addr: u64,
     /// Bytes.
     pub len: u64,
+}
+
+/// A peer that may lend us bytes of its memory.
+pub(crate) struct Peer<'a> {
+    pub(crate) reach: &'a dyn Reach,
+    pub(crate) path: Path,
+    /// Our queue pair.
+    pub(crate) from: Qpn,
+}
+
+impl std::fmt::Debug for Peer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peer").field("path", &self.path).field("from", &self.from).finish_non_exhaustive()
+    }
 }

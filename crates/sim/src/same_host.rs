@@ -201,6 +201,7 @@ impl SameHost {
             return None;
         }
         let (region, _) = self.regions.get(&(target, grant.table, (remote.rkey.0 >> 16) as u16))?;
+        let right = what.rights_of_region();
         let allowed = (region.key, region.pd) == (remote.rkey.0, grant.pd) && region.access & right == right;
         let at = remote.addr.checked_sub(region.iova)?;
         let inside = at.checked_add(remote.length)? <= region.len;

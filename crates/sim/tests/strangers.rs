@@ -153,4 +153,10 @@ fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
     }
     assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.icrc")), (4, 1));
     assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (2, 3));
+    // Or where their bytes are, which takes sixteen.
+    for behind in [&[7; 16][..], &[7; 12], &[7; 20]] {
+        let bytes = [&of_another[..20], behind].concat();
+        node.input(node.world().now(), Input::Bulk(datagram(&bytes), SharedBytes::new(&[], 0)));
+    }
+    assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.malformed")), (5, 5));
 }

@@ -20,7 +20,7 @@
 use std::task::Poll;
 
 use wire::Qpn;
-use wire::roce::SendTail;
+use wire::roce::{Header, SendTail};
 
 use crate::op::{
     Access, AtomicOp, Completed, Completion, Context, Elsewhere, Fault, Flush, MAX_MESSAGE, Memory,
@@ -70,6 +70,8 @@ pub struct SendPiece<'a> {
     pub end: Option<SendTail>,
     /// The sender asks for a solicited event; only the last piece's counts.
     pub solicited: bool,
+    /// Of a first piece that is lent, behind which others come: with these headers the sender is told where the message goes.
+    pub shows: Option<Header>,
 }
 
 /// A message that is always whole: a datagram, delivered behind a header of the receiver's making, or an Ethernet frame.
@@ -115,6 +117,8 @@ pub struct Inbound {
     message: Message,
     /// The receive in use, or one that an abandoned message had begun to fill: it serves the next.
     receive: Option<RecvWr>,
+    /// The sender knows where that is.
+    shown: bool,
 }
 
 /// The message of several pieces that is arriving.
@@ -152,8 +156,8 @@ impl Inbound {
     pub fn send(&mut self, ends: Ends, piece: SendPiece<'_>, cx: &mut impl Context) -> Result<(), Refusal> {
         let mut bytes = piece.bytes;
         match bytes {
-            // Only the receiver knows where a SEND goes.
-            Payload::Elsewhere(Elsewhere::Placed(_)) => return Err(Refusal::Illegal),
+            // Only the receiver knows where a SEND goes, until it tells.
+            Payload::Elsewhere(Elsewhere::Placed(_)) if !self.shown => return Err(Refusal::Illegal),
             Payload::Elsewhere(_) if !cx.fetches() => return Err(Refusal::Away),
             _ => {}
         }
@@ -165,6 +169,7 @@ impl Inbound {
         };
         let Some(receive) = &self.receive else { return Err(Refusal::Illegal) };
         let received = before + bytes.len() as u64;
+        self.shown |= piece.shows.is_some_and(|header| cx.show_place(&header, receive));
         self.message = Message::Send { received, tagged };
         check_fits(receive, received)?;
         scatter(receive, before, bytes, tail_of(piece.end.is_some()), cx.receive_memory())
@@ -442,7 +447,7 @@ impl Inbound {
     ) {
         if let Some(receive) = &self.receive {
             cx.complete(Side::Receive, tell(plain(receive, status, ends)));
-            self.receive = None;
+            (self.receive, self.shown) = (None, false);
         }
     }
 }

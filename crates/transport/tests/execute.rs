@@ -30,7 +30,7 @@ fn post(cx: &mut TestContext, wr_id: u64, region: usize, length: u32) {
 }
 
 fn whole(bytes: &[u8], tail: SendTail) -> SendPiece<'_> {
-    SendPiece { bytes: Own(bytes), first: true, end: Some(tail), solicited: true }
+    SendPiece { bytes: Own(bytes), first: true, end: Some(tail), solicited: true, shows: None }
 }
 
 fn range(offset: u64, length: u64) -> Remote {
@@ -73,7 +73,11 @@ fn a_send_may_come_in_pieces_of_any_size() {
         assert_eq!(inbound.in_message(), i > 0);
         let end = (i == 4).then_some(SendTail::None);
         inbound
-            .send(ENDS, SendPiece { bytes: Own(bytes), first: i == 0, end, solicited: false }, &mut cx)
+            .send(
+                ENDS,
+                SendPiece { bytes: Own(bytes), first: i == 0, end, solicited: false, shows: None },
+                &mut cx,
+            )
             .unwrap();
     }
     let done = completed(&mut cx);
@@ -145,7 +149,7 @@ fn what_may_not_come_in_the_middle_of_a_message_is_illegal_and_touches_no_memory
     let (mut inbound, mut cx) = (Inbound::default(), context());
     post(&mut cx, 7, 0, 100);
     post(&mut cx, 8, 0, 100);
-    let begin = SendPiece { bytes: Own(&[1; 4]), first: true, end: None, solicited: false };
+    let begin = SendPiece { bytes: Own(&[1; 4]), first: true, end: None, solicited: false, shows: None };
     inbound.send(ENDS, begin, &mut cx).unwrap();
     let asked = cx.memory.asked.get();
     let datagram = Datagram {

@@ -8,9 +8,9 @@ use support::*;
 use transport::op::{Company, Elsewhere, SendWr, Status};
 use transport::rc::RtsAttr;
 use transport::{Remote, Sge};
-use wire::bth::NakCode;
-use wire::roce::{Op, SendAt, SendTail, WriteAt};
-use wire::{Mtu, Rkey};
+use wire::bth::{Bth, NakCode};
+use wire::roce::{Header, Op, SendAt, SendTail, Service, WriteAt};
+use wire::{Mtu, Psn, Qpn, Rkey};
 
 const OK: Status = Status::Success;
 /// Bytes of a page, and of a packet.
@@ -26,7 +26,7 @@ const ALL: usize = 4 << 20;
 fn ends() -> (End, End) {
     let ends = || {
         let mut end = End::new(Mtu::M4096, ALL, RtsAttr { retry_cnt: 0, ..rts() });
-        (end.cx.fetches, end.cx.most_bulk) = (true, 16 * PAGE as usize);
+        (end.cx.fetches, end.cx.shows, end.cx.most_bulk) = (true, true, 16 * PAGE as usize);
         end.cx.reach = Some(TestReach { company: Company::Stream, ..TestReach::default() });
         end
     };
@@ -42,6 +42,11 @@ fn long_send(wr_id: u64) -> SendWr {
 
 fn long_write(wr_id: u64) -> SendWr {
     write(wr_id, sge(0, 0, LONG), sge(1, 0, LONG), None)
+}
+
+/// Whether each was lent.
+fn lent(pieces: &[Away]) -> Vec<bool> {
+    pieces.iter().map(Away::is_lent).collect()
 }
 
 /// All that leaves for the peer comes there, and what that answers comes back; the pieces whose bytes were elsewhere.
@@ -119,7 +124,7 @@ fn a_stream_goes_through_the_ring_where_that_is_faster_and_others_are_tried_now_
 }
 
 #[test]
-fn each_end_copies_half_of_a_write_and_the_receiver_all_of_a_send() {
+fn each_end_copies_half() {
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_write);
     a.post(long_write(1));
@@ -141,7 +146,16 @@ fn each_end_copies_half_of_a_write_and_the_receiver_all_of_a_send() {
     until_both_copy(&mut a, &mut b, long_send);
     b.post_receive(1, sge(1, 0, LONG));
     a.post(long_send(1));
+    assert_eq!(
+        lens(&exchange(&mut a, &mut b)),
+        [(true, piece), (false, piece), (true, piece), (false, piece)]
+    );
+    // Where the receiver does not tell the place, as it has several, it copies all.
+    b.cx.shows = false;
+    b.post_receive(2, sge(1, 0, LONG));
+    a.post(long_send(2));
     assert_eq!(lens(&exchange(&mut a, &mut b)), [(true, piece); 4]);
+    assert_eq!(a.completed(), [(1, OK), (2, OK)]);
 }
 
 #[test]
@@ -154,25 +168,51 @@ fn nothing_is_placed_while_something_is_under_way_that_comes_before_it_there() {
     // What is lent of the first one lies in its second half, where the second one's first half is to go.
     a.post(to(1, 0, 2 * SHORT));
     a.post(to(2, SHORT.into(), 2 * SHORT));
-    assert_eq!(
-        lens(&sent(&mut a)).iter().map(|(lent, _)| *lent).collect::<Vec<_>>(),
-        [false, true, true, true]
-    );
+    assert_eq!(lent(&sent(&mut a)), [false, true, true, true]);
     // Elsewhere it may.
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_write);
     a.post(to(1, 0, 2 * SHORT));
     a.post(to(2, (2 * SHORT).into(), 2 * SHORT));
-    assert_eq!(
-        lens(&sent(&mut a)).iter().map(|(lent, _)| *lent).collect::<Vec<_>>(),
-        [false, true, false, true]
-    );
+    assert_eq!(lent(&sent(&mut a)), [false, true, false, true]);
     // Behind a message nobody knows where that goes.
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_write);
     a.post(send(1, sge(0, 0, 8)));
     a.post(to(2, 0, 2 * SHORT));
-    assert_eq!(lens(&sent(&mut a)).iter().map(|(lent, _)| *lent).collect::<Vec<_>>(), [true, true]);
+    assert_eq!(lent(&sent(&mut a)), [true, true]);
+}
+
+#[test]
+fn a_sender_waits_for_the_place_until_the_first_piece_is_acknowledged_and_uses_no_other() {
+    let (mut a, mut b) = ends();
+    until_both_copy(&mut a, &mut b, long_send);
+    let (first, packets) = (101 * 256, PIECE / PAGE);
+    a.post(long_send(1));
+    assert_eq!(lent(&sent(&mut a)), [true]);
+    let place = |begins, length| {
+        let psn = Psn::new(PSN).add(begins);
+        let bth = Bth { psn, dest_qp: Qpn::new(0x11), ..Bth::default() };
+        let place = Elsewhere::Lent(Remote { addr: 2 * BASE, length, rkey: Rkey(KEY + 1) });
+        (Header { bth, service: Service::Rc, op: ack(0) }, place.to_bytes())
+    };
+    // Of another message, and no place at all.
+    let (header, bytes) = place(first - 256, LONG.into());
+    a.hear_piece(&header, &bytes);
+    a.hear_piece(&place(first, LONG.into()).0, &bytes[..15]);
+    a.hear_piece(&place(first, LONG.into()).0, &Elsewhere::Placed(7).to_bytes());
+    assert_eq!(lent(&sent(&mut a)), []);
+    // It ends in the second piece, where the message is too long for it.
+    let (header, bytes) = place(first, u64::from(PIECE) + 1);
+    a.hear_piece(&header, &bytes);
+    assert_eq!(lent(&sent(&mut a)), [true], "and the window is full");
+    // Nobody told of one.
+    let (mut a, mut b) = ends();
+    until_both_copy(&mut a, &mut b, long_send);
+    a.post(long_send(1));
+    assert_eq!(lent(&sent(&mut a)), [true]);
+    a.hear((first + packets - 1).into(), ack(0), &[]);
+    assert_eq!(lent(&sent(&mut a)), [true, true]);
 }
 
 #[test]
@@ -187,7 +227,8 @@ fn what_the_receiver_does_not_reach_comes_again_in_packets_and_no_try_is_used_up
             b.hear_away(&piece, false);
         }
         let answers = b.fill();
-        assert_eq!(answers.len(), 1, "a NAK for the first one that is not reached");
+        let naks = answers.iter().filter(|bytes| place_of(bytes).is_none());
+        assert_eq!(naks.count(), 1, "for the first one that is not reached");
         answers.iter().for_each(|bytes| a.hear_any(bytes));
         assert_eq!(lens(&exchange(&mut a, &mut b)), [], "all goes through the ring");
         assert_eq!(a.completed(), [(7, OK)]);
@@ -215,7 +256,7 @@ fn where_memory_is_not_reached_or_a_message_is_of_several_pieces_all_goes_throug
 
 #[test]
 fn pieces_that_no_sender_sends_are_errors() {
-    let lent = |op, len: u32| {
+    let from_sender = |op, len: u32| {
         let (mut a, mut b) = ends();
         until_both_copy(&mut a, &mut b, long_send);
         b.post_receive(7, sge(1, 0, LONG));
@@ -227,7 +268,7 @@ fn pieces_that_no_sender_sends_are_errors() {
     };
     let first = Op::Send(SendAt::First);
     // A SEND whose bytes somebody claims to have put where only the receiver knows.
-    let (mut b, mut piece, len) = lent(first, PIECE);
+    let (mut b, mut piece, len) = from_sender(first, PIECE);
     piece.place = Elsewhere::Placed(len);
     piece.to = Remote { addr: BASE, length: len.into(), rkey: Rkey(KEY) };
     b.hear_away(&piece, true);
@@ -239,13 +280,13 @@ fn pieces_that_no_sender_sends_are_errors() {
         (write, PIECE - PAGE, Some(NakCode::InvalidRequest)),
         (first, PIECE + PAGE, None),
     ] {
-        let (mut b, mut piece, len) = lent(op, len);
+        let (mut b, mut piece, len) = from_sender(op, len);
         piece.place = Elsewhere::Lent(Remote { addr: 1, length: len.into(), rkey: Rkey(1) });
         b.hear_away(&piece, true);
         assert_eq!(ops(&b.sent()), code.map(|code| nak(code, 101)).into_iter().collect::<Vec<_>>(), "{op:?}");
     }
     // A receive that is too short.
-    let (mut b, piece, _) = lent(Op::Send(SendAt::Only(SendTail::None)), PIECE);
+    let (mut b, piece, _) = from_sender(Op::Send(SendAt::Only(SendTail::None)), PIECE);
     b.cx.receives.clear();
     b.post_receive(8, Sge { length: PIECE - 1, ..sge(1, 0, 0) });
     b.hear_away(&piece, true);

@@ -181,8 +181,9 @@ fn start() -> io::Result<Instance> {
         sys::thread::let_anybody_trace();
     }
     let same_host = wish != SameHost::Off;
-    let large_pages = environment::large_pages();
-    let host = Host::start(make, Config { on_panic: fail, same_host, large_pages, ..Config::default() })?;
+    let (large_pages, both_copy) = (environment::large_pages(), wish == SameHost::Both);
+    let config = Config { on_panic: fail, same_host, large_pages, both_copy, ..Config::default() };
+    let host = Host::start(make, config)?;
     // A forked child inherits the function. No `Once`, which a child could inherit as taken; one thread at a time is here.
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
     if !AT_EXIT.load(Ordering::Relaxed) {

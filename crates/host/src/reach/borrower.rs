@@ -99,6 +99,11 @@ impl Borrower {
         trust.cut_off = true;
     }
 
+    /// Whether it says that it uses an entry which was taken back.
+    pub(crate) fn uses(&self, Cleared(entry): Cleared) -> bool {
+        hazards::users(&self.hazards, entry).next().is_some()
+    }
+
     /// Waits until it does not use an entry any more, or can not. `began`: when we began to wait for anybody. `is_gone`: whether its connection
     /// has ended.
     pub(crate) fn wait(

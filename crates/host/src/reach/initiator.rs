@@ -55,7 +55,7 @@ pub(super) fn reach(
     let found = tables::look_up(lent, qpn, from, ends, right);
     let Some(found) = found.filter(|found| found.region(remote.rkey.0) == region) else { return false };
     let persists = matches!(what, Copy::Flush(how) if how.persistent);
-    let right = right | if persists { tables::PERSISTS } else { 0 };
+    let right = what.rights_of_region() | if persists { tables::PERSISTS } else { 0 };
     // What was pulled is what the peer sent only if that was not over before: then it takes its queue pair's entry back first.
     let counts = || {
         fence(At::Pulled);

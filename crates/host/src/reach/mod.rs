@@ -306,7 +306,7 @@ impl Lender {
                 // SAFETY: as the caller says.
                 unsafe { self.process.read(pieces, &[range]) }
             }
-            Copy::Write => {
+            Copy::Write | Copy::Put => {
                 let (body, tail) = with_last_word(at, len);
                 let ranges = if body.len == 0 { &[tail][..] } else { &[body, tail][..] };
                 // SAFETY: as the caller says.

@@ -41,7 +41,7 @@ impl<'a> Near<'a> {
         Some(unsafe {
             match what {
                 Copy::Read | Copy::Pull => self.read(pieces, place),
-                Copy::Write => self.write(pieces, at, len, place),
+                Copy::Write | Copy::Put => self.write(pieces, at, len, place),
                 Copy::Atomic(op) => self.change(pieces, op, place),
                 // What was written is visible.
                 Copy::Flush(_) => Ok(()),

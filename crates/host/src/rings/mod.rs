@@ -325,6 +325,11 @@ impl Rings {
         self.rx.load().iter().for_each(|ring| ring.wait_for(cleared, &mut began, world));
     }
 
+    /// Whether nobody says that it uses what was taken back.
+    pub(crate) fn is_unused(&self, cleared: Cleared) -> bool {
+        !self.rx.load().iter().any(|ring| ring.uses(cleared))
+    }
+
     /// What came by the ring of this connection is dispatched, then the ring is forgotten.
     pub(crate) fn remove<G: Guest>(&self, token: u64, to: &Delivery<'_, G>) {
         let rings = self.rx.load();

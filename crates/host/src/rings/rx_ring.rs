@@ -117,6 +117,11 @@ impl RxRing {
         }
     }
 
+    /// Whether whoever offered it says that it uses what was taken back.
+    pub(crate) fn uses(&self, cleared: Cleared) -> bool {
+        self.borrower.uses(cleared)
+    }
+
     /// Waits until whoever offered it does not use what was taken back. `began`: when we began to wait for anybody.
     pub(crate) fn wait_for(&self, cleared: Cleared, began: &mut Option<Instant>, world: &RealWorld) {
         match self.borrower.wait(cleared, began, || self.connection.is_gone()) {

@@ -3,8 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use wire::Qpn;
-
 use transport::op::{AtOnce, AtomicOp, Fault, Remote, Sge, Tail};
 
 use super::backing::Backing;
@@ -14,7 +12,7 @@ use super::rights::Access;
 use super::slot::InFlight;
 use super::table::Table;
 use super::view::{View, Who};
-use crate::link::{Path, Way};
+use crate::link::Way;
 use crate::reach::{Copy, Piece, Reach, Region, Transfer};
 
 /// Most pieces of a list that are copied at once.
@@ -25,20 +23,6 @@ pub(crate) const REACHED: u32 = Access::REMOTE_WRITE
     | Access::REMOTE_ATOMIC
     | Access::FLUSH_GLOBAL
     | Access::FLUSH_PERSISTENT;
-
-/// A peer that may lend us bytes of its memory.
-pub(crate) struct Peer<'a> {
-    pub(crate) reach: &'a dyn Reach,
-    pub(crate) path: Path,
-    /// Our queue pair.
-    pub(crate) from: Qpn,
-}
-
-impl std::fmt::Debug for Peer<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Peer").field("path", &self.path).field("from", &self.from).finish_non_exhaustive()
-    }
-}
 
 /// Pieces of registered memory that can not go away.
 #[derive(Default)]
@@ -176,7 +160,7 @@ impl Copy {
             Copy::Write => Access::REMOTE_WRITE,
             Copy::Read => Access::REMOTE_READ,
             // It is the peer's wish.
-            Copy::Pull => 0,
+            Copy::Pull | Copy::Put => 0,
             Copy::Flush(how) => {
                 bit(how.global, Access::FLUSH_GLOBAL) | bit(how.persistent, Access::FLUSH_PERSISTENT)
             }
@@ -185,9 +169,14 @@ impl Copy {
         }
     }
 
+    /// The same of the region alone.
+    pub fn rights_of_region(self) -> u32 {
+        if self == Copy::Put { Access::LOCAL_WRITE } else { self.rights() }
+    }
+
     /// What regions of ours must allow for it.
     fn needs_of_ours(self) -> u32 {
-        if self == Copy::Write { 0 } else { Access::LOCAL_WRITE }
+        if matches!(self, Copy::Write | Copy::Put) { 0 } else { Access::LOCAL_WRITE }
     }
 }
 
@@ -257,7 +246,8 @@ pub unsafe fn copy_here(what: Copy, pieces: &[Piece], at: u64, most: u64) -> u64
     for piece in pieces {
         let len = piece.len.min(most - copied);
         let (ours, theirs) = (piece.addr as *mut u8, at.wrapping_add(copied) as *mut u8);
-        let (to, from) = if what == Copy::Write { (theirs, ours) } else { (ours, theirs) };
+        let (to, from) =
+            if matches!(what, Copy::Write | Copy::Put) { (theirs, ours) } else { (ours, theirs) };
         // SAFETY: as the caller says.
         if unsafe { guard::copy(to, from, len as usize) }.is_err() {
             break;

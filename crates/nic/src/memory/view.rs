@@ -9,11 +9,11 @@ use wire::icrc::Remainder;
 
 use super::copy::{Place, change, copy_from_shared, copy_in, copy_out, copy_out_for_icrc, copy_to_shared};
 use super::guard::Change;
-use super::reached::Peer;
 use super::regular::Step;
 use super::rights::Access;
 use super::slot::{InFlight, kind};
 use super::table::Table;
+use crate::reach::Peer;
 
 /// Who names a range.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -183,7 +183,7 @@ impl Inner {
         let (opcode, byte_len) = match what {
             Copy::Write => (Completed::Write, 0),
             Copy::Read => (Completed::Read, sge.length),
-            Copy::Pull | Copy::Flush(_) | Copy::Atomic(_) => return false,
+            Copy::Pull | Copy::Put | Copy::Flush(_) | Copy::Atomic(_) => return false,
         };
         if !carrier.is_here || !engine.begins_alone(what == Copy::Read) {
             return false;

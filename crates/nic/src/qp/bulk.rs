@@ -6,17 +6,16 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use transport::op::{
-    AtOnce, Bulk, Elsewhere, Fault, Memory, Part, Payload, Remote, Sge, SharedBytes, Source,
+    AtOnce, Bulk, Elsewhere, Fault, Memory, Part, Payload, RecvWr, Remote, Sge, SharedBytes, Source,
 };
 use transport::rc::Hold;
-use wire::roce::Header;
+use wire::roce::{Header, Op};
 
-use crate::memory::reached::Peer;
 use crate::qp::Qp;
 use crate::qp::attr::QpType;
 use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
-use crate::reach::{Copy, Transfer};
+use crate::reach::{Copy, Peer, Transfer};
 
 /// Bytes of the longest headers.
 const MOST_HEADERS: usize = 44;
@@ -57,10 +56,32 @@ impl EngineContext<'_> {
         }
     }
 
+    /// Tells the peer of the place of a receive of one element, which is the queue pair's own.
+    pub(super) fn show(&mut self, header: &Header, receive: &RecvWr) -> bool {
+        let &[to] = receive.sges.as_slice() else { return false };
+        let (Some(path), None) = (self.here(), &self.qp.init.srq) else { return false };
+        let place = Elsewhere::Lent(Remote { addr: to.addr, length: to.length.into(), rkey: to.lkey });
+        let mut head = [0; MOST_HEADERS];
+        let len = header.emit(0, &mut head);
+        let mut fill = |bytes: SharedBytes<'_>| {
+            bytes.store(&place.to_bytes());
+            Ok(())
+        };
+        // From the moment on in which it is told; it may have been before, when the piece could not be copied.
+        let was_shown = self.shown.begin();
+        let sent = self.qp.pd().device.link.send_bulk(path, &head[..len], Elsewhere::LEN, &mut fill);
+        let is_told = sent == Ok(Bulk::Sent);
+        if !is_told && !was_shown {
+            self.shown.end();
+        }
+        is_told
+    }
+
     /// Sends a piece of one element whose bytes are copied to where they belong.
     pub(super) fn place(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
         let (Some(from), Some((reach, path))) = (element(part), self.peer()) else { return Bulk::NoWay };
-        let transfer = Transfer { path, from: self.qp.qpn, remote: to, what: Copy::Write };
+        let what = if matches!(header.op, Op::Send(_)) { Copy::Put } else { Copy::Write };
+        let transfer = Transfer { path, from: self.qp.qpn, remote: to, what };
         match transfer.copy_one(reach, &from, &self.view, self.way) {
             AtOnce::Done => self.send_elsewhere(header, Elsewhere::Placed(from.length)),
             AtOnce::Refused | AtOnce::NoWay => Bulk::NoWay,

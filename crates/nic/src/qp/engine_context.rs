@@ -14,13 +14,13 @@ use crate::cq::Note;
 use crate::cq::counter::Counted;
 use crate::device::async_events::EventKind;
 use crate::link::{Path, Way};
-use crate::memory::reached::Peer;
 use crate::memory::view::View;
 use crate::qp::attr::QpType;
 use crate::qp::engine::Engine;
 use crate::qp::places::Places;
+use crate::qp::shown::Shown;
 use crate::qp::{Inner, Qp};
-use crate::reach::Reach;
+use crate::reach::{Peer, Reach};
 use crate::srq::Srq;
 use crate::srq::tag_matching::Rendezvous;
 
@@ -45,6 +45,8 @@ pub(crate) struct EngineContext<'a> {
     here: Option<&'a Path>,
     /// What the world knows of it.
     pub(crate) way: &'a mut Way,
+    /// Whether the peer knows where a message goes.
+    pub(crate) shown: &'a mut Shown,
     /// The queue pair is being destroyed or reset: its completions are dropped, as nobody will fetch them.
     pub(crate) mute: bool,
 }
@@ -101,6 +103,9 @@ impl Context for EngineContext<'_> {
         {
             return;
         }
+        if side == Side::Receive && self.shown.keeps(&completion) {
+            return;
+        }
         let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
         let cq = match (side, chosen) {
             (Side::Receive, Some((_, cq))) => cq,
@@ -145,6 +150,9 @@ impl Context for EngineContext<'_> {
     }
     fn place_bulk(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
         self.place(header, part, to)
+    }
+    fn show_place(&mut self, header: &Header, receive: &RecvWr) -> bool {
+        self.show(header, receive)
     }
     fn fetches(&self) -> bool {
         self.may_be_elsewhere()
@@ -219,6 +227,7 @@ impl Inner {
             fetch: &mut self.fetch,
             here,
             way: &mut self.way,
+            shown: &mut self.shown,
             mute: false,
         };
         (&mut self.engine, context)

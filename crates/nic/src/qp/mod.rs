@@ -41,6 +41,7 @@ mod schedule;
 pub(crate) mod scratch;
 mod settle;
 pub(crate) mod short;
+mod shown;
 pub(crate) mod source_port;
 pub(crate) mod turns;
 pub(crate) mod ud;
@@ -69,6 +70,7 @@ use crate::qp::carrier::Carrier;
 use crate::qp::delayed_ack::Noted;
 use crate::qp::engine::Engine;
 use crate::qp::places::Places;
+use crate::qp::shown::Shown;
 use crate::qp::xrc::domain::Xrcd;
 use crate::srq::Srq;
 use crate::srq::tag_matching::Rendezvous;
@@ -139,6 +141,8 @@ pub struct Qp {
 struct Inner {
     engine: Engine,
     receives: VecDeque<RecvWr>,
+    /// Whether the peer knows where a message goes, and may copy it there.
+    shown: Shown,
     state: QpState,
     attr: QpAttr,
     carrier: Carrier,
@@ -251,6 +255,7 @@ impl Qp {
                 Inner {
                     engine: Engine::new(kind, qpn, &device.pace),
                     receives: VecDeque::new(),
+                    shown: Shown::default(),
                     state: QpState::Reset,
                     attr: QpAttr::default(),
                     carrier: Carrier::new(kind),

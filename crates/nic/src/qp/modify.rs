@@ -5,8 +5,10 @@ use std::time::Instant;
 use transport::op::{RecvWr, Side, Status};
 use wire::Mtu;
 
+use crate::cq::Note;
 use crate::device::async_events::EventKind;
 use crate::error::{Error, in_range};
+use crate::link::Persist;
 use crate::qp::attr::{self, QpAttr, QpState, QpType, mask};
 use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;
@@ -68,6 +70,7 @@ impl Inner {
         self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
         self.flushes = self.flushes.wrapping_add(1);
         self.receives.clear();
+        self.shown.forget();
         self.places = Places::default();
         self.attr = QpAttr::default();
         self.carrier = Carrier::new(qp.init.kind);
@@ -89,6 +92,7 @@ impl Inner {
         while let Some(wr) = self.receives.pop_front() {
             self.flush_receive(qp, &wr);
         }
+        self.await_pusher(qp);
     }
 
     /// A posted receive completes in the error state.
@@ -97,7 +101,9 @@ impl Inner {
         if let Some(counted) = &mut self.counted {
             counted.completed(Side::Receive, &flushed);
         }
-        qp.init.recv_cq.push(flushed, &mut self.notes);
+        if !self.shown.keeps(&flushed) {
+            qp.init.recv_cq.push(flushed, &mut self.notes);
+        }
     }
 
     /// Takes over the attributes that `bits` name and moves the engine.
@@ -140,4 +146,42 @@ impl Inner {
         self.engine.changed(&next, from, bits);
         Ok(())
     }
+}
+
+impl Inner {
+    /// Completes what waits where the peer copies nothing any more; else somebody waits for that.
+    pub(super) fn await_pusher(&mut self, qp: &Qp) {
+        if self.shown.kept.is_empty() || self.shown.is_awaited {
+            return;
+        }
+        if qp.pd.device.platform.others_memory().is_none_or(|reach| reach.is_closed(qp.qpn)) {
+            return self.complete_kept(qp);
+        }
+        let Some(me) = qp.me.upgrade() else { return };
+        self.shown.is_awaited = true;
+        let serial = self.shown.serial;
+        let work = Persist::new(move |now| complete(&me, serial, now));
+        self.notes.push(Note::Persist(qp.pd.device.platform.clone(), work));
+    }
+
+    fn complete_kept(&mut self, qp: &Qp) {
+        for completion in std::mem::take(&mut self.shown.kept) {
+            qp.init.recv_cq.push(completion, &mut self.notes);
+        }
+        self.shown.forget();
+    }
+}
+
+/// Waits until the peer copies nothing any more, and completes what waited for that.
+fn complete(qp: &Qp, serial: u32, now: &mut dyn FnMut() -> Instant) {
+    if let Some(reach) = qp.pd.device.platform.others_memory() {
+        reach.close(qp.qpn, true);
+    }
+    let mut inner = qp.lock();
+    // It may have been reset, or destroyed, which waits for the peer, too.
+    if inner.destroyed || inner.shown.serial != serial {
+        return;
+    }
+    inner.complete_kept(qp);
+    qp.settle(inner, now());
 }

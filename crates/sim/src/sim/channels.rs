@@ -72,6 +72,7 @@ impl Sim {
             Copy::Write => "write",
             Copy::Read => "read",
             Copy::Pull => "pull",
+            Copy::Put => "put",
             Copy::Flush(_) => "flush",
             Copy::Atomic(_) => "atomic",
         };

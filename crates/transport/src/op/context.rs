@@ -187,12 +187,18 @@ pub trait Context {
     fn lend_bulk(&self, _header: &Header, _part: Part<'_>) -> Bulk {
         Bulk::NoWay
     }
-    /// Copies a piece of a WRITE to where it belongs in the peer's memory, and then sends it without its bytes; the rest is as with [`Context::send_bulk`].
+    /// Copies a piece of a WRITE to where it belongs in the peer's memory, or one of a SEND to the place that the peer has shown ([`Context::show_place`]), and then sends it
+    /// without its bytes; the rest is as with [`Context::send_bulk`].
     fn place_bulk(&mut self, _header: &Header, _part: Part<'_>, _to: Remote) -> Bulk {
         Bulk::NoWay
     }
     /// Whether bytes of a piece can be elsewhere than in it ([`Elsewhere`](super::Elsewhere)), as far as is known.
     fn fetches(&self) -> bool {
+        false
+    }
+    /// Tells the peer where the message goes that begins with the piece which these headers name: it may copy to there what it sends, until the receive completes. So that one does
+    /// with an error only when the peer copies nothing any more. False where the peer is not told.
+    fn show_place(&mut self, _header: &Header, _receive: &RecvWr) -> bool {
         false
     }
     /// From how many bytes on all messages go in such pieces; `None`: from some on, where that is faster.

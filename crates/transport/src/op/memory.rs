@@ -164,8 +164,7 @@ pub trait Memory {
             Payload::Own(bytes) => self.scatter(sges, at, bytes, tail),
             Payload::Shared(bytes) => self.scatter_shared(sges, at, bytes, tail),
             Payload::Elsewhere(Elsewhere::Lent(from)) => self.scatter_lent(sges, at, from, tail),
-            // Of no memory but what the peer may write to.
-            Payload::Elsewhere(Elsewhere::Placed(_)) => Err(Fault::Rights),
+            Payload::Elsewhere(Elsewhere::Placed(_)) => Ok(()),
         }
     }
     /// The same from memory of the sender's, a process of this host.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use wire::roce::{Header, Op, Packet, Service};
 
 use super::{Connection, Hold, Rc, Role, State};
-use crate::op::{Context, Payload};
+use crate::op::{Context, Elsewhere, Payload};
 
 /// Most packets of a piece: while they are copied the next ones are on their way.
 const MOST_PACKETS: u32 = 64;
@@ -44,7 +44,8 @@ pub(super) fn piece(mtu: u32, left: u32, bytes: u64, most_bytes: usize, most: u3
 }
 
 impl Rc {
-    /// A piece of a message for this queue pair, as several packets would bring it; a SEND, a WRITE or a READ response. The rest is as with [`Rc::receive`].
+    /// A piece of a message for this queue pair, as several packets would bring it: a SEND, a WRITE or a READ response. Or an ACK that acknowledges nothing, but says where a
+    /// message goes ([`Context::show_place`]). The rest is as with [`Rc::receive`].
     pub fn receive_bulk(
         &mut self,
         now: Instant,
@@ -53,6 +54,14 @@ impl Rc {
         hold: Hold,
         cx: &mut impl Context,
     ) {
+        if let (Op::Acknowledge(_), Payload::Shared(bytes)) = (header.op, payload) {
+            if bytes.len() == Elsewhere::LEN
+                && let Some(Elsewhere::Lent(place)) = Elsewhere::from_bytes(&bytes.to_vec())
+            {
+                self.requester.is_shown(header.bth.psn, place);
+            }
+            return;
+        }
         let packets = payload.len().div_ceil(self.conn.mtu);
         if self.conn.role != Role::Rc
             || header.service != Service::Rc

@@ -7,13 +7,13 @@ use wire::bth::{AtomicEth, Feth, NakCode, Reth};
 use wire::roce::{Op, SendAt, WriteAt};
 use wire::{Psn, Rkey};
 
-use super::answers::{Answers, Read};
+use super::answers::{Answers, Read, ack};
 use super::bulk::Arrival;
 use super::resources::{Executed, Resources};
 use super::{Connection, RtrAttr};
 use crate::TxBatch;
 use crate::execute::{Inbound, Refusal, SendPiece};
-use crate::op::{AtomicOp, Context, Fault, Flush, QpEvent, Remote};
+use crate::op::{AtomicOp, Context, Elsewhere, Fault, Flush, Payload, QpEvent, Remote};
 use crate::segmentation::{check_len, remote, send_place, write_place};
 
 /// Repeated READs and atomics answered at once beyond `max_dest_rd_atomic`; more are dropped, their requester asks again.
@@ -299,7 +299,11 @@ impl Responder {
     ) -> Result<bool, Refusal> {
         let (first, end) = send_place(at);
         check_len(packet.most_bytes(conn), packet.payload.len(), first, end.is_some())?;
-        let piece = SendPiece { bytes: packet.payload, first, end, solicited: packet.header.bth.solicited };
+        let bth = &packet.header.bth;
+        let is_lent = matches!(packet.payload, Payload::Elsewhere(Elsewhere::Lent(_)));
+        let shows =
+            (is_lent && first && end.is_none()).then(|| conn.header(bth.psn, Op::Acknowledge(ack(self.msn))));
+        let piece = SendPiece { bytes: packet.payload, first, end, solicited: bth.solicited, shows };
         self.inbound.send(conn.ends(), piece, cx)?;
         Ok(end.is_some())
     }

@@ -80,8 +80,13 @@ impl Responder {
             self.inbound.abandon();
         }
         check_len(conn.mtu, packet.payload.len(), first, end.is_some())?;
-        let piece =
-            SendPiece { bytes: packet.payload.into(), first, end, solicited: packet.header.bth.solicited };
+        let piece = SendPiece {
+            bytes: packet.payload.into(),
+            first,
+            end,
+            solicited: packet.header.bth.solicited,
+            shows: None,
+        };
         self.inbound.send(conn.ends(), piece, cx)
     }
 

@@ -1,13 +1,14 @@
 //! Pieces whose bytes are elsewhere, as they go from one end to the other.
 
-use transport::op::{Bulk, Elsewhere, Part, Payload, Source};
+use transport::op::{Bulk, Elsewhere, Part, Payload, RecvWr, Source};
 use transport::{Memory, Remote};
 use wire::roce::{Header, Op, Packet};
 
 use super::{End, TestContext};
 
-/// What no packet begins with.
+/// What no packet begins with: such a piece, and what tells of a place.
 const MARK: u8 = 0xee;
+const PLACE: u8 = 0xef;
 
 /// Such a piece, and its bytes, wherever they are.
 #[derive(Clone, Debug)]
@@ -38,7 +39,24 @@ impl Away {
     }
 }
 
+/// What tells of a place.
+pub fn place_of(record: &[u8]) -> Option<(Header, &[u8])> {
+    let [PLACE, rest @ ..] = record else { return None };
+    let (place, header) = rest.split_at(Elsewhere::LEN);
+    Some((Packet::parse(header).expect("headers of an ACK").header, place))
+}
+
 impl TestContext {
+    /// Tells the peer of a place.
+    pub(super) fn show(&self, header: &Header, receive: &RecvWr) -> bool {
+        let [to] = receive.sges.as_slice() else { return false };
+        let place = Elsewhere::Lent(Remote { addr: to.addr, length: to.length.into(), rkey: to.lkey });
+        let mut head = [0; 64];
+        let len = header.emit(0, &mut head);
+        self.pieces.borrow_mut().push([&[PLACE][..], &place.to_bytes(), &head[..len]].concat());
+        true
+    }
+
     /// Sends a piece that is lent, or placed there.
     pub(super) fn away(&self, header: &Header, part: Part<'_>, to: Option<Remote>) -> Bulk {
         let Source::List(list) = part.from else { return Bulk::NoWay };

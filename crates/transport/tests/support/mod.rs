@@ -188,6 +188,8 @@ pub struct TestContext {
     pub pieces: RefCell<Vec<Vec<u8>>>,
     /// Bytes of pieces can be elsewhere.
     pub fetches: bool,
+    /// The peer is told of places.
+    pub shows: bool,
     /// Nothing is lent any more.
     pub lends_no_more: bool,
 }
@@ -239,6 +241,9 @@ impl Context for TestContext {
     }
     fn place_bulk(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
         self.away(header, part, Some(to))
+    }
+    fn show_place(&mut self, header: &Header, receive: &RecvWr) -> bool {
+        self.shows && self.show(header, receive)
     }
     fn fetches(&self) -> bool {
         self.fetches
@@ -362,6 +367,9 @@ impl End {
     pub fn hear_any(&mut self, bytes: &[u8]) {
         if let Some(away) = Away::parse(bytes) {
             return self.hear_away(&away, true);
+        }
+        if let Some((header, place)) = place_of(bytes) {
+            return self.hear_piece(&header, place);
         }
         let packet = Packet::parse(bytes).expect("the peer sends legal packets");
         if packet.payload.len() > self.mtu.bytes() {

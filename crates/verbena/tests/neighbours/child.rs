@@ -56,7 +56,7 @@ fn is_at_work(does: &str, conn: &Connection, theirs: RemoteMemory, pool: &Pool) 
     }
     let len = match does {
         "sends" => MESSAGE,
-        "sends long" => LONG,
+        "sends long" | "sends long by both" => LONG,
         _ => LEN,
     };
     let mut buf = pool.get()?.sized(len)?;
@@ -64,7 +64,7 @@ fn is_at_work(does: &str, conn: &Connection, theirs: RemoteMemory, pool: &Pool) 
     match does {
         "writes" => conn.write(buf, theirs).wait().0.map(drop),
         "reads" => conn.read(buf, theirs).wait().0.map(drop),
-        "sends" | "sends long" => conn.send(buf).wait().0.map(drop),
+        "sends" | "sends long" | "sends long by both" => conn.send(buf).wait().0.map(drop),
         other => panic!("{other}?"),
     }
 }

@@ -75,6 +75,9 @@ impl Neighbour {
         command.args(["child::neighbour", "--exact", "--ignored", "--nocapture"]);
         command.env(DOES, does).env(AT, listener.local_addr().to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::null());
+        if does.ends_with("by both") {
+            command.env("VERBENA_SAME_HOST", "both");
+        }
         if does == "scribbles" {
             command.stderr(Stdio::null());
         }
@@ -228,6 +231,7 @@ fn a_neighbour_killed_at_any_moment_leaves_queues_that_end_and_memory_that_stays
             ("reads", Place::BothMap),
             ("sends", Place::Ours),
             ("sends long", Place::Ours),
+            ("sends long by both", Place::Ours),
             ("is reached", Place::Ours),
             ("is reached where both map", Place::Ours),
         ] {

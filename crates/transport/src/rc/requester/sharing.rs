@@ -1,6 +1,8 @@
 //! Long SENDs and WRITEs to a process of this host, of which both ends copy: from memory to memory, each byte once. Of one piece the receiver copies the bytes, to which end they are
 //! lent to it; the next one the sender copies to its place, where it knows that, and says so. Meanwhile both are at work.
 //!
+//! Where a SEND goes the receiver tells as soon as it has the first piece, which is lent: before it copies that. The sender waits for this with the second one.
+//!
 //! A piece has the numbers of its packets, and comes in their order. What is placed is there before, though: so nothing is placed while something is under way that has to come before
 //! it at the same place. The last piece of a message is lent always, so that its last word becomes visible last.
 
@@ -19,6 +21,8 @@ use crate::rc::bulk::{FEWEST_BYTES, piece};
 pub(super) const FEWEST: u32 = 64 << 10;
 /// Most bytes of one.
 const MOST: u32 = 256 << 10;
+/// Packets that may be under way so, at least.
+const WINDOW: u32 = 128;
 /// Pieces that are lent at once, at most: what a window holds.
 const LENT: usize = 16;
 
@@ -31,6 +35,10 @@ pub(super) struct Sharing {
     brought: u64,
     /// What is lent and not acknowledged yet, the oldest first.
     lent: ArrayVec<Lent, LENT>,
+    /// The first number of the last SEND whose first piece was lent: the receiver tells where it goes.
+    asked: Option<Psn>,
+    /// What it told: of the message that begins with this number.
+    place: Option<(Psn, Remote)>,
 }
 
 /// A piece that is lent.
@@ -44,7 +52,7 @@ struct Lent {
 
 impl Default for Sharing {
     fn default() -> Sharing {
-        Sharing { race: Race::of_sends(), brought: 0, lent: ArrayVec::new() }
+        Sharing { race: Race::of_sends(), brought: 0, lent: ArrayVec::new(), asked: None, place: None }
     }
 }
 
@@ -65,6 +73,11 @@ impl Sharing {
     /// Whether nothing that is lent goes to these bytes of the peer's.
     fn is_apart(&self, to: (u64, u64)) -> bool {
         self.lent.iter().all(|lent| lent.to.is_some_and(|(begin, end)| end <= to.0 || to.1 <= begin))
+    }
+
+    /// Whether the receiver has not said yet where a SEND goes whose first piece was lent, and may still.
+    fn is_asked(&self, begins: Psn, una: Psn) -> bool {
+        self.asked == Some(begins) && !begins.before(una)
     }
 
     /// The way of a long SEND that might begin now, or go on.
@@ -97,13 +110,18 @@ impl Requester {
         }
         let Data::Sges(list) = &request.wr.data else { return None };
         let sharing = self.sharing.get_or_insert_default();
+        let message_begins = self.next.add(0x100_0000 - at);
         let (way, to) = match request.wr.op {
-            SendOp::Send(_) => (sharing.way_of_send(now, at == 0, cx.company(&request.wr)), None),
+            SendOp::Send(_) => {
+                let way = sharing.way_of_send(now, at == 0, cx.company(&request.wr));
+                (way, sharing.place.filter(|(begins, _)| *begins == message_begins).map(|(_, place)| place))
+            }
             SendOp::Write { addr, rkey, .. } => {
                 (self.race.way(), Some(Remote { addr, length: request.len.into(), rkey }))
             }
             _ => return None,
         };
+        let is_send = matches!(request.wr.op, SendOp::Send(_));
         if way != Way::Both && always.is_none() {
             return None;
         }
@@ -113,9 +131,11 @@ impl Requester {
         // As many for the one as for the other, where they are long enough.
         let pieces = request.len.div_ceil(MOST).next_multiple_of(2);
         let most = request.len.div_ceil(pieces).next_multiple_of(mtu).max(fewest);
+        // Such pieces take no room on the way, and none is lost.
+        let share = share.max(WINDOW);
         let room = share.saturating_sub(under_way);
         // Half a window, so that what comes is acknowledged while more is on its way.
-        let (packets, len) = piece(mtu, left, rest, most as usize, (share / 2).max(1))?;
+        let (packets, len) = piece(mtu, left, rest, most as usize, share / 2)?;
         if packets > room || sharing.lent.is_full() || !batch.is_empty() {
             // Where an ACK is to come it makes room.
             self.held_back |= packets > room;
@@ -123,18 +143,28 @@ impl Requester {
             return waits.then_some(Left::Later);
         }
         let message_ends = packets == left;
+        // Of a SEND every other piece, from the second one on; of a WRITE from the last but one back.
+        let is_to_be_placed = match is_send {
+            true => begin / u64::from(most) % 2 == 1,
+            false => (rest - u64::from(len)).div_ceil(most.into()) % 2 == 1,
+        };
+        if is_to_be_placed && is_send && to.is_none() && sharing.is_asked(message_begins, self.una) {
+            return Some(Left::Later);
+        }
         let mut header = request.header_of(conn, self.next, at, packets)?;
         let part = Part { from: Source::List(list.as_slice()), at: begin, len: len as usize };
-        let to = to.map(|to| Remote { addr: to.addr.wrapping_add(begin), length: len.into(), ..to });
-        let place = to.map(|to| (to.addr, to.addr.saturating_add(to.length)));
-        // From the last piece on every other one.
-        let is_to_be_placed = (rest - u64::from(len)).div_ceil(most.into()) % 2 == 1;
+        let to = to.filter(|to| begin + u64::from(len) <= to.length).map(|to| Remote {
+            addr: to.addr.wrapping_add(begin),
+            length: len.into(),
+            ..to
+        });
+        let place = to.filter(|_| !is_send).map(|to| (to.addr, to.addr.saturating_add(to.length)));
+        // Who knows where a SEND goes knows that all before it has come.
+        let comes_in_time =
+            is_send || place.is_some_and(|to| !self.una.before(self.other_until) && sharing.is_apart(to));
         let mut became = Bulk::NoWay;
-        if let (true, Some(to), Some(place)) = (is_to_be_placed, to, place)
-            && !self.una.before(self.other_until)
-            && sharing.is_apart(place)
-        {
-            header.bth.ack_request = self.unasked + packets >= (share / 2).max(1);
+        if let (true, true, Some(to)) = (is_to_be_placed, comes_in_time, to) {
+            header.bth.ack_request = message_ends || self.unasked + packets >= share / 2;
             became = cx.place_bulk(&header, part, to);
         }
         let is_placed = became == Bulk::Sent;
@@ -152,11 +182,21 @@ impl Requester {
         if !is_placed {
             sharing.lent.push(Lent { psns, to: place });
         }
+        if at == 0 && is_send {
+            sharing.asked = Some(psns.0);
+        }
         let other_until = self.other_until;
         self.pass(packets, message_ends);
         self.sent(|| now, packets);
         self.other_until = other_until;
         Some(Left::Yes)
+    }
+
+    /// The peer tells where the SEND goes that begins with this number.
+    pub fn is_shown(&mut self, begins: Psn, place: Remote) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.place = Some((begins, place));
+        }
     }
 
     /// The peer asks for the packet at `una` again. Whether that was lent, and the peer did not get it: then it goes through the ring.
