@@ -148,15 +148,16 @@ fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
     assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (1, 1));
     // The same, for headers of several packets, behind which nothing stands.
     let words = [AtomicU64::new(0)];
-    for bytes in [&of_another[..20], &of_another[..14], &[0xff; 64], &[&of_another[..20], &[0; 4]].concat()] {
+    let more = [&of_another[..20], &[0; 4]].concat();
+    for bytes in [&of_another[..20], &of_another[..14], &[0xff; 64], &more] {
         node.input(node.world().now(), Input::Bulk(datagram(bytes), SharedBytes::new(&words, 8)));
     }
     assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.icrc")), (4, 1));
     assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (2, 3));
     // Or where their bytes are, which takes sixteen.
-    for behind in [&[7; 16][..], &[7; 12], &[7; 20]] {
-        let bytes = [&of_another[..20], behind].concat();
-        node.input(node.world().now(), Input::Bulk(datagram(&bytes), SharedBytes::new(&[], 0)));
+    let away = [16, 12, 20].map(|len| [&of_another[..20], &vec![7; len]].concat());
+    for bytes in &away {
+        node.input(node.world().now(), Input::Bulk(datagram(bytes), SharedBytes::new(&[], 0)));
     }
     assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.malformed")), (5, 5));
 }
