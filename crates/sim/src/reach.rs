@@ -9,7 +9,7 @@ use crate::same_host::{SameHost, block};
 use crate::world::{Action, Host, ProcessId, SimWorld};
 
 /// Fewest bytes of a message that both ends copy, where the faults of the host have that.
-const SHARED_FROM: u32 = 3_000;
+const SHARED_FROM: u32 = 2_048;
 
 impl Reach for SimWorld {
     fn table(&self) -> Option<u8> {

@@ -23,6 +23,8 @@ pub(super) const FEWEST: u32 = 64 << 10;
 const MOST: u32 = 256 << 10;
 /// Packets that may be under way so, at least.
 const WINDOW: u32 = 128;
+/// As many numbers of packets as there are.
+const PSNS: u32 = 1 << 24;
 /// Pieces that are lent at once, at most: what a window holds.
 const LENT: usize = 16;
 
@@ -75,9 +77,14 @@ impl Sharing {
         self.lent.iter().all(|lent| lent.to.is_some_and(|(begin, end)| end <= to.0 || to.1 <= begin))
     }
 
-    /// Whether the receiver has not said yet where a SEND goes whose first piece was lent, and may still.
+    /// Where a SEND goes, if the receiver has told.
+    fn place_of(&self, begins: Psn) -> Option<Remote> {
+        self.place.filter(|(of, _)| *of == begins).map(|(_, place)| place)
+    }
+
+    /// Whether the receiver has not told yet where a SEND goes whose first piece was lent, and may still.
     fn is_asked(&self, begins: Psn, una: Psn) -> bool {
-        self.asked == Some(begins) && !begins.before(una)
+        self.asked == Some(begins) && !begins.before(una) && self.place_of(begins).is_none()
     }
 
     /// The way of a long SEND that might begin now, or go on.
@@ -91,6 +98,30 @@ impl Sharing {
     }
 }
 
+/// The next piece of a message.
+struct Next {
+    /// The number of the message's first packet.
+    message: Psn,
+    /// Where the piece begins, in bytes, and how long it is.
+    begin: u64,
+    packets: u32,
+    len: u32,
+    /// It ends the message.
+    ends: bool,
+    /// It is the sender's to copy, where that is possible.
+    ours: bool,
+    is_send: bool,
+    /// Where it goes in the peer's memory, as far as that is known.
+    to: Option<Remote>,
+}
+
+impl Next {
+    /// Where a piece of a WRITE goes, from there to there.
+    fn written(&self) -> Option<(u64, u64)> {
+        self.to.filter(|_| !self.is_send).map(|to| (to.addr, to.addr.saturating_add(to.length)))
+    }
+}
+
 impl Requester {
     /// Sends the packets at the cursor so, if they go out for the first time; `None` where they are to go otherwise.
     pub(super) fn share_next(
@@ -101,70 +132,35 @@ impl Requester {
         batch: &TxBatch,
         cx: &mut impl Context,
     ) -> Option<Left> {
-        let (at, under_way) = (self.cursor.packet, self.under_way());
-        let request = self.queue.get(self.cursor.request)?;
-        let always = if request.len < FEWEST_BYTES { None } else { cx.shares_from() };
-        let fewest = always.unwrap_or(FEWEST);
-        if request.len < fewest || self.next != self.high || !cx.fetches() {
-            return None;
-        }
-        let Data::Sges(list) = &request.wr.data else { return None };
-        let sharing = self.sharing.get_or_insert_default();
-        let message_begins = self.next.add(0x100_0000 - at);
-        let (way, to) = match request.wr.op {
-            SendOp::Send(_) => {
-                let way = sharing.way_of_send(now, at == 0, cx.company(&request.wr));
-                (way, sharing.place.filter(|(begins, _)| *begins == message_begins).map(|(_, place)| place))
-            }
-            SendOp::Write { addr, rkey, .. } => {
-                (self.race.way(), Some(Remote { addr, length: request.len.into(), rkey }))
-            }
-            _ => return None,
-        };
-        let is_send = matches!(request.wr.op, SendOp::Send(_));
-        if way != Way::Both && always.is_none() {
-            return None;
-        }
-        let mtu = conn.mtu as u32;
-        let (begin, left) = (u64::from(at) * u64::from(mtu), request.packets - at);
-        let rest = u64::from(request.len) - begin;
-        // As many for the one as for the other, where they are long enough.
-        let pieces = request.len.div_ceil(MOST).next_multiple_of(2);
-        let most = request.len.div_ceil(pieces).next_multiple_of(mtu).max(fewest);
         // Such pieces take no room on the way, and none is lost.
         let share = share.max(WINDOW);
-        let room = share.saturating_sub(under_way);
-        // Half a window, so that what comes is acknowledged while more is on its way.
-        let (packets, len) = piece(mtu, left, rest, most as usize, share / 2)?;
-        if packets > room || sharing.lent.is_full() || !batch.is_empty() {
-            // Where an ACK is to come it makes room.
-            self.held_back |= packets > room;
-            let waits = !batch.is_empty() || under_way > self.unasked;
-            return waits.then_some(Left::Later);
-        }
-        let message_ends = packets == left;
-        // Of a SEND every other piece, from the second one on; of a WRITE from the last but one back.
-        let is_to_be_placed = match is_send {
-            true => begin / u64::from(most) % 2 == 1,
-            false => (rest - u64::from(len)).div_ceil(most.into()) % 2 == 1,
-        };
-        if is_to_be_placed && is_send && to.is_none() && sharing.is_asked(message_begins, self.una) {
+        let next = self.next_shared(now, conn, share, cx)?;
+        // What is in the batch leaves first.
+        if !batch.is_empty() {
             return Some(Left::Later);
         }
-        let mut header = request.header_of(conn, self.next, at, packets)?;
-        let part = Part { from: Source::List(list.as_slice()), at: begin, len: len as usize };
-        let to = to.filter(|to| begin + u64::from(len) <= to.length).map(|to| Remote {
-            addr: to.addr.wrapping_add(begin),
-            length: len.into(),
-            ..to
-        });
-        let place = to.filter(|_| !is_send).map(|to| (to.addr, to.addr.saturating_add(to.length)));
+        let under_way = self.under_way();
+        // Where an ACK is to come it makes room.
+        let later = (under_way > self.unasked).then_some(Left::Later);
+        let is_too_much = next.packets > share.saturating_sub(under_way);
+        let sharing = self.sharing.as_mut()?;
+        if is_too_much || sharing.lent.is_full() {
+            self.held_back |= is_too_much;
+            return later;
+        }
+        if next.ours && next.is_send && sharing.is_asked(next.message, self.una) {
+            return Some(Left::Later);
+        }
+        let request = self.queue.get(self.cursor.request)?;
+        let Data::Sges(list) = &request.wr.data else { return None };
+        let mut header = request.header_of(conn, self.next, self.cursor.packet, next.packets)?;
+        let part = Part { from: Source::List(list.as_slice()), at: next.begin, len: next.len as usize };
         // Who knows where a SEND goes knows that all before it has come.
-        let comes_in_time =
-            is_send || place.is_some_and(|to| !self.una.before(self.other_until) && sharing.is_apart(to));
+        let comes_in_time = next.is_send
+            || next.written().is_some_and(|to| !self.una.before(self.other_until) && sharing.is_apart(to));
         let mut became = Bulk::NoWay;
-        if let (true, true, Some(to)) = (is_to_be_placed, comes_in_time, to) {
-            header.bth.ack_request = message_ends || self.unasked + packets >= share / 2;
+        if let (true, true, Some(to)) = (next.ours, comes_in_time, next.to) {
+            header.bth.ack_request = next.ends || self.unasked + next.packets >= share / 2;
             became = cx.place_bulk(&header, part, to);
         }
         let is_placed = became == Bulk::Sent;
@@ -174,22 +170,76 @@ impl Requester {
         }
         match became {
             Bulk::Sent => {}
-            Bulk::Full => return Some(if under_way > self.unasked { Left::Later } else { Left::No }),
+            Bulk::Full => return Some(later.unwrap_or(Left::No)),
             Bulk::NoWay => return None,
         }
-        let psns = (self.next, self.next.add(packets));
-        self.unasked = if header.bth.ack_request { 0 } else { self.unasked + packets };
         if !is_placed {
-            sharing.lent.push(Lent { psns, to: place });
+            let psns = (self.next, self.next.add(next.packets));
+            sharing.lent.push(Lent { psns, to: next.written() });
         }
-        if at == 0 && is_send {
-            sharing.asked = Some(psns.0);
+        if next.is_send && next.begin == 0 {
+            sharing.asked = Some(next.message);
         }
+        self.unasked = if header.bth.ack_request { 0 } else { self.unasked + next.packets };
         let other_until = self.other_until;
-        self.pass(packets, message_ends);
-        self.sent(|| now, packets);
+        self.pass(next.packets, next.ends);
+        self.sent(|| now, next.packets);
         self.other_until = other_until;
         Some(Left::Yes)
+    }
+
+    /// The piece at the cursor, where it is to go so.
+    fn next_shared(
+        &mut self,
+        now: Instant,
+        conn: &Connection,
+        share: u32,
+        cx: &impl Context,
+    ) -> Option<Next> {
+        let at = self.cursor.packet;
+        let request = self.queue.get(self.cursor.request)?;
+        if request.len < FEWEST_BYTES || self.next != self.high {
+            return None;
+        }
+        let always = cx.shares_from();
+        let fewest = always.unwrap_or(FEWEST);
+        if request.len < fewest || !cx.fetches() {
+            return None;
+        }
+        let sharing = self.sharing.get_or_insert_default();
+        let message = self.next.add(PSNS - at);
+        let (way, whole, is_send) = match request.wr.op {
+            SendOp::Send(_) => {
+                let way = sharing.way_of_send(now, at == 0, cx.company(&request.wr));
+                (way, sharing.place_of(message), true)
+            }
+            SendOp::Write { addr, rkey, .. } => {
+                (self.race.way(), Some(Remote { addr, length: request.len.into(), rkey }), false)
+            }
+            _ => return None,
+        };
+        if way != Way::Both && always.is_none() {
+            return None;
+        }
+        let mtu = conn.mtu as u32;
+        let (begin, left) = (u64::from(at) * u64::from(mtu), request.packets - at);
+        let rest = u64::from(request.len) - begin;
+        // As many for the one as for the other, where they are long enough.
+        let pieces = request.len.div_ceil(MOST).next_multiple_of(2);
+        let most = request.len.div_ceil(pieces).next_multiple_of(mtu).max(fewest);
+        // Half a window, so that what comes is acknowledged while more is on its way.
+        let (packets, len) = piece(mtu, left, rest, most as usize, share / 2)?;
+        // Of a SEND every other piece, from the second one on; of a WRITE from the last but one back.
+        let ours = match is_send {
+            true => begin / u64::from(most) % 2 == 1,
+            false => (rest - u64::from(len)).div_ceil(most.into()) % 2 == 1,
+        };
+        let to = whole.filter(|whole| begin + u64::from(len) <= whole.length).map(|whole| Remote {
+            addr: whole.addr.wrapping_add(begin),
+            length: len.into(),
+            ..whole
+        });
+        Some(Next { message, begin, packets, len, ends: packets == left, ours, is_send, to })
     }
 
     /// The peer tells where the SEND goes that begins with this number.
