@@ -90,11 +90,10 @@ impl Sharing {
     /// The way of a long SEND that might begin now, or go on.
     fn way_of_send(&mut self, now: Instant, begins: bool, company: Company) -> Way {
         match company {
-            Company::None if begins => self.race.pause(),
-            Company::Stream if begins => return self.race.next(now),
-            _ => {}
+            Company::None if begins => self.race.next_alone(now),
+            Company::Stream if begins => self.race.next(now),
+            _ => self.race.way(),
         }
-        self.race.way()
     }
 }
 
