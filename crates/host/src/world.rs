@@ -236,7 +236,7 @@ impl Platform for RealWorld {
         if !self.is_ours() {
             return;
         }
-        // Waiting for a storage is rare, and takes far longer than a thread takes to start; each queue pair waits for one at most.
+        // Waiting for a storage is rare, and takes far longer than a thread takes to start; each queue pair waits for one at most, and for a peer once.
         let work = Arc::new(Mutex::new(Rank::Storage, Some(work)));
         let theirs = work.clone();
         let run = move |work: &Mutex<Option<Persist>>| {

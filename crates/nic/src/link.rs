@@ -170,7 +170,7 @@ pub trait Platform: Send + Sync + 'static {
     fn ack_waits(&self) {}
     /// Fills `bytes` from a cryptographically secure generator.
     fn fill_random(&self, bytes: &mut [u8]);
-    /// A peer waits until memory lies on its storage: `work` is run in a thread that may wait. Called with no lock held.
+    /// A peer waits until memory lies on its storage, or a receive until a peer copies nothing any more: `work` is run in a thread that may wait. Called with no lock held.
     fn persist(&self, work: Persist);
     /// How processes of a host reach each other's memory, where they do.
     fn others_memory(&self) -> Option<&dyn Reach> {
@@ -198,7 +198,7 @@ pub trait Storage {
     fn persist(&self, addr: u64, len: u64) -> Result<(), Errno>;
 }
 
-/// Work that waits for storage: memory that shall lie on it before a peer is answered (FLUSH, IBA annex A19).
+/// Work that waits: for storage, on which memory shall lie before a peer is answered (FLUSH, IBA annex A19), or for a peer that copies to the memory of a receive which failed.
 pub struct Persist(Box<Work>);
 
 /// Waits, then asks for the time.

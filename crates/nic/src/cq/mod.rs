@@ -148,7 +148,7 @@ pub enum Note {
     Async(Arc<AsyncEventQueue>, AsyncEvent),
     /// A completion event that is held back until then.
     Later(Instant, Arc<Cq>),
-    /// A peer's FLUSH is to be done.
+    /// A peer's FLUSH is to be done, or a peer to be waited for.
     Persist(Arc<dyn Platform>, Persist),
 }
 

@@ -174,9 +174,8 @@ impl Inner {
 
 /// Waits until the peer copies nothing any more, and completes what waited for that.
 fn complete(qp: &Qp, serial: u32, now: &mut dyn FnMut() -> Instant) {
-    if let Some(reach) = qp.pd.device.platform.others_memory() {
-        reach.close(qp.qpn, true);
-    }
+    // Where it is connected anew by now its next peer reaches it as before.
+    qp.await_peer();
     let mut inner = qp.lock();
     // It may have been reset, or destroyed, which waits for the peer, too.
     if inner.destroyed || inner.shown.serial != serial {
