@@ -239,7 +239,7 @@ fn what_the_receiver_does_not_reach_comes_again_in_packets_and_no_try_is_used_up
 }
 
 #[test]
-fn where_memory_is_not_reached_or_a_message_is_of_several_pieces_all_goes_through_the_ring() {
+fn where_memory_is_not_reached_all_goes_through_the_ring_and_memory_that_is_gone_fails_the_request() {
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_write);
     a.cx.fetches = false;

@@ -147,3 +147,26 @@ impl Qp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wire::Rkey;
+
+    use super::*;
+
+    #[test]
+    fn what_lies_in_one_element_may_be_elsewhere_and_nothing_else() {
+        let sge = Sge { addr: 1000, length: 100, lkey: Rkey(7) };
+        fn part(list: &[Sge], at: u64, len: usize) -> Option<Sge> {
+            element(Part { from: Source::List(list), at, len })
+        }
+        assert_eq!(part(&[sge], 0, 100), Some(sge));
+        assert_eq!(part(&[sge], 60, 40), Some(Sge { addr: 1060, length: 40, ..sge }));
+        assert_eq!(part(&[sge], 61, 40), None);
+        assert_eq!(part(&[sge], u64::MAX, 2), None);
+        assert_eq!(part(&[sge, sge], 0, 50), None);
+        assert_eq!(part(&[], 0, 0), None);
+        let peers = Source::Range(Remote { addr: 1000, length: 100, rkey: Rkey(7) });
+        assert_eq!(element(Part { from: peers, at: 0, len: 50 }), None);
+    }
+}

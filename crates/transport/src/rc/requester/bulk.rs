@@ -26,13 +26,16 @@ impl Requester {
         batch: &TxBatch,
         cx: &mut impl Context,
     ) -> Result<Left, Status> {
+        let most_bytes = cx.most_bulk();
+        if most_bytes == 0 {
+            return Ok(Left::No);
+        }
         if let Some(left) = self.share_next(now, conn, share, batch, cx) {
             return Ok(left);
         }
-        let most_bytes = cx.most_bulk();
         let (at, under_way) = (self.cursor.packet, self.under_way());
         let Some(request) = self.queue.get_mut(self.cursor.request) else { return Ok(Left::No) };
-        let may = most_bytes > 0 && self.next == self.high;
+        let may = self.next == self.high;
         let (true, SendOp::Send(_) | SendOp::Write { .. }, Data::Sges(list)) =
             (may, &request.wr.op, &request.wr.data)
         else {

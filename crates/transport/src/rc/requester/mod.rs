@@ -78,7 +78,7 @@ pub(super) struct Requester {
     brought: u64,
     /// What both ends copy, once a message was long enough.
     sharing: Option<Box<Sharing>>,
-    /// The number behind the last packet of which not just one end copies the bytes without the ring.
+    /// The number behind the last packet that was neither lent nor placed.
     other_until: Psn,
     /// Something was executed without a packet.
     at_once: bool,

@@ -144,7 +144,7 @@ impl Race {
         self.last = Some(now);
     }
 
-    /// What went was refused, and goes in pieces through the ring: whoever tries that again has something else first.
+    /// The peer does not reach what was lent: another way goes on, and this one is tried again later, less and less often.
     pub fn refused(&mut self) {
         if self.way() == Way::Both {
             self.rates[self.now] = 1;

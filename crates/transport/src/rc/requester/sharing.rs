@@ -17,7 +17,7 @@ use super::{Connection, Requester, TxBatch};
 use crate::op::{Bulk, Company, Context, Data, Part, Remote, SendOp, SendWr, Source};
 use crate::rc::bulk::{FEWEST_BYTES, piece};
 
-/// Fewest bytes of a piece, but for the last one of a message: a copy by the system costs as much as some thousands.
+/// Fewest bytes of a piece, but for the last one of a message: a call of the system costs as much as to copy some thousands.
 pub(super) const FEWEST: u32 = 64 << 10;
 /// Most bytes of one.
 const MOST: u32 = 256 << 10;
@@ -37,10 +37,10 @@ pub(super) struct Sharing {
     brought: u64,
     /// What is lent and not acknowledged yet, the oldest first.
     lent: ArrayVec<Lent, LENT>,
-    /// The first number of the last SEND whose first piece was lent: the receiver tells where it goes.
+    /// The first number of the last SEND, where its first piece was lent: the receiver tells where it goes.
     asked: Option<Psn>,
-    /// What it told: of the message that begins with this number.
-    place: Option<(Psn, Remote)>,
+    /// What it has told of that one.
+    place: Option<Remote>,
 }
 
 /// A piece that is lent.
@@ -79,7 +79,7 @@ impl Sharing {
 
     /// Where a SEND goes, if the receiver has told.
     fn place_of(&self, begins: Psn) -> Option<Remote> {
-        self.place.filter(|(of, _)| *of == begins).map(|(_, place)| place)
+        self.place.filter(|_| self.asked == Some(begins))
     }
 
     /// Whether the receiver has not told yet where a SEND goes whose first piece was lent, and may still.
@@ -180,6 +180,7 @@ impl Requester {
             sharing.asked = Some(next.message);
         }
         self.unasked = if header.bth.ack_request { 0 } else { self.unasked + next.packets };
+        // This one is none of the others.
         let other_until = self.other_until;
         self.pass(next.packets, next.ends);
         self.sent(|| now, next.packets);
@@ -209,6 +210,10 @@ impl Requester {
         let message = self.next.add(PSNS - at);
         let (way, whole, is_send) = match request.wr.op {
             SendOp::Send(_) => {
+                // Numbers come round: what was told of another message must not be taken for its own.
+                if at == 0 {
+                    (sharing.asked, sharing.place) = (None, None);
+                }
                 let way = sharing.way_of_send(now, at == 0, cx.company(&request.wr));
                 (way, sharing.place_of(message), true)
             }
@@ -243,8 +248,8 @@ impl Requester {
 
     /// The peer tells where the SEND goes that begins with this number.
     pub fn is_shown(&mut self, begins: Psn, place: Remote) {
-        if let Some(sharing) = &mut self.sharing {
-            sharing.place = Some((begins, place));
+        if let Some(sharing) = self.sharing.as_mut().filter(|sharing| sharing.asked == Some(begins)) {
+            sharing.place = Some(place);
         }
     }
 
