@@ -87,6 +87,16 @@ impl Transfer<'_> {
         copied.unwrap_or(AtOnce::Refused)
     }
 
+    /// Copies what the peer reads of ours to its memory.
+    pub(crate) fn copy_of(&self, reach: &dyn Reach, from: Remote, view: &View<'_>, way: &mut Way) -> AtOnce {
+        let copied = view.remote(from, Access::REMOTE_READ, |place| {
+            let Place::At(addr) = place else { return Err(Fault::Key) };
+            // SAFETY: the piece is registered, and stays so while it is used here.
+            Ok(unsafe { reach.copy(self, &[Piece { addr, len: from.length }], way) })
+        });
+        copied.unwrap_or(AtOnce::Refused)
+    }
+
     /// Copies to memory of ours at an address. Its last word is stored last, where it ends a message.
     ///
     /// # Safety
@@ -208,10 +218,10 @@ impl<'a> View<'a> {
         unsafe { transfer.fetch(peer.reach, to, tail) }
     }
 
-    /// Whether an element of ours is good, and memory.
-    pub(crate) fn has(&self, sge: &Sge) -> bool {
+    /// Whether an element of ours is good for what needs this right, and memory.
+    pub(crate) fn has(&self, sge: &Sge, right: u32) -> bool {
         let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };
-        matches!(self.with(range, 0, Who::Us, Ok), Ok(Place::At(_)))
+        matches!(self.with(range, right, Who::Us, Ok), Ok(Place::At(_)))
     }
 
     /// Adds the memory of ranges of ours, which stays registered as long as it is held. False where that is not all good, or more than is held. It is

@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use transport::op::{
-    AtOnce, Bulk, Elsewhere, Fault, Memory, Part, Payload, RecvWr, Remote, Sge, SharedBytes, Source,
+    Access, AtOnce, Bulk, Elsewhere, Fault, Memory, Part, Payload, RecvWr, Remote, Sge, SharedBytes, Source,
 };
 use transport::rc::Hold;
 use wire::roce::{Header, Op};
 
+use crate::memory;
 use crate::qp::Qp;
 use crate::qp::attr::QpType;
 use crate::qp::engine::Engine;
@@ -45,46 +46,74 @@ impl EngineContext<'_> {
         self.peer().is_some_and(|(reach, path)| reach.reaches(path))
     }
 
-    /// Sends a piece whose bytes lie in memory of ours, of one element, and stay there.
+    /// Sends a piece whose bytes lie in memory of ours, of one element or in a region that the peer reads, and stay there.
     pub(super) fn lend(&self, header: &Header, part: Part<'_>) -> Bulk {
-        match element(part) {
-            Some(from) if self.view.has(&from) => {
-                let from = Remote { addr: from.addr, length: from.length.into(), rkey: from.lkey };
-                self.send_elsewhere(header, Elsewhere::Lent(from))
-            }
+        let from = match part.from {
+            Source::List(_) => element(part),
+            // It names windows, too, which are not lent.
+            Source::Range(range) => section(range, part)
+                .filter(|section| self.view.check(*section, Access::Read).is_ok())
+                .map(|section| Sge { addr: section.addr, length: section.length as u32, lkey: section.rkey }),
+        };
+        match from {
+            Some(from) if self.view.has(&from, 0) => self.send_elsewhere(header, lent(&from)),
             _ => Bulk::NoWay,
         }
     }
 
-    /// Tells the peer of the place of a receive of one element, which is the queue pair's own.
-    pub(super) fn show(&mut self, header: &Header, receive: &RecvWr) -> bool {
-        let &[to] = receive.sges.as_slice() else { return false };
-        let (Some(path), None) = (self.here(), &self.qp.init.srq) else { return false };
-        let place = Elsewhere::Lent(Remote { addr: to.addr, length: to.length.into(), rkey: to.lkey });
+    /// Asks for a part of a READ, and tells the peer where it goes.
+    pub(super) fn ask(&mut self, header: &Header, part: Part<'_>) -> Bulk {
+        let Some(to) = element(part).filter(|to| self.view.has(to, memory::Access::LOCAL_WRITE)) else {
+            return Bulk::NoWay;
+        };
+        self.shown.begin_read();
+        self.tell(header, lent(&to))
+    }
+
+    /// Tells the peer of a place.
+    fn tell(&self, header: &Header, place: Elsewhere) -> Bulk {
+        let Some(path) = self.here() else { return Bulk::NoWay };
         let mut head = [0; MOST_HEADERS];
         let len = header.emit(0, &mut head);
         let mut fill = |bytes: SharedBytes<'_>| {
             bytes.store(&place.to_bytes());
             Ok(())
         };
+        let sent = self.qp.pd().device.link.send_bulk(path, &head[..len], Elsewhere::LEN, &mut fill);
+        sent.unwrap_or(Bulk::NoWay)
+    }
+
+    /// Tells the peer of the place of a receive of one element, which is the queue pair's own.
+    pub(super) fn show(&mut self, header: &Header, receive: &RecvWr) -> bool {
+        let &[to] = receive.sges.as_slice() else { return false };
+        if self.qp.init.srq.is_some() {
+            return false;
+        }
         // From the moment on in which it is told; it may have been before, when the piece could not be copied.
         let was_shown = self.shown.begin();
-        let sent = self.qp.pd().device.link.send_bulk(path, &head[..len], Elsewhere::LEN, &mut fill);
-        let is_told = sent == Ok(Bulk::Sent);
+        let is_told = self.tell(header, lent(&to)) == Bulk::Sent;
         if !is_told && !was_shown {
             self.shown.end();
         }
         is_told
     }
 
-    /// Sends a piece of one element whose bytes are copied to where they belong.
+    /// Sends a piece of one element, or of what the peer reads, whose bytes are copied to where they belong.
     pub(super) fn place(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
-        let (Some(from), Some((reach, path))) = (element(part), self.peer()) else { return Bulk::NoWay };
-        let what = if matches!(header.op, Op::Send(_)) { Copy::Put } else { Copy::Write };
+        let Some((reach, path)) = self.peer() else { return Bulk::NoWay };
+        let what = if matches!(header.op, Op::Write(_)) { Copy::Write } else { Copy::Put };
         let transfer = Transfer { path, from: self.qp.qpn, remote: to, what };
-        match transfer.copy_one(reach, &from, &self.view, self.way) {
-            AtOnce::Done => self.send_elsewhere(header, Elsewhere::Placed(from.length)),
-            AtOnce::Refused | AtOnce::NoWay => Bulk::NoWay,
+        let copied = match part.from {
+            Source::List(_) => {
+                element(part).map(|from| transfer.copy_one(reach, &from, &self.view, self.way))
+            }
+            Source::Range(range) => {
+                section(range, part).map(|from| transfer.copy_of(reach, from, &self.view, self.way))
+            }
+        };
+        match copied {
+            Some(AtOnce::Done) => self.send_elsewhere(header, Elsewhere::Placed(part.len as u32)),
+            _ => Bulk::NoWay,
         }
     }
 
@@ -97,6 +126,21 @@ impl EngineContext<'_> {
             self.qp.pd().device.link.send_bulk(path, &head[..len + Elsewhere::LEN], 0, &mut |_| Ok(()));
         sent.unwrap_or(Bulk::NoWay)
     }
+}
+
+/// Memory of ours that the peer may copy from, or to.
+fn lent(sge: &Sge) -> Elsewhere {
+    Elsewhere::Lent(Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey })
+}
+
+/// A part of what the peer reads.
+fn section(range: Remote, part: Part<'_>) -> Option<Remote> {
+    let (end, length) = (part.at.checked_add(part.len as u64)?, u32::try_from(part.len).ok()?);
+    (end <= range.length).then(|| Remote {
+        addr: range.addr.wrapping_add(part.at),
+        length: length.into(),
+        ..range
+    })
 }
 
 /// The element in which a part of a list lies as a whole.

@@ -103,7 +103,7 @@ impl Context for EngineContext<'_> {
         {
             return;
         }
-        if side == Side::Receive && self.shown.keeps(&completion) {
+        if self.shown.keeps(side, &completion) {
             return;
         }
         let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
@@ -153,6 +153,9 @@ impl Context for EngineContext<'_> {
     }
     fn show_place(&mut self, header: &Header, receive: &RecvWr) -> bool {
         self.show(header, receive)
+    }
+    fn ask_bulk(&mut self, header: &Header, part: Part<'_>) -> Bulk {
+        self.ask(header, part)
     }
     fn fetches(&self) -> bool {
         self.may_be_elsewhere()

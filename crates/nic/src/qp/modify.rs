@@ -101,7 +101,7 @@ impl Inner {
         if let Some(counted) = &mut self.counted {
             counted.completed(Side::Receive, &flushed);
         }
-        if !self.shown.keeps(&flushed) {
+        if !self.shown.keeps(Side::Receive, &flushed) {
             qp.init.recv_cq.push(flushed, &mut self.notes);
         }
     }
@@ -151,7 +151,7 @@ impl Inner {
 impl Inner {
     /// Completes what waits where the peer copies nothing any more; else somebody waits for that.
     pub(super) fn await_pusher(&mut self, qp: &Qp) {
-        if self.shown.kept.is_empty() || self.shown.is_awaited {
+        if !self.shown.is_any() || self.shown.is_awaited {
             return;
         }
         if qp.pd.device.platform.others_memory().is_none_or(|reach| reach.is_closed(qp.qpn)) {
@@ -165,8 +165,15 @@ impl Inner {
     }
 
     fn complete_kept(&mut self, qp: &Qp) {
-        for completion in std::mem::take(&mut self.shown.kept) {
-            qp.init.recv_cq.push(completion, &mut self.notes);
+        for (side, completion) in std::mem::take(&mut self.shown.kept) {
+            let cq = match side {
+                Side::Send => {
+                    self.places.ends(&qp.init.send_cq);
+                    &qp.init.send_cq
+                }
+                Side::Receive => &qp.init.recv_cq,
+            };
+            cq.push(completion, &mut self.notes);
         }
         self.shown.forget();
     }

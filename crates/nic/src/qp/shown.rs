@@ -1,18 +1,20 @@
-//! The place of a receive that the peer knows, and may copy to while the message comes whose receive it is. Where that fails, nothing completes before the peer copies nothing
+//! Places that the peer knows, and may copy to: that of a receive while the message comes whose receive it is, and those of READs. Where that fails, nothing completes before the peer copies nothing
 //! any more: the program has its memory back then. To wait for that is nothing to do under a lock, nor in a thread that receives.
 
-use transport::op::{Completion, Status};
+use transport::op::{Completion, Side, Status};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     is_shown: bool,
+    /// Places of READs were told, which are under way or were.
+    has_read: bool,
     /// Somebody waits for the peer.
     pub(super) is_awaited: bool,
     /// Which one it is that is waited for.
     pub(super) serial: u32,
-    /// Completions of receives that wait for that, in order.
-    pub(super) kept: Vec<Completion>,
+    /// Completions that wait for that, in order.
+    pub(super) kept: Vec<(Side, Completion)>,
 }
 
 impl Shown {
@@ -26,17 +28,31 @@ impl Shown {
         self.is_shown = false;
     }
 
-    /// Whether a completion of a receive waits until the peer copies nothing any more. One without an error shows that it does not.
+    /// The peer is told of the place of a READ.
+    pub(super) fn begin_read(&mut self) {
+        self.has_read = true;
+    }
+
+    /// Whether the peer may copy to a place of which it was told, as far as is known.
+    pub(super) fn is_any(&self) -> bool {
+        self.is_shown || self.has_read
+    }
+
+    /// Whether a completion waits until the peer copies nothing any more. One without an error shows that it does not copy to that place.
     #[inline]
-    pub(super) fn keeps(&mut self, completion: &Completion) -> bool {
-        if !self.is_shown {
+    pub(super) fn keeps(&mut self, side: Side, completion: &Completion) -> bool {
+        let may_copy = match side {
+            Side::Send => self.has_read,
+            Side::Receive => self.is_shown,
+        };
+        if !may_copy {
             return false;
         }
         if completion.status == Status::Success {
-            self.is_shown = false;
+            self.is_shown &= side == Side::Send;
             return false;
         }
-        self.kept.push(*completion);
+        self.kept.push((side, *completion));
         true
     }
 
@@ -61,14 +77,21 @@ mod tests {
     #[test]
     fn what_fails_while_the_peer_may_copy_waits_in_order_and_what_comes_whole_does_not() {
         let mut shown = Shown::default();
-        assert!(!shown.keeps(&ended(0, Status::WrFlush)), "the peer was told nothing");
+        let keeps = |shown: &mut Shown, wr_id, status| shown.keeps(Side::Receive, &ended(wr_id, status));
+        assert!(!keeps(&mut shown, 0, Status::WrFlush), "the peer was told nothing");
         assert!(!shown.begin() && shown.begin());
-        assert!(!shown.keeps(&ended(1, Status::Success)) && !shown.keeps(&ended(2, Status::WrFlush)));
+        assert!(!keeps(&mut shown, 1, Status::Success) && !keeps(&mut shown, 2, Status::WrFlush));
         shown.begin();
-        assert!(shown.keeps(&ended(3, Status::LocalLength)) && shown.keeps(&ended(4, Status::WrFlush)));
-        assert_eq!(shown.kept.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [3, 4]);
+        assert!(keeps(&mut shown, 3, Status::LocalLength) && keeps(&mut shown, 4, Status::WrFlush));
+        assert!(!shown.keeps(Side::Send, &ended(5, Status::WrFlush)), "it was told of no READ");
+        shown.begin_read();
+        assert!(!shown.keeps(Side::Send, &ended(6, Status::Success)), "others may be under way");
+        assert!(shown.keeps(Side::Send, &ended(7, Status::RetryExceeded)) && shown.is_any());
+        let kept: Vec<_> = shown.kept.iter().map(|(side, c)| (*side, c.wr_id)).collect();
+        assert_eq!(kept, [(Side::Receive, 3), (Side::Receive, 4), (Side::Send, 7)]);
         let serial = shown.serial;
         shown.forget();
-        assert!(shown.kept.is_empty() && shown.serial != serial && !shown.keeps(&ended(5, Status::WrFlush)));
+        assert!(shown.kept.is_empty() && shown.serial != serial && !shown.is_any());
+        assert!(!keeps(&mut shown, 8, Status::WrFlush));
     }
 }

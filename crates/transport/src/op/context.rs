@@ -183,13 +183,18 @@ pub trait Context {
         Ok(Bulk::NoWay)
     }
     /// Sends a piece of a message, of which the receiver copies the bytes from where they are; the rest is as with [`Context::send_bulk`]. Those of a request
-    /// that has not completed stay there.
+    /// that has not completed stay there; those that a READ asks for may be gone.
     fn lend_bulk(&self, _header: &Header, _part: Part<'_>) -> Bulk {
         Bulk::NoWay
     }
-    /// Copies a piece of a WRITE to where it belongs in the peer's memory, or one of a SEND to the place that the peer has shown ([`Context::show_place`]), and then sends it
-    /// without its bytes; the rest is as with [`Context::send_bulk`].
+    /// Copies a piece of a WRITE to where it belongs in the peer's memory, or one of a SEND or of a READ response to the place that the peer has shown
+    /// ([`Context::show_place`], [`Context::ask_bulk`]), and then sends it without its bytes; the rest is as with [`Context::send_bulk`].
     fn place_bulk(&mut self, _header: &Header, _part: Part<'_>, _to: Remote) -> Bulk {
+        Bulk::NoWay
+    }
+    /// Asks for a part of a READ, of one element, and tells the peer where it goes: it may copy to there until the READ completes. So the READ completes with an error only
+    /// when the peer copies nothing any more. The rest is as with [`Context::send_bulk`].
+    fn ask_bulk(&mut self, _header: &Header, _part: Part<'_>) -> Bulk {
         Bulk::NoWay
     }
     /// Whether bytes of a piece can be elsewhere than in it ([`Elsewhere`](super::Elsewhere)), as far as is known.

@@ -8,7 +8,7 @@ use wire::bth::{Aeth, NakCode, Syndrome};
 use wire::roce::{Op, ReadAt};
 
 use super::Connection;
-use super::bulk::piece;
+use super::bulk::{FEWEST_SHARED, is_the_senders, piece, shared_len};
 use crate::batch::{TxBatch, packet_len};
 use crate::op::{Bulk, Context, Fault, Memory, Part, Remote, Source};
 
@@ -43,6 +43,8 @@ pub(super) struct Read {
     pub psn: Psn,
     pub msn: u32,
     pub from: Remote,
+    /// Where it goes in the requester's memory, as long as both ends copy.
+    pub place: Option<Remote>,
     /// At an XRC target, the shared receive queue whose domain the memory is of.
     pub srq: Option<u32>,
     pub packets: u32,
@@ -265,6 +267,19 @@ fn fill_read(
     let from = read.from;
     read.srq.map_or(Ok(()), |srq| cx.choose_srq(srq))?;
     while read.next < read.packets {
+        if let Some(place) = read.place {
+            if *spent >= TURN || !batch.is_empty() {
+                return Ok(false);
+            }
+            match share(read, place, conn, cx) {
+                Some((packets, copied)) => {
+                    read.next += packets;
+                    *spent += copied.max(LEAST_COST);
+                    continue;
+                }
+                None => read.place = None,
+            }
+        }
         if *spent < TURN
             && let Some((packets, len)) = bulk(read, conn, cx)
         {
@@ -294,6 +309,28 @@ fn fill_read(
         *spent += payload_len.max(LEAST_COST);
     }
     Ok(true)
+}
+
+/// Sends the next response packets as a piece whose bytes are elsewhere: how many, and how many bytes were copied for that. `None`: this READ goes otherwise from now on.
+fn share(read: &Read, place: Remote, conn: &Connection, cx: &mut impl Context) -> Option<(u32, usize)> {
+    if !cx.fetches() {
+        return None;
+    }
+    let (mtu, left, from) = (conn.mtu as u32, read.packets - read.next, read.from);
+    let at = u64::from(read.next) * u64::from(mtu);
+    let rest = from.length.checked_sub(at)?;
+    let most = shared_len(mtu, from.length as u32, cx.shares_from().unwrap_or(FEWEST_SHARED));
+    let (packets, len) = piece(mtu, left, rest, most as usize, left)?;
+    let header = conn.header(read.psn.add(read.next), read.op(packets));
+    let part = Part { from: Source::Range(from), at, len: len as usize };
+    let (became, copied) = match is_the_senders(rest - u64::from(len), most) {
+        true => {
+            let to = Remote { addr: place.addr.wrapping_add(at), length: len.into(), ..place };
+            (cx.place_bulk(&header, part, to), len as usize)
+        }
+        false => (cx.lend_bulk(&header, part), 0),
+    };
+    (became == Bulk::Sent).then_some((packets, copied))
 }
 
 /// The response packets that leave next as one piece, and how many bytes they have; of a READ that was asked for again none.

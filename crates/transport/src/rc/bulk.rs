@@ -7,12 +7,17 @@ use std::time::Instant;
 use wire::roce::{Header, Op, Packet, Service};
 
 use super::{Connection, Hold, Rc, Role, State};
-use crate::op::{Context, Elsewhere, Payload};
+use crate::op::{Context, Elsewhere, Payload, Remote};
 
 /// Most packets of a piece: while they are copied the next ones are on their way.
 const MOST_PACKETS: u32 = 64;
 /// Fewest bytes of one.
 pub(super) const FEWEST_BYTES: u32 = 2048;
+
+/// Fewest bytes of a piece whose bytes are elsewhere ([`Elsewhere`]), but for the last one of a message: a call of the system costs as much as to copy some thousands.
+pub(super) const FEWEST_SHARED: u32 = 64 << 10;
+/// Most bytes of one.
+const MOST_SHARED: u32 = 256 << 10;
 
 /// What has come: a packet, or several in one piece.
 pub(super) struct Arrival<'a> {
@@ -43,9 +48,27 @@ pub(super) fn piece(mtu: u32, left: u32, bytes: u64, most_bytes: usize, most: u3
     (len >= FEWEST_BYTES).then_some((packets, len))
 }
 
+/// Bytes of each piece of a message of which both ends copy, but for the last one: as many pieces for the one as for the other, where they are long enough.
+pub(super) fn shared_len(mtu: u32, len: u32, fewest: u32) -> u32 {
+    let pieces = len.div_ceil(MOST_SHARED).next_multiple_of(2);
+    len.div_ceil(pieces).next_multiple_of(mtu).max(fewest)
+}
+
+/// The place that an ACK or a request for a READ tells of.
+fn place_in(payload: Payload<'_>) -> Option<Remote> {
+    let Payload::Shared(bytes) = payload else { return None };
+    let told = (bytes.len() == Elsewhere::LEN).then(|| Elsewhere::from_bytes(&bytes.to_vec()))?;
+    if let Some(Elsewhere::Lent(place)) = told { Some(place) } else { None }
+}
+
+/// Whether the sender copies a piece, where it knows the place: every other one, from the last but one back. `after`: bytes that follow it.
+pub(super) fn is_the_senders(after: u64, shared_len: u32) -> bool {
+    after.div_ceil(shared_len.into()) % 2 == 1
+}
+
 impl Rc {
     /// A piece of a message for this queue pair, as several packets would bring it: a SEND, a WRITE or a READ response. Or an ACK that acknowledges nothing, but says where a
-    /// message goes ([`Context::show_place`]). The rest is as with [`Rc::receive`].
+    /// message goes ([`Context::show_place`]); or the request for a READ, which says where that goes ([`Context::ask_bulk`]). The rest is as with [`Rc::receive`].
     pub fn receive_bulk(
         &mut self,
         now: Instant,
@@ -54,15 +77,15 @@ impl Rc {
         hold: Hold,
         cx: &mut impl Context,
     ) {
-        if let (Op::Acknowledge(_), Payload::Shared(bytes)) = (header.op, payload) {
-            if bytes.len() == Elsewhere::LEN
-                && let Some(Elsewhere::Lent(place)) = Elsewhere::from_bytes(&bytes.to_vec())
-            {
-                self.requester.is_shown(header.bth.psn, place);
+        let (payload, packets) = match (header.op, place_in(payload)) {
+            (Op::Acknowledge(_), place) => {
+                place.inspect(|place| self.requester.is_shown(header.bth.psn, *place));
+                return;
             }
-            return;
-        }
-        let packets = payload.len().div_ceil(self.conn.mtu);
+            (Op::ReadRequest(_), Some(place)) => (Payload::Elsewhere(Elsewhere::Lent(place)), 1),
+            (Op::ReadRequest(_), None) => return,
+            _ => (payload, payload.len().div_ceil(self.conn.mtu)),
+        };
         if self.conn.role != Role::Rc
             || header.service != Service::Rc
             || !(1..=MOST_PACKETS as usize).contains(&packets)
@@ -75,7 +98,7 @@ impl Rc {
                 let outcome = self.requester.response(now, &self.conn, &arrival, cx);
                 self.fail_if(outcome, cx);
             }
-            Op::Send(_) | Op::Write(_) => {
+            Op::Send(_) | Op::Write(_) | Op::ReadRequest(_) => {
                 self.request(&arrival, None, cx);
                 self.hold_back(header.op, arrival.packets, hold);
             }

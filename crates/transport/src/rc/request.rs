@@ -9,7 +9,7 @@ use super::Connection;
 use super::bulk::Arrival;
 use crate::op::{
     AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, MAX_MESSAGE, Memory, NetworkHeader,
-    Payload, SendOp, SendWr, Status, TagInfo, Tail,
+    Payload, SendOp, SendWr, Sge, Status, TagInfo, Tail,
 };
 use crate::segmentation::{send_at, write_at};
 
@@ -43,6 +43,8 @@ pub(super) struct Request {
     /// Some part was asked for again, so that responses to the old request and to the new may differ in their
     /// opcodes.
     resumed: bool,
+    /// A READ of which both ends copy.
+    pub shares: bool,
 }
 
 impl Request {
@@ -59,6 +61,7 @@ impl Request {
             fault: None,
             part: 1,
             resumed: false,
+            shares: false,
         }
     }
 
@@ -89,6 +92,32 @@ impl Request {
         }
         // So that the next part is asked for while this one comes, where that is allowed.
         self.part = part_for(if max_rd_atomic > 1 { share / 2 } else { share });
+    }
+
+    /// Both ends copy what this READ brings; it is asked for in parts of so many response packets, a power of two.
+    pub fn share(&mut self, part: u32) {
+        (self.shares, self.part) = (true, part);
+    }
+
+    /// Whether its next part is asked for so.
+    pub fn asks_to_share(&self) -> bool {
+        self.shares && !self.resumed
+    }
+
+    /// Where a READ of one element goes.
+    pub fn place(&self) -> Option<&Sge> {
+        let (SendOp::Read { .. }, Data::Sges(list)) = (&self.wr.op, &self.wr.data) else { return None };
+        if let [sge] = list.as_slice() { Some(sge) } else { None }
+    }
+
+    /// Whether another end may copy what this READ brings, though one that was asked for before has not all come: the two go to different bytes, or to the same ones,
+    /// and then each end copies the same ones of both.
+    pub fn keeps_apart_from(&self, before: &Request) -> bool {
+        let (Some(ours), Some(other)) = (self.place(), before.place()) else { return false };
+        let end = |sge: &Sge| sge.addr.saturating_add(sge.length.into());
+        let is_alike = before.shares && !before.resumed && before.part == self.part;
+        ours.lkey == other.lkey
+            && (ours.addr >= end(other) || end(ours) <= other.addr || (is_alike && ours == other))
     }
 
     fn illegal(&self, len: u64, max_rd_atomic: u8) -> Option<Status> {

@@ -259,7 +259,10 @@ impl Responder {
         let message_ends = match packet.header.op {
             Op::Send(at) => self.send(conn, at, packet, cx)?,
             Op::Write(at) => self.write(conn, at, packet, cx)?,
-            Op::ReadRequest(reth) if packet.payload.is_empty() => return self.read(conn, bth.psn, reth, cx),
+            Op::ReadRequest(reth) => {
+                let place = place_of(packet.payload, reth)?;
+                return self.read(conn, bth.psn, reth, place, cx);
+            }
             Op::CompareSwap(eth) if packet.payload.is_empty() => {
                 let op = AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add };
                 return self.atomic(bth.psn, eth, op, cx);
@@ -336,6 +339,7 @@ impl Responder {
         conn: &Connection,
         psn: Psn,
         reth: Reth,
+        place: Option<Remote>,
         cx: &mut impl Context,
     ) -> Result<(), Refusal> {
         self.check_resources()?;
@@ -345,7 +349,7 @@ impl Responder {
         self.take(packets, true);
         let (msn, srq) = (self.msn, self.srq);
         self.resources.keep(Executed::Read { psn, packets, from, srq }, self.max_rd_atomic);
-        self.answers.read(Read { psn, msn, from, srq, packets, next: 0, repeated: false });
+        self.answers.read(Read { psn, msn, from, place, srq, packets, next: 0, repeated: false });
         Ok(())
     }
 
@@ -442,7 +446,7 @@ impl Responder {
             Op::Send(_) | Op::Write(_) => self.answers.ack(self.expected.add(0xff_ffff), self.msn),
             Op::ReadRequest(reth) if no_payload && self.resources.has_read(conn, psn, reth, srq) => {
                 let (msn, from, packets) = (self.msn, remote(reth), conn.packets(reth.length));
-                self.read_again(Read { psn, msn, from, srq, packets, next: 0, repeated: true });
+                self.read_again(Read { psn, msn, from, place: None, srq, packets, next: 0, repeated: true });
             }
             Op::AtomicWrite(reth) if self.resources.has_atomic_write(psn, reth.rkey) => {
                 self.read_again(nothing(psn, self.msn, true));
@@ -475,5 +479,14 @@ impl Responder {
 
 /// A READ response of no bytes.
 fn nothing(psn: Psn, msn: u32, repeated: bool) -> Read {
-    Read { psn, msn, from: Remote::default(), srq: None, packets: 1, next: 0, repeated }
+    Read { psn, msn, from: Remote::default(), place: None, srq: None, packets: 1, next: 0, repeated }
+}
+
+/// Where a READ goes in the requester's memory, if it tells.
+fn place_of(payload: Payload<'_>, reth: Reth) -> Result<Option<Remote>, Refusal> {
+    match payload {
+        Payload::Elsewhere(Elsewhere::Lent(place)) if place.length == reth.length.into() => Ok(Some(place)),
+        payload if payload.is_empty() => Ok(None),
+        _ => Err(Refusal::Illegal),
+    }
 }

@@ -50,23 +50,41 @@ impl TestContext {
     /// Tells the peer of a place.
     pub(super) fn show(&self, header: &Header, receive: &RecvWr) -> bool {
         let [to] = receive.sges.as_slice() else { return false };
-        let place = Elsewhere::Lent(Remote { addr: to.addr, length: to.length.into(), rkey: to.lkey });
+        self.tell(header, Remote { addr: to.addr, length: to.length.into(), rkey: to.lkey });
+        true
+    }
+
+    /// The same of the place of a READ's part.
+    pub(super) fn ask(&self, header: &Header, part: Part<'_>) -> Bulk {
+        let Source::List([to]) = part.from else { return Bulk::NoWay };
+        let place = Remote { addr: to.addr + part.at, length: part.len as u64, rkey: to.lkey };
+        let became = self.bulk.unwrap_or(Bulk::Sent);
+        if became == Bulk::Sent {
+            self.tell(header, place);
+        }
+        became
+    }
+
+    fn tell(&self, header: &Header, place: Remote) {
         let mut head = [0; 64];
         let len = header.emit(0, &mut head);
-        self.pieces.borrow_mut().push([&[PLACE][..], &place.to_bytes(), &head[..len]].concat());
-        true
+        let place = Elsewhere::Lent(place).to_bytes();
+        self.pieces.borrow_mut().push([&[PLACE][..], &place, &head[..len]].concat());
     }
 
     /// Sends a piece that is lent, or placed there.
     pub(super) fn away(&self, header: &Header, part: Part<'_>, to: Option<Remote>) -> Bulk {
-        let Source::List(list) = part.from else { return Bulk::NoWay };
         let mut bytes = vec![0; part.len];
-        if self.memory.gather(list, part.at, &mut bytes).is_err() {
+        let (read, addr, rkey) = match part.from {
+            Source::List(list) => (self.memory.gather(list, part.at, &mut bytes), list[0].addr, list[0].lkey),
+            Source::Range(range) => (self.memory.read(range, part.at, &mut bytes), range.addr, range.rkey),
+        };
+        if read.is_err() {
             return Bulk::NoWay;
         }
         let became = self.bulk.unwrap_or(Bulk::Sent);
         if became == Bulk::Sent {
-            let lent = Remote { addr: list[0].addr + part.at, length: part.len as u64, rkey: list[0].lkey };
+            let lent = Remote { addr: addr + part.at, length: part.len as u64, rkey };
             let place = if to.is_some() { Elsewhere::Placed(part.len as u32) } else { Elsewhere::Lent(lent) };
             let mut head = [0; 64];
             let len = header.emit(0, &mut head);
@@ -79,13 +97,18 @@ impl TestContext {
 }
 
 impl End {
+    /// The bytes of a piece are placed, of which is heard later.
+    pub fn have(&self, away: &Away) {
+        let placed = self.cx.memory.write(away.to, 0, &away.bytes, super::Tail::More);
+        placed.expect("it may be written there");
+    }
+
     /// Such a piece comes; whether what is lent is reached.
     pub fn hear_away(&mut self, away: &Away, is_reached: bool) {
-        let memory = &self.cx.memory;
         if away.is_lent() {
-            *memory.lent.borrow_mut() = is_reached.then(|| away.bytes.clone());
+            *self.cx.memory.lent.borrow_mut() = is_reached.then(|| away.bytes.clone());
         } else {
-            memory.write(away.to, 0, &away.bytes, super::Tail::More).expect("it may be written there");
+            self.have(away);
         }
         let payload = Payload::Elsewhere(away.place);
         self.rc.receive_bulk(self.now, &away.header, payload, self.hold, &mut self.cx);

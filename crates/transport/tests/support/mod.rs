@@ -2,11 +2,13 @@
 //! connection to be fed packet by packet, and a pair of ends on virtual time with a network between them.
 #![allow(dead_code, unused_imports)]
 
+mod both;
 mod elsewhere;
 mod pair;
 mod reach;
 mod scripted;
 
+pub use both::*;
 pub use elsewhere::*;
 pub use pair::*;
 pub use reach::*;
@@ -244,6 +246,9 @@ impl Context for TestContext {
     }
     fn show_place(&mut self, header: &Header, receive: &RecvWr) -> bool {
         self.shows && self.show(header, receive)
+    }
+    fn ask_bulk(&mut self, header: &Header, part: Part<'_>) -> Bulk {
+        self.ask(header, part)
     }
     fn fetches(&self) -> bool {
         self.fetches

@@ -9,11 +9,12 @@
 //! so serial arithmetic between the three is sound however long the messages are.
 //!
 //! Here requests are sent; in `responses` the responder's answers complete them; in `recovery` NAKs and timers take `next` back. What needs
-//! no packets, or fewer, because the peer is a process of this host: `bulk`, `sharing`, `race`, `refused`. What leaves as soon as it is posted: `plain`.
+//! no packets, or fewer, because the peer is a process of this host: `bulk`, `sharing`, `reading`, `race`, `refused`. What leaves as soon as it is posted: `plain`.
 
 mod bulk;
 mod plain;
 mod race;
+mod reading;
 mod recovery;
 mod refused;
 mod responses;
@@ -208,9 +209,10 @@ impl Requester {
             // A fence waits for READs and atomics before it, nothing else (IBA 1.4 §10.8.3.3). Once it has let a
             // request through it is not asked again: those before it are complete, those after it do not count.
             let fenced = request.wr.fence && self.last_answered.is_some_and(|last| last >= self.retired);
-            if draining || fenced {
+            if draining || fenced || self.waits_for_reads(at) {
                 return Ok(false);
             }
+            let Some(request) = self.queue.get_mut(at) else { return Ok(false) };
             request.begin(conn, share, self.limits.max_rd_atomic);
             if request.awaits_answer() {
                 self.last_answered = Some(self.retired + at as u64);
@@ -220,9 +222,10 @@ impl Requester {
                 let became = execute_at_once(&mut || now, &mut self.race, &request.wr, cx);
                 request.executed = became == AtOnce::Done;
                 self.note_at_once(became);
-                return Ok(true);
             }
+            self.share_read(at, cx);
         }
+        let Some(request) = self.queue.get(at) else { return Ok(false) };
         match request.fault {
             Some(status) if at == 0 => Err(status),
             Some(_) => Ok(false),

@@ -40,6 +40,9 @@ impl Requester {
         batch: &mut TxBatch,
         cx: &impl Context,
     ) {
+        if self.waits_for_reads(self.cursor.request) {
+            return;
+        }
         while self.cursor.packet == 0
             && self.under_way() < share.max(1)
             && let Some(request) = self.queue.get_mut(self.cursor.request)
@@ -68,7 +71,7 @@ impl Requester {
     #[inline]
     pub fn next_plain(&mut self, oldest_is_done: bool, cx: &mut impl Context) -> Option<Psn> {
         let goes_on = self.cursor.request == self.queue.len() && self.next == self.high;
-        if !goes_on || self.rnr_until.is_some() || self.recover.is_some() {
+        if !goes_on || self.rnr_until.is_some() || self.recover.is_some() || self.has_shared_reads() {
             return None;
         }
         let under_way = self.under_way() - u32::from(oldest_is_done);

@@ -54,7 +54,8 @@ impl Requester {
         Ok(())
     }
 
-    fn go_back(&mut self, cx: &mut impl Context) {
+    pub(super) fn go_back(&mut self, cx: &mut impl Context) {
+        self.shares_no_read();
         self.next = self.una;
         self.reads = 0;
         self.unasked = 0;

@@ -7,9 +7,9 @@ use wire::Psn;
 use wire::bth::{Aeth, NakCode, Syndrome};
 use wire::roce::{Op, ReadAt};
 
-use super::{Connection, Cursor, Outcome, Requester, share, sharing};
-use crate::op::{Context, Payload, SendOp, Side, Status};
-use crate::rc::bulk::Arrival;
+use super::{Connection, Cursor, Outcome, Requester, share};
+use crate::op::{Context, Fault, Payload, SendOp, Side, Status};
+use crate::rc::bulk::{Arrival, FEWEST_SHARED};
 
 impl Requester {
     pub fn response(
@@ -95,7 +95,7 @@ impl Requester {
         self.una = self.una.add(n);
         if complete {
             self.brought += u64::from(front.len);
-            if let (sharing::FEWEST.., Some(sharing)) = (front.len, &mut self.sharing) {
+            if let (FEWEST_SHARED.., Some(sharing)) = (front.len, &mut self.sharing) {
                 sharing.completed(&front.wr, front.len);
             }
             if front.wr.signaled {
@@ -172,13 +172,23 @@ impl Requester {
             self.answered(now, conn, 1, true, cx);
             return Ok(());
         }
+        if !self.counts(psn, packet.payload) {
+            self.was_not_reached(cx);
+            return Ok(());
+        }
+        let Some(front) = self.queue.front() else { return Ok(()) };
         if !good || !matches!(front.wr.op, SendOp::Read { .. }) || !front.expects(conn, at, packet) {
             return Err(Status::BadResponse);
         }
-        front
-            .copy_in(conn, packet.payload, packet.packets, cx.memory())
-            .map_err(|_| Status::LocalProtection)?;
         let part_ends = front.ends_part(front.done + packet.packets);
+        match front.copy_in(conn, packet.payload, packet.packets, cx.memory()) {
+            Ok(()) => {}
+            Err(Fault::Away) => {
+                self.was_not_reached(cx);
+                return Ok(());
+            }
+            Err(_) => return Err(Status::LocalProtection),
+        }
         self.answered(now, conn, packet.packets, part_ends, cx);
         Ok(())
     }

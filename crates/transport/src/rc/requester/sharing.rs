@@ -1,7 +1,8 @@
-//! Long SENDs and WRITEs to a process of this host, of which both ends copy: from memory to memory, each byte once. Of one piece the receiver copies the bytes, to which end they are
+//! Long SENDs, WRITEs and READs between processes of this host, of which both ends copy: from memory to memory, each byte once. Of one piece the receiver copies the bytes, to which end they are
 //! lent to it; the next one the sender copies to its place, where it knows that, and says so. Meanwhile both are at work.
 //!
-//! Where a SEND goes the receiver tells as soon as it has the first piece, which is lent: before it copies that. The sender waits for this with the second one.
+//! Where a SEND goes the receiver tells as soon as it has the first piece, which is lent: before it copies that. The sender waits for this with the second one. Of a READ the receiver is
+//! the requester, and tells with the request ([`super::reading`]).
 //!
 //! A piece has the numbers of its packets, and comes in their order. What is placed is there before, though: so nothing is placed while something is under way that has to come before
 //! it at the same place. The last piece of a message is lent always, so that its last word becomes visible last.
@@ -13,14 +14,11 @@ use wire::Psn;
 
 use super::bulk::Left;
 use super::race::{Race, Way};
+use super::reading::Reading;
 use super::{Connection, Requester, TxBatch};
 use crate::op::{Bulk, Company, Context, Data, Part, Remote, SendOp, SendWr, Source};
-use crate::rc::bulk::{FEWEST_BYTES, piece};
+use crate::rc::bulk::{FEWEST_BYTES, FEWEST_SHARED, is_the_senders, piece, shared_len};
 
-/// Fewest bytes of a piece, but for the last one of a message: a call of the system costs as much as to copy some thousands.
-pub(super) const FEWEST: u32 = 64 << 10;
-/// Most bytes of one.
-const MOST: u32 = 256 << 10;
 /// Packets that may be under way so, at least.
 const WINDOW: u32 = 128;
 /// As many numbers of packets as there are.
@@ -41,6 +39,8 @@ pub(super) struct Sharing {
     asked: Option<Psn>,
     /// What it has told of that one.
     place: Option<Remote>,
+    /// What it knows of READs.
+    pub(super) reading: Reading,
 }
 
 /// A piece that is lent.
@@ -49,12 +49,19 @@ struct Lent {
     /// Its first number, and the one behind the last.
     psns: (Psn, Psn),
     /// Where it goes in the peer's memory, of a WRITE.
-    to: Option<(u64, u64)>,
+    to: Option<Remote>,
 }
 
 impl Default for Sharing {
     fn default() -> Sharing {
-        Sharing { race: Race::of_sends(), brought: 0, lent: ArrayVec::new(), asked: None, place: None }
+        Sharing {
+            race: Race::of_sends(),
+            brought: 0,
+            lent: ArrayVec::new(),
+            asked: None,
+            place: None,
+            reading: Reading::default(),
+        }
     }
 }
 
@@ -70,11 +77,15 @@ impl Sharing {
     pub fn progress(&mut self, now: Instant, una: Psn) {
         self.race.brought(now, std::mem::take(&mut self.brought));
         self.lent.retain(|lent| una.before(lent.psns.1));
+        self.reading.progress(una);
     }
 
     /// Whether nothing that is lent goes to these bytes of the peer's.
-    fn is_apart(&self, to: (u64, u64)) -> bool {
-        self.lent.iter().all(|lent| lent.to.is_some_and(|(begin, end)| end <= to.0 || to.1 <= begin))
+    fn is_apart(&self, to: Remote) -> bool {
+        let end = |range: Remote| range.addr.saturating_add(range.length);
+        let is_apart =
+            |other: Remote| other.rkey == to.rkey && (end(other) <= to.addr || end(to) <= other.addr);
+        self.lent.iter().all(|lent| lent.to.is_some_and(is_apart))
     }
 
     /// Where a SEND goes, if the receiver has told.
@@ -115,9 +126,9 @@ struct Next {
 }
 
 impl Next {
-    /// Where a piece of a WRITE goes, from there to there.
-    fn written(&self) -> Option<(u64, u64)> {
-        self.to.filter(|_| !self.is_send).map(|to| (to.addr, to.addr.saturating_add(to.length)))
+    /// Where a piece of a WRITE goes.
+    fn written(&self) -> Option<Remote> {
+        self.to.filter(|_| !self.is_send)
     }
 }
 
@@ -131,6 +142,9 @@ impl Requester {
         batch: &TxBatch,
         cx: &mut impl Context,
     ) -> Option<Left> {
+        if self.queue.get(self.cursor.request)?.asks_to_share() {
+            return self.ask_next(now, conn, share, batch, cx);
+        }
         // Such pieces take no room on the way, and none is lost.
         let share = share.max(WINDOW);
         let next = self.next_shared(now, conn, share, cx)?;
@@ -202,7 +216,7 @@ impl Requester {
             return None;
         }
         let always = cx.shares_from();
-        let fewest = always.unwrap_or(FEWEST);
+        let fewest = always.unwrap_or(FEWEST_SHARED);
         if request.len < fewest || !cx.fetches() {
             return None;
         }
@@ -228,15 +242,13 @@ impl Requester {
         let mtu = conn.mtu as u32;
         let (begin, left) = (u64::from(at) * u64::from(mtu), request.packets - at);
         let rest = u64::from(request.len) - begin;
-        // As many for the one as for the other, where they are long enough.
-        let pieces = request.len.div_ceil(MOST).next_multiple_of(2);
-        let most = request.len.div_ceil(pieces).next_multiple_of(mtu).max(fewest);
+        let most = shared_len(mtu, request.len, fewest);
         // Half a window, so that what comes is acknowledged while more is on its way.
         let (packets, len) = piece(mtu, left, rest, most as usize, share / 2)?;
         // Of a SEND every other piece, from the second one on; of a WRITE from the last but one back.
         let ours = match is_send {
             true => begin / u64::from(most) % 2 == 1,
-            false => (rest - u64::from(len)).div_ceil(most.into()) % 2 == 1,
+            false => is_the_senders(rest - u64::from(len), most),
         };
         let to = whole.filter(|whole| begin + u64::from(len) <= whole.length).map(|whole| Remote {
             addr: whole.addr.wrapping_add(begin),

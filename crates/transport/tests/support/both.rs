@@ -1,0 +1,99 @@
+//! Two ends with memory of which each reaches the other one's, and long messages of which both copy.
+
+use std::time::Duration;
+
+use transport::op::{Company, SendWr, Status};
+use transport::rc::RtsAttr;
+use wire::Mtu;
+
+use super::*;
+
+/// Bytes of a page, and of a packet.
+pub const PAGE: u32 = 4096;
+/// Bytes of most messages here: four pieces.
+pub const LONG: u32 = 256 * PAGE;
+/// Bytes of each.
+pub const PIECE: u32 = 64 * PAGE;
+/// Bytes of memory.
+pub const ALL: usize = 4 << 20;
+
+/// Two ends with memory that reach each other's.
+pub fn ends() -> (End, End) {
+    let ends = || {
+        let mut end = End::new(Mtu::M4096, ALL, RtsAttr { retry_cnt: 0, ..rts() });
+        (end.cx.fetches, end.cx.shows, end.cx.most_bulk) = (true, true, 16 * PAGE as usize);
+        end.cx.reach = Some(TestReach { company: Company::Stream, ..TestReach::default() });
+        end
+    };
+    (ends(), ends())
+}
+
+/// What a message is.
+pub type Message = fn(u64) -> SendWr;
+
+/// Of four pieces each.
+pub fn long_send(wr_id: u64) -> SendWr {
+    send(wr_id, sge(0, 0, LONG))
+}
+
+pub fn long_write(wr_id: u64) -> SendWr {
+    write(wr_id, sge(0, 0, LONG), sge(1, 0, LONG), None)
+}
+
+pub fn long_read(wr_id: u64) -> SendWr {
+    read(wr_id, sge(0, 0, LONG), sge(1, 0, LONG))
+}
+
+/// Whether each was lent.
+pub fn lent(pieces: &[Away]) -> Vec<bool> {
+    pieces.iter().map(Away::is_lent).collect()
+}
+
+/// All that leaves for the peer comes there, and what that answers comes back; the pieces whose bytes were elsewhere.
+pub fn exchange(a: &mut End, b: &mut End) -> Vec<Away> {
+    let mut seen = Vec::new();
+    loop {
+        let there = a.fill();
+        there.iter().for_each(|bytes| b.hear_any(bytes));
+        seen.extend(there.iter().filter_map(|bytes| Away::parse(bytes)));
+        let back = b.fill();
+        if there.is_empty() && back.is_empty() {
+            return seen;
+        }
+        seen.extend(back.iter().filter_map(|bytes| Away::parse(bytes)));
+        back.iter().for_each(|bytes| a.hear_any(bytes));
+    }
+}
+
+/// Sends messages of which each takes a millisecond, or a tenth of that where both ends copy, until all go so.
+pub fn until_both_copy(a: &mut End, b: &mut End, message: Message) {
+    for n in 0..100 {
+        b.post_receive(n, sge(1, 0, LONG));
+        a.post(message(n));
+        let away = exchange(a, b);
+        for end in [&mut *a, &mut *b] {
+            end.now += Duration::from_micros(if away.is_empty() { 1000 } else { 100 });
+            assert!(end.completed().iter().all(|(_, status)| *status == Status::Success));
+        }
+    }
+    a.post(message(100));
+    b.post_receive(100, sge(1, 0, LONG));
+    assert_eq!(exchange(a, b).len(), 4, "both copy");
+    forget(a, b);
+}
+
+/// Their completions so far are of no interest.
+pub fn forget(a: &mut End, b: &mut End) {
+    a.completed();
+    b.completed();
+}
+
+/// Whether each was lent, and its bytes.
+pub fn lens(pieces: &[Away]) -> Vec<(bool, usize)> {
+    pieces.iter().map(|piece| (piece.is_lent(), piece.place.len())).collect()
+}
+
+/// What leaves whose bytes are elsewhere.
+pub fn sent(end: &mut End) -> Vec<Away> {
+    end.fill().iter().filter_map(|bytes| Away::parse(bytes)).collect()
+}
