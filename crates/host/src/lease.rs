@@ -14,7 +14,7 @@ pub(crate) const MOST_PAUSE_NANOS: u64 = 1_000_000;
 /// What the engine finds so soon after a lease has ended was waiting for that.
 const WAITED_NANOS: u64 = 50_000;
 /// A thread that has not polled for so long does something else: polls in a row are less than 1 us apart.
-const AWAY_NANOS: u64 = 3_000;
+const AWAY_NANOS: u64 = 1_500;
 /// So many polls that bring packets, with none left to the engine between them, make the socket theirs again.
 const PATIENCE: u32 = 32;
 /// What one packet that the engine was needed for weighs in polls.

@@ -282,10 +282,9 @@ impl<G: Guest> Engine<G> {
         let mut drained = Drained::Empty;
         self.guarded(|guest| drained = world.rings.drain(&world.delivery(guest)));
         if let Drained::Some { bulk } = drained {
-            let now = world.clock.now();
             world.rings.lease.engine_found(now, polled_at);
             if bulk {
-                self.awake_until = now + BULK_PAUSE.as_nanos() as u64;
+                self.awake_until = world.clock.now() + BULK_PAUSE.as_nanos() as u64;
             }
         }
         world.decline_broken_rings();
@@ -415,8 +414,8 @@ impl<G: Guest> Engine<G> {
     fn packets(&mut self, events: u32, socket: &Arc<RxSocket>) {
         let world = self.world.clone();
         let readable = events & libc::EPOLLIN as u32 != 0;
-        let shared = socket.lease.is_shared();
-        if readable && !shared && socket.lease.ends_at(world.clock.now()).is_some() {
+        let (shared, found_at) = (socket.lease.is_shared(), world.clock.now());
+        if readable && !shared && socket.lease.ends_at(found_at).is_some() {
             return self.leave_to_poller(socket);
         }
         let polled_at = world.rx_sockets.polled_at();
@@ -431,7 +430,7 @@ impl<G: Guest> Engine<G> {
         match drained {
             Drained::Some { bulk } => {
                 let now = world.clock.now();
-                socket.lease.engine_found(now, polled_at);
+                socket.lease.engine_found(found_at, polled_at);
                 world.rx_sockets.delivered_by_engine(socket, now);
                 if bulk {
                     self.awake_until = now + BULK_PAUSE.as_nanos() as u64;

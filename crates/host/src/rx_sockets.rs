@@ -46,7 +46,7 @@ const WARM_NANOS: u64 = 50_000;
 const COLD_TURN: u32 = 16;
 /// How often one poll reads a socket that brings bundles.
 const READS_PER_POLL: usize = 8;
-/// Long batches that may leave between two polls of one thread without the engine taking its place: more than the largest window.
+/// Such batches that may leave between two polls of one thread without the engine taking its place: more than the largest window.
 const MOST_BATCHES: u32 = 64;
 /// What one of them takes at most, the system call included.
 const BATCH_NANOS: u64 = 30_000;
@@ -73,7 +73,7 @@ pub(crate) struct RxSockets {
     turn: AtomicU32,
     /// When somebody last polled; later than now while that thread sends in bulk.
     polled_at: AtomicU64,
-    /// The thread that did, and how many long batches may still count as polls of its.
+    /// The thread that did, and how many batches may still count as polls of its.
     poller: AtomicU32,
     batches_left: AtomicU32,
 }
@@ -315,10 +315,10 @@ impl RxSockets {
         }
     }
 
-    /// The calling thread sends a long batch. If it is the one that polls, it will be back at the sockets when all has left that windows let
+    /// The calling thread sends a long batch, or one of many packets. If it is the one that polls, it will be back at the sockets when all has left that windows let
     /// go: the engine would only take the processor and the queue pair's lock from it meanwhile. A program that sends and polls no more has
     /// its packets later by [`MOST_BATCHES`] at most.
-    pub(crate) fn sends_in_bulk(&self, clock: &Clock) {
+    pub(crate) fn sends_many(&self, clock: &Clock) {
         let left = self.batches_left.load(Ordering::Relaxed);
         if left == 0 || self.poller.load(Ordering::Relaxed) != sys::thread::own_thread() {
             return;

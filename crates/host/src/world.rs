@@ -39,6 +39,9 @@ use crate::{Config, arena, fork, host_id, interfaces, neighbours};
 /// Fewest bytes of a message that both ends copy where that is wanted.
 const BOTH_COPY: u32 = 16 << 10;
 
+/// Packets that leave together: who posts so many in a list waits for none of them by watching memory.
+const MANY: usize = 8;
+
 /// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by a guest and the
 /// [`Host`](crate::Host) that runs it.
 ///
@@ -166,8 +169,8 @@ impl Link for RealWorld {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
         if self.is_ours() && !self.rings.send(path, batch, self) {
             let RealWorld { config, clock, reactor, counters, .. } = self;
-            if batch.len_bytes() >= BULK {
-                self.rx_sockets.sends_in_bulk(clock);
+            if batch.len_bytes() >= BULK || batch.len() >= MANY {
+                self.rx_sockets.sends_many(clock);
             }
             self.tx.send(path, batch, &Sender { config, clock, reactor, counters });
         }
