@@ -72,7 +72,7 @@ impl Lease {
         self.shared.load(Ordering::Relaxed) > 0
     }
 
-    /// The engine found packets, and the program had last polled any socket at `polled_at`: just now, and they would have been found without
+    /// The engine woke at `now` and found packets, and the program had last polled any socket at `polled_at`: just now, and they would have been found without
     /// it; or later than now, which says that it sends and then will.
     pub(crate) fn engine_found(&self, now: u64, polled_at: u64) {
         let shared = self.shared.load(Ordering::Relaxed);

@@ -46,7 +46,7 @@ const WARM_NANOS: u64 = 50_000;
 const COLD_TURN: u32 = 16;
 /// How often one poll reads a socket that brings bundles.
 const READS_PER_POLL: usize = 8;
-/// Such batches that may leave between two polls of one thread without the engine taking its place: more than the largest window.
+/// Batches, long or of many packets, that may leave between two polls of one thread without the engine taking its place: more than the largest window.
 const MOST_BATCHES: u32 = 64;
 /// What one of them takes at most, the system call included.
 const BATCH_NANOS: u64 = 30_000;
@@ -71,7 +71,7 @@ pub(crate) struct RxSockets {
     lineup: ArcSwap<Lineup>,
     /// Counts fruitless polls; says whose turn it is.
     turn: AtomicU32,
-    /// When somebody last polled; later than now while that thread sends in bulk.
+    /// When somebody last polled; later than now while that thread sends many packets.
     polled_at: AtomicU64,
     /// The thread that did, and how many batches may still count as polls of its.
     poller: AtomicU32,

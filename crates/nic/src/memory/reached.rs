@@ -80,21 +80,24 @@ impl Transfer<'_> {
     pub(crate) fn copy_one(&self, reach: &dyn Reach, sge: &Sge, view: &View<'_>, way: &mut Way) -> AtOnce {
         let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };
         let copied = view.with(range, self.what.needs_of_ours(), Who::Us, |place| {
-            let Place::At(addr) = place else { return Err(Fault::Key) };
-            // SAFETY: the piece is registered, and stays so while it is used here.
-            Ok(unsafe { reach.copy(self, &[Piece { addr, len: range.length }], way) })
+            self.copy_at(reach, place, range.length, way)
         });
         copied.unwrap_or(AtOnce::Refused)
     }
 
     /// Copies what the peer reads of ours to its memory.
     pub(crate) fn copy_of(&self, reach: &dyn Reach, from: Remote, view: &View<'_>, way: &mut Way) -> AtOnce {
-        let copied = view.remote(from, Access::REMOTE_READ, |place| {
-            let Place::At(addr) = place else { return Err(Fault::Key) };
-            // SAFETY: the piece is registered, and stays so while it is used here.
-            Ok(unsafe { reach.copy(self, &[Piece { addr, len: from.length }], way) })
-        });
+        let copied =
+            view.remote(from, Access::REMOTE_READ, |place| self.copy_at(reach, place, from.length, way));
         copied.unwrap_or(AtOnce::Refused)
+    }
+
+    /// The same between the peer's memory and so many bytes at a place of ours.
+    #[inline]
+    fn copy_at(&self, reach: &dyn Reach, place: Place, len: u64, way: &mut Way) -> Result<AtOnce, Fault> {
+        let Place::At(addr) = place else { return Err(Fault::Key) };
+        // SAFETY: whoever has a place has checked it, and holds it.
+        Ok(unsafe { reach.copy(self, &[Piece { addr, len }], way) })
     }
 
     /// Copies to memory of ours at an address. Its last word is stored last, where it ends a message.

@@ -1,14 +1,12 @@
 //! READs of which both ends copy ([`super::sharing`]). The responder is the sender: of what a part of one asks for it copies every other piece to its place, which the request tells, and lends the others.
 //!
-//! What it copies is there before the answer that says so. So a READ is asked for only where none before it that has not all come goes to the same bytes; the very same READ may, as each
-//! end copies the same pieces of both, in their order. Where one did not go as it should, because there was no room on the way or memory was not reached, nothing counts any more of what was asked for so
-//! before: it is asked for again in packets.
+//! What it copies is there before the answer that says so. So a READ waits for those before it that go to some of its bytes; not for the very same READ, as each end copies the same pieces of both,
+//! in their order. Where one did not go as it should, because there was no room on the way or memory was not reached, what was asked for so before does not count any more: it is asked for again
+//! in packets.
 //!
 //! What is no READ waits until these are complete: so a peer that learns by a message that they are behind us has lent nothing any more.
 
 use std::time::Instant;
-
-use wire::Psn;
 
 use super::bulk::Left;
 use super::race::Way;
@@ -22,27 +20,11 @@ const PART: u32 = 128;
 /// Those that may be under way so, at least.
 const WINDOW: u32 = 2 * PART;
 
-/// What is known of such READs.
-#[derive(Debug, Default)]
-pub(super) struct Reading {
-    /// Ordinal number of the last one.
-    last: Option<u64>,
-    /// What was asked for so does not count before this number.
-    counts_from: Option<Psn>,
-}
-
-impl Reading {
-    /// All before `una` is acknowledged.
-    pub fn progress(&mut self, una: Psn) {
-        self.counts_from = self.counts_from.filter(|from| una.before(*from));
-    }
-}
-
 impl Requester {
     /// Whether READs of which both ends copy are under way.
     #[inline]
     pub(super) fn has_shared_reads(&self) -> bool {
-        let last = |sharing: &super::Sharing| sharing.reading.last.is_some_and(|last| last >= self.retired);
+        let last = |sharing: &super::Sharing| sharing.last_read.is_some_and(|last| last >= self.retired);
         self.sharing.as_deref().is_some_and(last)
     }
 
@@ -64,7 +46,7 @@ impl Requester {
         if !is_long || (self.race.way() != Way::Both && always.is_none()) || !cx.fetches() {
             return;
         }
-        self.sharing.get_or_insert_default().reading.last = Some(self.retired + at as u64);
+        self.sharing.get_or_insert_default().last_read = Some(self.retired + at as u64);
         if let Some(request) = self.queue.get_mut(at) {
             request.share(PART);
         }
@@ -117,21 +99,15 @@ impl Requester {
         Some(Left::Yes)
     }
 
-    /// Whether these bytes of the oldest READ, which begin with that number, may be taken for what they seem to be.
-    pub(super) fn counts(&mut self, psn: Psn, payload: Payload<'_>) -> bool {
-        let (high, Some(sharing)) = (self.high, &mut self.sharing) else {
-            return !matches!(payload, Payload::Elsewhere(_));
-        };
-        if !matches!(payload, Payload::Elsewhere(_)) {
-            // The responder has copied nothing to there; what it has copied of others there comes before this.
-            if let Some(oldest) = self.queue.front_mut().filter(|oldest| oldest.shares) {
-                oldest.shares = false;
-                sharing.reading.counts_from = Some(high);
-            }
-            return true;
+    /// Whether the next bytes of the oldest READ may be taken for what they seem to be.
+    pub(super) fn counts(&mut self, payload: Payload<'_>) -> bool {
+        let is_elsewhere = matches!(payload, Payload::Elsewhere(_));
+        let shares = self.queue.front().is_some_and(|oldest| oldest.shares);
+        if shares && !is_elsewhere {
+            // These are copied now; what the responder has placed of READs behind this one may have been there before.
+            self.share_no_read();
         }
-        let is_shared = self.queue.front().is_some_and(|oldest| oldest.shares);
-        is_shared && sharing.reading.counts_from.is_none_or(|from| !psn.before(from))
+        shares || !is_elsewhere
     }
 
     /// The bytes that the oldest READ is to have next are not reached, or do not count: they are asked for again.
@@ -143,11 +119,8 @@ impl Requester {
         }
     }
 
-    /// All is sent again in packets.
-    pub(super) fn shares_no_read(&mut self) {
-        if let Some(sharing) = &mut self.sharing {
-            sharing.reading.counts_from = Some(self.high);
-            self.queue.iter_mut().for_each(|request| request.shares = false);
-        }
+    /// Nothing counts any more that was asked for so.
+    pub(super) fn share_no_read(&mut self) {
+        self.queue.iter_mut().for_each(|request| request.shares = false);
     }
 }

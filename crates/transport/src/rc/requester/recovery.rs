@@ -55,7 +55,7 @@ impl Requester {
     }
 
     pub(super) fn go_back(&mut self, cx: &mut impl Context) {
-        self.shares_no_read();
+        self.share_no_read();
         self.next = self.una;
         self.reads = 0;
         self.unasked = 0;

@@ -172,7 +172,7 @@ impl Requester {
             self.answered(now, conn, 1, true, cx);
             return Ok(());
         }
-        if !self.counts(psn, packet.payload) {
+        if !self.counts(packet.payload) {
             self.was_not_reached(cx);
             return Ok(());
         }

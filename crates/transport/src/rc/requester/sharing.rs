@@ -14,7 +14,6 @@ use wire::Psn;
 
 use super::bulk::Left;
 use super::race::{Race, Way};
-use super::reading::Reading;
 use super::{Connection, Requester, TxBatch};
 use crate::op::{Bulk, Company, Context, Data, Part, Remote, SendOp, SendWr, Source};
 use crate::rc::bulk::{FEWEST_BYTES, FEWEST_SHARED, is_the_senders, piece, shared_len};
@@ -39,8 +38,8 @@ pub(super) struct Sharing {
     asked: Option<Psn>,
     /// What it has told of that one.
     place: Option<Remote>,
-    /// What it knows of READs.
-    pub(super) reading: Reading,
+    /// Ordinal number of the last READ of which both ends copy.
+    pub(super) last_read: Option<u64>,
 }
 
 /// A piece that is lent.
@@ -60,7 +59,7 @@ impl Default for Sharing {
             lent: ArrayVec::new(),
             asked: None,
             place: None,
-            reading: Reading::default(),
+            last_read: None,
         }
     }
 }
@@ -77,7 +76,6 @@ impl Sharing {
     pub fn progress(&mut self, now: Instant, una: Psn) {
         self.race.brought(now, std::mem::take(&mut self.brought));
         self.lent.retain(|lent| una.before(lent.psns.1));
-        self.reading.progress(una);
     }
 
     /// Whether nothing that is lent goes to these bytes of the peer's.
