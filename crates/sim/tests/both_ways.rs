@@ -2,8 +2,10 @@
 
 mod kit;
 
+use std::time::Duration;
+
 use kit::both_ways::{LEN, LONG, Pair, SEND, WAYS, WIRING, bytes, connect, elsewhere, signaled};
-use kit::{DEPTH, Endpoint, Way, Wiring, wire_up};
+use kit::{DEPTH, Endpoint, RIGHTS, Way, Wiring, wire_up};
 use nic::{Access, Buffer, EventKind, Qp, QpInit, QpState, Srq, SrqAttr, WindowType};
 use transport::op::{AtomicOp, Bind, Completed, Data, LocalOp, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
@@ -314,6 +316,33 @@ fn a_stream_of_long_requests_keeps_its_order_whichever_way_each_goes() {
     let counters = pair.sim.counters();
     let ways = [counters.copied - before.copied, counters.by_channel - before.by_channel];
     assert!(ways.iter().all(|times| *times > 100), "{ways:?}");
+}
+
+#[test]
+fn a_list_that_takes_long_is_done_turn_by_turn_while_its_program_does_nothing() {
+    // Two of these take more than a turn copies.
+    const LONG: usize = 6 << 20;
+    for way in WAYS {
+        let mut pair = Pair::new(way);
+        let Pair { a, b, .. } = &pair;
+        let [from, to] = [a, b].map(|end| Buffer::new(&end.endpoint.pd, LONG, 0x80_0000, RIGHTS).unwrap());
+        from.write(0, &bytes(LONG, 3));
+        let there = SendOp::Write { addr: to.addr(), rkey: to.key(), immediate: None };
+        let back = SendOp::Read { addr: to.addr(), rkey: to.key() };
+        let mut list = a.endpoint.qp.sender(a.now());
+        for n in 0..6 {
+            let op = if n < 3 { &there } else { &back };
+            list.post(signaled(n, op.clone(), from.sge(0, LONG))).unwrap();
+        }
+        list.finish();
+        let at_once = a.sent().len();
+        assert_eq!(at_once, if way.is_one_host() { 2 } else { 0 }, "{way:?}");
+        pair.sim.run_for(Duration::from_secs(5));
+        let Pair { a, .. } = &pair;
+        let all: Vec<_> = (at_once as u64..6).map(|n| (n, Success)).collect();
+        assert_eq!(a.sent(), all, "{way:?}");
+        assert!(from.holds(0, &bytes(LONG, 3)) && to.holds(0, &bytes(LONG, 3)), "{way:?}");
+    }
 }
 
 #[test]

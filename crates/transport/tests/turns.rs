@@ -1,9 +1,9 @@
-//! What a peer asks for is done turn by turn.
+//! What takes long is done turn by turn: what a peer asks for, and what is copied to or from its memory.
 
 mod support;
 
 use support::*;
-use transport::op::QpEvent;
+use transport::op::{QpEvent, Status};
 use transport::rc::State;
 use wire::bth::{NakCode, Reth};
 use wire::roce::{Op, WriteAt};
@@ -92,4 +92,39 @@ fn a_request_that_ends_the_connection_does_not_cut_off_the_answers_before_it() {
     let sent = b.sent();
     assert_eq!(psns(&sent), (TURN as i32..=1024).collect::<Vec<_>>());
     assert_eq!(sent.last().map(|s| s.op), Some(nak(NakCode::RemoteAccess, 1)));
+}
+
+#[test]
+fn a_list_of_long_writes_is_copied_turn_by_turn() {
+    const LONG: u32 = 3 << 20;
+    let mut a = End::new(Mtu::M4096, LONG as usize, rts());
+    a.cx.reach = Some(TestReach::default());
+    (0..8).for_each(|n| a.post(write(n, sge(0, 0, LONG), sge(1, 0, LONG), None)));
+    // The third one ends the 8 MiB of a turn.
+    for (done, more) in [(3, true), (3, true), (2, false)] {
+        assert!(a.fill_in_turn().is_empty());
+        assert_eq!((a.completed().len(), a.rc.wants_turn()), (done, more));
+        assert!(a.fill_in_turn().is_empty() && a.completed().is_empty(), "until the next turn");
+        a.rc.begin_turn();
+    }
+    assert_eq!(a.cx.reach.as_ref().unwrap().done, Vec::from_iter(0..8));
+    // What is no such request does not wait for a turn.
+    (8..11).for_each(|n| a.post(write(n, sge(0, 0, LONG), sge(1, 0, LONG), None)));
+    a.post(send(11, sge(0, 0, 8)));
+    assert_eq!((a.fill_in_turn().len(), a.rc.wants_turn()), (1, false));
+}
+
+#[test]
+fn whoever_waits_for_a_turn_when_the_connection_fails_is_flushed() {
+    const LONG: u32 = 8 << 20;
+    let mut a = End::new(Mtu::M4096, LONG as usize, rts());
+    a.cx.reach = Some(TestReach::default());
+    (0..3).for_each(|n| a.post(write(n, sge(0, 0, LONG), sge(1, 0, LONG), None)));
+    assert!(a.fill_in_turn().is_empty() && a.rc.wants_turn());
+    a.rc.fail(&mut a.cx);
+    assert!(!a.rc.wants_turn());
+    a.rc.begin_turn();
+    assert!(a.fill().is_empty());
+    let flushed = Status::WrFlush;
+    assert_eq!(a.completed(), [(0, Status::Success), (1, flushed), (2, flushed)]);
 }

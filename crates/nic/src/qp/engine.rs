@@ -225,13 +225,13 @@ impl Engine {
     pub fn is_at_rest(&mut self) -> bool {
         if let Engine::Rc(e) = self { e.is_at_rest() } else { false }
     }
-    /// The peer's next share of the time begins ([`Rc::begin_turn`]).
+    /// The next share of the time begins ([`Rc::begin_turn`]).
     pub fn begin_turn(&mut self) {
         if let Engine::Rc(e) = self {
             e.begin_turn();
         }
     }
-    /// Whether the peer's share of the time is used up, and it wants more.
+    /// Whether the share of the time is used up, and there is more to do ([`Rc::wants_turn`]).
     #[inline]
     pub fn wants_turn(&self) -> bool {
         if let Engine::Rc(e) = self { e.wants_turn() } else { false }

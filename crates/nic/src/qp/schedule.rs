@@ -21,7 +21,7 @@ impl Qp {
         self.settle(inner, now);
     }
 
-    /// The peer's next share of this queue pair's time.
+    /// The next share of the time for what this queue pair has to do for its peer, or to copy.
     pub(crate) fn take_turn(&self, now: Instant) {
         let mut inner = self.lock();
         inner.waits_for_turn = false;
@@ -86,7 +86,7 @@ impl Inner {
         }
     }
 
-    /// Queues it up where the engine has more to answer than one turn allows; when it wants to be served.
+    /// Queues it up where the engine has more to answer, or to copy, than one turn allows; when it wants to be served.
     #[inline]
     pub(crate) fn queue_up(&mut self, qp: &Qp, now: Instant) -> Option<Instant> {
         if self.waits_for_turn || !self.engine.wants_turn() {

@@ -1,4 +1,4 @@
-//! Queue pairs whose peer asked for more than one turn may take: a READ of a GiB is answered turn by turn, the locks
+//! Queue pairs whose peer asked for more than one turn may take, or that have more to copy: a READ of a GiB is answered turn by turn, the locks
 //! free between two of them, and everybody else served.
 
 use std::collections::VecDeque;

@@ -374,16 +374,17 @@ impl Rc {
         }
     }
 
-    /// The peer's next turn begins: [`Rc::fill`] answers READs up to a limit, then waits for another turn with all that comes
-    /// after them. What we ask for ourselves has the window for a limit.
+    /// The next turn begins: [`Rc::fill`] answers READs up to a limit, then waits for another turn with all that comes
+    /// after them. What we ask for ourselves has the window for a limit, and where it is copied without packets one of its own.
     pub fn begin_turn(&mut self) {
         self.responder.begin_turn();
+        self.requester.begin_turn();
     }
-    /// Whether READs wait for the next turn: see [`Rc::begin_turn`]. Whoever holds a lock over [`Rc::fill`] gives it up before
+    /// Whether READs, or what is to be copied, wait for the next turn: see [`Rc::begin_turn`]. Whoever holds a lock over [`Rc::fill`] gives it up before
     /// he begins one.
     #[inline]
     pub fn wants_turn(&self) -> bool {
-        self.responder.wants_turn()
+        self.responder.wants_turn() || self.requester.wants_turn()
     }
     /// When [`Rc::expire`] wants to be called at the latest; early calls do nothing.
     #[inline]

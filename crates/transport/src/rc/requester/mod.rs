@@ -39,6 +39,9 @@ use crate::op::{AtOnce, Company, Context, LocalOp, Memory, SendWr, Side, Status}
 /// wait up to four times as long as it was told (IBA 1.4 §9.7.6.1.3).
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 
+/// Bytes of requests that one turn copies at most, but for the last one of them: the queue pair is locked meanwhile, and whoever posted a list waits.
+const TURN: u64 = 8 << 20;
+
 #[derive(Debug, Default)]
 pub(super) struct Requester {
     limits: Limits,
@@ -85,6 +88,8 @@ pub(super) struct Requester {
     at_once: bool,
     /// The request posted last needs packets: that was seen when it was posted.
     needs_packets: bool,
+    /// What of [`TURN`] is used up.
+    copied: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -150,6 +155,16 @@ impl Requester {
         self.queue.push_back(Request::new(wr.take(), srq));
     }
 
+    /// Requests are copied again.
+    pub fn begin_turn(&mut self) {
+        self.copied = 0;
+    }
+    /// Whether one waits for that.
+    #[inline]
+    pub fn wants_turn(&self) -> bool {
+        self.copied >= TURN && self.queue.front().is_some_and(|next| !next.begun && next.is_one_sided())
+    }
+
     // ---- sending ----
 
     /// Whether there is nothing that could be sent now, so that it is not the window that stops us.
@@ -212,6 +227,9 @@ impl Requester {
             if draining || fenced || self.waits_for_reads(at) {
                 return Ok(false);
             }
+            if self.wants_turn() {
+                return Ok(false);
+            }
             let Some(request) = self.queue.get_mut(at) else { return Ok(false) };
             request.begin(conn, share, self.limits.max_rd_atomic);
             if request.awaits_answer() {
@@ -221,6 +239,7 @@ impl Requester {
             if at == 0 && request.fault.is_none() && request.is_one_sided() && !is_known {
                 let became = execute_at_once(&mut || now, &mut self.race, &request.wr, cx);
                 request.executed = became == AtOnce::Done;
+                self.copied += if request.executed { request.wr.data.len_bytes() } else { 0 };
                 self.note_at_once(became);
             }
             self.share_read(at, cx);

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 const SLICE: u64 = 8 << 20;
 /// Slices after which another way is tried: at first, and at most, where that never helps.
 const FEWEST: u32 = 8;
-const MOST: u32 = 256;
+const MOST: u32 = 1024;
 /// The first of these where another way than the first one was found to be faster.
 const STAY: u32 = 64;
+/// Trials that were of no use may have cost one slice of so many.
+const WORTH: u128 = 32;
 
 /// How a long message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,8 @@ pub(super) struct Race {
     /// Slices until the next trial, and how many there are between two.
     left: u32,
     patience: u32,
+    /// How long the last trials took, warming up included, and how many slices they had.
+    tries: (u128, u32),
 }
 
 impl Default for Race {
@@ -88,6 +92,7 @@ impl Race {
             slice: Slice::Usual,
             left: 0,
             patience: FEWEST,
+            tries: (0, 0),
         }
     }
 
@@ -162,6 +167,9 @@ impl Race {
         let bytes = u128::from(std::mem::take(&mut self.bytes));
         // Two threads may have taken answers in, and one of them have looked at the clock long before.
         let is_void = self.way() != Way::Copies && nanos == 0;
+        if self.slice != Slice::Usual {
+            self.tries = (self.tries.0 + nanos, self.tries.1 + 1);
+        }
         if self.slice == Slice::WarmsUp || is_void {
             self.slice = if is_void { self.slice } else { Slice::Trial };
             return;
@@ -177,13 +185,15 @@ impl Race {
             self.tried = self.now;
             if fastest != self.best {
                 (self.best, self.patience) = (fastest, if fastest == 0 { FEWEST } else { STAY });
+                self.tries = (0, 0);
             }
             self.now = self.best;
             self.left = 0;
             // What was never tried has its turn first.
             if self.rates[self.other()] != 0 {
-                self.left = self.patience;
+                self.left = self.patience.max(self.pays_off_after());
                 self.patience = (self.patience * 2).min(MOST);
+                self.tries = (0, 0);
             }
         } else if fastest != self.best {
             self.try_it(fastest);
@@ -192,6 +202,15 @@ impl Race {
         } else {
             self.left -= 1;
         }
+    }
+
+    /// Slices of the fastest way behind which the last trials have cost no more than they may. Where others want the peer's processor they cost most.
+    fn pays_off_after(&self) -> u32 {
+        let (nanos, slices) = self.tries;
+        let slice = u128::from(SLICE) * 1_000_000_000 / u128::from(self.rates[self.best].max(1));
+        let lost = nanos.saturating_sub(slice * u128::from(slices));
+        let after = (lost * WORTH).checked_div(slice).unwrap_or(0);
+        u32::try_from(after).unwrap_or(MOST).min(MOST)
     }
 
     /// The fastest one, as far as is known. Packets take the peer's processor, too: they are to be faster than copies by a quarter; and one way of theirs is to be
@@ -332,6 +351,18 @@ mod tests {
         (stream.packet, stream.both) = (30, 30);
         stream.copied(MOST * 8 + 16);
         assert!(stream.copied(500) <= 16);
+    }
+
+    #[test]
+    fn trials_cost_little_however_slow_the_other_ways_are() {
+        for slow in [100, 140, 1000] {
+            let mut stream = Stream::of(70, slow);
+            let begun = stream.now;
+            let copied = stream.copied(20_000);
+            let (took, needed) = (stream.now - begun, Duration::from_micros(70) * 20_000);
+            assert!(took < needed + needed / 8, "{slow}: {took:?}");
+            assert!(copied < 20_000 - 50, "{slow}: they are tried again");
+        }
     }
 
     #[test]
