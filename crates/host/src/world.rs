@@ -312,9 +312,13 @@ impl nic::Reach for RealWorld {
         }
     }
 
+    fn prepare(&self, path: &Path) {
+        // What the peer lends comes by the ring to it, and answers go by it: so it is there before the first request.
+        self.rings.prepare(path.dest_qpn, self);
+    }
+
     fn open(&self, grant: &Grant<'_>) -> bool {
-        // What the peer lends comes by the ring to it: so it is there before the first request.
-        self.rings.prepare(grant.path.dest_qpn, self);
+        self.prepare(grant.path);
         self.lent.open(grant)
     }
 

@@ -30,6 +30,8 @@ const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ;
 struct Peer {
     may: Mutex<Option<u32>>,
     waits: Mutex<u32>,
+    /// Which queue pairs of peers were prepared for, and whether anything was granted by then.
+    prepared: Mutex<Vec<(Qpn, bool)>>,
     qp: OnceLock<Weak<Qp>>,
     /// What becomes of a copy, if any is to be made, and the lengths of those that were tried.
     becomes: Mutex<Option<AtOnce>>,
@@ -44,6 +46,10 @@ impl Reach for Neighbours {
     }
     fn publish(&self, _: u8, _: u16, _: &Region) {}
     fn withdraw(&self, _: u8, _: u16) {}
+    fn prepare(&self, path: &Path) {
+        let granted = self.0.may.lock().unwrap().is_some();
+        self.0.prepared.lock().unwrap().push((path.dest_qpn, granted));
+    }
     fn open(&self, grant: &Grant<'_>) -> bool {
         let mut may = self.0.may.lock().unwrap();
         let opens = may.is_none_or(|before| before == grant.access);
@@ -112,6 +118,19 @@ fn connected_with(
     let retry = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY;
     modify(QpState::Rts, mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC | retry);
     (qp, attr, start)
+}
+
+#[test]
+fn whoever_may_hear_of_its_peer_soon_is_ready_for_it_and_grants_nothing_yet() {
+    let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
+    assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
+    let device = kit::device_of(world, &[HERE]);
+    let pd = Arc::new(device.alloc_pd().unwrap());
+    let theirs = Qpn::new(0x1234);
+    let (qp, ..) = connected(&device, &pd, theirs);
+    peer.qp.set(Arc::downgrade(&qp)).unwrap();
+    qp.destroy();
+    assert_eq!(*peer.prepared.lock().unwrap(), [(theirs, false)], "in RTR, and not again");
 }
 
 #[test]

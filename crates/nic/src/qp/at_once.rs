@@ -211,17 +211,23 @@ impl Inner {
     }
 
     /// Lets the peer of a queue pair reach memory, or does not any more, as its state and its rights are now; whether the latter, and then
-    /// [`Qp::await_peer`] waits until it does not, and lets it reach memory again where that changes only. In RTR only once the peer was heard, which is an event.
+    /// [`Qp::await_peer`] waits until it does not, and lets it reach memory again where that changes only. In RTR only once the peer was heard, which is an event;
+    /// all else is made ready before.
     pub(super) fn open_or_close(&mut self, qp: &Qp) -> bool {
         let Some(reach) = qp.pd.device.platform.others_memory() else { return false };
-        let ready = match self.current_state() {
-            _ if self.destroyed || qp.init.kind != QpType::Rc => false,
+        let state = self.current_state();
+        let carrier = self.carrier.datagram().filter(|carrier| carrier.is_here && !self.destroyed);
+        if let (QpState::Rtr, Some(carrier)) = (state, carrier) {
+            reach.prepare(&carrier.path);
+        }
+        let ready = match state {
+            _ if qp.init.kind != QpType::Rc => false,
             QpState::Rtr => self.engine.is_established(),
             state => state == QpState::Rts,
         };
         let access = self.attr.access & REACHED;
         if ready
-            && let Some(carrier) = self.carrier.datagram().filter(|carrier| carrier.is_here)
+            && let Some(carrier) = carrier
             && let Some(table) = qp.pd.device.memory.reached_as()
         {
             let grant = Grant { qpn: qp.qpn, path: &carrier.path, pd: qp.pd.id, table, access };
