@@ -318,7 +318,6 @@ impl nic::Reach for RealWorld {
     }
 
     fn open(&self, grant: &Grant<'_>) -> bool {
-        self.prepare(grant.path);
         self.lent.open(grant)
     }
 

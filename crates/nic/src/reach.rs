@@ -19,7 +19,7 @@ pub trait Reach: Send + Sync {
     fn publish(&self, table: u8, slot: u16, region: &Region);
     /// They may not any more. Returns when nobody does: at once, unless somebody does just now.
     fn withdraw(&self, table: u8, slot: u16);
-    /// A queue pair knows its peer, who may speak soon, and may be lent memory then: what that needs is made now, where it is not there.
+    /// A queue pair in RTR knows its peer, who may speak soon: what answers and [`Reach::open`] need is made now, where it is not there.
     fn prepare(&self, _path: &Path) {}
     /// From now on the peer of a queue pair may reach regions of its protection domain. False where it could otherwise: then it can not any more,
     /// and may again when [`Reach::close`] has waited.

@@ -80,6 +80,15 @@ impl Reach for Neighbours {
     }
 }
 
+/// A world in which this peer is reached, and an adapter there.
+fn neighbours() -> (Arc<Peer>, Arc<Kept>, Arc<Device>, Arc<Pd>) {
+    let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
+    assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
+    let device = kit::device_of(world.clone(), &[HERE]);
+    let pd = Arc::new(device.alloc_pd().unwrap());
+    (peer, world, device, pd)
+}
+
 /// A connection to this queue pair of this host, with one send request, and what it was made with.
 fn connected(device: &Arc<Device>, pd: &Arc<Pd>, dest_qpn: Qpn) -> (Arc<Qp>, QpAttr, Instant) {
     connected_with(1, device, pd, dest_qpn)
@@ -122,10 +131,7 @@ fn connected_with(
 
 #[test]
 fn whoever_may_hear_of_its_peer_soon_is_ready_for_it_and_grants_nothing_yet() {
-    let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
-    assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
-    let device = kit::device_of(world, &[HERE]);
-    let pd = Arc::new(device.alloc_pd().unwrap());
+    let (peer, _, device, pd) = neighbours();
     let theirs = Qpn::new(0x1234);
     let (qp, ..) = connected(&device, &pd, theirs);
     peer.qp.set(Arc::downgrade(&qp)).unwrap();
@@ -135,10 +141,7 @@ fn whoever_may_hear_of_its_peer_soon_is_ready_for_it_and_grants_nothing_yet() {
 
 #[test]
 fn other_rights_are_waited_for_without_a_lock_and_then_granted() {
-    let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
-    assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
-    let device = kit::device_of(world, &[HERE]);
-    let pd = Arc::new(device.alloc_pd().unwrap());
+    let (peer, _, device, pd) = neighbours();
     let (qp, attr, start) = connected(&device, &pd, Qpn::default());
     peer.qp.set(Arc::downgrade(&qp)).unwrap();
     let now = || (*peer.may.lock().unwrap(), *peer.waits.lock().unwrap());
@@ -171,10 +174,7 @@ fn send_to(thousand: u32, device: &Arc<Device>, pd: &Arc<Pd>) -> Arc<Qp> {
 
 #[test]
 fn each_process_of_this_host_has_the_room_of_its_channel() {
-    let world = Arc::new(Kept::default());
-    assert!(world.reach.set(Box::new(Neighbours(Arc::default()))).is_ok());
-    let device = kit::device_of(world.clone(), &[HERE]);
-    let pd = Arc::new(device.alloc_pd().unwrap());
+    let (_, world, device, pd) = neighbours();
     let lost = || world.lost.load(Ordering::Relaxed);
     let _one = send_to(1, &device, &pd);
     assert_eq!(lost(), 16);
@@ -186,10 +186,7 @@ fn each_process_of_this_host_has_the_room_of_its_channel() {
 
 #[test]
 fn a_write_or_read_that_is_alone_is_executed_as_it_is_posted_and_tried_once_where_it_can_not_be() {
-    let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
-    assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
-    let device = kit::device_of(world.clone(), &[HERE]);
-    let pd = Arc::new(device.alloc_pd().unwrap());
+    let (peer, world, device, pd) = neighbours();
     let (qp, _, start) = connected(&device, &pd, Qpn::default());
     peer.qp.set(Arc::downgrade(&qp)).unwrap();
     let buffer = Buffer::new(&pd, 16, 0x1000, Access::LOCAL_WRITE).unwrap();
@@ -229,11 +226,8 @@ fn a_write_or_read_that_is_alone_is_executed_as_it_is_posted_and_tried_once_wher
 
 /// Messages go back and forth, each with the ACK of the one before.
 fn back_and_forth(max_send_wr: u32) {
-    let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
-    assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
+    let (peer, world, device, pd) = neighbours();
     world.takes_short.store(true, Ordering::Relaxed);
-    let device = kit::device_of(world.clone(), &[HERE]);
-    let pd = Arc::new(device.alloc_pd().unwrap());
     let (qp, _, start) = connected_with(max_send_wr, &device, &pd, Qpn::default());
     peer.qp.set(Arc::downgrade(&qp)).unwrap();
     let buffer = Buffer::new(&pd, 16, 0x1000, Access::LOCAL_WRITE).unwrap();

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::ops::Range;
+
 use support::*;
 use transport::op::{QpEvent, Status};
 use transport::rc::State;
@@ -94,12 +96,22 @@ fn a_request_that_ends_the_connection_does_not_cut_off_the_answers_before_it() {
     assert_eq!(sent.last().map(|s| s.op), Some(nak(NakCode::RemoteAccess, 1)));
 }
 
+/// An end with regions of so many bytes, which reaches the peer's memory.
+fn reaching(len: u32) -> End {
+    let mut end = End::new(Mtu::M4096, len as usize, rts());
+    end.cx.reach = Some(TestReach::default());
+    end
+}
+
+fn post_writes(end: &mut End, marks: Range<u64>, len: u32) {
+    marks.for_each(|n| end.post(write(n, sge(0, 0, len), sge(1, 0, len), None)));
+}
+
 #[test]
 fn a_list_of_long_writes_is_copied_turn_by_turn() {
     const LONG: u32 = 3 << 20;
-    let mut a = End::new(Mtu::M4096, LONG as usize, rts());
-    a.cx.reach = Some(TestReach::default());
-    (0..8).for_each(|n| a.post(write(n, sge(0, 0, LONG), sge(1, 0, LONG), None)));
+    let mut a = reaching(LONG);
+    post_writes(&mut a, 0..8, LONG);
     // The third one ends the 8 MiB of a turn.
     for (done, more) in [(3, true), (3, true), (2, false)] {
         assert!(a.fill_in_turn().is_empty());
@@ -109,7 +121,7 @@ fn a_list_of_long_writes_is_copied_turn_by_turn() {
     }
     assert_eq!(a.cx.reach.as_ref().unwrap().done, Vec::from_iter(0..8));
     // What is no such request does not wait for a turn.
-    (8..11).for_each(|n| a.post(write(n, sge(0, 0, LONG), sge(1, 0, LONG), None)));
+    post_writes(&mut a, 8..11, LONG);
     a.post(send(11, sge(0, 0, 8)));
     assert_eq!((a.fill_in_turn().len(), a.rc.wants_turn()), (1, false));
 }
@@ -117,9 +129,8 @@ fn a_list_of_long_writes_is_copied_turn_by_turn() {
 #[test]
 fn whoever_waits_for_a_turn_when_the_connection_fails_is_flushed() {
     const LONG: u32 = 8 << 20;
-    let mut a = End::new(Mtu::M4096, LONG as usize, rts());
-    a.cx.reach = Some(TestReach::default());
-    (0..3).for_each(|n| a.post(write(n, sge(0, 0, LONG), sge(1, 0, LONG), None)));
+    let mut a = reaching(LONG);
+    post_writes(&mut a, 0..3, LONG);
     assert!(a.fill_in_turn().is_empty() && a.rc.wants_turn());
     a.rc.fail(&mut a.cx);
     assert!(!a.rc.wants_turn());

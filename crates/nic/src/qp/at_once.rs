@@ -216,12 +216,12 @@ impl Inner {
     pub(super) fn open_or_close(&mut self, qp: &Qp) -> bool {
         let Some(reach) = qp.pd.device.platform.others_memory() else { return false };
         let state = self.current_state();
-        let carrier = self.carrier.datagram().filter(|carrier| carrier.is_here && !self.destroyed);
+        let may = qp.init.kind == QpType::Rc && !self.destroyed;
+        let carrier = self.carrier.datagram().filter(|carrier| may && carrier.is_here);
         if let (QpState::Rtr, Some(carrier)) = (state, carrier) {
             reach.prepare(&carrier.path);
         }
         let ready = match state {
-            _ if qp.init.kind != QpType::Rc => false,
             QpState::Rtr => self.engine.is_established(),
             state => state == QpState::Rts,
         };

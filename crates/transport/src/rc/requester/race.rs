@@ -62,8 +62,8 @@ pub(super) struct Race {
     /// Slices until the next trial, and how many there are between two.
     left: u32,
     patience: u32,
-    /// How long the last trials took, warming up included, and how many slices they had.
-    tries: (u128, u32),
+    /// Nanoseconds that the last trials, warming up included, took longer than the fastest way.
+    lost: u128,
 }
 
 impl Default for Race {
@@ -92,7 +92,7 @@ impl Race {
             slice: Slice::Usual,
             left: 0,
             patience: FEWEST,
-            tries: (0, 0),
+            lost: 0,
         }
     }
 
@@ -168,7 +168,7 @@ impl Race {
         // Two threads may have taken answers in, and one of them have looked at the clock long before.
         let is_void = self.way() != Way::Copies && nanos == 0;
         if self.slice != Slice::Usual && !is_void {
-            self.tries = (self.tries.0 + nanos, self.tries.1 + 1);
+            self.lost += nanos.saturating_sub(self.nanos_of(bytes));
         }
         if self.slice == Slice::WarmsUp || is_void {
             self.slice = if is_void { self.slice } else { Slice::Trial };
@@ -185,7 +185,7 @@ impl Race {
             self.tried = self.now;
             if fastest != self.best {
                 (self.best, self.patience) = (fastest, if fastest == 0 { FEWEST } else { STAY });
-                self.tries = (0, 0);
+                self.lost = 0;
             }
             self.now = self.best;
             self.left = 0;
@@ -193,7 +193,7 @@ impl Race {
             if self.rates[self.other()] != 0 {
                 self.left = self.patience.max(self.pays_off_after());
                 self.patience = (self.patience * 2).min(MOST);
-                self.tries = (0, 0);
+                self.lost = 0;
             }
         } else if fastest != self.best {
             self.try_it(fastest);
@@ -206,11 +206,13 @@ impl Race {
 
     /// Slices of the fastest way behind which the last trials have cost no more than they may. Where others want the peer's processor they cost most.
     fn pays_off_after(&self) -> u32 {
-        let (nanos, slices) = self.tries;
-        let slice = u128::from(SLICE) * 1_000_000_000 / u128::from(self.rates[self.best].max(1));
-        let lost = nanos.saturating_sub(slice * u128::from(slices));
-        let after = (lost * WORTH).checked_div(slice).unwrap_or(0);
+        let after = (self.lost * WORTH).checked_div(self.nanos_of(SLICE.into())).unwrap_or(0);
         u32::try_from(after).unwrap_or(MOST).min(MOST)
+    }
+
+    /// How long so many bytes take the fastest way.
+    fn nanos_of(&self, bytes: u128) -> u128 {
+        bytes * 1_000_000_000 / u128::from(self.rates[self.best].max(1))
     }
 
     /// The fastest one, as far as is known. Packets take the peer's processor, too: they are to be faster than copies by a quarter; and one way of theirs is to be
