@@ -32,7 +32,7 @@ impl Alarm {
 
     /// Something is due at `at`, or so much later: nobody rings where the engine wakes by then.
     #[inline]
-    pub(crate) fn set_within(&self, at: u64, slack: u64) {
+    fn set_within(&self, at: u64, slack: u64) {
         // Sequentially consistent, like the engine's side: either it sees the new time, or we see it asleep.
         self.earliest.fetch_min(at, Ordering::SeqCst);
         if at.saturating_add(slack) < self.sleeps_until.load(Ordering::SeqCst)

@@ -13,7 +13,7 @@ use node::{Guest, Input};
 use transport::op::Completion;
 
 use crate::eventfd::{Counter, Wait};
-use crate::rings::seat::TURN_NANOS;
+use crate::rings::seat::LOOK_NANOS;
 use crate::rx_socket::Drained;
 use crate::world::RealWorld;
 use crate::{progress, sys};
@@ -404,7 +404,7 @@ impl<G: Guest> Host<G> {
             return if counter.take_in_hand() { Wait::Over } else { Wait::AtCounter };
         }
         rings.pay(&self.world.counters);
-        alarm.set_within(clock.now() + TURN_NANOS, TURN_NANOS);
+        alarm.set(clock.now() + LOOK_NANOS);
         Wait::InSeat(rings.seat.waits())
     }
 
@@ -412,7 +412,7 @@ impl<G: Guest> Host<G> {
     fn lingers(&self, counter: &Counter) -> bool {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         counter.linger().may() && {
-            alarm.set_within(clock.now() + TURN_NANOS, TURN_NANOS);
+            alarm.set(clock.now() + LOOK_NANOS);
             rings.linger(counter, clock, &self.world.delivery(&*self.guest))
         }
     }

@@ -15,7 +15,7 @@ use crate::management::Management;
 use crate::names::{Answer, Bearer, Listener, Message};
 use crate::reactor::Source;
 use crate::rings::Backlog;
-use crate::rings::seat::TURN_NANOS;
+use crate::rings::seat::Watch;
 use crate::rx_socket::{Drained, RxSocket};
 use crate::sys::{self, Room};
 use crate::world::RealWorld;
@@ -75,8 +75,10 @@ struct Engine<G> {
     room_tries: u32,
     /// Processes that are gone, of which nobody has been told.
     gone: Vec<Gone>,
-    /// How often whoever sits in the seat had done something there, and when he has to have done more.
-    seat: Option<(u32, u64)>,
+    /// Over whoever sits in the seat.
+    watch: Watch,
+    /// When a thread had polled last as the engine read the rings.
+    polled_at: u64,
     /// Bulk came lately: until then, on the world's clock, the engine does not sleep.
     awake_until: u64,
 }
@@ -106,7 +108,8 @@ pub(crate) fn run<G: Guest>(
         room_pause: ROOM_PAUSE,
         room_tries: 0,
         gone: Vec::new(),
-        seat: None,
+        watch: Watch::default(),
+        polled_at: 0,
         awake_until: 0,
     };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
@@ -152,7 +155,7 @@ impl<G: Guest> Engine<G> {
             let fine = self.guarded(|guest| guest.expire(now));
             self.guest_at = if fine { self.deadline() } else { Some(now + AFTER_PANIC) };
         }
-        let turn_end = self.look_after_seat(world.clock.nanos(now));
+        let turn_end = self.watch.look(&world.rings.seat, world.clock.nanos(now));
         let lease_end = self.look_after_leases();
         let own = [self.guest_at, world.neighbours.deadline()].into_iter().flatten();
         own.map(|at| world.clock.nanos(at)).chain(lease_end).chain(turn_end).fold(self.set_at, u64::min)
@@ -178,21 +181,6 @@ impl<G: Guest> Engine<G> {
         let mut deadline = None;
         self.guarded(|guest| deadline = guest.deadline());
         deadline
-    }
-
-    /// Takes the rings back from a thread that does nothing; when to look again.
-    fn look_after_seat(&mut self, now: u64) -> Option<u64> {
-        let seat = &self.world.rings.seat;
-        let turns = seat.turns();
-        self.seat = match (turns, self.seat) {
-            (Some(turns), Some((before, end))) if turns == before && now < end => Some((before, end)),
-            (Some(turns), Some((before, _))) if turns == before => {
-                seat.send_away();
-                None
-            }
-            (turns, _) => turns.map(|turns| (turns, now + TURN_NANOS)),
-        };
-        self.seat.map(|(_, end)| end)
     }
 
     /// Takes back the sockets whose lease has ended; when to look again. Where threads poll without a break that is later and later: it takes
@@ -242,7 +230,7 @@ impl<G: Guest> Engine<G> {
         again
     }
 
-    /// Reads the rings, unless a thread that polls does; when to come back at the latest.
+    /// Reads the rings, unless a thread that polls does, or one in the seat; when to come back at the latest.
     fn rings(&mut self) -> Option<Duration> {
         let world = self.world.clone();
         world.rings.pay(&world.counters);
@@ -277,8 +265,11 @@ impl<G: Guest> Engine<G> {
         }
         if self.rings_leased.take().is_some() {
             world.rings.lease.taken_back(now);
+        } else if world.rings.polled_at() == self.polled_at && self.watch.leaves_it_to(&world.rings.seat) {
+            return waits;
         }
         let polled_at = world.rings.polled_at();
+        self.polled_at = polled_at;
         let mut drained = Drained::Empty;
         self.guarded(|guest| drained = world.rings.drain(&world.delivery(guest)));
         if let Drained::Some { bulk } = drained {

@@ -6,13 +6,13 @@
 //! | the thread | sits down, reads what is there, looks for a moment whether more comes (`linger`), says in each ring that it is to be woken ([`ring::Whom::Visitor`]), looks for its event, and waits by a plain read(2) |
 //! | a neighbour | writes to the other end of that socket, which it was given with its ring |
 //! | another thread that has an event for it | does the same ([`crate::eventfd::Counter`]) |
-//! | the engine | does all else as ever. Where the thread did nothing for [`TURN_NANOS`] the engine takes the rings back |
+//! | the engine | does all else as ever. Where the thread did nothing for a turn ([`Watch`]) the engine takes the rings back |
 //!
 //! A thread that has an event leaves, and the engine reads the rings, which it has to be woken for. Where threads come and leave all the time, as in a server that many
 //! clients connect to, one is back before the engine would have done anything: then nobody is woken, and the engine looks a moment later whether it is.
 //!
 //! So nobody needs to know whether the thread still waits: one that was cancelled, runs a handler or left it by longjmp(3) costs what comes a
-//! few hundredths of a second once. One that waits for long is sent away, so that an idle process is not woken again and again to look after it.
+//! few tenths of a second at most, once. One that waits for long is sent away, so that an idle process is not woken again and again to look after it.
 //! A socket and no eventfd: what a neighbour does to its end changes nothing at ours, but that it may hang up, and then nobody sits here any more.
 
 use std::io;
@@ -25,8 +25,10 @@ use crate::fork::Fd;
 use crate::sys;
 use crate::sys::thread;
 
-/// For how long a thread may sit and do nothing. The engine begins to count when it looks, which is up to as long again after the thread sat down.
-pub(crate) const TURN_NANOS: u64 = 25_000_000;
+/// For how long a thread may sit and do nothing, and at most, where it did something each time that the engine looked. The engine begins to count when it
+/// looks, which is not later than the second behind the time at which the thread sat down.
+const TURN_NANOS: u64 = 25_000_000;
+pub(crate) const LOOK_NANOS: u64 = 4 * TURN_NANOS;
 /// How often it may be woken in a row with no event of its own: then the work is for others, and the engine does it better. Also a signal that
 /// comes while it works, and not while it waits, interrupts nothing.
 const MOST_IN_VAIN: u32 = 16;
@@ -175,13 +177,8 @@ impl Seat {
         self.who.store(CLOSED, Ordering::SeqCst);
     }
 
-    /// For the engine: how often somebody did something here, while somebody sits.
-    pub(crate) fn turns(&self) -> Option<u32> {
-        (self.whom() == Whom::Visitor).then(|| self.turns.load(Ordering::Relaxed))
-    }
-
     /// Whoever sits shall wait elsewhere. The engine has to be woken from now on, which is said in the rings afterwards.
-    pub(crate) fn send_away(&self) {
+    fn send_away(&self) {
         let who = self.who.load(Ordering::SeqCst);
         if who & SENT_AWAY == 0
             && who != 0
@@ -189,6 +186,43 @@ impl Seat {
         {
             self.ring();
         }
+    }
+}
+
+/// The engine's watch over the seat, that nobody sits there and does nothing.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// How often somebody had done something.
+    turns: u32,
+    /// For how long nobody needs to do more, and until when; 0 where nobody sits.
+    turn: u64,
+    end: u64,
+}
+
+impl Watch {
+    /// Sends away whoever did nothing for a turn; when to look again. Each look takes the processor from a thread that works: so they become rarer while
+    /// something is done all the time, and go on where nobody sits just now.
+    pub(crate) fn look(&mut self, seat: &Seat, now: u64) -> Option<u64> {
+        let (turns, sits) = (seat.turns.load(Ordering::Relaxed), seat.whom() == Whom::Visitor);
+        if turns != self.turns {
+            self.turns = turns;
+            self.turn = (2 * self.turn).clamp(TURN_NANOS, LOOK_NANOS);
+            self.end = now + self.turn;
+        } else if self.end == 0 && sits {
+            self.turn = TURN_NANOS;
+            self.end = now + self.turn;
+        } else if now >= self.end {
+            if self.end > 0 && sits {
+                seat.send_away();
+            }
+            (self.turn, self.end) = (0, 0);
+        }
+        (self.end > 0).then_some(self.end)
+    }
+
+    /// Somebody sits, and his turn was not over at the last look: he reads the rings.
+    pub(crate) fn leaves_it_to(&self, seat: &Seat) -> bool {
+        self.end > 0 && seat.whom() == Whom::Visitor
     }
 }
 
@@ -203,13 +237,40 @@ mod tests {
     #[test]
     fn one_thread_sits_and_the_engine_is_woken_where_none_does() {
         let seat = Seat::new().unwrap();
-        assert_eq!((seat.whom(), seat.turns()), (Whom::Engine, None));
+        assert_eq!(seat.whom(), Whom::Engine);
         assert!(seat.take() && seat.goes_on());
-        assert_eq!((seat.whom(), seat.turns()), (Whom::Visitor, Some(1)));
+        assert_eq!(seat.whom(), Whom::Visitor);
         assert!(!elsewhere(|| seat.take() || seat.goes_on() || seat.leave()));
         assert!(seat.leave() && !seat.leave());
         assert!(elsewhere(|| seat.take() && seat.leave()));
         assert_eq!(seat.whom(), Whom::Engine);
+    }
+
+    #[test]
+    fn who_does_nothing_for_a_turn_is_sent_away_and_turns_become_longer_while_something_is_done() {
+        let (seat, mut watch) = (Seat::new().unwrap(), Watch::default());
+        assert_eq!(watch.look(&seat, 0), None, "nobody sits");
+        assert!(seat.take());
+        assert!(!watch.leaves_it_to(&seat));
+        let mut now = 1;
+        assert_eq!(watch.look(&seat, now), Some(now + TURN_NANOS));
+        assert!(watch.leaves_it_to(&seat));
+        for longer in [2, 4, 4] {
+            assert!(seat.goes_on());
+            now += TURN_NANOS;
+            assert_eq!(watch.look(&seat, now), Some(now + longer * TURN_NANOS));
+        }
+        // It is elsewhere when the engine looks, and back.
+        assert!(seat.goes_on() && seat.leave());
+        assert_eq!(watch.look(&seat, now), Some(now + LOOK_NANOS));
+        assert!(!watch.leaves_it_to(&seat) && seat.take() && watch.leaves_it_to(&seat));
+        assert_eq!(watch.look(&seat, now + 1), Some(now + LOOK_NANOS));
+        now += LOOK_NANOS;
+        assert_eq!((watch.look(&seat, now), seat.whom()), (None, Whom::Engine), "sent away");
+        assert!(!watch.leaves_it_to(&seat) && !seat.leave());
+        assert!(seat.take() && seat.goes_on() && seat.leave());
+        assert_eq!(watch.look(&seat, now), Some(now + TURN_NANOS), "short again");
+        assert_eq!(watch.look(&seat, now + TURN_NANOS), None, "and nobody is there");
     }
 
     #[test]
