@@ -48,7 +48,9 @@ struct Hogs {
     are_there: AtomicBool,
     /// So many times in a row it looked otherwise.
     against: AtomicU32,
-    /// When it was asked last whether they are there, or a wait looked whether they are gone, and the waits since.
+    /// There were none when it was asked: until then it is not asked again.
+    none_until: AtomicU64,
+    /// When a wait looked last to see whether they are gone, and the waits since.
     tried_at: AtomicU64,
     waits: AtomicU32,
 }
@@ -62,25 +64,22 @@ impl Hogs {
     fn had(&self, now: u64, took: u64, threads_a_processor: impl FnOnce() -> u64) {
         // Where it was back at once nobody else wanted it, or the scheduler gave it to nobody. Many that wait for each other take long each time: to ask takes
         // some 20 us of the processor.
-        if took > OTHERS_NANOS && self.count(took > LONG_NANOS) && self.again(now) {
+        let is_long = took > OTHERS_NANOS && self.count(took > LONG_NANOS);
+        if is_long && now >= self.none_until.load(Ordering::Relaxed) {
             let there = took > threads_a_processor().max(1) * HOG_NANOS;
             self.are_there.store(there, Ordering::Relaxed);
+            self.none_until.store(if there { 0 } else { now + TRY_NANOS }, Ordering::Relaxed);
         }
-    }
-
-    /// It is long enough since the last time, which is now where it is.
-    fn again(&self, now: u64) -> bool {
-        let again = now.saturating_sub(self.tried_at.load(Ordering::Relaxed)) >= TRY_NANOS;
-        if again {
-            self.tried_at.store(now, Ordering::Relaxed);
-        }
-        again
     }
 
     /// There are some: whether it is time that a wait looks.
     fn is_time(&self, now: u64) -> bool {
         let waits = self.waits.load(Ordering::Relaxed) + 1;
-        let is_time = waits >= HARDLY_EVER && self.again(now);
+        let is_time =
+            waits >= HARDLY_EVER && now.saturating_sub(self.tried_at.load(Ordering::Relaxed)) >= TRY_NANOS;
+        if is_time {
+            self.tried_at.store(now, Ordering::Relaxed);
+        }
         self.waits.store(if is_time { 0 } else { waits.min(HARDLY_EVER) }, Ordering::Relaxed);
         is_time
     }
@@ -219,7 +218,7 @@ mod tests {
     #[test]
     fn beside_hogs_hardly_any_thread_looks_until_they_are_gone() {
         let linger = Linger::new(Duration::from_micros(1));
-        let (now, asked) = (Cell::new(TRY_NANOS), Cell::new(0));
+        let (now, asked) = (Cell::new(0), Cell::new(0));
         let wait = |_: &u32| {
             now.set(now.get() + TRY_NANOS);
             linger.is_worth_it(now.get())
