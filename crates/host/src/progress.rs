@@ -77,7 +77,7 @@ struct Engine<G> {
     gone: Vec<Gone>,
     /// Over whoever sits in the seat.
     watch: Watch,
-    /// When a thread had polled last as the engine read the rings.
+    /// When a thread had last polled, at the time the engine last read the rings.
     polled_at: u64,
     /// Bulk came lately: until then, on the world's clock, the engine does not sleep.
     awake_until: u64,

@@ -63,7 +63,7 @@ impl Hogs {
     /// None are known of, and others had the processor for `took` until now.
     fn had(&self, now: u64, took: u64, threads_a_processor: impl FnOnce() -> u64) {
         // Where it was back at once nobody else wanted it, or the scheduler gave it to nobody. Many that wait for each other take long each time: to ask takes
-        // some 20 us of the processor.
+        // up to 17 us of the processor.
         let is_long = took > OTHERS_NANOS && self.count(took > LONG_NANOS);
         if is_long && now >= self.none_until.load(Ordering::Relaxed) {
             let there = took > threads_a_processor().max(1) * HOG_NANOS;

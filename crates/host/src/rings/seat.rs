@@ -25,9 +25,10 @@ use crate::fork::Fd;
 use crate::sys;
 use crate::sys::thread;
 
-/// For how long a thread may sit and do nothing, and at most, where it did something each time that the engine looked. The engine begins to count when it
-/// looks, which is not later than the second behind the time at which the thread sat down.
+/// For how long a thread may sit and do nothing, at first.
 const TURN_NANOS: u64 = 25_000_000;
+/// The same at most, where it did something each time the engine looked. The engine looks first no later than this after the thread sat down, and counts from
+/// then on.
 pub(crate) const LOOK_NANOS: u64 = 4 * TURN_NANOS;
 /// How often it may be woken in a row with no event of its own: then the work is for others, and the engine does it better. Also a signal that
 /// comes while it works, and not while it waits, interrupts nothing.
@@ -204,15 +205,12 @@ impl Watch {
     /// something is done all the time, and go on where nobody sits just now.
     pub(crate) fn look(&mut self, seat: &Seat, now: u64) -> Option<u64> {
         let (turns, sits) = (seat.turns.load(Ordering::Relaxed), seat.whom() == Whom::Visitor);
-        if turns != self.turns {
+        if turns != self.turns || (sits && self.end == 0) {
             self.turns = turns;
             self.turn = (2 * self.turn).clamp(TURN_NANOS, LOOK_NANOS);
             self.end = now + self.turn;
-        } else if self.end == 0 && sits {
-            self.turn = TURN_NANOS;
-            self.end = now + self.turn;
         } else if now >= self.end {
-            if self.end > 0 && sits {
+            if sits {
                 seat.send_away();
             }
             (self.turn, self.end) = (0, 0);
