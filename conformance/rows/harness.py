@@ -374,8 +374,8 @@ class Row:
     def guest(self, g, *argv):
         return Job(self, g, list(argv))
 
-    def compiled(self, name, *libraries):
-        return self.harness.compiled(name, *libraries)
+    def compiled(self, name, *libraries, sanitizer=None):
+        return self.harness.compiled(name, *libraries, sanitizer=sanitizer)
 
     def example(self, name, package="verbena-rdma"):
         return self.harness.example(name, package)
@@ -454,15 +454,15 @@ class Harness:
         Guest.down()
         shutil.rmtree(self.work, ignore_errors=True)
 
-    def compiled(self, name, *libraries):
-        """A program of programs/, built against the installed headers and linked to -libverbs -lrdmacm as anyone would, other libraries first."""
-        binary = os.path.join(self.work, name.replace("../", "").replace("/", "-"))
+    def compiled(self, name, *libraries, sanitizer=None):
+        """A program of programs/, built against the installed headers and linked to -libverbs -lrdmacm as anyone would, other libraries first, perhaps with a sanitizer."""
+        binary = os.path.join(self.work, "-".join(filter(None, (name.replace("../", "").replace("/", "-"), sanitizer))))
         if not os.path.exists(binary):
             need("gcc")
             for header in ("infiniband/verbs.h", "rdma/rdma_cma.h"):
                 if not os.path.exists(f"/usr/include/{header}"):
                     raise LeftOut("libibverbs-dev or librdmacm-dev is not installed")
-            sh("gcc", "-O1", "-g", "-Wall", "-Wextra", "-o", binary, os.path.join(HERE, "programs", f"{name}.c"),
+            sh("gcc", "-O1", "-g", "-Wall", "-Wextra", *([f"-fsanitize={sanitizer}"] if sanitizer else []), "-o", binary, os.path.join(HERE, "programs", f"{name}.c"),
                *(f"-l{library}" for library in libraries), "-libverbs", "-lrdmacm", "-lpthread")
         return binary
 

@@ -64,16 +64,9 @@ impl Guard {
             getrandom::fill(&mut random).map_err(|_| Errno::EAGAIN)?;
             let [low, says] = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|n| random[at + n])));
             let address = FIRST + low % FIRST / PAGE as u64 * PAGE as u64;
-            let rights = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-            // SAFETY: a new mapping, where none is; older systems take the address for a hint.
-            let page = unsafe { libc::mmap(address as *mut _, PAGE, rights, flags, -1, 0) };
-            if page == libc::MAP_FAILED {
-                continue;
-            }
+            let Some(page) = map(address) else { continue };
             // SAFETY: the mapping that was just made. A forked child does not have it.
-            unsafe { libc::madvise(page, PAGE, libc::MADV_DONTFORK) };
-            let Some(page) = NonNull::new(page.cast::<u8>()) else { continue };
+            unsafe { libc::madvise(page.as_ptr().cast(), PAGE, libc::MADV_DONTFORK) };
             let known = Known { address: page.as_ptr() as u64, says };
             let (hazards, generation) = (hazards.clone(), fork::generation());
             let guard = Guard { page, known, hazards, generation };
@@ -103,9 +96,21 @@ impl Drop for Guard {
                 let _ = granted.compare_exchange(self.known.says, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
             // SAFETY: the mapping that `new` made, which nobody borrows.
-            unsafe { libc::munmap(self.page.as_ptr().cast(), PAGE) };
+            unsafe { libc::syscall(libc::SYS_munmap, self.page.as_ptr(), PAGE) };
         }
     }
+}
+
+/// Maps a page at an address where nothing is, or elsewhere where the system takes that for a hint. By a call of our own, as it is unmapped: of a program under
+/// ThreadSanitizer the functions of the C library are the sanitizer's, which knows no memory there, asks for page 0 in its place, and ends a process that
+/// may have that.
+fn map(address: u64) -> Option<NonNull<u8>> {
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: a new mapping, where none is.
+    let page = unsafe { libc::syscall(libc::SYS_mmap, address, PAGE, rights, flags, -1, 0_usize) };
+    // A failure is -1.
+    NonNull::new(std::ptr::with_exposed_provenance_mut(usize::try_from(page).ok()?))
 }
 
 /// What became of a copy.
