@@ -1,11 +1,12 @@
 //! Measures Verbena and, in the same run on the same two cores, what plain sockets give, the floor, and what others do who carry messages: its peers.
 //! `bench/run` calls it.
 //!
-//! `floor` holds the sockets, `rdma` runs `rdma_bench.c` (an ordinary RDMA program) on Verbena, `beside` compares the Rust crate with
+//! `floor` holds the sockets, `rdma` runs `rdma_bench.c` (an ordinary RDMA program) on Verbena, `connections` makes many of them by `rdma_connections.c`, `beside` compares the Rust crate with
 //! it and with TCP by the programs of `rust`, `persist` librpma's two libraries by `rpma_bench.c`, `peers` what carries messages between processes
 //! of one host, with `hop`, the time of a cache line, `copies`, the kernel's calls, `refused`, programs that may not make them, and `picture`, `guests` the kernel's rdma_rxe; `report` writes the tables.
 
 mod beside;
+mod connections;
 mod copies;
 mod floor;
 mod guests;
@@ -33,6 +34,9 @@ struct Args {
     /// Measure the sockets only.
     #[arg(long)]
     floors: bool,
+    /// Measure connections only.
+    #[arg(long = "connections")]
+    of_connections: bool,
     /// Measure the Rust crate only.
     #[arg(long = "crate")]
     of_crate: bool,
@@ -128,6 +132,10 @@ fn measure(args: &Args) -> io::Result<()> {
         (!args.floors).then(compiled).transpose()
     };
     let (program, connections) = (compile("rdma_bench", &[])?, compile("rdma_connections", &[])?);
+    if args.of_connections {
+        print!("{}", report::table(&connections::figures(connections.as_ref())?));
+        return Ok(());
+    }
     if args.of_peers {
         print!("{}", of_peers(args, program.as_ref())?);
         return Ok(());
@@ -208,25 +216,7 @@ fn measure(args: &Args) -> io::Result<()> {
             });
         }
     }
-    for (clients, each, what, busy) in [
-        (1, 1000, "connections, one after the other", false),
-        (1, 500, "the same, beside a program that computes on each processor", true),
-        (64, 500, "connections from 64 processes, 500 each, to one server", false),
-    ] {
-        let _busy = busy.then(pin::Busy::start).transpose()?;
-        for (options, by) in [(rdma::BY_NETWORK, ""), (&[][..], ", by memory")] {
-            figures.push(Figure {
-                what: format!("{what}{by}"),
-                unit: "1/s",
-                better: Better::Higher,
-                floor: floor::connects(clients, each)?,
-                floor_is: "TCP from as many threads: connect, accept, one byte, close",
-                ours: connections.as_ref().map(|p| p.connects(options, clients, each)).transpose()?,
-                of_pairs: None,
-                line: None,
-            });
-        }
-    }
+    figures.extend(connections::figures(connections.as_ref())?);
     let held = connections.as_ref().map(|p| p.hold(HELD)).transpose()?;
     let mut table = report::table(&figures);
     if let Some((client, server)) = held {

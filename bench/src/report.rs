@@ -69,7 +69,7 @@ pub fn table(figures: &[Figure]) -> String {
          Written by `bench/run`. Each figure stands beside plain sockets of the same run on the same machine ({}): two \
          threads or processes on the loopback interface, each pinned to a core. Verbena is measured by the network (`verbena run --wire`), as its floors are; \
          by memory it stands below. Latencies: both sides spin. WRITEs: the target does not poll; a \
-         window of work requests is outstanding. A ratio below 1 of a time, above 1 of a rate, is better than the floor.\n\n",
+         window of work requests is outstanding. Connections: not pinned, medians of five by turns. A ratio below 1 of a time, above 1 of a rate, is better than the floor.\n\n",
         machine()
     );
     rows(&mut text, "floor", "the floor is", figures);
