@@ -105,10 +105,12 @@ impl Drop for Guard {
 /// ThreadSanitizer the functions of the C library are the sanitizer's, which knows no memory there, asks for page 0 in its place, and ends a process that
 /// may have that.
 fn map(address: u64) -> Option<NonNull<u8>> {
-    let rights = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // What the call takes is all as wide as an address.
+    let rights = libc::c_long::from(libc::PROT_READ | libc::PROT_WRITE);
+    let flags = libc::c_long::from(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE);
+    let (no_file, offset): (libc::c_long, libc::c_long) = (-1, 0);
     // SAFETY: a new mapping, where none is.
-    let page = unsafe { libc::syscall(libc::SYS_mmap, address, PAGE, rights, flags, -1, 0_usize) };
+    let page = unsafe { libc::syscall(libc::SYS_mmap, address, PAGE, rights, flags, no_file, offset) };
     // A failure is -1.
     NonNull::new(std::ptr::with_exposed_provenance_mut(usize::try_from(page).ok()?))
 }
