@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use locks::{Mutex, Rank};
 use nic::link::Fill;
-use nic::reach::{Copy, Grant, Piece, Region, Transfer};
+use nic::reach::{Copy, Grant, Prepared, Region, Regions};
 use nic::{Errno, Link, Path, Persist, Platform, Way};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, Watch, World};
@@ -292,7 +292,7 @@ impl Platform for RealWorld {
 }
 
 impl nic::Reach for RealWorld {
-    fn table(&self) -> Option<u8> {
+    fn table(&self, _: &Regions) -> Option<u8> {
         self.lent.table()
     }
 
@@ -351,10 +351,9 @@ impl nic::Reach for RealWorld {
         self.rings.is_near(path, remote, way)
     }
 
-    unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], way: &mut Way) -> AtOnce {
-        // SAFETY: as the caller says.
-        let became = unsafe { self.rings.copy(transfer, pieces, way, self) };
-        let counter = match transfer.what {
+    fn copy(&self, prepared: &Prepared<'_>, way: &mut Way) -> AtOnce {
+        let became = self.rings.copy(prepared, way, self);
+        let counter = match prepared.transfer().what {
             Copy::Atomic(_) => &self.counters.atomics_at_once,
             Copy::Write => &self.counters.writes_at_once,
             Copy::Read => &self.counters.reads_at_once,

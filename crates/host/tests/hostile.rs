@@ -11,7 +11,7 @@ use host::eventfd::Counter;
 use host::{Config, name_messages};
 use kit::lent::{INITIATOR, PD, TARGET, copy, reach};
 use kit::{BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, start_with};
-use nic::reach::{Copy, Grant, Piece, Region};
+use nic::reach::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
 use node::World;
 use node::world::{Claim, Datagram, Hold};
@@ -44,7 +44,7 @@ impl Target {
     fn new() -> Target {
         let host = start_with(Config::default());
         let claim = host.world().claim(BLOCK).unwrap();
-        let table = reach(host.world()).table().unwrap();
+        let table = reach(host.world()).table(&Regions::default()).unwrap();
         let target = Target { host, memory: vec![0; 64].into_boxed_slice(), table, _claim: claim };
         target.publish(USED);
         target.publish(UNUSED);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use host::Config;
 use kit::lent::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, back, copy, reach};
 use kit::{PATIENCE, V4, alone, batch, counter, is_reached, path, start_with};
-use nic::reach::{Copy, Grant, Piece, Region};
+use nic::reach::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path, Platform};
 use node::{Name, World};
 use transport::op::{AtOnce, Flush, Remote};
@@ -273,7 +273,7 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
     let target = start_with(Config::default());
     let _claim = target.world().claim(Name::Block(0x123)).unwrap();
     let memory = vec![0_u64; 64].into_boxed_slice();
-    let table = reach(target.world()).table().unwrap();
+    let table = reach(target.world()).table(&Regions::default()).unwrap();
     // SAFETY: a word of ours, which the kernel may change.
     let word = || unsafe { (&raw const memory[0]).read_volatile() };
     let clear = || {

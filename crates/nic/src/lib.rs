@@ -66,7 +66,6 @@ pub mod link;
 pub mod memory;
 pub mod qp;
 mod quota;
-#[allow(unsafe_code, reason = "one call has a contract")]
 pub mod reach;
 pub mod srq;
 pub mod steering;

@@ -5,16 +5,17 @@
 //! closed (no such region, other rights, a queue pair that is not connected so, memory that is not mapped) the request goes as packets,
 //! and the peer's responder says what is wrong.
 
-use transport::op::{AtOnce, AtomicOp, Flush, Remote};
+use transport::op::{AtOnce, Remote};
 use wire::Qpn;
 
 use crate::link::{Path, Way};
+pub use crate::memory::transfer::{Copy, Piece, Prepared, Regions, Transfer};
 
 /// What a world does whose processes reach each other's memory. None of the calls needs more of the caller than that the named objects
 /// are its own; they may be made with the lock of a queue pair held.
 pub trait Reach: Send + Sync {
-    /// A table for the regions of one more adapter. `None`: there are enough.
-    fn table(&self) -> Option<u8>;
+    /// A table for the regions of one more adapter, which are these. `None`: there are enough.
+    fn table(&self, regions: &Regions) -> Option<u8>;
     /// From now on peers may reach a region, which has this slot of a table.
     fn publish(&self, table: u8, slot: u16, region: &Region);
     /// They may not any more. Returns when nobody does: at once, unless somebody does just now.
@@ -52,24 +53,7 @@ pub trait Reach: Send + Sync {
     /// `NoWay` where memory of the process is not reached at all, else `Refused`.
     ///
     /// `way` is of the transfer's path, and of what went on it before. A FLUSH has no pieces. `Refused` where it would have to wait for anything, or is for all of a region.
-    ///
-    /// # Safety
-    ///
-    /// The pieces are registered, and stay so until it returns; they have as many bytes in all as the peer names, but for a FLUSH. They need not be mapped.
-    unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], way: &mut Way) -> AtOnce;
-}
-
-/// What is copied, or changed.
-#[derive(Clone, Copy, Debug)]
-pub struct Transfer<'a> {
-    /// To the peer.
-    pub path: &'a Path,
-    /// Our queue pair.
-    pub from: Qpn,
-    /// What the peer names so.
-    pub remote: Remote,
-    /// Which way, or how.
-    pub what: Copy,
+    fn copy(&self, prepared: &Prepared<'_>, way: &mut Way) -> AtOnce;
 }
 
 /// What a peer reaches of a region.
@@ -104,32 +88,6 @@ pub struct Grant<'a> {
     pub table: u8,
     /// `enum ibv_access_flags`: what it lets the peer do.
     pub access: u32,
-}
-
-/// Which way bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copy {
-    /// To the peer.
-    Write,
-    /// From it.
-    Read,
-    /// To the peer, where it shows a place for a message, and names that by a local key.
-    Put,
-    /// From it, what it lends for a piece of a message that came from there, and names by a local key.
-    Pull,
-    /// Neither way: what was written to the peer's memory becomes visible to all, or persistent.
-    Flush(Flush),
-    /// Eight bytes of the peer's change; those that were there come to us.
-    Atomic(AtomicOp),
-}
-
-/// A piece of memory of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Address.
-    pub addr: u64,
-    /// Bytes.
-    pub len: u64,
 }
 
 /// A peer that may lend us bytes of its memory.

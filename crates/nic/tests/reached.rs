@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
-use nic::reach::{Grant, Piece, Region, Transfer};
+use nic::reach::{Grant, Prepared, Region, Regions};
 use nic::{
     Access, AddressVector, Buffer, Cq, Device, Path, Pd, PostError, Qp, QpAttr, QpCap, QpInit, QpState,
     QpType, Reach, Way, mask,
@@ -41,7 +41,7 @@ struct Peer {
 struct Neighbours(Arc<Peer>);
 
 impl Reach for Neighbours {
-    fn table(&self) -> Option<u8> {
+    fn table(&self, _: &Regions) -> Option<u8> {
         Some(0)
     }
     fn publish(&self, _: u8, _: u16, _: &Region) {}
@@ -73,9 +73,10 @@ impl Reach for Neighbours {
     fn reaches(&self, _: &Path) -> bool {
         false
     }
-    unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], _: &mut Way) -> AtOnce {
-        assert_eq!(transfer.remote.length, pieces.iter().map(|piece| piece.len).sum());
-        self.0.tried.lock().unwrap().push(transfer.remote.length);
+    fn copy(&self, prepared: &Prepared<'_>, _: &mut Way) -> AtOnce {
+        let length = prepared.transfer().remote.length;
+        assert_eq!(length, prepared.pieces().iter().map(|piece| piece.len).sum());
+        self.0.tried.lock().unwrap().push(length);
         self.0.becomes.lock().unwrap().unwrap_or(AtOnce::NoWay)
     }
 }

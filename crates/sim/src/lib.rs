@@ -6,7 +6,7 @@
 //! | `sim` | [`Sim`]: hosts, their processes, and the loop that moves time; a packet's way; the trace |
 //! | [`faults`] | [`Faults`]: what may happen to a packet, and how often |
 //! | [`world`] | [`SimWorld`]: what a node sees of it; names, routes, neighbours of a host |
-//! | `same_host`, `reach` | processes of one host: channels between them, and memory that they reach by themselves; the latter has the only unsafe code |
+//! | `same_host`, `reach` | processes of one host: channels between them, and memory that they reach by themselves |
 //! | `network` | links between hosts, and the fate of each packet |
 //! | [`storage`] | files of hosts, which outlive processes, and what a loss of power leaves of them |
 //! | [`dice`] | [`Dice`]: seeded randomness |
@@ -36,13 +36,12 @@
 //! assert_eq!(node.next_event(&channel).unwrap().kind, EventKind::AddrResolved);
 //! # let _ = there;
 //! ```
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod clock;
 pub mod dice;
 pub mod faults;
 mod network;
-#[allow(unsafe_code, reason = "it copies between processes, in the one address space that all of them have")]
 mod reach;
 mod same_host;
 pub mod seeds;

@@ -1,8 +1,8 @@
 //! Memory of other processes of a simulated host ([`nic::Reach`]). The copies are real ones, in the one address space that a simulation has.
 
-use nic::reach::{Copy, Grant, Piece, Reach, Region, Transfer};
+use nic::reach::{Copy, Grant, Prepared, Reach, Region, Regions, Transfer};
 use nic::{Path, Way};
-use transport::op::{AtOnce, AtomicOp, Remote};
+use transport::op::{AtOnce, Remote};
 use wire::Qpn;
 
 use crate::same_host::{SameHost, block};
@@ -12,8 +12,8 @@ use crate::world::{Action, Host, ProcessId, SimWorld};
 const SHARED_FROM: u32 = 2_048;
 
 impl Reach for SimWorld {
-    fn table(&self) -> Option<u8> {
-        self.step(|host, me| host.same_host.table(me)).flatten()
+    fn table(&self, regions: &Regions) -> Option<u8> {
+        self.step(|host, me| host.same_host.table(me, regions)).flatten()
     }
 
     fn publish(&self, table: u8, slot: u16, region: &Region) {
@@ -61,8 +61,8 @@ impl Reach for SimWorld {
         self.with_host(|host| host.same_host.shares()).then_some(SHARED_FROM)
     }
 
-    unsafe fn copy(&self, transfer: &Transfer<'_>, pieces: &[Piece], _: &mut Way) -> AtOnce {
-        let Transfer { path, from, remote, what } = *transfer;
+    fn copy(&self, prepared: &Prepared<'_>, _: &mut Way) -> AtOnce {
+        let Transfer { path, from, remote, what } = *prepared.transfer();
         if !self.reaches(path) {
             return AtOnce::NoWay;
         }
@@ -72,57 +72,22 @@ impl Reach for SimWorld {
             if !host.interface.addresses.contains(&path.dest) || !host.goes_on(now, target) {
                 return None;
             }
-            let at = host.same_host.find(target, path, from, remote, what)?;
-            let overlap = |piece: &Piece| piece.addr < at + remote.length && at < piece.addr + piece.len;
-            if pieces.iter().any(overlap) {
-                return None;
-            }
+            let regions = host.same_host.find(target, path, from, remote, what)?;
             let most = host.copies(now, [me, target], remote.length);
-            if matches!(what, Copy::Flush(_)) {
-                return Some((target, most.is_none()));
-            }
-            if let Copy::Atomic(op) = what {
-                // SAFETY: as below.
-                return Some((target, most.is_none() && unsafe { change_here(pieces, at, op) }));
-            }
-            // SAFETY: the caller holds the pieces. What the other process lends of its own is registered there, since it takes it back before it
-            // frees it, and all processes run in this thread. None of it overlaps.
-            let copied = unsafe { nic::memory::copy_here(what, pieces, at, most.unwrap_or(remote.length)) };
-            Some((target, most.is_none() && copied == remote.length))
+            let whole = match (what, most) {
+                (Copy::Flush(_), _) => most.is_none(),
+                // It is done or not.
+                (Copy::Atomic(_), Some(_)) => false,
+                _ => {
+                    regions.carry_out(prepared, most.unwrap_or(remote.length)) == remote.length
+                        && most.is_none()
+                }
+            };
+            Some((target, whole))
         });
         let Some(Some((to, whole))) = copied else { return AtOnce::Refused };
         self.act(Action::Copied { to, what, len: remote.length, whole });
         if whole { AtOnce::Done } else { AtOnce::Refused }
-    }
-}
-
-/// Changes eight bytes at an address, and puts what was there into the pieces. No other thread is there to come in between.
-///
-/// # Safety
-///
-/// That of [`nic::memory::copy_here`]; the pieces have eight bytes.
-unsafe fn change_here(pieces: &[Piece], at: u64, op: AtomicOp) -> bool {
-    let mut value = 0_u64;
-    let of = |value: &mut u64| [Piece { addr: (&raw mut *value) as u64, len: 8 }];
-    // SAFETY: as the caller says; the values are ours.
-    unsafe {
-        if !at.is_multiple_of(8) || nic::memory::copy_here(Copy::Read, &of(&mut value), at, 8) != 8 {
-            return false;
-        }
-        let mut new = match op {
-            AtomicOp::Write(new) => new,
-            AtomicOp::FetchAdd(more) => value.wrapping_add(more),
-            AtomicOp::CompareSwap { compare, swap } => {
-                if value == compare {
-                    swap
-                } else {
-                    value
-                }
-            }
-        };
-        let from = (&raw mut value) as u64;
-        nic::memory::copy_here(Copy::Write, &of(&mut new), at, 8) == 8
-            && nic::memory::copy_here(Copy::Read, pieces, from, 8) == 8
     }
 }
 

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use nic::Path;
-use nic::reach::{Copy, Grant, Region};
+use nic::reach::{Copy, Grant, Region, Regions};
 use transport::op::Remote;
 use wire::Qpn;
 
@@ -22,7 +22,7 @@ use crate::world::ProcessId;
 use crate::{Dice, Faults};
 
 /// Tables of regions that a process lends.
-const TABLES: u8 = 4;
+const TABLES: usize = 4;
 /// Until a record of a channel is read: at least, and at most beyond that where nobody polls.
 const FASTEST: Duration = Duration::from_micros(1);
 const SLOWEST: Duration = Duration::from_micros(9);
@@ -66,7 +66,8 @@ pub(crate) struct SameHost {
     /// How often a piece is one that both ends copy, whatever is faster.
     shared: f64,
     pub dice: Dice,
-    tables: BTreeMap<ProcessId, u8>,
+    /// The regions of each adapter, by the number of their table.
+    tables: BTreeMap<ProcessId, Vec<Regions>>,
     /// With whether the others map it.
     regions: BTreeMap<(ProcessId, u8, u16), (Region, bool)>,
     grants: BTreeMap<(ProcessId, u32), Granted>,
@@ -160,9 +161,13 @@ impl SameHost {
     }
 
     /// A table for one more adapter of a process.
-    pub fn table(&mut self, process: ProcessId) -> Option<u8> {
-        let taken = self.tables.entry(process).or_default();
-        (*taken < TABLES).then(|| std::mem::replace(taken, *taken + 1))
+    pub fn table(&mut self, process: ProcessId, regions: &Regions) -> Option<u8> {
+        let tables = self.tables.entry(process).or_default();
+        let number = tables.len();
+        (number < TABLES).then(|| {
+            tables.push(regions.clone());
+            number as u8
+        })
     }
 
     pub fn publish(&mut self, process: ProcessId, table: u8, slot: u16, region: Region) {
@@ -192,8 +197,15 @@ impl SameHost {
         region.is_some_and(|(_, is_mapped)| *is_mapped)
     }
 
-    /// Where bytes are that the queue pair `from` names to its peer in `target`, if that lets it have them.
-    pub fn find(&self, target: ProcessId, path: &Path, from: Qpn, remote: Remote, what: Copy) -> Option<u64> {
+    /// The regions in which bytes are that the queue pair `from` names to its peer in `target`, if that lets it have them.
+    pub fn find(
+        &self,
+        target: ProcessId,
+        path: &Path,
+        from: Qpn,
+        remote: Remote,
+        what: Copy,
+    ) -> Option<Regions> {
         let grant = self.grants.get(&(target, path.dest_qpn.get()))?;
         let right = what.rights();
         let is_it = (grant.peer, grant.here, grant.there) == (from, path.dest, path.source);
@@ -207,7 +219,8 @@ impl SameHost {
         let inside = at.checked_add(remote.length)? <= region.len;
         // The others are the owner's work.
         let is_done = !matches!(what, Copy::Flush(how) if how.whole || how.persistent && !region.persists);
-        (allowed && inside && is_done).then(|| region.addr.checked_add(at))?
+        let regions = self.tables.get(&target)?.get(usize::from(grant.table))?;
+        (allowed && inside && is_done).then(|| regions.clone())
     }
 
     /// A process is dead: nothing of it is reached from now on, and those that sent to it learn of it soon.

@@ -41,7 +41,7 @@ use arc_swap::ArcSwapOption;
 use locks::{Mutex, Rank};
 use nic::Path;
 use nic::memory::Ended;
-use nic::reach::{Copy, Grant, Piece, Region, Transfer};
+use nic::reach::{Copy, Grant, Piece, Prepared, Region, Transfer};
 use ring::Word;
 use transport::op::{AtOnce, Remote};
 use wire::Qpn;
@@ -231,28 +231,17 @@ impl Lender {
     }
 
     /// Copies or flushes, as [`nic::Reach::copy`]. `hazards`: where we say what we use. `ends`: of the path ([`ends`]).
-    ///
-    /// # Safety
-    ///
-    /// That of [`nic::Reach::copy`].
-    pub(crate) unsafe fn copy(
-        &self,
-        hazards: &Part,
-        transfer: &Transfer<'_>,
-        ends: u32,
-        pieces: &[Piece],
-    ) -> AtOnce {
-        let Transfer { path, from, remote, what } = *transfer;
+    pub(crate) fn copy(&self, hazards: &Part, prepared: &Prepared<'_>, ends: u32) -> AtOnce {
+        let Transfer { path, from, remote, what } = *prepared.transfer();
         if !self.is_there() && !self.is_near(path.dest_qpn, remote) {
             return AtOnce::NoWay;
         }
-        if pieces.len() > MOST_PIECES {
+        if prepared.pieces().len() > MOST_PIECES {
             return AtOnce::Refused;
         }
         let request = Request { qpn: path.dest_qpn, from, ends, remote, what };
         let done = initiator::reach(hazards, &self.tables, this_thread(), &request, |at| {
-            // SAFETY: as the caller says.
-            match unsafe { self.copy_near(hazards, transfer, pieces, at) } {
+            match self.copy_near(hazards, prepared, at) {
                 Some(Ok(())) => return true,
                 Some(Err(Ended::TakenBack)) => {
                     self.is_over.store(true, Ordering::Relaxed);
@@ -262,8 +251,7 @@ impl Lender {
                 Some(Err(Ended::Unable)) | None if !self.is_there() => return false,
                 Some(Err(Ended::Unable)) | None => {}
             }
-            // SAFETY: as the caller says.
-            let copied = unsafe { self.copy_far(transfer, pieces, at) };
+            let copied = self.copy_far(prepared, at);
             if copied == Copied::Nothing {
                 self.is_closed.store(true, Ordering::Relaxed);
             }
@@ -273,43 +261,30 @@ impl Lender {
     }
 
     /// By our own instructions, where the bytes are mapped here, too.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Lender::copy`].
     #[inline]
-    unsafe fn copy_near(
-        &self,
-        hazards: &Part,
-        transfer: &Transfer<'_>,
-        pieces: &[Piece],
-        at: u64,
-    ) -> Option<Result<(), Ended>> {
+    fn copy_near(&self, hazards: &Part, prepared: &Prepared<'_>, at: u64) -> Option<Result<(), Ended>> {
+        let transfer = prepared.transfer();
         if matches!(transfer.what, Copy::Flush(how) if how.persistent) {
             return None;
         }
         let near = Near::new(self.theirs.as_deref()?, hazards::granted(hazards)?, self.process.guard.says);
-        // SAFETY: as the caller says.
-        unsafe { near.copy(transfer.what, pieces, at, transfer.remote.length) }
+        near.copy(prepared, at)
     }
 
     /// By the system.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Lender::copy`].
-    unsafe fn copy_far(&self, transfer: &Transfer<'_>, pieces: &[Piece], at: u64) -> Copied {
-        let len = transfer.remote.length;
-        match transfer.what {
+    fn copy_far(&self, prepared: &Prepared<'_>, at: u64) -> Copied {
+        let (pieces, Transfer { remote, what, .. }) = (prepared.pieces(), *prepared.transfer());
+        let len = remote.length;
+        match what {
             Copy::Read | Copy::Pull => {
                 let range = Piece { addr: at, len };
-                // SAFETY: as the caller says.
+                // SAFETY: the pieces may be written to, as `Prepared` says.
                 unsafe { self.process.read(pieces, &[range]) }
             }
             Copy::Write | Copy::Put => {
                 let (body, tail) = with_last_word(at, len);
                 let ranges = if body.len == 0 { &[tail][..] } else { &[body, tail][..] };
-                // SAFETY: as the caller says.
+                // SAFETY: the pieces may be read, as `Prepared` says.
                 unsafe { self.process.write(pieces, ranges) }
             }
             // The system changes nothing at once.

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use nic::memory::{Ended, Grant, IN_ORDER, change_granted, copy_granted, copy_here};
-use nic::reach::{Copy, Piece};
+use nic::reach::{Copy, Piece, Prepared, Transfer};
 use ring::Word;
 use transport::op::AtomicOp;
 
@@ -23,21 +23,13 @@ impl<'a> Near<'a> {
         Near { theirs, grant: Grant { word, says } }
     }
 
-    /// Copies between pieces of ours and `len` bytes that the other process has at an address; the last word of a WRITE becomes visible last. `None`: they are not
+    /// Copies between pieces of ours and the bytes that the other process has at an address; the last word of a WRITE becomes visible last. `None`: they are not
     /// mapped here.
-    ///
-    /// # Safety
-    ///
-    /// Those of [`nic::Reach::copy`] for the pieces.
-    pub(super) unsafe fn copy(
-        &self,
-        what: Copy,
-        pieces: &[Piece],
-        at: u64,
-        len: u64,
-    ) -> Option<Result<(), Ended>> {
+    pub(super) fn copy(&self, prepared: &Prepared<'_>, at: u64) -> Option<Result<(), Ended>> {
+        let (pieces, Transfer { remote, what, .. }) = (prepared.pieces(), *prepared.transfer());
+        let len = remote.length;
         let place = self.theirs.at(at, len)?.as_ptr();
-        // SAFETY: as the caller says; as many bytes are mapped at the place.
+        // SAFETY: the pieces are as `Prepared` says; as many bytes are mapped at the place.
         Some(unsafe {
             match what {
                 Copy::Read | Copy::Pull => self.read(pieces, place),
@@ -51,7 +43,7 @@ impl<'a> Near<'a> {
 
     /// # Safety
     ///
-    /// As for [`Near::copy`]; as many bytes as the pieces have are mapped at `from`.
+    /// The pieces are as [`Prepared`] says; as many bytes as the pieces have are mapped at `from`.
     unsafe fn read(&self, pieces: &[Piece], from: *const u8) -> Result<(), Ended> {
         let mut done = 0;
         for piece in pieces {
@@ -66,7 +58,7 @@ impl<'a> Near<'a> {
     ///
     /// # Safety
     ///
-    /// As for [`Near::copy`]; eight bytes are mapped at `at`.
+    /// The pieces are as [`Prepared`] says; eight bytes are mapped at `at`.
     unsafe fn change(&self, pieces: &[Piece], op: AtomicOp, at: *mut u8) -> Result<(), Ended> {
         let ([Piece { addr, len: 8 }], true) = (pieces, (at as usize).is_multiple_of(8)) else {
             return Err(Ended::Fault);
@@ -81,7 +73,7 @@ impl<'a> Near<'a> {
 
     /// # Safety
     ///
-    /// As for [`Near::copy`]; `len` bytes, which the pieces have, are mapped at `to`, which is `at` to their owner.
+    /// The pieces are as [`Prepared`] says; `len` bytes, which the pieces have, are mapped at `to`, which is `at` to their owner.
     unsafe fn write(&self, pieces: &[Piece], at: u64, len: u64, to: *mut u8) -> Result<(), Ended> {
         if let [piece] = pieces
             && (at | len).is_multiple_of(8)

@@ -1,7 +1,7 @@
 //! Memory at the other end of a ring: what its reader lends us, and copies.
 
 use nic::Path;
-use nic::reach::{Piece, Transfer};
+use nic::reach::Prepared;
 use transport::op::{AtOnce, Remote};
 
 use super::Rings;
@@ -35,29 +35,19 @@ impl Rings {
     }
 
     /// Copies to or from the memory of a process of this host, or flushes it, as [`nic::Reach::copy`].
-    ///
-    /// # Safety
-    ///
-    /// That of [`nic::Reach::copy`].
-    pub(crate) unsafe fn copy(
-        &self,
-        transfer: &Transfer<'_>,
-        pieces: &[Piece],
-        way: &mut nic::Way,
-        world: &RealWorld,
-    ) -> AtOnce {
-        if !way.is_known() && !self.find_way(transfer.path, way) {
+    pub(crate) fn copy(&self, prepared: &Prepared<'_>, way: &mut nic::Way, world: &RealWorld) -> AtOnce {
+        let path = prepared.transfer().path;
+        if !way.is_known() && !self.find_way(path, way) {
             return AtOnce::NoWay;
         }
         let Some(known) = way.known_mut::<KnownWay>() else { return AtOnce::NoWay };
-        let Some(ends) = known.ends(transfer.path, world) else { return AtOnce::Refused };
+        let Some(ends) = known.ends(path, world) else { return AtOnce::Refused };
         let (ring, Some(lender)) = known.lender() else {
             // It has ended, or nothing is lent yet; where the system refuses copies the way is good for messages all the same.
             way.forget();
             return AtOnce::NoWay;
         };
-        // SAFETY: as the caller says.
-        unsafe { lender.copy(ring.hazards(), transfer, ends, pieces) }
+        lender.copy(ring.hazards(), prepared, ends)
     }
 
     /// Whether memory of the process at the end of a path is reached.

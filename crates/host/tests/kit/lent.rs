@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use host::arena::Buffer;
 use host::{Config, RealWorld};
-use nic::reach::{Copy, Grant, Piece, Region, Transfer};
+use nic::reach::{Copy, Grant, Piece, Prepared, Region, Regions, Transfer};
 use nic::{Access, Link, Path, Platform, Reach};
 use node::world::Claim;
 use node::{Name, World};
@@ -29,11 +29,11 @@ pub fn reach(world: &RealWorld) -> &dyn Reach {
 ///
 /// # Safety
 ///
-/// That of [`nic::Reach::copy`].
+/// That of [`Prepared::new`].
 pub unsafe fn copy(world: &RealWorld, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce {
     let transfer = Transfer { path: &path(V4), from: INITIATOR, remote, what };
     // SAFETY: as the caller says.
-    unsafe { reach(world).copy(&transfer, pieces, &mut nic::Way::default()) }
+    reach(world).copy(&unsafe { Prepared::new(&transfer, pieces) }, &mut nic::Way::default())
 }
 
 /// The target's path to the initiator.
@@ -91,7 +91,7 @@ impl Pair {
     fn over(memory: Words) -> Pair {
         let (initiator, target) = (start_with(Config::default()), start_with(Config::default()));
         let claim = target.world().claim(Name::Block(0x123)).unwrap();
-        let table = reach(target.world()).table().unwrap();
+        let table = reach(target.world()).table(&Regions::default()).unwrap();
         let pair = Pair { initiator, target, memory, table, _claim: claim };
         pair.publish(BOTH);
         pair.open(BOTH);
@@ -135,9 +135,8 @@ impl Pair {
         assert!(remote.length <= size_of_val(ours) as u64);
         let transfer = Transfer { path, from, remote, what };
         // SAFETY: the piece is `ours`, which is borrowed across the call.
-        let became =
-            unsafe { reach(self.initiator.world()).copy(&transfer, &pieces, &mut nic::Way::default()) };
-        became == AtOnce::Done
+        let prepared = unsafe { Prepared::new(&transfer, &pieces) };
+        reach(self.initiator.world()).copy(&prepared, &mut nic::Way::default()) == AtOnce::Done
     }
 
     pub fn copies(&self, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {

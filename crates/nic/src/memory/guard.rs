@@ -22,7 +22,7 @@ pub use lines::{write_back, writes_back};
 #[cfg(target_arch = "x86_64")]
 use pace::{Pace, Way};
 use system::{crawl, probe};
-use transport::op::Fault;
+use transport::op::{AtomicOp, Fault};
 use wire::icrc::{PAGE, Remainder};
 
 /// Copies `len` bytes.
@@ -182,6 +182,16 @@ pub enum Change {
     Swap(u64),
     Add(u64),
     CompareSwap { compare: u64, swap: u64 },
+}
+
+impl From<AtomicOp> for Change {
+    fn from(op: AtomicOp) -> Change {
+        match op {
+            AtomicOp::CompareSwap { compare, swap } => Change::CompareSwap { compare, swap },
+            AtomicOp::FetchAdd(more) => Change::Add(more),
+            AtomicOp::Write(value) => Change::Swap(value),
+        }
+    }
 }
 
 /// Changes eight aligned bytes atomically, also for the program's own atomics; what was there before.

@@ -32,7 +32,7 @@
 //! | `view`, `copy` | what a queue pair sees of the table, each range checked, then copied |
 //! | `regular` | the queue pair that uses a region again and again |
 //! | `window`, `rereg` | memory windows; regions that change |
-//! | `reached` | what other processes reach by themselves |
+//! | `reached`, `transfer` | what other processes reach by themselves; what is copied so |
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
 //! | [`dm`] | device memory |
 //! | `pages`, `guard` | pages brought in at registration, large ones where they can be; instructions that fail where memory faults, which write back cache lines, and which copy while another process lets them |
@@ -54,15 +54,16 @@ pub(crate) mod rereg;
 pub(crate) mod rights;
 mod slot;
 pub(crate) mod table;
+pub(crate) mod transfer;
 pub(crate) mod view;
 pub(crate) mod window;
 
 pub use guard::granted::{Ended, Grant, IN_ORDER, can_copy_granted, change_granted, copy_granted};
 pub use guard::handler::{program_sets, system_sets};
-pub use reached::copy_here;
 pub use rereg::Advice;
 pub use rights::Access;
 pub use table::{Mr, Table};
+pub use transfer::copy_here;
 pub use view::View;
 pub use window::{Mw, WindowType};
 

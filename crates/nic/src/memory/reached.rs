@@ -1,19 +1,20 @@
 //! Regions that other processes of the host reach by themselves, and memory of ours while it is copied to or from theirs.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use transport::op::{AtOnce, AtomicOp, Fault, Remote, Sge, Tail};
+use transport::op::{AtOnce, Fault, Remote, Sge, Tail};
 
 use super::backing::Backing;
 use super::copy::{Place, last_word};
-use super::guard;
 use super::rights::Access;
 use super::slot::InFlight;
 use super::table::Table;
+use super::transfer::{Copy, Piece, Prepared, Regions, Transfer, put};
 use super::view::{View, Who};
 use crate::link::Way;
-use crate::reach::{Copy, Piece, Reach, Region, Transfer};
+use crate::reach::{Reach, Region};
 
 /// Most pieces of a list that are copied at once.
 const MOST_PIECES: usize = 8;
@@ -60,19 +61,30 @@ impl Table {
 
     /// The table of the regions that other processes reach, which is asked for once.
     pub fn reached_as(&self) -> Option<u8> {
-        *self.reached.get_or_init(|| self.reach()?.table())
+        *self.reached.get_or_init(|| self.reach()?.table(&Regions(Arc::downgrade(&self.slots))))
     }
 }
 
 impl Transfer<'_> {
+    /// Has the world do it.
+    ///
+    /// # Safety
+    ///
+    /// That of [`Prepared::new`], for as long as this takes.
+    #[inline]
+    unsafe fn carry_out(&self, reach: &dyn Reach, pieces: &[Piece], way: &mut Way) -> AtOnce {
+        // SAFETY: as the caller says.
+        reach.copy(&unsafe { Prepared::new(self, pieces) }, way)
+    }
+
     /// Copies between the peer's memory and that of a scatter/gather list. `Refused`, too, where the list is not all good.
     pub(crate) fn copy(&self, reach: &dyn Reach, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
         let mut held = Held::default();
         if !view.hold(&mut held, part(sges, self.remote.length), self.what) {
             return AtOnce::Refused;
         }
-        // SAFETY: the pieces are registered and held.
-        unsafe { reach.copy(self, &held.pieces, way) }
+        // SAFETY: the pieces are registered and held, and the first so many bytes of the list.
+        unsafe { self.carry_out(reach, &held.pieces, way) }
     }
 
     /// The same for one element, all of it.
@@ -97,7 +109,7 @@ impl Transfer<'_> {
     fn copy_at(&self, reach: &dyn Reach, place: Place, len: u64, way: &mut Way) -> Result<AtOnce, Fault> {
         let Place::At(addr) = place else { return Err(Fault::Key) };
         // SAFETY: whoever has a place has checked it, and holds it.
-        Ok(unsafe { reach.copy(self, &[Piece { addr, len }], way) })
+        Ok(unsafe { self.carry_out(reach, &[Piece { addr, len }], way) })
     }
 
     /// Copies to memory of ours at an address. Its last word is stored last, where it ends a message.
@@ -114,7 +126,7 @@ impl Transfer<'_> {
         let pieces = [Piece { addr: to, len: split }, Piece { addr: to + split, len: len - split }];
         let pieces = if split == len { &pieces[..1] } else { &pieces[..] };
         // SAFETY: as the caller says.
-        match unsafe { reach.copy(self, pieces, &mut Way::default()) } {
+        match unsafe { self.carry_out(reach, pieces, &mut Way::default()) } {
             AtOnce::Done => Ok(()),
             AtOnce::Refused | AtOnce::NoWay => Err(Fault::Away),
         }
@@ -123,7 +135,7 @@ impl Transfer<'_> {
     /// Flushes what was written to the peer's memory. False where only the peer can.
     pub(crate) fn flush(&self, reach: &dyn Reach, way: &mut Way) -> bool {
         // SAFETY: no memory of ours is named.
-        let flushed = unsafe { reach.copy(self, &[], way) };
+        let flushed = unsafe { self.carry_out(reach, &[], way) };
         flushed == AtOnce::Done
     }
 
@@ -136,11 +148,8 @@ impl Transfer<'_> {
         way: &mut Way,
     ) -> AtOnce {
         let mut held = Held::default();
-        let put = |held: &Held<'_>, value: u64| {
-            let from = [Piece { addr: (&raw const value) as u64, len: 8 }];
-            // SAFETY: the one piece is registered and held, and has eight bytes; what is copied is ours.
-            matches!(held.pieces[..], [Piece { addr, len: 8 }] if unsafe { copy_here(Copy::Write, &from, addr, 8) } == 8)
-        };
+        // SAFETY: the pieces are registered and held.
+        let put = |held: &Held<'_>, value: u64| unsafe { put(&held.pieces, value) };
         // Nothing is changed where what was there could not be told.
         if let Some(sges) = sges
             && !(view.hold(&mut held, part(sges, self.remote.length), Copy::Read) && put(&held, 0))
@@ -150,7 +159,7 @@ impl Transfer<'_> {
         let mut before = 0_u64;
         let piece = Piece { addr: (&raw mut before) as u64, len: 8 };
         // SAFETY: a variable of ours.
-        let became = unsafe { reach.copy(self, &[piece], way) };
+        let became = unsafe { self.carry_out(reach, &[piece], way) };
         if became == AtOnce::Done && sges.is_some() {
             put(&held, before);
         }
@@ -161,35 +170,7 @@ impl Transfer<'_> {
     pub(crate) fn write(&self, reach: &dyn Reach, bytes: &[u8], way: &mut Way) -> AtOnce {
         let piece = Piece { addr: bytes.as_ptr() as u64, len: bytes.len() as u64 };
         // SAFETY: bytes that are borrowed across the call, and read only.
-        unsafe { reach.copy(self, &[piece], way) }
-    }
-}
-
-impl Copy {
-    /// What a queue pair and a region must let a peer do for it (`enum ibv_access_flags`).
-    pub fn rights(self) -> u32 {
-        let bit = |wanted, bit| if wanted { bit } else { 0 };
-        match self {
-            Copy::Write => Access::REMOTE_WRITE,
-            Copy::Read => Access::REMOTE_READ,
-            // It is the peer's wish.
-            Copy::Pull | Copy::Put => 0,
-            Copy::Flush(how) => {
-                bit(how.global, Access::FLUSH_GLOBAL) | bit(how.persistent, Access::FLUSH_PERSISTENT)
-            }
-            Copy::Atomic(AtomicOp::Write(_)) => Access::REMOTE_WRITE,
-            Copy::Atomic(_) => Access::REMOTE_ATOMIC,
-        }
-    }
-
-    /// The same of the region alone.
-    pub fn rights_of_region(self) -> u32 {
-        if self == Copy::Put { Access::LOCAL_WRITE } else { self.rights() }
-    }
-
-    /// What regions of ours must allow for it.
-    fn needs_of_ours(self) -> u32 {
-        if matches!(self, Copy::Write | Copy::Put) { 0 } else { Access::LOCAL_WRITE }
+        unsafe { self.carry_out(reach, &[piece], way) }
     }
 }
 
@@ -247,29 +228,6 @@ impl<'a> View<'a> {
     }
 }
 
-/// Copies in order between pieces of memory of one process and what another one has at an address, where both are in one address space, as the
-/// processes of a simulated host are; `most` bytes at most. How many it copied: memory that is not there ends it.
-///
-/// # Safety
-///
-/// The pieces may be read, and written to where it is not a WRITE; as many bytes at `at` may be read, or written to where it is one. Nobody
-/// claims that those which are written do not change. Neither needs to be mapped.
-pub unsafe fn copy_here(what: Copy, pieces: &[Piece], at: u64, most: u64) -> u64 {
-    let mut copied = 0;
-    for piece in pieces {
-        let len = piece.len.min(most - copied);
-        let (ours, theirs) = (piece.addr as *mut u8, at.wrapping_add(copied) as *mut u8);
-        let (to, from) =
-            if matches!(what, Copy::Write | Copy::Put) { (theirs, ours) } else { (ours, theirs) };
-        // SAFETY: as the caller says.
-        if unsafe { guard::copy(to, from, len as usize) }.is_err() {
-            break;
-        }
-        copied += len;
-    }
-    copied
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
@@ -301,7 +259,7 @@ mod tests {
     }
 
     impl Reach for Neighbours {
-        fn table(&self) -> Option<u8> {
+        fn table(&self, _: &Regions) -> Option<u8> {
             Some(0)
         }
         fn publish(&self, _: u8, _: u16, _: &Region) {}
@@ -320,7 +278,7 @@ mod tests {
         fn reaches(&self, _: &Path) -> bool {
             false
         }
-        unsafe fn copy(&self, _: &Transfer<'_>, _: &[Piece], _: &mut Way) -> AtOnce {
+        fn copy(&self, _: &Prepared<'_>, _: &mut Way) -> AtOnce {
             AtOnce::NoWay
         }
     }

@@ -1,6 +1,10 @@
 //! A slot of the table of regions, and what is said of it in plain atomics.
 
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use transport::op::Fault;
 
 use crate::limits;
 
@@ -55,6 +59,67 @@ impl Slot {
     pub fn is_region(&self) -> bool {
         self.kind.load(Ordering::Relaxed) == kind::REGION
     }
+    /// Where the bytes are that others name so.
+    #[inline(always)]
+    pub fn place(&self, addr: u64, length: u64) -> Result<u64, Fault> {
+        let at = addr.checked_sub(self.iova.load(Ordering::Relaxed)).ok_or(Fault::Range)?;
+        let end = at.checked_add(length).ok_or(Fault::Range)?;
+        if end > self.len.load(Ordering::Relaxed) {
+            return Err(Fault::Range);
+        }
+        // No overflow: registration checked addr + len.
+        Ok(self.addr.load(Ordering::Relaxed) + at)
+    }
+}
+
+/// All slots of a table.
+#[derive(Debug)]
+pub(super) struct Slots {
+    /// What was allocated: the slots lie in it.
+    block: NonNull<u8>,
+    first: NonNull<Slot>,
+}
+
+// SAFETY: the slots are atomics that live until this is dropped.
+unsafe impl Send for Slots {}
+// SAFETY: as above.
+unsafe impl Sync for Slots {}
+
+impl Slots {
+    /// All free. Their pages are taken from the system when they are first used.
+    pub fn new() -> Slots {
+        // SAFETY: the layout is not empty.
+        let block = unsafe { alloc_zeroed(Self::layout()) };
+        let Some(block) = NonNull::new(block) else { handle_alloc_error(Self::layout()) };
+        // SAFETY: the block is longer than the slots by as much as is left out here at most. All-zero bytes are valid atomics.
+        let first = unsafe { block.add(block.as_ptr().align_offset(align_of::<Slot>())).cast::<Slot>() };
+        Slots { block, first }
+    }
+
+    /// Of the slots, with room to align them. To align them is not asked of the allocator: where that is more than malloc(3) does anyway, it
+    /// writes the zeros, and so takes all pages at once.
+    fn layout() -> Layout {
+        const {
+            match Layout::array::<u64>((SLOTS * size_of::<Slot>() + align_of::<Slot>()) / size_of::<u64>()) {
+                Ok(l) => l,
+                Err(_) => panic!("the table's size is a constant that fits"),
+            }
+        }
+    }
+
+    /// The slot of an index, of which the lower 16 bits count.
+    #[inline]
+    pub fn get(&self, index: u32) -> &Slot {
+        // SAFETY: a 16-bit index lies inside the block, which lives as long as `self`.
+        unsafe { &*self.first.as_ptr().add((index & 0xffff) as usize) }
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with the same layout; slots need no drop.
+        unsafe { dealloc(self.block.as_ptr(), Self::layout()) }
+    }
 }
 
 /// An access counted in; counted out even when a copy unwinds.
@@ -73,5 +138,25 @@ impl Drop for InFlight<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of this process that are in memory (proc_pid_statm(5)).
+    fn resident() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn slots_take_pages_when_they_are_first_used() {
+        let before = resident();
+        let all: Vec<Slots> = std::iter::repeat_with(Slots::new).take(16).collect();
+        let pages = 16 * Slots::layout().size() / 4096;
+        assert!(resident() - before < pages / 2, "{} of {pages}", resident() - before);
+        assert!(all.iter().all(|slots| slots.first.as_ptr().is_aligned()));
     }
 }

@@ -1,7 +1,5 @@
 //! The table of regions: registration and its end.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
@@ -14,7 +12,7 @@ use super::guard;
 use super::pages::bring_in;
 use super::regular::Regulars;
 use super::rights::Access;
-use super::slot::{InFlight, SLOTS, Slot, kind};
+use super::slot::{InFlight, Slot, Slots, kind};
 use crate::error::Error;
 #[cfg(doc)]
 use crate::limits;
@@ -23,9 +21,8 @@ use crate::reach::Reach;
 
 /// The regions of one device in this process.
 pub struct Table {
-    /// What was allocated: the slots lie in it.
-    block: NonNull<u8>,
-    slots: NonNull<Slot>,
+    /// Others may have them, too ([`super::Regions`]).
+    pub(super) slots: Arc<Slots>,
     pub(super) free: Free,
     pub(super) binding: Mutex<()>,
     /// Who may have storage of its own, and may let other processes reach regions.
@@ -35,11 +32,6 @@ pub struct Table {
     /// Who uses regions without being counted.
     pub(super) regulars: Regulars,
 }
-
-// SAFETY: the slots are atomics that live until the table is dropped; the rest is a mutex.
-unsafe impl Send for Table {}
-// SAFETY: as above.
-unsafe impl Sync for Table {}
 
 impl std::fmt::Debug for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -57,15 +49,9 @@ pub struct Mr {
 impl Table {
     /// An empty table. Its pages are taken from the system when they are first used.
     pub fn new() -> Table {
-        // SAFETY: the layout is not empty.
-        let block = unsafe { alloc_zeroed(Self::layout()) };
-        let Some(block) = NonNull::new(block) else { handle_alloc_error(Self::layout()) };
-        // SAFETY: the block is longer than the slots by as much as is left out here at most. All-zero bytes are valid atomics.
-        let slots = unsafe { block.add(block.as_ptr().align_offset(align_of::<Slot>())).cast::<Slot>() };
         let (free, binding) = (Free::default(), Mutex::new(Rank::Binding, ()));
         Table {
-            block,
-            slots,
+            slots: Arc::new(Slots::new()),
             free,
             binding,
             platform: None,
@@ -91,17 +77,6 @@ impl Table {
         self.platform.as_ref()?.others_memory()
     }
 
-    /// Of the slots, with room to align them. To align them is not asked of the allocator: where that is more than malloc(3) does anyway, it
-    /// writes the zeros, and so takes all pages at once.
-    fn layout() -> Layout {
-        const {
-            match Layout::array::<u64>((SLOTS * size_of::<Slot>() + align_of::<Slot>()) / size_of::<u64>()) {
-                Ok(l) => l,
-                Err(_) => panic!("the table's size is a constant that fits"),
-            }
-        }
-    }
-
     /// Regions and windows that exist.
     pub fn used(&self) -> u64 {
         self.free.used()
@@ -110,8 +85,7 @@ impl Table {
     /// The slot of an index, of which the lower 16 bits count.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> &Slot {
-        // SAFETY: a 16-bit index lies inside the block, which lives as long as `self`.
-        unsafe { &*self.slots.as_ptr().add((index & 0xffff) as usize) }
+        self.slots.get(index)
     }
 
     /// Registers `len` bytes at `addr` for a protection domain, to be named by addresses from `iova` on. `random` makes
@@ -228,32 +202,5 @@ impl Table {
 impl Default for Table {
     fn default() -> Self {
         Table::new()
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with the same layout; slots need no drop.
-        unsafe { dealloc(self.block.as_ptr(), Self::layout()) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Pages of this process that are in memory (proc_pid_statm(5)).
-    fn resident() -> usize {
-        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-        statm.split(' ').nth(1).unwrap().parse().unwrap()
-    }
-
-    #[test]
-    fn a_table_takes_pages_when_they_are_first_used() {
-        let before = resident();
-        let tables: Vec<Table> = std::iter::repeat_with(Table::new).take(16).collect();
-        let pages = 16 * Table::layout().size() / 4096;
-        assert!(resident() - before < pages / 2, "{} of {pages}", resident() - before);
-        assert!(tables.iter().all(|t| t.slots.as_ptr().is_aligned() && t.used() == 0));
     }
 }

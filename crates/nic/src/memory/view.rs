@@ -8,7 +8,6 @@ use wire::Rkey;
 use wire::icrc::Remainder;
 
 use super::copy::{Place, change, copy_from_shared, copy_in, copy_out, copy_out_for_icrc, copy_to_shared};
-use super::guard::Change;
 use super::regular::Step;
 use super::rights::Access;
 use super::slot::{InFlight, kind};
@@ -111,13 +110,7 @@ impl View<'_> {
         if slot.access.load(Ordering::Relaxed) & right != right {
             return Err(Fault::Rights);
         }
-        let at = range.addr.checked_sub(slot.iova.load(Ordering::Relaxed)).ok_or(Fault::Range)?;
-        let end = at.checked_add(range.length).ok_or(Fault::Range)?;
-        if end > slot.len.load(Ordering::Relaxed) {
-            return Err(Fault::Range);
-        }
-        // No overflow: registration checked addr + len.
-        let real = slot.addr.load(Ordering::Relaxed) + at;
+        let real = slot.place(range.addr, range.length)?;
         copy(if kind == kind::NULL { Place::Null } else { Place::At(real) })
     }
 
@@ -288,12 +281,7 @@ impl Memory for View<'_> {
             AtomicOp::Write(_) => Access::REMOTE_WRITE,
             _ => Access::REMOTE_ATOMIC,
         };
-        let wanted = match op {
-            AtomicOp::CompareSwap { compare, swap } => Change::CompareSwap { compare, swap },
-            AtomicOp::FetchAdd(n) => Change::Add(n),
-            AtomicOp::Write(v) => Change::Swap(v),
-        };
-        self.remote(Remote { length: 8, ..at }, right, |place| change(place, wanted))
+        self.remote(Remote { length: 8, ..at }, right, |place| change(place, op.into()))
     }
 
     fn flush(&self, range: Remote, how: op::Flush) -> Poll<Result<(), Fault>> {
