@@ -26,27 +26,20 @@ pub fn figures(program: Option<&Program>) -> io::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (clients, each, what, busy) in CASES {
         let _busy = busy.then(pin::Busy::start).transpose()?;
-        let (by_tcp, mut by_us) = (|| floor::connects(clients, each), [None; 2]);
-        let floor = if let Some(program) = program {
-            let [tcp, network, memory] = by_turns(TURNS, |at| match at {
-                0 => by_tcp(),
-                1 => program.connects(BY_NETWORK, clients, each),
-                _ => program.connects(&[], clients, each),
-            })?;
-            by_us = [Some(network), Some(memory)];
-            tcp
-        } else {
-            let [tcp] = by_turns(TURNS, |_| by_tcp())?;
-            tcp
-        };
-        for (ours, by) in by_us.into_iter().zip(["", ", by memory"]) {
+        let [floor, network, memory] = by_turns(TURNS, |at| match (at, program) {
+            (0, _) => floor::connects(clients, each),
+            (_, None) => Ok(0.0),
+            (1, Some(program)) => program.connects(BY_NETWORK, clients, each),
+            (_, Some(program)) => program.connects(&[], clients, each),
+        })?;
+        for (ours, by) in [(network, ""), (memory, ", by memory")] {
             figures.push(Figure {
                 what: format!("{what}{by}"),
                 unit: "1/s",
                 better: Better::Higher,
                 floor,
                 floor_is: "TCP from as many threads: connect, accept, one byte, close",
-                ours,
+                ours: program.map(|_| ours),
                 of_pairs: None,
                 line: None,
             });

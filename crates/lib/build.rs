@@ -26,7 +26,7 @@ const LISTS: [&str; 3] = ["ibverbs", "rdmacm", "signals"];
 /// The oldest node of glibc on x86-64, as the list has it, and on aarch64.
 const OLDEST: (&str, &str) = ("GLIBC_2.2.5", "GLIBC_2.17");
 
-/// Where it asks to be loaded: below all programs that are linked for any place, and where the sanitizers take code (ThreadSanitizer, MemorySanitizer). Where something lies there, or the loader
+/// Where it asks to be loaded: below all programs that are linked for any place, and where ThreadSanitizer takes code. Where something lies there, or the loader
 /// does not ask for it (glibc before 2.36, where the program is linked for any place), it lies anywhere.
 const ADDRESS: &str = "0x550000000000";
 

@@ -1,19 +1,16 @@
 //! On x86-64 every process has the object at one address, where that is free ([`ADDRESS`] of build.rs).
 #![cfg(target_arch = "x86_64")]
 
+mod support;
+
 use std::ffi::CStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use object::{Object, ObjectSegment};
 
 /// As in build.rs.
 const ADDRESS: u64 = 0x5500_0000_0000;
-
-fn object_file() -> PathBuf {
-    let test = std::env::current_exe().expect("the test's own path");
-    test.parent().expect("deps/").join("libverbena_rdma.so")
-}
 
 /// The address at which a new process has a file.
 fn address_in_a_process(file: &Path) -> u64 {
@@ -36,7 +33,7 @@ fn every_process_has_the_object_at_one_address() {
     if std::env::var("VERBENA_LINK_ADDRESS").is_ok_and(|address| address == "any") {
         return;
     }
-    let path = object_file();
+    let path = support::object();
     let bytes = std::fs::read(&path).expect("the object");
     let file = object::File::parse(&*bytes).expect("an ELF file");
     let lowest = file.segments().map(|segment| segment.address()).min();

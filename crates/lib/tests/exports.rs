@@ -1,8 +1,10 @@
 //! What the shared object exports, asked of the dynamic loader itself and read from the file, and how much of it is not built yet.
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::ffi::CString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use object::Endianness;
 use object::elf::{FileHeader64, SHT_DYNSYM};
@@ -19,19 +21,13 @@ fn list(name: &str) -> Vec<Vec<String>> {
     lines.map(|l| l.split_whitespace().map(str::to_owned).collect()).collect()
 }
 
-/// The object that cargo built beside this test.
-fn object() -> PathBuf {
-    let test = std::env::current_exe().expect("the test's own path");
-    test.parent().expect("deps/").join("libverbena_rdma.so")
-}
-
 fn c(s: &str) -> CString {
     CString::new(s).expect("no zero byte inside")
 }
 
 #[test]
 fn every_symbol_of_the_lists_is_found_under_its_version() {
-    let path = c(object().to_str().expect("a path in UTF-8"));
+    let path = c(support::object().to_str().expect("a path in UTF-8"));
     // SAFETY: the object's constructors are Rust's own; the string ends with a zero byte.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!handle.is_null(), "{path:?} does not load");
@@ -74,7 +70,7 @@ fn exported(file: &[u8]) -> Result<BTreeSet<String>, object::read::Error> {
 fn nothing_but_the_symbols_of_the_lists_is_exported() {
     let listed = ["ibverbs.txt", "rdmacm.txt", "signals.txt"].into_iter().flat_map(list);
     let listed: BTreeSet<String> = listed.map(|line| line.join(" ")).collect();
-    let file = std::fs::read(object()).expect("the object");
+    let file = std::fs::read(support::object()).expect("the object");
     let exported = exported(&file).expect("an ELF file");
     let beyond: Vec<_> = exported.difference(&listed).collect();
     assert!(beyond.is_empty(), "exported, and in no list: {beyond:#?}");
@@ -93,7 +89,7 @@ fn the_number_of_unsupported_functions_only_falls() {
 
 #[test]
 fn an_unsupported_function_fails_as_its_man_page_says() {
-    let path = c(object().to_str().expect("a path in UTF-8"));
+    let path = c(support::object().to_str().expect("a path in UTF-8"));
     // SAFETY: as above.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     let call = |symbol: &str, node: &str| -> (isize, i32) {

@@ -1,5 +1,7 @@
 //! The functions of symbols/hot.txt lie in front of the object's others. symbols/hot writes the list anew where many have other names.
 
+mod support;
+
 use std::path::Path;
 
 use object::{Object, ObjectSection, ObjectSymbol};
@@ -19,8 +21,7 @@ fn are_in(words: &[&str], mut text: &str) -> bool {
 fn nine_of_ten_hot_functions_lie_in_front() {
     let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("symbols/hot.txt");
     let list = std::fs::read_to_string(list).expect("the list");
-    let test = std::env::current_exe().expect("the test's own path");
-    let bytes = std::fs::read(test.parent().expect("deps/").join("libverbena_rdma.so")).expect("the object");
+    let bytes = std::fs::read(support::object()).expect("the object");
     let file = object::File::parse(&*bytes).expect("an ELF file");
     let code = file.section_by_name(".text").expect("code");
     let middle = code.address() + code.size() / 2;

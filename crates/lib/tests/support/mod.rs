@@ -1,4 +1,4 @@
-//! What tests of documents have in common: the tree, its sources, words in backticks.
+//! What tests have in common: the object; of documents the tree, its sources, words in backticks.
 #![allow(dead_code, reason = "each test takes a part")]
 
 use std::collections::BTreeMap;
@@ -8,6 +8,12 @@ use std::path::{Path, PathBuf};
 /// The top of the tree.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The object that cargo built beside this test.
+pub fn object() -> PathBuf {
+    let test = std::env::current_exe().expect("the test's own path");
+    test.parent().expect("deps/").join("libverbena_rdma.so")
 }
 
 /// A file of the tree, by its path from the top.
