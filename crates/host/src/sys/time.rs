@@ -12,17 +12,26 @@ pub(crate) fn ticks() -> u64 {
 #[inline]
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn ticks() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: one writable timespec. The clock exists, so the call does not fail.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    monotonic()
+}
+
+/// CLOCK_MONOTONIC in nanoseconds: what [`std::time::Instant`] counts, as a number.
+#[inline]
+pub(crate) fn monotonic() -> u64 {
+    nanos(libc::CLOCK_MONOTONIC)
 }
 
 /// CLOCK_MONOTONIC as of the last timer tick, in nanoseconds.
 #[inline]
 pub(crate) fn coarse_monotonic() -> u64 {
+    nanos(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+/// What one of the clocks says that count from the system's start on.
+#[inline]
+fn nanos(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: one writable timespec. The clock exists since Linux 2.6.32, so the call does not fail.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    // SAFETY: one writable timespec. Both clocks exist since Linux 2.6.32, so the call does not fail.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
