@@ -80,7 +80,7 @@ impl<M: Memory> Reader<M> {
     /// # Errors
     ///
     /// Where it is no record of this writer's.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<Found>, Broken> {
         loop {
             let header = self.next().load(Acquire);

@@ -134,7 +134,7 @@ impl<M: Memory> Writer<M> {
     }
 
     /// Makes sure of the place for a record of so many bytes, which is at the line that comes next then.
-    #[inline]
+    #[inline(always)]
     fn reserve(&mut self, len: usize) -> Result<Reserved, PushError> {
         if len > self.longest() {
             return Err(PushError::TooLong);
@@ -168,7 +168,7 @@ impl<M: Memory> Writer<M> {
     }
 
     /// Who is to be woken now for what was written before, where the reader sleeps. Once for each time that it goes to sleep.
-    #[inline]
+    #[inline(always)]
     pub fn must_wake(&self) -> Option<Whom> {
         // The reader says that it sleeps, then looks for records; here a record is written, then looked whether it sleeps.
         fence(SeqCst);
