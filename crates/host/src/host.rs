@@ -10,6 +10,7 @@ use locks::{Mutex, Rank};
 use nic::cq::Stamp;
 use nic::{Cq, Error, Later};
 use node::{Guest, Input};
+use transport::likely::unlikely;
 use transport::op::Completion;
 
 use crate::eventfd::{Counter, Wait};
@@ -163,7 +164,7 @@ impl<G: Guest> Host<G> {
     /// The same for a thread that will not come back soon: where what arrived says nothing to the program (`says_something`), what it
     /// waits for may lie behind that, or be the answer to it. So it looks again, 64 times at most, but not where
     /// packets come in bulk, of which there is no end.
-    #[inline]
+    #[inline(always)]
     pub fn poll_until(&self, says_something: impl Fn() -> bool) {
         let mut looks = 1;
         while self.look() == (Drained::Some { bulk: false }) && looks < LOOKS && !says_something() {
@@ -196,7 +197,7 @@ impl<G: Guest> Host<G> {
 
     /// Before a look at a queue: where it is empty, what has arrived is taken from the sockets. A completion of another queue is
     /// news, too: the program may poll that next.
-    #[inline]
+    #[inline(always)]
     fn fill(&self, cq: &Cq) {
         if cq.is_empty() {
             let before = nic::cq::added();
@@ -204,9 +205,9 @@ impl<G: Guest> Host<G> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn look(&self) -> Drained {
-        if !self.is_ours() {
+        if unlikely(!self.is_ours()) {
             return Drained::Empty;
         }
         let RealWorld { clock, rx_sockets, rings, .. } = &*self.world;

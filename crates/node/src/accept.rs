@@ -352,9 +352,13 @@ impl<W: World> Node<W> {
     /// last that one waits for lets its peer end it.
     #[inline]
     pub(crate) fn data_came(&self, now: Instant, qpn: Qpn) {
-        if !self.cm_agent.awaits_data() {
-            return;
+        if self.cm_agent.awaits_data() {
+            self.awaited_data_came(now, qpn);
         }
+    }
+
+    #[inline(never)]
+    fn awaited_data_came(&self, now: Instant, qpn: Qpn) {
         let mut core = self.cm_agent.lock();
         let established = core.unheard.get(&qpn).copied().filter(|&key| {
             let qp = core.qp(key);

@@ -124,6 +124,7 @@ impl CmAgent {
     }
 
     /// Whether any queue pair's packets are waited for.
+    #[inline]
     pub(crate) fn awaits_data(&self) -> bool {
         self.awaited.load(Ordering::Relaxed) != 0
     }

@@ -99,7 +99,7 @@ impl<W: World> Guest for Node<W> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn short(
         &self,
         now: Instant,

@@ -251,7 +251,7 @@ impl Before {
     const MOST: usize = 16;
 
     /// The queue pair of this number, which messages by an interface are for, if one was.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn qp(&self, qpn: Qpn, interface: u32) -> Option<Arc<Qp>> {
         let last = &self.0[qpn.get() as usize % Before::MOST];
         if (last.qpn, last.interface) == (qpn, interface) { last.qp.upgrade() } else { None }

@@ -22,6 +22,7 @@ use std::task::Poll;
 use wire::Qpn;
 use wire::roce::{Header, SendTail};
 
+use crate::likely::likely;
 use crate::op::{
     Access, AtomicOp, Completed, Completion, Context, Elsewhere, Fault, Flush, MAX_MESSAGE, Memory,
     NetworkHeader, Payload, Place, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole,
@@ -172,7 +173,7 @@ impl Inbound {
         self.shown |= piece.shows.is_some_and(|header| cx.show_place(&header, receive));
         self.message = Message::Send { received, tagged };
         check_fits(receive, received)?;
-        scatter(receive, before, bytes, tail_of(piece.end.is_some()), cx.receive_memory())
+        scatter(receive, before, bytes, tail_of(piece.end.is_some()), &cx.receive_memory())
             .inspect_err(|refusal| self.has_not_come(before_it, *refusal))?;
         let Some(tail) = piece.end else { return Ok(()) };
         if let SendTail::Invalidate(key) = tail {
@@ -194,7 +195,8 @@ impl Inbound {
     /// says how.
     #[inline]
     pub fn send_whole(&mut self, message: &Whole<'_>, cx: &mut impl Context) -> bool {
-        !self.in_message() && self.receive.is_none() && !message.bytes.is_empty() && cx.deliver(message)
+        let takes_whole = !self.in_message() && self.receive.is_none() && !message.bytes.is_empty();
+        likely(takes_whole) && cx.deliver(message)
     }
 
     /// Takes the receive for a SEND that begins with `bytes`, of which those stay that are to be delivered. How it completes,
@@ -236,7 +238,7 @@ impl Inbound {
             return Err(Refusal::Illegal);
         }
         let receive = self.take_receive(cx)?;
-        let completion = datagram.deliver(receive, ends, cx.receive_memory())?;
+        let completion = datagram.deliver(receive, ends, &cx.receive_memory())?;
         self.receive = None;
         cx.complete(Side::Receive, completion);
         Ok(())

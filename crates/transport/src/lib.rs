@@ -12,6 +12,7 @@
 //! | [`batch`] | packets on their way out, built in place for segmented sends |
 //! | [`congestion_window`] | packets under way to one destination, shared by the RC queue pairs that send there |
 //! | [`short`] | short messages between processes of one host, without packets |
+//! | [`likely`] | what the compiler is told of branches |
 //! | [`pacing`] | the states of UC and UD, and the pace at which they send |
 //!
 //! # How a message flows
@@ -45,6 +46,7 @@
 pub mod batch;
 pub mod congestion_window;
 pub mod execute;
+pub mod likely;
 pub mod op;
 pub mod pacing;
 pub mod rc;

@@ -196,7 +196,7 @@ impl<A: Copy + PartialEq> Ud<A> {
             if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len, Takes::Receive) {
                 return address;
             }
-            let memory = cx.memory();
+            let memory = &cx.memory();
             let copied =
                 batch.push_with_remainder(&header, len as usize, |dst| wr.data.copy_out(0, dst, memory));
             if copied.is_err() {

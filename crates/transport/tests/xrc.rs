@@ -27,7 +27,7 @@ struct Domain {
 }
 
 impl Context for Domain {
-    fn memory(&self) -> &impl Memory {
+    fn memory(&self) -> impl Memory + Copy {
         assert!(self.chosen.is_some(), "memory is that of a queue's domain");
         self.inner.memory()
     }

@@ -88,7 +88,7 @@ impl Region {
     }
 }
 
-impl Memory for Region {
+impl Memory for &Region {
     fn gather(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<(), Fault> {
         let mut done = 0;
         self.walk(sges, at, dst.len(), |start, n| {
@@ -188,7 +188,7 @@ impl Ground {
 }
 
 impl Context for Ground {
-    fn memory(&self) -> &impl Memory {
+    fn memory(&self) -> impl Memory + Copy {
         &self.memory
     }
     fn take_receive(&mut self) -> Option<RecvWr> {

@@ -254,9 +254,14 @@ impl Rings {
     /// Sends what waited for room in rings.
     #[inline]
     pub(crate) fn go_on(&self, world: &RealWorld) -> Backlog {
-        if !self.waiting.load(Ordering::Acquire) {
-            return Backlog::None;
+        match self.waiting.load(Ordering::Acquire) {
+            true => self.go_on_now(world),
+            false => Backlog::None,
         }
+    }
+
+    #[cold]
+    fn go_on_now(&self, world: &RealWorld) -> Backlog {
         // Noted anew by whoever finds a ring full meanwhile.
         self.waiting.store(false, Ordering::Release);
         let mut backlog = Backlog::None;

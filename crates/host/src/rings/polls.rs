@@ -55,7 +55,7 @@ impl Rings {
 
     /// For a thread that polls a completion queue, at this time: takes what came by some of the rings to the guest. `None` where nobody
     /// sends by a ring.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll<G: Guest>(
         &self,
         List(rings): &List,

@@ -10,6 +10,7 @@ use nic::Tally;
 use node::world::{Before, Datagram, Hold};
 use node::{Guest, Input};
 use ring::{Broken, Found, Reader, Word, memory_len};
+use transport::likely::unlikely;
 
 use crate::arena::{self, Arena};
 use crate::counters::{Counters, add};
@@ -159,13 +160,14 @@ impl RxRing {
         self.messages.bring_to(&counters.ring_messages_received);
     }
 
+    #[inline]
     fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
 
     /// Dispatches at most `limit` records. A thread of the program that polls (`polled`: since just now) stops behind
     /// anything but bulk and short messages.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn drain<G: Guest>(
         &self,
         limit: usize,
@@ -183,7 +185,7 @@ impl RxRing {
         self.drain_with(self.receiver.lock(), limit, None, to)
     }
 
-    #[inline]
+    #[inline(always)]
     fn drain_with<G: Guest>(
         &self,
         mut receiver: MutexGuard<'_, Receiver>,
@@ -192,7 +194,7 @@ impl RxRing {
         to: &Delivery<'_, G>,
     ) -> Drained {
         let receiver = &mut *receiver;
-        if receiver.reader.is_empty() || self.is_broken() {
+        if unlikely(receiver.reader.is_empty() || self.is_broken()) {
             self.was_empty.store(true, Ordering::Relaxed);
             return Drained::Empty;
         }
@@ -204,7 +206,9 @@ impl RxRing {
         let now = polled.unwrap_or_else(Instant::now);
         let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
         let (mut any, mut bulk) = (false, false);
-        for n in 1..=limit {
+        let mut n = 0;
+        while n < limit {
+            n += 1;
             match dispatch(receiver, &self.messages, now, hold, to) {
                 Ok(None) => break,
                 Ok(Some(Taken { bytes, is_short })) => {
@@ -259,7 +263,7 @@ struct Taken {
 }
 
 /// Takes out one record, where there is one, and dispatches its packets.
-#[inline]
+#[inline(always)]
 fn dispatch<G: Guest>(
     receiver: &mut Receiver,
     messages: &Tally,
@@ -272,7 +276,7 @@ fn dispatch<G: Guest>(
         return dispatch_bulk(receiver, found, now, hold, to).map(Some);
     }
     let len = found.len();
-    if len > receiver.bytes.len() {
+    if unlikely(len > receiver.bytes.len()) {
         grow(&mut receiver.bytes, len)?;
     }
     receiver.reader.copy_out(&found, receiver.bytes.get_mut(..len).ok_or(Broken)?);

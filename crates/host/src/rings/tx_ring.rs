@@ -12,6 +12,7 @@ use nic::{Path, Tally};
 use ring::{PushError, Whom, Writer, memory_len};
 use transport::Short;
 use transport::batch::Run;
+use transport::likely::unlikely;
 use transport::op::{Bulk, Fault, Remote};
 use wire::Qpn;
 
@@ -219,11 +220,11 @@ impl TxRing {
             true => head.version == version,
             false => head.is_of(path, version),
         };
-        if !goes || !state.head.as_ref().is_some_and(is_ours) {
+        if unlikely(!goes || !state.head.as_ref().is_some_and(is_ours)) {
             return false;
         }
         *known = heads;
-        if state.writer.push_words(name_messages::short_words(short), bytes).is_err() {
+        if unlikely(state.writer.push_words(name_messages::short_words(short), bytes).is_err()) {
             // What is wrong is found by the packet.
             return false;
         }

@@ -16,6 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use locks::{Mutex, MutexGuard, Rank};
+use transport::likely::unlikely;
 use transport::op::{Completion, Status};
 
 use crate::cq::moderation::{Moderated, Moderation};
@@ -297,16 +298,16 @@ impl Cq {
         }
     }
     /// Adds a completion; what must be told afterwards is added to `notes`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&self, completion: Completion, notes: &mut Vec<Note>) {
         let stamp = if self.extras.stamped { self.stamp() } else { Stamp::default() };
         let mut state = self.lock();
-        if state.overrun {
+        if unlikely(state.overrun) {
             return;
         }
         let queue = &state.queue;
         let fits = queue.len() < queue.capacity().min(state.capacity);
-        if !fits && !self.make_room(&mut state, notes) {
+        if unlikely(!fits) && !self.make_room(&mut state, notes) {
             return;
         }
         state.queue.push_back((completion, stamp));

@@ -17,7 +17,7 @@ pub(super) enum Place {
 }
 
 /// Copies out of registered memory.
-#[inline]
+#[inline(always)]
 pub(super) fn copy_out(place: Place, dst: &mut [u8]) -> Result<(), Fault> {
     let Place::At(real) = place else {
         dst.fill(0);
@@ -41,7 +41,7 @@ pub(super) fn copy_out_for_icrc(place: Place, dst: &mut [u8]) -> Result<Option<R
 
 /// Copies into registered memory. Programs poll on the last byte of a message, so its last word is stored after
 /// everything before it; aligned eight bytes are one store.
-#[inline]
+#[inline(always)]
 pub(super) fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault> {
     let Place::At(real) = place else { return Ok(()) };
     let to = real as *mut u8;

@@ -31,7 +31,7 @@ use wire::icrc::{PAGE, Remainder};
 ///
 /// `from` and `to` do not overlap. One of them is memory of ours; the other is an address range that the program has
 /// registered, whatever lies there now.
-#[inline]
+#[inline(always)]
 pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     if is_replaced() {
         return crawl(to, from, len);
@@ -45,7 +45,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault
 /// # Safety
 ///
 /// As for [`copy`].
-#[inline]
+#[inline(always)]
 unsafe fn copy_watched(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     // SAFETY: as the caller says; what faults comes back as an error. The wide one has copied whole blocks, none more than there are.
     unsafe {
@@ -64,7 +64,7 @@ unsafe fn copy_watched(to: *mut u8, from: *const u8, len: usize) -> Result<(), F
 /// # Safety
 ///
 /// As for [`copy`], of eight bytes more; where those go is aligned.
-#[inline]
+#[inline(always)]
 pub unsafe fn copy_and_store(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     // SAFETY: as the caller says.
     unsafe {

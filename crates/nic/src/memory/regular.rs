@@ -85,7 +85,7 @@ impl Table {
 
 impl View<'_> {
     /// Whether it need not be counted in: it is noted in the slot, perhaps since now. Ask for the key behind that.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_regular(&self, index: u32, slot: &Slot, key: u32) -> bool {
         let Some(step) = self.step else { return false };
         match slot.user.load(Ordering::Acquire) {

@@ -4,6 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use transport::likely::unlikely;
 use transport::op::Fault;
 
 use crate::limits;
@@ -64,7 +65,7 @@ impl Slot {
     pub fn place(&self, addr: u64, length: u64) -> Result<u64, Fault> {
         let at = addr.checked_sub(self.iova.load(Ordering::Relaxed)).ok_or(Fault::Range)?;
         let end = at.checked_add(length).ok_or(Fault::Range)?;
-        if end > self.len.load(Ordering::Relaxed) {
+        if unlikely(end > self.len.load(Ordering::Relaxed)) {
             return Err(Fault::Range);
         }
         // No overflow: registration checked addr + len.

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
+use transport::likely::unlikely;
 use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, SharedBytes, Tail};
 use wire::Rkey;
 use wire::icrc::Remainder;
@@ -59,8 +60,9 @@ impl<'a> View<'a> {
 
     /// The same with what this peer lends.
     #[must_use]
-    pub(crate) fn reaching(self, peer: &'a Peer<'a>) -> Self {
-        View { peer: Some(peer), ..self }
+    #[inline]
+    pub(crate) fn reaching(self, peer: Option<&'a Peer<'a>>) -> Self {
+        View { peer, ..self }
     }
 }
 
@@ -88,11 +90,20 @@ impl View<'_> {
         who: Who,
         copy: impl FnOnce(Place) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
+        let (place, _here) = self.place(range, right, who)?;
+        copy(place)
+    }
+
+    /// Where a checked range is. The region can not go away as long as what comes with that is there.
+    #[inline(always)]
+    fn place(&self, range: Remote, right: u32, who: Who) -> Result<(Place, Option<InFlight<'_>>), Fault> {
         let (index, key) = (range.rkey.0 >> 16, range.rkey.0);
         let slot = self.table.slot(index);
         let is_regular = self.is_regular(index, slot, key);
-        let _guard = if is_regular { None } else { Some(InFlight::enter(&slot.in_flight)) };
-        if key == 0 || slot.key.load(Ordering::SeqCst) != key || slot.pd.load(Ordering::Relaxed) != self.pd {
+        let here = if is_regular { None } else { Some(InFlight::enter(&slot.in_flight)) };
+        let is_its_key =
+            key != 0 && slot.key.load(Ordering::SeqCst) == key && slot.pd.load(Ordering::Relaxed) == self.pd;
+        if unlikely(!is_its_key) {
             return Err(Fault::Key);
         }
         let kind = slot.kind.load(Ordering::Relaxed);
@@ -104,14 +115,14 @@ impl View<'_> {
             (kind::WINDOW_2, Who::Peer) => slot.user.load(Ordering::Relaxed) == self.qpn,
             _ => false,
         };
-        if !good {
+        if unlikely(!good) {
             return Err(Fault::Key);
         }
-        if slot.access.load(Ordering::Relaxed) & right != right {
+        if unlikely(slot.access.load(Ordering::Relaxed) & right != right) {
             return Err(Fault::Rights);
         }
         let real = slot.place(range.addr, range.length)?;
-        copy(if kind == kind::NULL { Place::Null } else { Place::At(real) })
+        Ok((if kind == kind::NULL { Place::Null } else { Place::At(real) }, here))
     }
 
     /// The same for a peer, who has the rights of the queue pair too.
@@ -131,11 +142,12 @@ impl View<'_> {
     #[inline]
     pub fn put(&self, to: &Sge, bytes: &[u8]) -> Result<(), Fault> {
         let length = bytes.len() as u64;
-        if length > to.length.into() {
+        if unlikely(length > to.length.into()) {
             return Err(Fault::Range);
         }
         let range = Remote { addr: to.addr, length, rkey: to.lkey };
-        self.with(range, Access::LOCAL_WRITE, Who::Us, |place| copy_in(place, bytes, Tail::End))
+        let (place, _here) = self.place(range, Access::LOCAL_WRITE, Who::Us)?;
+        copy_in(place, bytes, Tail::End)
     }
 
     /// Visits the pieces of a scatter/gather list that cover `len` bytes from `at` on.
@@ -194,14 +206,15 @@ impl Memory for View<'_> {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn get(&self, from: &Sge, dst: &mut [u8]) -> Result<(), Fault> {
         let length = dst.len() as u64;
-        if length > from.length.into() {
+        if unlikely(length > from.length.into()) {
             return Err(Fault::Range);
         }
         let range = Remote { addr: from.addr, length, rkey: from.lkey };
-        self.with(range, 0, Who::Us, |place| copy_out(place, dst))
+        let (place, _here) = self.place(range, 0, Who::Us)?;
+        copy_out(place, dst)
     }
 
     fn gather_shared(&self, sges: &[Sge], at: u64, dst: SharedBytes<'_>) -> Result<(), Fault> {

@@ -7,6 +7,7 @@
 //! do leaves as packets, and the peer's responder says why; and so do short ones that come in a stream, of which the peer's engine does several in the time
 //! of one system call.
 
+use transport::likely::{likely, unlikely};
 use transport::op::{AtOnce, AtomicOp, Company, Completed, Data, Remote, SendOp, SendWr, Sge};
 use wire::Rkey;
 
@@ -73,7 +74,7 @@ impl EngineContext<'_> {
             return false;
         };
         let remote = Remote { addr, length: wr.data.len_bytes(), rkey };
-        self.peer().is_some_and(|(reach, path)| reach.is_near(path, remote, self.way))
+        self.peer().is_some_and(|(reach, path)| reach.is_near(path, remote, &self.kit.way))
     }
 
     /// Executes a request, if it may be.
@@ -89,17 +90,19 @@ impl EngineContext<'_> {
             (&SendOp::Write { addr, rkey, .. }, data) => {
                 let transfer = to(Copy::Write, addr, rkey, len);
                 match data {
-                    Data::Sges(list) => transfer.copy(reach, list.as_slice(), &self.view, self.way),
-                    Data::Inline(bytes) => transfer.write(reach, bytes, self.way),
-                    Data::InlineLong(bytes) => transfer.write(reach, bytes, self.way),
+                    Data::Sges(list) => {
+                        transfer.copy(reach, list.as_slice(), &self.view(), &mut self.kit.way)
+                    }
+                    Data::Inline(bytes) => transfer.write(reach, bytes, &mut self.kit.way),
+                    Data::InlineLong(bytes) => transfer.write(reach, bytes, &mut self.kit.way),
                 }
             }
             (&SendOp::Read { addr, rkey }, Data::Sges(list)) => {
-                to(Copy::Read, addr, rkey, len).copy(reach, list.as_slice(), &self.view, self.way)
+                to(Copy::Read, addr, rkey, len).copy(reach, list.as_slice(), &self.view(), &mut self.kit.way)
             }
             // Where the peer has work to do it is told by a packet; nothing was refused.
             (&SendOp::Flush { addr, rkey, length, how }, _) => {
-                if !to(Copy::Flush(how), addr, rkey, length.into()).flush(reach, self.way) {
+                if !to(Copy::Flush(how), addr, rkey, length.into()).flush(reach, &mut self.kit.way) {
                     return AtOnce::NoWay;
                 }
                 AtOnce::Done
@@ -111,14 +114,14 @@ impl EngineContext<'_> {
                     Data::Sges(list) => Some(list.as_slice()),
                     _ => Some(&[][..]),
                 };
-                to(Copy::Atomic(op), addr, rkey, 8).change(reach, list, &self.view, self.way)
+                to(Copy::Atomic(op), addr, rkey, 8).change(reach, list, &self.view(), &mut self.kit.way)
             }
             _ => return AtOnce::NoWay,
         };
-        if became == AtOnce::Done && self.counted.is_none() {
-            self.places.take();
+        if became == AtOnce::Done && self.kit.counted.is_none() {
+            self.kit.places.take();
             if wr.signaled {
-                self.places.ends(&self.qp.init.send_cq);
+                self.kit.places.ends(&self.qp.init.send_cq);
             }
         }
         became
@@ -126,7 +129,7 @@ impl EngineContext<'_> {
 
     /// What else is under way with a request that could be copied.
     pub(super) fn company_of(&self, wr: &SendWr) -> Company {
-        match self.places.company_of(wr.data.len_bytes()) {
+        match self.kit.places.company_of(wr.data.len_bytes()) {
             Company::Stream
                 if self.takes_bulk() == 0 || !matches!(wr.data, Data::Sges(_)) || self.is_near(wr) =>
             {
@@ -140,7 +143,7 @@ impl EngineContext<'_> {
     fn is_for_a_copy(&self, wr: &SendWr) -> bool {
         let fewest = match wr.op {
             SendOp::Flush { length, .. } => return length > 0,
-            _ if !self.places.are_of_a_stream() => 1,
+            _ if !self.kit.places.are_of_a_stream() => 1,
             SendOp::Read { .. } if !self.is_near(wr) => MOST_READ_STREAMED + 1,
             SendOp::Write { .. } if !self.is_near(wr) => MOST_STREAMED + 1,
             _ => 1,
@@ -171,8 +174,8 @@ impl Inner {
     pub(super) fn copy_alone(&mut self, qp: &Qp, request: &OneSided) -> bool {
         let OneSided { wr_id, what, addr, rkey, ref sge, signaled } = *request;
         let remote = Remote { addr, length: sge.length.into(), rkey };
-        let is_plain = qp.init.kind == QpType::Rc && self.counted.is_none() && self.places.are_free();
-        if !is_plain || !(1..=MOST).contains(&remote.length) {
+        let is_plain = qp.init.kind == QpType::Rc && self.kit.counted.is_none() && self.kit.places.are_free();
+        if unlikely(!is_plain || !(1..=MOST).contains(&remote.length)) {
             return false;
         }
         let Engine::Rc(engine) = &mut self.engine else { return false };
@@ -185,18 +188,18 @@ impl Inner {
             Copy::Read => (Completed::Read, sge.length),
             Copy::Pull | Copy::Put | Copy::Flush(_) | Copy::Atomic(_) => return false,
         };
-        if !carrier.is_here || !engine.begins_alone(what == Copy::Read) {
+        if unlikely(!carrier.is_here || !engine.begins_alone(what == Copy::Read)) {
             return false;
         }
         let view = qp.pd.device.memory.view(qp.pd.id, self.attr.access).in_step_of(qp);
         let transfer = Transfer { path: &carrier.path, from: qp.qpn, remote, what };
-        let became = transfer.copy_one(reach, sge, &view, &mut self.way);
+        let became = transfer.copy_one(reach, sge, &view, &mut self.kit.way);
         let done = engine.executed_alone(became);
-        if done {
-            self.places.take();
+        if likely(done) {
+            self.kit.places.take();
             if signaled {
-                self.places.ends(&qp.init.send_cq);
-                qp.init.send_cq.push(engine.completion_of(wr_id, opcode, byte_len), &mut self.notes);
+                self.kit.places.ends(&qp.init.send_cq);
+                qp.init.send_cq.push(engine.completion_of(wr_id, opcode, byte_len), &mut self.kit.notes);
             }
         }
         done
@@ -205,8 +208,8 @@ impl Inner {
     /// Requests that take a place in the send queue.
     #[inline]
     pub(super) fn places_taken(&mut self, qp: &Qp) -> usize {
-        let taken = self.engine.outstanding() + self.places.taken(&qp.init.send_cq);
-        self.places.note_outstanding(taken, &qp.init.send_cq);
+        let taken = self.engine.outstanding() + self.kit.places.taken(&qp.init.send_cq);
+        self.kit.places.note_outstanding(taken, &qp.init.send_cq);
         taken
     }
 

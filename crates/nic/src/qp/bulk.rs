@@ -35,8 +35,8 @@ impl EngineContext<'_> {
         let mut headers = [0; MOST_HEADERS];
         let headers_len = header.emit(0, &mut headers);
         let mut fill = |to: SharedBytes<'_>| match part.from {
-            Source::List(list) => self.view.gather_shared(list, part.at, to),
-            Source::Range(range) => self.view.read_shared(range, part.at, to),
+            Source::List(list) => self.view().gather_shared(list, part.at, to),
+            Source::Range(range) => self.view().read_shared(range, part.at, to),
         };
         self.qp.pd().device.link.send_bulk(path, &headers[..headers_len], part.len, &mut fill)
     }
@@ -52,21 +52,21 @@ impl EngineContext<'_> {
             Source::List(_) => element(part),
             // It names windows, too, which are not lent.
             Source::Range(range) => section(range, part)
-                .filter(|section| self.view.check(*section, Access::Read).is_ok())
+                .filter(|section| self.view().check(*section, Access::Read).is_ok())
                 .map(|section| Sge { addr: section.addr, length: section.length as u32, lkey: section.rkey }),
         };
         match from {
-            Some(from) if self.view.has(&from, 0) => self.send_elsewhere(header, lent(&from)),
+            Some(from) if self.view().has(&from, 0) => self.send_elsewhere(header, lent(&from)),
             _ => Bulk::NoWay,
         }
     }
 
     /// Asks for a part of a READ, and tells the peer where it goes.
     pub(super) fn ask(&mut self, header: &Header, part: Part<'_>) -> Bulk {
-        let Some(to) = element(part).filter(|to| self.view.has(to, memory::Access::LOCAL_WRITE)) else {
+        let Some(to) = element(part).filter(|to| self.view().has(to, memory::Access::LOCAL_WRITE)) else {
             return Bulk::NoWay;
         };
-        self.shown.begin_read();
+        self.kit.shown.begin_read();
         self.tell(header, lent(&to))
     }
 
@@ -90,10 +90,10 @@ impl EngineContext<'_> {
             return false;
         }
         // From the moment on in which it is told; it may have been before, when the piece could not be copied.
-        let was_shown = self.shown.begin();
+        let was_shown = self.kit.shown.begin();
         let is_told = self.tell(header, lent(&to)) == Bulk::Sent;
         if !is_told && !was_shown {
-            self.shown.end();
+            self.kit.shown.end();
         }
         is_told
     }
@@ -105,11 +105,10 @@ impl EngineContext<'_> {
         let transfer = Transfer { path, from: self.qp.qpn, remote: to, what };
         let copied = match part.from {
             Source::List(_) => {
-                element(part).map(|from| transfer.copy_one(reach, &from, &self.view, self.way))
+                element(part).map(|from| transfer.copy_one(reach, &from, &self.view(), &mut self.kit.way))
             }
-            Source::Range(range) => {
-                section(range, part).map(|from| transfer.copy_of(reach, from, &self.view, self.way))
-            }
+            Source::Range(range) => section(range, part)
+                .map(|from| transfer.copy_of(reach, from, &self.view(), &mut self.kit.way)),
         };
         match copied {
             Some(AtOnce::Done) => self.send_elsewhere(header, Elsewhere::Placed(part.len as u32)),

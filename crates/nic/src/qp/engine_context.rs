@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use transport::likely::{rare, unlikely};
 use transport::op::{
     AtOnce, Bulk, Company, Completion, Context, Fault, NetworkHeader, Part, Place, QpEvent, RecvWr, Remote,
     SendWr, Side, Status, Whole,
@@ -16,6 +17,7 @@ use crate::device::async_events::EventKind;
 use crate::link::{Path, Way};
 use crate::memory::view::View;
 use crate::qp::attr::QpType;
+use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;
 use crate::qp::places::Places;
 use crate::qp::shown::Shown;
@@ -24,63 +26,73 @@ use crate::reach::{Peer, Reach};
 use crate::srq::Srq;
 use crate::srq::tag_matching::Rendezvous;
 
-/// What a protocol engine may use of its queue pair during one call.
+/// What the steps of an engine work with, and change: of the queue pair, but not of the engine.
+#[derive(Debug, Default)]
+pub(super) struct Kit {
+    pub receives: VecDeque<RecvWr>,
+    /// Of requests that were executed at once.
+    pub places: Places,
+    /// To be told when the lock is released.
+    pub notes: Vec<Note>,
+    /// The completion counters it counts into, where there are some.
+    pub counted: Option<Box<Counted>>,
+    /// A rendezvous that was matched just now.
+    pub fetch: Option<Box<Rendezvous>>,
+    /// What the world knows of the way of short messages.
+    pub way: Way,
+    /// Whether the peer knows where a message goes, and may copy it there.
+    pub shown: Shown,
+}
+
+/// What a protocol engine may use of its queue pair during one call. It is made for each, so it has little of its own.
 pub(crate) struct EngineContext<'a> {
     pub(crate) qp: &'a Qp,
-    pub(crate) view: View<'a>,
+    pub(super) kit: &'a mut Kit,
+    carrier: &'a Carrier,
     /// What peers may do.
-    pub(crate) access: u32,
-    /// The receives of a shared queue name memory of its domain.
-    pub(crate) srq_view: Option<View<'a>>,
-    /// At an XRC target, what the request in hand is for.
-    pub(crate) chosen: Option<Arc<Srq>>,
-    receives: &'a mut VecDeque<RecvWr>,
-    pub(crate) places: &'a mut Places,
-    room: u32,
-    window: &'a CongestionWindow,
-    notes: &'a mut Vec<Note>,
-    pub(crate) counted: Option<&'a mut Counted>,
-    fetch: &'a mut Option<Box<Rendezvous>>,
+    pub(super) access: u32,
     /// The way to a peer whose memory may be reached.
     here: Option<&'a Path>,
-    /// What the world knows of it.
-    pub(crate) way: &'a mut Way,
-    /// Whether the peer knows where a message goes.
-    pub(crate) shown: &'a mut Shown,
+    /// Whose memory is reached, too.
+    lender: Option<&'a Peer<'a>>,
+    /// At an XRC target, what the request in hand is for.
+    pub(super) chosen: Option<Arc<Srq>>,
     /// The queue pair is being destroyed or reset: its completions are dropped, as nobody will fetch them.
-    pub(crate) mute: bool,
+    pub(super) mute: bool,
 }
 
 impl Context for EngineContext<'_> {
-    fn memory(&self) -> &impl Memory {
-        &self.view
+    #[inline]
+    fn memory(&self) -> impl Memory + Copy {
+        self.view()
     }
-    fn receive_memory(&self) -> &impl Memory {
-        self.srq_view.as_ref().unwrap_or(&self.view)
+    #[inline]
+    fn receive_memory(&self) -> impl Memory + Copy {
+        self.receive_view()
     }
     #[inline]
     fn take_receive(&mut self) -> Option<RecvWr> {
         match self.chosen.as_ref().or(self.qp.init.srq.as_ref()) {
-            Some(srq) => srq.take(self.notes),
-            None => self.receives.pop_front(),
+            Some(srq) => srq.take(&mut self.kit.notes),
+            None => self.kit.receives.pop_front(),
         }
     }
     #[inline]
     fn place(&mut self, first: &[u8], whole: bool) -> Option<Place> {
         if let Some((srq, tags)) = self.qp.init.tags() {
-            return tags.place(srq, first, whole, self.fetch, self.notes);
+            return tags.place(srq, first, whole, &mut self.kit.fetch, &mut self.kit.notes);
         }
         Some(Place::ordinary(self.take_receive()?, first))
     }
-    #[inline]
+    #[inline(always)]
     fn deliver(&mut self, message: &Whole<'_>) -> bool {
         let init = &self.qp.init;
-        if self.mute || self.counted.is_some() || init.srq.is_some() {
+        if unlikely(self.mute || self.kit.counted.is_some() || init.srq.is_some()) {
             return false;
         }
-        let Some(receive) = self.receives.front() else { return false };
+        let Some(receive) = self.kit.receives.front() else { return false };
         let [sge] = receive.sges.as_slice() else { return false };
-        if self.view.put(sge, message.bytes).is_err() {
+        if unlikely(self.view().put(sge, message.bytes).is_err()) {
             return false;
         }
         let completion = Completion {
@@ -90,33 +102,36 @@ impl Context for EngineContext<'_> {
             header: NetworkHeader::Unseen,
             ..receive.completion(Status::Success, self.qp.qpn())
         };
-        init.recv_cq.push(completion, self.notes);
-        self.receives.pop_front();
+        init.recv_cq.push(completion, &mut self.kit.notes);
+        self.kit.receives.pop_front();
         true
     }
+    #[inline(always)]
     fn complete(&mut self, side: Side, completion: Completion) {
         if let Some((_, tags)) = self.qp.init.tags() {
-            return tags.complete(side, completion, self.notes);
+            rare();
+            return tags.complete(side, completion, &mut self.kit.notes);
         }
-        if let Some(counted) = &mut self.counted
-            && !counted.completed(side, &completion)
-        {
-            return;
+        if let Some(counted) = &mut self.kit.counted {
+            rare();
+            if !counted.completed(side, &completion) {
+                return;
+            }
         }
-        if self.shown.keeps(side, &completion) {
+        if unlikely(self.kit.shown.keeps(side, &completion)) {
             return;
         }
         let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
         let cq = match (side, chosen) {
             (Side::Receive, Some((_, cq))) => cq,
-            _ if self.mute => return,
+            _ if unlikely(self.mute) => return,
             (Side::Send, _) => {
-                self.places.ends(&self.qp.init.send_cq);
+                self.kit.places.ends(&self.qp.init.send_cq);
                 &self.qp.init.send_cq
             }
             (Side::Receive, None) => &self.qp.init.recv_cq,
         };
-        cq.push(completion, self.notes);
+        cq.push(completion, &mut self.kit.notes);
     }
     fn event(&mut self, event: QpEvent) {
         let kind = match event {
@@ -125,7 +140,7 @@ impl Context for EngineContext<'_> {
             QpEvent::AccessError => EventKind::QpAccessError,
             QpEvent::Fatal => EventKind::QpFatal,
         };
-        self.notes.extend(self.qp.note(kind));
+        self.kit.notes.extend(self.qp.note(kind));
     }
     fn choose_srq(&mut self, number: u32) -> Result<(), Fault> {
         self.choose(number)
@@ -172,10 +187,10 @@ impl Context for EngineContext<'_> {
         self.here.is_some_and(|path| self.qp.pd().device.link.lies_unread(path))
     }
     fn room(&self) -> u32 {
-        self.room
+        self.carrier.datagram().map_or(u32::MAX, |carrier| carrier.room)
     }
     fn window(&self) -> &CongestionWindow {
-        self.window
+        self.carrier.window()
     }
 }
 
@@ -188,8 +203,30 @@ impl<'a> EngineContext<'a> {
 
     /// What this peer lends may be used from now on.
     pub(super) fn reaching(&mut self, peer: &'a Peer<'a>) {
-        self.view = self.view.reaching(peer);
-        self.srq_view = self.srq_view.map(|view| view.reaching(peer));
+        self.lender = Some(peer);
+    }
+
+    /// Memory of the queue pair's protection domain; at an XRC target of that of the queue which was chosen.
+    #[inline]
+    pub(super) fn view(&self) -> View<'a> {
+        let (qp, table) = (self.qp, &self.qp.pd().device.memory);
+        if let Some(srq) = &self.chosen {
+            return table.view(srq.pd().id, self.access).on(qp.qpn());
+        }
+        // Between processes of a host packets bear no ICRC.
+        let view = table.view(qp.pd().id, self.access).on(qp.qpn()).sealing(self.here.is_none());
+        view.in_step_of(qp).reaching(self.lender)
+    }
+
+    /// Memory that receives name.
+    #[inline]
+    fn receive_view(&self) -> View<'a> {
+        let table = &self.qp.pd().device.memory;
+        match (&self.chosen, &self.qp.init.srq) {
+            (Some(srq), _) => table.view(srq.pd().id, 0),
+            (None, Some(srq)) => table.view(srq.pd().id, 0).reaching(self.lender),
+            (None, None) => self.view(),
+        }
     }
 
     /// The peer's memory, where it may be reached, and the way to it.
@@ -206,31 +243,15 @@ impl Inner {
     /// The engine, and what it may use of its queue pair; inline, because few calls use all of it.
     #[inline]
     pub(crate) fn split<'a>(&'a mut self, qp: &'a Qp) -> (&'a mut Engine, EngineContext<'a>) {
-        // Between processes of a host packets bear none.
-        let here = self.carrier.datagram().filter(|carrier| carrier.is_here).map(|carrier| &carrier.path);
+        let carrier = &self.carrier;
         let context = EngineContext {
             qp,
-            view: qp
-                .pd()
-                .device
-                .memory
-                .view(qp.pd().id, self.attr.access)
-                .on(qp.qpn())
-                .sealing(here.is_none())
-                .in_step_of(qp),
+            kit: &mut self.kit,
+            carrier,
             access: self.attr.access,
+            here: carrier.datagram().filter(|carrier| carrier.is_here).map(|carrier| &carrier.path),
+            lender: None,
             chosen: None,
-            srq_view: qp.init.srq.as_ref().map(|s| s.pd().device.memory.view(s.pd().id, 0)),
-            receives: &mut self.receives,
-            places: &mut self.places,
-            room: self.carrier.datagram().map_or(u32::MAX, |carrier| carrier.room),
-            window: self.carrier.window(),
-            notes: &mut self.notes,
-            counted: self.counted.as_deref_mut(),
-            fetch: &mut self.fetch,
-            here,
-            way: &mut self.way,
-            shown: &mut self.shown,
             mute: false,
         };
         (&mut self.engine, context)

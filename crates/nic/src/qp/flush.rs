@@ -53,9 +53,9 @@ impl Inner {
             // Where the queue is gone its memory is not found either.
             _ = context.choose(srq);
         }
-        let (pd, access) = (context.view.pd(), context.access);
+        let (pd, access) = (context.view().pd(), context.access);
         let flush = PendingFlush { qp: me, task, pd, access, serial };
         let work = Persist::new(move |now| flush.run(now));
-        self.notes.push(Note::Persist(qp.pd().device.platform.clone(), work));
+        self.kit.notes.push(Note::Persist(qp.pd().device.platform.clone(), work));
     }
 }

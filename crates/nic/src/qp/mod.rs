@@ -47,33 +47,28 @@ pub(crate) mod turns;
 pub(crate) mod ud;
 pub mod xrc;
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use locks::{Mutex, MutexGuard, Rank};
-use transport::op::RecvWr;
 use wire::Qpn;
 
-use crate::cq::counter::{CompletionCounter, Counted};
+use crate::cq::counter::CompletionCounter;
 use crate::cq::{Cq, Note};
 use crate::device::Device;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
 use crate::error::{Error, in_range};
 use crate::limits;
-use crate::link::Way;
 use crate::memory::pd::Pd;
 use crate::memory::regular::Step;
 use crate::qp::attr::{QpAttr, QpState, QpType};
 use crate::qp::carrier::Carrier;
 use crate::qp::delayed_ack::Noted;
 use crate::qp::engine::Engine;
-use crate::qp::places::Places;
-use crate::qp::shown::Shown;
+use crate::qp::engine_context::Kit;
 use crate::qp::xrc::domain::Xrcd;
 use crate::srq::Srq;
-use crate::srq::tag_matching::Rendezvous;
 use crate::steering::rss::Spread;
 use crate::tally::Tally;
 
@@ -140,33 +135,21 @@ pub struct Qp {
 #[derive(Debug)]
 struct Inner {
     engine: Engine,
-    receives: VecDeque<RecvWr>,
-    /// Whether the peer knows where a message goes, and may copy it there.
-    shown: Shown,
+    kit: Kit,
     state: QpState,
     attr: QpAttr,
     carrier: Carrier,
-    /// What the world knows of the way of short messages.
-    way: Way,
     /// The program waits for IBV_EVENT_SQ_DRAINED.
     drain_awaited: bool,
     /// What the device's timers hold for this queue pair.
     timer: Option<Instant>,
     /// The device's queue of turns holds it.
     waits_for_turn: bool,
-    /// To be told when the lock is released.
-    notes: Vec<Note>,
-    /// The completion counters it counts into, where there are some.
-    counted: Option<Box<Counted>>,
     destroyed: bool,
     /// What the device knows of an ACK that is held back.
     noted: Noted,
     /// FLUSHes begun that take long, and resets: tells the latest from those before.
     flushes: u32,
-    /// A rendezvous that was matched just now.
-    fetch: Option<Box<Rendezvous>>,
-    /// Of requests that were executed at once.
-    places: Places,
     /// Since when the oldest send request is acknowledged, though the engine does not know it yet: [`Inner::catch_up`].
     acknowledged: Option<Instant>,
     /// The peer may reach memory by itself.
@@ -254,22 +237,16 @@ impl Qp {
                 Rank::Qp,
                 Inner {
                     engine: Engine::new(kind, qpn, &device.pace),
-                    receives: VecDeque::new(),
-                    shown: Shown::default(),
+                    kit: Kit::default(),
                     state: QpState::Reset,
                     attr: QpAttr::default(),
                     carrier: Carrier::new(kind),
-                    way: Way::default(),
                     drain_awaited: false,
                     timer: None,
                     waits_for_turn: false,
-                    notes: Vec::new(),
-                    counted: None,
                     destroyed: false,
                     noted: Noted::default(),
                     flushes: 0,
-                    fetch: None,
-                    places: Places::default(),
                     acknowledged: None,
                     is_open: false,
                     was_open: false,
@@ -326,12 +303,12 @@ impl Qp {
             let (engine, mut context) = inner.split(self);
             context.mute = true;
             engine.fail(&mut context);
-            inner.receives.clear();
-            inner.way.forget();
+            inner.kit.receives.clear();
+            inner.kit.way.forget();
             self.tell_received();
             self.pd.device.memory.no_regular(self.as_ref());
             inner.no_ack_waits(self);
-            inner.counted = None;
+            inner.kit.counted = None;
             // What a shared receive queue completes in its own queue.
             self.unlock(inner);
             closed
@@ -365,9 +342,9 @@ impl Qp {
                 state.name(),
             ));
         }
-        let mut counted = inner.counted.take().unwrap_or_default();
+        let mut counted = inner.kit.counted.take().unwrap_or_default();
         let attached = counted.attach(counter, ops);
-        inner.counted = counted.is_used().then_some(counted);
+        inner.kit.counted = counted.is_used().then_some(counted);
         attached
     }
 

@@ -69,12 +69,12 @@ impl Inner {
         engine.fail(&mut context);
         self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
         self.flushes = self.flushes.wrapping_add(1);
-        self.receives.clear();
-        self.shown.forget();
-        self.places = Places::default();
+        self.kit.receives.clear();
+        self.kit.shown.forget();
+        self.kit.places = Places::default();
         self.attr = QpAttr::default();
         self.carrier = Carrier::new(qp.init.kind);
-        self.way.forget();
+        self.kit.way.forget();
         qp.init.send_cq.forget_qp(qp.qpn);
         qp.init.recv_cq.forget_qp(qp.qpn);
     }
@@ -84,12 +84,12 @@ impl Inner {
         engine.fail(&mut context);
         if self.state != QpState::Error && qp.init.srq.is_some() {
             // What it had taken is flushed, and it takes no more (IBA 1.4 §10.2.9.5).
-            self.notes.extend(qp.note(EventKind::LastWqeReached));
+            self.kit.notes.extend(qp.note(EventKind::LastWqeReached));
         }
         self.state = QpState::Error;
-        self.way.forget();
+        self.kit.way.forget();
         self.open_or_close(qp);
-        while let Some(wr) = self.receives.pop_front() {
+        while let Some(wr) = self.kit.receives.pop_front() {
             self.flush_receive(qp, &wr);
         }
         self.await_pusher(qp);
@@ -98,11 +98,11 @@ impl Inner {
     /// A posted receive completes in the error state.
     pub(crate) fn flush_receive(&mut self, qp: &Qp, wr: &RecvWr) {
         let flushed = wr.completion(Status::WrFlush, qp.qpn);
-        if let Some(counted) = &mut self.counted {
+        if let Some(counted) = &mut self.kit.counted {
             counted.completed(Side::Receive, &flushed);
         }
-        if !self.shown.keeps(Side::Receive, &flushed) {
-            qp.init.recv_cq.push(flushed, &mut self.notes);
+        if !self.kit.shown.keeps(Side::Receive, &flushed) {
+            qp.init.recv_cq.push(flushed, &mut self.kit.notes);
         }
     }
 
@@ -121,7 +121,7 @@ impl Inner {
         }
         if let Some(path) = path {
             self.carrier.connect(path, next.path_mtu, &qp.pd.device);
-            self.way.forget();
+            self.kit.way.forget();
         }
         self.attr = next;
         match (from, to) {
@@ -151,31 +151,31 @@ impl Inner {
 impl Inner {
     /// Completes what waits where the peer copies nothing any more; else somebody waits for that.
     pub(super) fn await_pusher(&mut self, qp: &Qp) {
-        if !self.shown.is_any() || self.shown.is_awaited {
+        if !self.kit.shown.is_any() || self.kit.shown.is_awaited {
             return;
         }
         if qp.pd.device.platform.others_memory().is_none_or(|reach| reach.is_closed(qp.qpn)) {
             return self.complete_kept(qp);
         }
         let Some(me) = qp.me.upgrade() else { return };
-        self.shown.is_awaited = true;
-        let serial = self.shown.serial;
+        self.kit.shown.is_awaited = true;
+        let serial = self.kit.shown.serial;
         let work = Persist::new(move |now| complete(&me, serial, now));
-        self.notes.push(Note::Persist(qp.pd.device.platform.clone(), work));
+        self.kit.notes.push(Note::Persist(qp.pd.device.platform.clone(), work));
     }
 
     fn complete_kept(&mut self, qp: &Qp) {
-        for (side, completion) in std::mem::take(&mut self.shown.kept) {
+        for (side, completion) in std::mem::take(&mut self.kit.shown.kept) {
             let cq = match side {
                 Side::Send => {
-                    self.places.ends(&qp.init.send_cq);
+                    self.kit.places.ends(&qp.init.send_cq);
                     &qp.init.send_cq
                 }
                 Side::Receive => &qp.init.recv_cq,
             };
-            cq.push(completion, &mut self.notes);
+            cq.push(completion, &mut self.kit.notes);
         }
-        self.shown.forget();
+        self.kit.shown.forget();
     }
 }
 
@@ -185,7 +185,7 @@ fn complete(qp: &Qp, serial: u32, now: &mut dyn FnMut() -> Instant) {
     qp.await_peer();
     let mut inner = qp.lock();
     // It may have been reset, or destroyed, which waits for the peer, too.
-    if inner.destroyed || inner.shown.serial != serial {
+    if inner.destroyed || inner.kit.shown.serial != serial {
         return;
     }
     inner.complete_kept(qp);

@@ -35,7 +35,7 @@ impl Places {
     }
 
     /// A completion is about to be added to the queue: who polls it frees them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ends(&mut self, cq: &Cq) {
         if self.open > 0 {
             self.unpolled.push_back((cq.passed().0, std::mem::take(&mut self.open)));

@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use locks::MutexGuard;
+use transport::likely::unlikely;
 use transport::op::{AtomicOp, Data, SendOp, SendWr};
 use transport::ud::Destination;
 
@@ -137,7 +138,7 @@ impl Sender<'_> {
         inner.catch_up(self.qp);
         let fits = init.cap.max_send_sge > 0 && init.cap.max_send_wr > 0;
         let is_ready = fits && inner.state == QpState::Rts && init.tags().is_none();
-        if !is_ready || inner.places_taken(self.qp) > 0 {
+        if unlikely(!is_ready) || inner.places_taken(self.qp) > 0 {
             return false;
         }
         let request = OneSided { signaled: request.signaled || init.sq_sig_all, ..request };
@@ -148,10 +149,9 @@ impl Sender<'_> {
     #[inline]
     pub fn send_now(&mut self, mut message: OneSend) -> bool {
         let (inner, init) = (&mut *self.inner, self.qp.init());
-        let is_ready = inner.state == QpState::Rts && inner.counted.is_none() && init.tags().is_none();
-        if !is_ready
-            || init.cap.max_send_sge == 0
-            || inner.places_taken(self.qp) >= init.cap.max_send_wr as usize
+        let is_ready = inner.state == QpState::Rts && inner.kit.counted.is_none() && init.tags().is_none();
+        if unlikely(!is_ready || init.cap.max_send_sge == 0)
+            || unlikely(inner.places_taken(self.qp) >= init.cap.max_send_wr as usize)
         {
             return false;
         }
@@ -184,7 +184,7 @@ impl Sender<'_> {
             }
         }
         wr.signaled |= init.sq_sig_all;
-        if let Some(counted) = &mut inner.counted {
+        if let Some(counted) = &mut inner.kit.counted {
             counted.posted(wr.signaled);
             wr.signaled = true;
         }

@@ -22,6 +22,7 @@ impl Qp {
     ///
     /// [`PostError::Invalid`] where the queue pair has no receive queue of its own, and in state Reset; [`PostError::Elements`] for more
     /// than `max_recv_sge`; [`PostError::Full`] at `max_recv_wr`.
+    #[inline]
     pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
         if self.spread.get().is_some() {
             return Err(PostError::Invalid("the queue pair takes its receives from work queues"));
@@ -44,12 +45,12 @@ impl Qp {
             }
             _ => {}
         }
-        let full = inner.receives.len() >= self.init.cap.max_recv_wr as usize;
-        let fits = inner.receives.len() < inner.receives.capacity();
-        if full || (!fits && inner.receives.try_reserve(1).is_err()) {
+        let full = inner.kit.receives.len() >= self.init.cap.max_recv_wr as usize;
+        let fits = inner.kit.receives.len() < inner.kit.receives.capacity();
+        if full || (!fits && inner.kit.receives.try_reserve(1).is_err()) {
             return Err(PostError::Full);
         }
-        inner.receives.push_back(wr);
+        inner.kit.receives.push_back(wr);
         Ok(())
     }
 

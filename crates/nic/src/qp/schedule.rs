@@ -47,7 +47,7 @@ impl Qp {
 
 impl Inner {
     /// Has the device know how an ACK is held back now; when that wants to be looked at, where the world may not know.
-    #[inline]
+    #[inline(always)]
     pub(super) fn note_ack(&mut self, qp: &Qp, now: impl FnOnce() -> Instant) -> Option<Instant> {
         let held = self.engine.held();
         if !self.noted.differs(held) {
@@ -65,7 +65,7 @@ impl Inner {
     }
 
     /// Has the queue pair looked at when its engine wants to be; when that is, where the world may not know.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set_timer(&mut self, qp: &Qp) -> Option<Instant> {
         let at = self.engine.deadline()?;
         // An entry that comes before says it anew then.

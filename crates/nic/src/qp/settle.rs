@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use locks::MutexGuard;
+use transport::likely::{likely, unlikely};
 
 use crate::cq::Note;
 use crate::device::async_events::EventKind;
@@ -23,17 +24,23 @@ impl Qp {
     }
 
     /// The same where the time is to be had by a call: behind a step that has nothing for a later time nobody asks.
+    #[inline(always)]
     pub(super) fn settle_asking(&self, mut inner: MutexGuard<'_, Inner>, now: impl FnOnce() -> Instant) {
-        if inner.destroyed {
+        if unlikely(inner.destroyed) {
             return;
         }
-        if inner.is_settled() {
+        if likely(inner.is_settled()) {
             let ack = inner.note_ack(self, now);
             let wake = inner.set_timer(self);
             self.let_go(inner, wake, ack);
-            return;
+        } else {
+            self.settle_more(inner, now());
         }
-        let now = now();
+    }
+
+    /// The same behind a step that leaves more to do.
+    #[inline(never)]
+    fn settle_more(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
         if inner.current_state() == QpState::Error && inner.state != QpState::Error {
             inner.fail(self);
         }
@@ -43,7 +50,7 @@ impl Qp {
         }
         if inner.drain_awaited && inner.state == QpState::Sqd && inner.engine.drained() {
             inner.drain_awaited = false;
-            inner.notes.extend(self.note(EventKind::SqDrained));
+            inner.kit.notes.extend(self.note(EventKind::SqDrained));
         }
         if inner.state == QpState::Rtr && !inner.is_open && inner.engine.is_established() {
             inner.open_or_close(self);
@@ -55,7 +62,7 @@ impl Qp {
     }
 
     /// Unlocks, then tells what there is to tell, and the world when it is to wake: then, and about then.
-    #[inline]
+    #[inline(always)]
     pub(super) fn let_go(&self, inner: MutexGuard<'_, Inner>, wake: Option<Instant>, about: Option<Instant>) {
         if wake.is_some() || about.is_some() {
             self.let_go_and_wake(inner, wake, about);
@@ -73,18 +80,19 @@ impl Qp {
     }
 
     /// Unlocks, then tells what there is to tell.
-    #[inline]
+    #[inline(always)]
     pub(super) fn unlock(&self, inner: MutexGuard<'_, Inner>) {
-        if !inner.notes.is_empty() {
+        if !inner.kit.notes.is_empty() {
             self.unlock_and_tell(inner);
         }
     }
 
+    #[inline(never)]
     fn unlock_and_tell(&self, mut inner: MutexGuard<'_, Inner>) {
         // Mostly there is one, and its place stays for the next.
-        let (only, several) = match inner.notes.len() {
-            1 => (inner.notes.pop(), Vec::new()),
-            _ => (None, std::mem::take(&mut inner.notes)),
+        let (only, several) = match inner.kit.notes.len() {
+            1 => (inner.kit.notes.pop(), Vec::new()),
+            _ => (None, std::mem::take(&mut inner.kit.notes)),
         };
         drop(inner);
         only.into_iter().chain(several).for_each(Note::send);

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use transport::likely::{likely, rare, unlikely};
 use transport::op::{Data, Memory, SendOp, SendWr, SgeList};
 use transport::rc::{Hold, Rest};
 use transport::short::MAX_SHORT;
@@ -119,7 +120,7 @@ impl Inner {
             _ if len <= MORE => apart(|| leaves::<MORE>(path, &short, &bytes, len, &mut context)),
             _ => apart(|| leaves::<MAX_SHORT>(path, &short, &bytes, len, &mut context)),
         };
-        if leaves {
+        if likely(leaves) {
             if let Some(since) = acknowledged {
                 engine.acknowledge_oldest(since, &mut context);
             }
@@ -155,7 +156,7 @@ fn apart(leaves: impl FnOnce() -> bool) -> bool {
 }
 
 /// Sends the message of `len` bytes, `MOST` at most, if the world takes it so.
-#[inline]
+#[inline(always)]
 fn leaves<const MOST: usize>(
     path: &Path,
     short: &Short,
@@ -167,14 +168,14 @@ fn leaves<const MOST: usize>(
     let bytes = match *bytes {
         Bytes::At(sge) => {
             // Where its memory is not there the request fails when its turn comes, as any.
-            if context.view.get(sge, &mut room[..len]).is_err() {
+            if unlikely(context.view().get(sge, &mut room[..len]).is_err()) {
                 return false;
             }
             &room[..len]
         }
         Bytes::Own(bytes) => bytes,
     };
-    context.qp.pd.device.link.send_short(path, short, bytes, context.way)
+    context.qp.pd.device.link.send_short(path, short, bytes, &mut context.kit.way)
 }
 
 impl Qp {
@@ -189,14 +190,15 @@ impl Qp {
         bytes: &[u8],
     ) -> bool {
         let mut inner = self.lock();
-        if inner.destroyed {
+        if unlikely(inner.destroyed) {
             return false;
         }
         if let Some(counter) = self.stranger(&inner, source, dest) {
+            rare();
             counter.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        if !inner.lets_in(self, short.pkey) {
+        if unlikely(!inner.lets_in(self, short.pkey)) {
             return true;
         }
         let mut rest = Rest::Step;
@@ -210,7 +212,7 @@ impl Qp {
         }
         if rest == Rest::Step {
             inner.begin_rendezvous(self);
-            self.settle(inner, now);
+            self.settle_asking(inner, || now);
         } else {
             let about = inner.note_ack(self, || now);
             self.let_go(inner, None, about);

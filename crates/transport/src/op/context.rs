@@ -128,9 +128,9 @@ pub enum Bulk {
 /// What an engine may use of its queue pair during one call. The adapter implements it.
 pub trait Context {
     /// Memory of the queue pair's protection domain.
-    fn memory(&self) -> &impl Memory;
+    fn memory(&self) -> impl Memory + Copy;
     /// Memory that receives name: that of the SRQ's protection domain, where there is one.
-    fn receive_memory(&self) -> &impl Memory {
+    fn receive_memory(&self) -> impl Memory + Copy {
         self.memory()
     }
     /// Takes the next posted receive, from the queue pair's own queue or its SRQ.

@@ -253,7 +253,15 @@ impl Rc {
             self.receive_any(now, packet, hold, cx);
         }
     }
-    fn receive_any(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
+    /// The same for one that is not as most are ([`Rc::receive_plain`]).
+    #[inline(never)]
+    pub(super) fn receive_any(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        hold: Hold,
+        cx: &mut impl Context,
+    ) {
         let srq = match (self.conn.role, packet.header.service) {
             (Role::Rc, Service::Rc) | (Role::Initiator, Service::Xrc(None)) => None,
             (Role::Target, Service::Xrc(Some(eth))) => Some(eth.srq),
@@ -325,7 +333,7 @@ impl Rc {
     }
 
     /// Whether [`Rc::fill`] has nothing to write; then it need not be called, as what it would note is noted here.
-    #[inline]
+    #[inline(always)]
     pub fn is_at_rest(&mut self) -> bool {
         let is_silent = self.responder.has_no_answers();
         let waits = self.held != Hold::No && self.responder.has_lone_ack();

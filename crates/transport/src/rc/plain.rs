@@ -9,6 +9,7 @@ use wire::roce::{Op, Packet, Service};
 use super::responder::Responder;
 use super::{Connection, Hold, Rc, Role, State, request};
 use crate::Short;
+use crate::likely::{likely, unlikely};
 use crate::op::{AtOnce, Completed, Completion, Context, SendWr, Whole};
 
 /// What is still to be done behind a short message.
@@ -36,10 +37,10 @@ impl Rc {
     ) -> Option<Short> {
         let works = self.state == State::Rts && self.conn.role == Role::Rc && len <= self.conn.mtu;
         let acknowledged = match self.responder.answers.lone_ack() {
-            None if !self.responder.has_no_answers() => return None,
+            None if unlikely(!self.responder.has_no_answers()) => return None,
             lone_ack => lone_ack,
         };
-        let psn = if works { self.requester.next_plain(oldest_is_done, cx)? } else { return None };
+        let psn = if likely(works) { self.requester.next_plain(oldest_is_done, cx)? } else { return None };
         Some(Short { dest_qp: self.conn.dest, pkey: self.conn.pkey, psn, solicited, acknowledged })
     }
 
@@ -107,13 +108,15 @@ impl Rc {
     ) -> Rest {
         let works = matches!(self.state, State::Rts | State::Sqd) && self.conn.role == Role::Rc;
         let mut rest = Rest::Step;
-        if works && self.responder.execute_plain(&self.conn, short.psn, short.solicited, true, bytes, cx) {
+        if likely(
+            works && self.responder.execute_plain(&self.conn, short.psn, short.solicited, true, bytes, cx),
+        ) {
             self.hold_back(Op::SEND_ONLY, 1, hold);
             if self.held == Hold::ForProgram && self.state == State::Rts {
                 rest = Rest::Held;
             }
         } else {
-            self.receive(now, &short.packet(bytes), hold, cx);
+            self.receive_any(now, &short.packet(bytes), hold, cx);
         }
         let Some(psn) = short.acknowledged else { return rest };
         if rest == Rest::Held && self.requester.is_lone(psn) {
@@ -122,7 +125,7 @@ impl Rc {
         if !(works && self.requester.acknowledged_plain(now, &self.conn, psn, cx))
             && let Some(ack) = short.ack()
         {
-            self.receive(now, &ack, hold, cx);
+            self.receive_any(now, &ack, hold, cx);
         }
         Rest::Step
     }
@@ -158,7 +161,7 @@ impl Rc {
 }
 
 impl Responder {
-    #[inline]
+    #[inline(always)]
     fn execute_plain(
         &mut self,
         conn: &Connection,
@@ -170,7 +173,7 @@ impl Responder {
     ) -> bool {
         let message = Whole { bytes, source_qp: conn.dest, solicited };
         let is_due = psn == self.expected && self.flushing.is_none() && !self.answers.is_full();
-        if !is_due || bytes.len() > conn.mtu || !self.inbound.send_whole(&message, cx) {
+        if unlikely(!is_due || bytes.len() > conn.mtu) || unlikely(!self.inbound.send_whole(&message, cx)) {
             return false;
         }
         self.take(1, true);

@@ -301,7 +301,7 @@ pub(super) fn moves_bytes(wr: &SendWr) -> bool {
 }
 
 /// How a request of so many bytes has ended.
-#[inline]
+#[inline(always)]
 pub(super) fn completion(wr: &SendWr, len: u32, status: Status, conn: &Connection) -> Completion {
     let (opcode, answer_len) = match wr.op {
         SendOp::Send(_) => (Completed::Send, 0),

@@ -69,7 +69,7 @@ impl Requester {
             if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len, takes(wr)) {
                 return Ok(());
             }
-            let memory = cx.memory();
+            let memory = &cx.memory();
             batch
                 .push_with_remainder(&header, payload_len, |dst| wr.data.copy_out(self.sent, dst, memory))
                 .map_err(|_| Status::LocalProtection)?;

@@ -76,8 +76,10 @@ impl TestContext {
     pub(super) fn away(&self, header: &Header, part: Part<'_>, to: Option<Remote>) -> Bulk {
         let mut bytes = vec![0; part.len];
         let (read, addr, rkey) = match part.from {
-            Source::List(list) => (self.memory.gather(list, part.at, &mut bytes), list[0].addr, list[0].lkey),
-            Source::Range(range) => (self.memory.read(range, part.at, &mut bytes), range.addr, range.rkey),
+            Source::List(list) => {
+                ((&self.memory).gather(list, part.at, &mut bytes), list[0].addr, list[0].lkey)
+            }
+            Source::Range(range) => ((&self.memory).read(range, part.at, &mut bytes), range.addr, range.rkey),
         };
         if read.is_err() {
             return Bulk::NoWay;
@@ -99,7 +101,7 @@ impl TestContext {
 impl End {
     /// The bytes of a piece are placed, of which is heard later.
     pub fn have(&self, away: &Away) {
-        let placed = self.cx.memory.write(away.to, 0, &away.bytes, super::Tail::More);
+        let placed = (&self.cx.memory).write(away.to, 0, &away.bytes, super::Tail::More);
         placed.expect("it may be written there");
     }
 

@@ -99,7 +99,7 @@ impl TestMemory {
     }
 }
 
-impl Memory for TestMemory {
+impl Memory for &TestMemory {
     fn gather(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<(), Fault> {
         let mut done = 0;
         self.walk(sges, at, dst.len(), |region, start, n| {
@@ -197,7 +197,7 @@ pub struct TestContext {
 }
 
 impl Context for TestContext {
-    fn memory(&self) -> &impl Memory {
+    fn memory(&self) -> impl Memory + Copy {
         &self.memory
     }
     fn take_receive(&mut self) -> Option<RecvWr> {
@@ -230,8 +230,8 @@ impl Context for TestContext {
             let mut bytes = vec![0; header.len() + part.len];
             let len = header.emit(part.len, &mut bytes);
             match part.from {
-                Source::List(list) => self.memory.gather(list, part.at, &mut bytes[len..])?,
-                Source::Range(range) => self.memory.read(range, part.at, &mut bytes[len..])?,
+                Source::List(list) => (&self.memory).gather(list, part.at, &mut bytes[len..])?,
+                Source::Range(range) => (&self.memory).read(range, part.at, &mut bytes[len..])?,
             }
             bytes.resize(len + part.len.next_multiple_of(4), 0);
             self.pieces.borrow_mut().push(bytes);

@@ -7,6 +7,7 @@ use abi::verbs::{
     ibv_cq, ibv_wc, ibv_wc_imm,
 };
 use nic::Arm;
+use transport::likely::unlikely;
 use transport::op::{Completion, NetworkHeader};
 use wire::roce::SendTail;
 
@@ -20,7 +21,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Cq::of(cq) };
         let most = usize::try_from(num_entries).map_err(|_| Errno(libc::EINVAL))?;
-        if !ours.instance.is_ours() {
+        if unlikely(!ours.instance.is_ours()) {
             return Err(Errno(libc::ENODEV));
         }
         let mut at = wc;

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use nic::reach::Copy;
 use nic::{Datagram, OneSend, OneSided, QpType, Sender};
+use transport::likely::{likely, unlikely};
 use transport::op::{AtomicOp, Data, LocalOp, SendOp};
 use wire::roce::SendTail;
 use wire::{Qkey, Qpn, Rkey};
@@ -79,7 +80,7 @@ pub(crate) unsafe extern "C" fn post_send(
     ffi_guard::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
-        if !ours.instance.is_ours() {
+        if unlikely(!ours.instance.is_ours()) {
             // SAFETY: the caller's variable.
             unsafe { *bad_wr = wr };
             return Err(Errno(libc::ENODEV));
@@ -146,7 +147,7 @@ fn posted_now(wr: &ibv_send_wr, from: &ibv_sge, sender: &mut Sender<'_>) -> bool
 #[inline]
 unsafe fn post_one(one: &ibv_send_wr, kind: QpType, sender: &mut Sender<'_>) -> Result<(), Errno> {
     let flags = one.send_flags;
-    if flags & v::IBV_SEND_IP_CSUM != 0 {
+    if unlikely(flags & v::IBV_SEND_IP_CSUM != 0) {
         return Err(Errno(libc::EINVAL));
     }
     // SAFETY: as the caller says.
@@ -192,7 +193,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     ffi_guard::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
-        let posted = if ours.instance.is_ours() {
+        let posted = if likely(ours.instance.is_ours()) {
             // SAFETY: a list of requests, by the man page's contract.
             unsafe { each_receive(wr, |wr| Ok(ours.nic.post_receive(wr)?)) }
         } else {

@@ -83,7 +83,7 @@ impl Raw {
         with_frame(|frame| {
             while self.state == UnreliableState::Rts {
                 let Some(wr) = self.queue.pop_front() else { break };
-                match gather(&wr, frame, cx.memory()).and_then(|()| status_of(send(frame))) {
+                match gather(&wr, frame, &cx.memory()).and_then(|()| status_of(send(frame))) {
                     Ok(()) if !wr.signaled => {}
                     Ok(()) => cx.complete(Side::Send, sent(&wr, Status::Success, self.qpn)),
                     Err(status) => {

@@ -48,13 +48,8 @@ impl EngineContext<'_> {
             return Ok(());
         }
         self.chosen = None;
-        let qp = self.qp;
-        let domain = qp.xrcd.as_ref().ok_or(Fault::Key)?;
-        let srq = domain.srq(number).ok_or(Fault::Key)?;
-        let memory = &qp.pd().device.memory;
-        self.view = memory.view(srq.pd().id, self.access).on(qp.qpn());
-        self.srq_view = Some(memory.view(srq.pd().id, 0));
-        self.chosen = Some(srq);
+        let domain = self.qp.xrcd.as_ref().ok_or(Fault::Key)?;
+        self.chosen = Some(domain.srq(number).ok_or(Fault::Key)?);
         Ok(())
     }
 }

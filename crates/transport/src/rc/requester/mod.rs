@@ -307,6 +307,7 @@ impl Requester {
         }
     }
 
+    #[inline(never)]
     fn retire_all_executed(&mut self, conn: &Connection, cx: &mut impl Context) {
         while self.queue.front().is_some_and(|r| r.executed) {
             let Some(request) = self.queue.pop_front() else { return };
@@ -356,7 +357,7 @@ impl Requester {
         if !batch.has_room(packet_len(&header, payload_len)) {
             return Ok(false);
         }
-        let memory = cx.memory();
+        let memory = &cx.memory();
         let copied =
             batch.push_with_remainder(&header, payload_len, |dst| request.copy_out(conn, at, dst, memory));
         if copied.is_err() {

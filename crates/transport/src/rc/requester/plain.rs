@@ -9,6 +9,7 @@ use wire::roce::SendTail;
 
 use super::{Cursor, Requester, execute_at_once, share};
 use crate::batch::{TxBatch, packet_len_of};
+use crate::likely::unlikely;
 use crate::op::{AtOnce, AtomicOp, Context, Data, Memory, SendOp, SendWr, Sge, Side, Status};
 use crate::rc::Connection;
 use crate::rc::bulk::FEWEST_BYTES;
@@ -68,10 +69,11 @@ impl Requester {
     }
 
     /// The number of a SEND of one packet that is posted now, where it may leave at once. `oldest_is_done`: the oldest packet is acknowledged, though that is not noted.
-    #[inline]
+    #[inline(always)]
     pub fn next_plain(&mut self, oldest_is_done: bool, cx: &mut impl Context) -> Option<Psn> {
         let goes_on = self.cursor.request == self.queue.len() && self.next == self.high;
-        if !goes_on || self.rnr_until.is_some() || self.recover.is_some() || self.has_shared_reads() {
+        if unlikely(!goes_on || self.rnr_until.is_some() || self.recover.is_some() || self.has_shared_reads())
+        {
             return None;
         }
         let under_way = self.under_way() - u32::from(oldest_is_done);

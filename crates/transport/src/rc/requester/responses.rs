@@ -8,6 +8,7 @@ use wire::bth::{Aeth, NakCode, Syndrome};
 use wire::roce::{Op, ReadAt};
 
 use super::{Connection, Cursor, Outcome, Requester, share};
+use crate::likely::unlikely;
 use crate::op::{Context, Fault, Payload, SendOp, Side, Status};
 use crate::rc::bulk::{Arrival, FEWEST_SHARED};
 
@@ -87,7 +88,7 @@ impl Requester {
     }
 
     /// The next `n` packets of the oldest request are done.
-    #[inline]
+    #[inline(always)]
     pub(super) fn advance(&mut self, conn: &Connection, n: u32, cx: &mut impl Context) {
         let Some(front) = self.queue.front_mut() else { return };
         front.done += n;
@@ -106,7 +107,7 @@ impl Requester {
             self.cursor.request = self.cursor.request.saturating_sub(1);
             self.retire_executed(conn, cx);
         }
-        if self.next.before(self.una) {
+        if unlikely(self.next.before(self.una)) {
             // What was to be sent again had arrived the first time.
             if !complete && let Some(front) = self.queue.front_mut() {
                 front.go_back(share(cx));
@@ -118,7 +119,7 @@ impl Requester {
     }
 
     /// The responder got further.
-    #[inline]
+    #[inline(always)]
     pub(super) fn progress(&mut self, now: Instant, acked: u32, cx: &mut impl Context) {
         self.limits.refill();
         self.race.brought(now, std::mem::take(&mut self.brought));
@@ -131,7 +132,7 @@ impl Requester {
         self.rnr_until = None;
         self.went_back_at = None;
         self.unasked = self.unasked.min(self.under_way());
-        if self.recover.is_some_and(|end| !self.una.before(end)) {
+        if unlikely(self.recover.is_some_and(|end| !self.una.before(end))) {
             self.recover = None;
         }
         // What leaves while a loss is made good says nothing about room for more.
@@ -181,7 +182,7 @@ impl Requester {
             return Err(Status::BadResponse);
         }
         let part_ends = front.ends_part(front.done + packet.packets);
-        match front.copy_in(conn, packet.payload, packet.packets, cx.memory()) {
+        match front.copy_in(conn, packet.payload, packet.packets, &cx.memory()) {
             Ok(()) => {}
             Err(Fault::Away) => {
                 self.was_not_reached(cx);
@@ -210,7 +211,7 @@ impl Requester {
             return Err(Status::BadResponse);
         }
         front
-            .copy_in(conn, Payload::Own(&original.to_ne_bytes()), 1, cx.memory())
+            .copy_in(conn, Payload::Own(&original.to_ne_bytes()), 1, &cx.memory())
             .map_err(|_| Status::LocalProtection)?;
         self.answered(now, conn, 1, true, cx);
         Ok(())
