@@ -81,6 +81,18 @@ pub(crate) enum Drained {
     Some { bulk: bool },
 }
 
+impl Drained {
+    /// What became of two attempts, this one and one behind it.
+    #[inline]
+    pub(crate) fn plus(self, next: Drained) -> Drained {
+        match (self, next) {
+            (Drained::Some { bulk }, Drained::Some { bulk: more }) => Drained::Some { bulk: bulk || more },
+            (_, Drained::Some { .. }) => next,
+            _ => self,
+        }
+    }
+}
+
 /// Where packets go.
 pub(crate) struct Delivery<'a, G> {
     pub(crate) guest: &'a G,

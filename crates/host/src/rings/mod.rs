@@ -361,10 +361,7 @@ impl Rings {
     pub(crate) fn drain<G: Guest>(&self, to: &Delivery<'_, G>) -> Drained {
         let mut drained = Drained::Empty;
         for ring in self.rx.load().iter().filter(|ring| !ring.seems_empty()) {
-            if let Drained::Some { bulk } = ring.drain(RECORDS_PER_TURN, None, to) {
-                let bulk = bulk || drained == Drained::Some { bulk: true };
-                drained = Drained::Some { bulk };
-            }
+            drained = drained.plus(ring.drain_for_engine(RECORDS_PER_TURN, to));
         }
         drained
     }

@@ -69,23 +69,26 @@ impl Rings {
         self.lease.renew(now);
         self.polled_at.store(now, Ordering::Relaxed);
         let mut drained = Drained::Empty;
-        let mut drain = |ring: &Arc<RxRing>| {
-            if let Drained::Some { bulk } = ring.drain(RECORDS_PER_POLL, Some(at), to) {
-                let bulk = bulk || drained == Drained::Some { bulk: true };
-                drained = Drained::Some { bulk };
-            }
-        };
         if rings.len() <= RINGS_PER_POLL {
-            rings.iter().for_each(drain);
+            for ring in rings.iter() {
+                drained = drained.plus(ring.drain(RECORDS_PER_POLL, Some(at), to));
+            }
         } else {
-            let first = self.turn.fetch_add(RINGS_PER_POLL as u32, Ordering::Relaxed) as usize % rings.len();
-            rings.iter().cycle().skip(first).take(RINGS_PER_POLL).for_each(&mut drain);
+            drained = self.poll_some(rings, at, to);
         }
         if drained != Drained::Empty {
             self.delivered_at.store(now, Ordering::Relaxed);
             self.lease.poll_found();
         }
         Some(drained)
+    }
+
+    /// The same of those whose turn it is, where there are many.
+    #[inline(never)]
+    fn poll_some<G: Guest>(&self, rings: &[Arc<RxRing>], at: Instant, to: &Delivery<'_, G>) -> Drained {
+        let first = self.turn.fetch_add(RINGS_PER_POLL as u32, Ordering::Relaxed) as usize % rings.len();
+        let some = rings.iter().cycle().skip(first).take(RINGS_PER_POLL);
+        some.fold(Drained::Empty, |drained, ring| drained.plus(ring.drain(RECORDS_PER_POLL, Some(at), to)))
     }
 
     /// Whether a thread that polls and found nothing in a ring shall look at the sockets: a system call that costs more than many

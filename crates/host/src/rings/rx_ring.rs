@@ -180,7 +180,14 @@ impl RxRing {
         }
     }
 
+    /// The same for the engine, as it is now.
+    #[inline(never)]
+    pub(crate) fn drain_for_engine<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
+        self.drain(limit, None, to)
+    }
+
     /// The same for a thread that waits until nobody else dispatches what came by the ring.
+    #[inline(never)]
     pub(crate) fn drain_in_turn<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
         self.drain_with(self.receiver.lock(), limit, None, to)
     }

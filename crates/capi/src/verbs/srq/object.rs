@@ -11,7 +11,6 @@ use abi::verbs::{
 };
 use locks::{Mutex, Rank};
 use nic::{SrqAttr, limits};
-use transport::op::RecvWr;
 
 use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
@@ -305,7 +304,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         // SAFETY: a queue of ours and a list of requests, by the man page's contract.
         let posted = unsafe {
             Srq::usable(srq).map_err(|e| (wr, e)).and_then(|ours| {
-                request::each_receive(wr, |wr: RecvWr| ours.nic.post(wr).map_err(Errno::from))
+                request::each_receive(wr, |wr_id, sges| Ok(ours.nic.post(request::receive(wr_id, sges))?))
             })
         };
         posted.map_err(|(at, e)| {
