@@ -388,3 +388,17 @@ impl AsRawFd for RxSocket {
         self.fd.as_raw_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_became_of_two_attempts_is_that_packets_came_where_they_did_in_one_and_bulk_likewise() {
+        let (some, bulk) = (Drained::Some { bulk: false }, Drained::Some { bulk: true });
+        assert_eq!(Drained::Empty.plus(some), some);
+        assert_eq!(some.plus(Drained::Busy), some);
+        assert_eq!((some.plus(bulk), bulk.plus(some)), (bulk, bulk));
+        assert_eq!(Drained::Empty.plus(Drained::Busy), Drained::Empty, "as if nobody had tried");
+    }
+}
