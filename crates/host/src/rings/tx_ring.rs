@@ -214,8 +214,7 @@ impl TxRing {
         counters: &Counters,
     ) -> bool {
         let mut state = self.state.lock();
-        let goes = state.is_said && !state.over && state.waiting.is_empty();
-        let heads = state.heads;
+        let (goes, heads) = (state.is_said && !state.over && state.waiting.is_empty(), state.heads);
         let is_ours = |head: &Head| match heads == *known {
             true => head.version == version,
             false => head.is_of(path, version),

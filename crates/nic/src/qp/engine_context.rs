@@ -1,6 +1,5 @@
 //! What a protocol engine may use of its queue pair while that is locked: memory, receives, completion queues, events.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use transport::likely::{rare, unlikely};
@@ -11,38 +10,16 @@ use transport::op::{
 use transport::{CongestionWindow, Memory};
 use wire::roce::Header;
 
-use crate::cq::Note;
-use crate::cq::counter::Counted;
 use crate::device::async_events::EventKind;
-use crate::link::{Path, Way};
+use crate::link::Path;
 use crate::memory::view::View;
 use crate::qp::attr::QpType;
 use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;
-use crate::qp::places::Places;
-use crate::qp::shown::Shown;
+use crate::qp::kit::Kit;
 use crate::qp::{Inner, Qp};
 use crate::reach::{Peer, Reach};
 use crate::srq::Srq;
-use crate::srq::tag_matching::Rendezvous;
-
-/// What the steps of an engine work with, and change: of the queue pair, but not of the engine.
-#[derive(Debug, Default)]
-pub(super) struct Kit {
-    pub receives: VecDeque<RecvWr>,
-    /// Of requests that were executed at once.
-    pub places: Places,
-    /// To be told when the lock is released.
-    pub notes: Vec<Note>,
-    /// The completion counters it counts into, where there are some.
-    pub counted: Option<Box<Counted>>,
-    /// A rendezvous that was matched just now.
-    pub fetch: Option<Box<Rendezvous>>,
-    /// What the world knows of the way of short messages.
-    pub way: Way,
-    /// Whether the peer knows where a message goes, and may copy it there.
-    pub shown: Shown,
-}
 
 /// What a protocol engine may use of its queue pair during one call. It is made for each, so it has little of its own.
 pub(crate) struct EngineContext<'a> {
@@ -221,10 +198,9 @@ impl<'a> EngineContext<'a> {
     /// Memory that receives name.
     #[inline]
     fn receive_view(&self) -> View<'a> {
-        let table = &self.qp.pd().device.memory;
         match (&self.chosen, &self.qp.init.srq) {
-            (Some(srq), _) => table.view(srq.pd().id, 0),
-            (None, Some(srq)) => table.view(srq.pd().id, 0).reaching(self.lender),
+            (Some(srq), _) => self.qp.pd().device.memory.view(srq.pd().id, 0),
+            (None, Some(srq)) => srq.pd().device.memory.view(srq.pd().id, 0).reaching(self.lender),
             (None, None) => self.view(),
         }
     }

@@ -9,7 +9,7 @@
 //! | [`post`], `now`, `receive` | send requests, and the time at which they are posted; receive requests and the packets of the peer |
 //! | `modify`, [`attr`] | the states and the way between them; attributes, and which of them a transition takes |
 //! | `settle`, `schedule`, `turns`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
-//! | `engine`, `engine_context` | the engine of each transport, and what it may use of its queue pair |
+//! | `engine`, `engine_context`, `kit` | the engine of each transport, what it may use of its queue pair, and what of that it changes |
 //! | `short` | short messages to and from processes of this host, which need no packets |
 //! | `at_once`, `places` | WRITEs and READs that need nobody at the target; which of them still take a place in the send queue |
 //! | `carrier`, `source_port`, `flow_priming` | what messages travel on |
@@ -29,6 +29,7 @@ pub(crate) mod engine;
 pub(crate) mod engine_context;
 mod flow_priming;
 mod flush;
+mod kit;
 mod modify;
 mod multicast;
 pub(crate) mod now;
@@ -66,7 +67,7 @@ use crate::qp::attr::{QpAttr, QpState, QpType};
 use crate::qp::carrier::Carrier;
 use crate::qp::delayed_ack::Noted;
 use crate::qp::engine::Engine;
-use crate::qp::engine_context::Kit;
+use crate::qp::kit::Kit;
 use crate::qp::xrc::domain::Xrcd;
 use crate::srq::Srq;
 use crate::steering::rss::Spread;

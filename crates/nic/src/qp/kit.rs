@@ -1,0 +1,30 @@
+//! What the steps of an engine work with, and change: of its queue pair, but not of the engine itself.
+
+use std::collections::VecDeque;
+
+use transport::op::RecvWr;
+
+use crate::cq::Note;
+use crate::cq::counter::Counted;
+use crate::link::Way;
+use crate::qp::places::Places;
+use crate::qp::shown::Shown;
+use crate::srq::tag_matching::Rendezvous;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Kit {
+    pub receives: VecDeque<RecvWr>,
+    /// Of requests that were executed at once.
+    pub places: Places,
+    /// To be told when the lock is released.
+    pub notes: Vec<Note>,
+    /// The completion counters it counts into, where there are some.
+    pub counted: Option<Box<Counted>>,
+    /// A rendezvous that was matched just now.
+    pub fetch: Option<Box<Rendezvous>>,
+    /// What the world knows of the way of short messages.
+    pub way: Way,
+    /// Whether the peer knows where a message goes, and may copy it there.
+    pub shown: Shown,
+}
