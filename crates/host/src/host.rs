@@ -225,6 +225,9 @@ impl<G: Guest> Host<G> {
         let mut drained = by_rings.unwrap_or(Drained::Empty);
         if drained == Drained::Empty && (by_rings.is_none() || rings.sockets_are_due(now)) {
             drained = rx_sockets.poll(at, &to);
+            if drained != Drained::Empty {
+                rings.sockets_brought(now);
+            }
         }
         // One ACK for what is there and for what was there before, as long as the sender need not wait for it.
         let found = drained != Drained::Empty;

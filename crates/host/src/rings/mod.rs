@@ -106,6 +106,8 @@ pub(crate) struct Rings {
     delivered_at: AtomicU64,
     /// When a thread that polls last looked at the sockets.
     sockets_at: AtomicU64,
+    /// When that brought something.
+    sockets_brought_at: AtomicU64,
     /// They brought packets lately, when that was asked last.
     busy: AtomicBool,
     /// An ACK for what came waits until all is read that is there.
@@ -129,6 +131,7 @@ impl Rings {
             polled_at: AtomicU64::new(0),
             delivered_at: AtomicU64::new(0),
             sockets_at: AtomicU64::new(0),
+            sockets_brought_at: AtomicU64::new(0),
             busy: AtomicBool::new(false),
             ack_waits: AtomicBool::new(false),
             seat: Arc::new(Seat::new()?),

@@ -15,8 +15,11 @@ use crate::rx_socket::{Delivery, Drained};
 const RECORDS_PER_POLL: usize = 8;
 /// A poll looks at so many rings.
 const RINGS_PER_POLL: usize = 16;
-/// While rings bring packets, a thread that polls looks at the sockets so often.
+/// While rings bring packets, a thread that polls looks at the sockets so often: each look is a system call.
 const SOCKETS_NANOS: u64 = 10_000;
+/// And so often where they brought nothing for as long as this.
+const IDLE_SOCKETS_NANOS: u64 = 50_000;
+const IDLE_NANOS: u64 = 100_000_000;
 /// A ring that brought nothing for so long does not keep anybody from the sockets.
 const QUIET_NANOS: u64 = 100_000;
 
@@ -97,11 +100,18 @@ impl Rings {
     pub(crate) fn sockets_are_due(&self, now: u64) -> bool {
         let busy = now.saturating_sub(self.delivered_at.load(Ordering::Relaxed)) < QUIET_NANOS;
         self.busy.store(busy, Ordering::Relaxed);
-        if busy && now.saturating_sub(self.sockets_at.load(Ordering::Relaxed)) < SOCKETS_NANOS {
+        let idle = now.saturating_sub(self.sockets_brought_at.load(Ordering::Relaxed)) >= IDLE_NANOS;
+        let pause = if idle { IDLE_SOCKETS_NANOS } else { SOCKETS_NANOS };
+        if busy && now.saturating_sub(self.sockets_at.load(Ordering::Relaxed)) < pause {
             return false;
         }
         self.sockets_at.store(now, Ordering::Relaxed);
         true
+    }
+
+    /// A thread that polls found something in the sockets.
+    pub(crate) fn sockets_brought(&self, now: u64) {
+        self.sockets_brought_at.store(now, Ordering::Relaxed);
     }
 }
 
@@ -140,5 +150,23 @@ mod tests {
             guest.0.swap(0, Ordering::Relaxed)
         };
         assert_eq!([false, true, false, true].map(&mut released), [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn sockets_are_looked_at_less_often_where_rings_bring_packets_and_least_where_they_bring_none() {
+        let (rings, start) = (Rings::new(true).unwrap(), 10 * IDLE_NANOS);
+        let looks = |from: u64| {
+            let mut looks = 0;
+            for now in (from..from + 1_000_000).step_by(1_000) {
+                rings.delivered_at.store(now, Ordering::Relaxed);
+                looks += u32::from(rings.sockets_are_due(now));
+            }
+            looks
+        };
+        assert_eq!(looks(start), 20);
+        rings.sockets_brought(start + 1_000_000);
+        assert_eq!(looks(start + 1_000_000), 100);
+        rings.delivered_at.store(0, Ordering::Relaxed);
+        assert!((0..10).all(|n| rings.sockets_are_due(start + 3_000_000 + n)), "no ring brings anything");
     }
 }
