@@ -225,7 +225,7 @@ impl<G: Guest> Host<G> {
         let mut drained = by_rings.unwrap_or(Drained::Empty);
         if drained == Drained::Empty && (by_rings.is_none() || rings.sockets_are_due(now)) {
             drained = rx_sockets.poll(at, &to);
-            if drained != Drained::Empty {
+            if matches!(drained, Drained::Some { .. }) {
                 rings.sockets_brought(now);
             }
         }

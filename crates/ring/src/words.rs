@@ -80,7 +80,9 @@ pub(crate) fn copy_out<M: Memory>(from: &[Word], to: &mut [u8]) {
     } else {
         M::load(words, whole)
     }
-    if let (1.., Some(word)) = (rest.len(), after.first()) {
+    if !rest.is_empty()
+        && let Some(word) = after.first()
+    {
         let bytes = word.load(Relaxed).to_le_bytes();
         let len = rest.len();
         rest.copy_from_slice(&bytes[..len]);

@@ -257,10 +257,7 @@ impl Rings {
     /// Sends what waited for room in rings.
     #[inline]
     pub(crate) fn go_on(&self, world: &RealWorld) -> Backlog {
-        match self.waiting.load(Ordering::Acquire) {
-            true => self.go_on_now(world),
-            false => Backlog::None,
-        }
+        if self.waiting.load(Ordering::Acquire) { self.go_on_now(world) } else { Backlog::None }
     }
 
     #[cold]
@@ -364,7 +361,7 @@ impl Rings {
     pub(crate) fn drain<G: Guest>(&self, to: &Delivery<'_, G>) -> Drained {
         let mut drained = Drained::Empty;
         for ring in self.rx.load().iter().filter(|ring| !ring.seems_empty()) {
-            drained = drained.plus(ring.drain_for_engine(RECORDS_PER_TURN, to));
+            drained = drained.plus(ring.drain_unpolled(RECORDS_PER_TURN, to));
         }
         drained
     }

@@ -17,8 +17,9 @@ const RECORDS_PER_POLL: usize = 8;
 const RINGS_PER_POLL: usize = 16;
 /// While rings bring packets, a thread that polls looks at the sockets so often: each look is a system call.
 const SOCKETS_NANOS: u64 = 10_000;
-/// And so often where they brought nothing for as long as this.
+/// The same where the sockets are idle.
 const IDLE_SOCKETS_NANOS: u64 = 50_000;
+/// They are where they brought nothing for so long.
 const IDLE_NANOS: u64 = 100_000_000;
 /// A ring that brought nothing for so long does not keep anybody from the sockets.
 const QUIET_NANOS: u64 = 100_000;

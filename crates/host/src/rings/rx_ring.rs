@@ -180,9 +180,9 @@ impl RxRing {
         }
     }
 
-    /// The same for the engine, as it is now.
+    /// The same for whoever does not poll.
     #[inline(never)]
-    pub(crate) fn drain_for_engine<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
+    pub(crate) fn drain_unpolled<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
         self.drain(limit, None, to)
     }
 
@@ -213,14 +213,12 @@ impl RxRing {
         let now = polled.unwrap_or_else(Instant::now);
         let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
         let (mut any, mut bulk) = (false, false);
-        let mut n = 0;
-        while n < limit {
-            n += 1;
+        for n in 0..limit {
             match dispatch(receiver, &self.messages, now, hold, to) {
                 Ok(None) => break,
                 Ok(Some(Taken { bytes, is_short })) => {
                     (any, bulk) = (true, bulk || bytes >= BULK);
-                    if n.is_multiple_of(RECORDS_PER_ACK) {
+                    if (n + 1).is_multiple_of(RECORDS_PER_ACK) {
                         to.rings.all_is_read(to.guest);
                     }
                     if polled.is_some() && bytes < BULK && !is_short {

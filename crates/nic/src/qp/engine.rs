@@ -44,15 +44,8 @@ impl Engine {
     /// The error state that the engine went to by itself.
     #[inline]
     pub fn failed(&self) -> Option<QpState> {
-        match self {
-            Engine::Rc(e) => (e.state() == rc::State::Error).then_some(QpState::Error),
-            _ => self.unreliable_failed(),
-        }
-    }
-    // What is asked for each message of a reliable connection is one branch there, and no table of jumps.
-    #[inline(never)]
-    fn unreliable_failed(&self) -> Option<QpState> {
         let state = match self {
+            Engine::Rc(e) if e.state() == rc::State::Error => return Some(QpState::Error),
             Engine::Rc(_) => return None,
             Engine::Uc(e) => e.state(),
             Engine::Ud(e) => e.state(),
@@ -181,13 +174,6 @@ impl Engine {
     pub fn outstanding(&self) -> usize {
         match self {
             Engine::Rc(e) => e.outstanding(),
-            _ => self.unreliable_outstanding(),
-        }
-    }
-    #[inline(never)]
-    fn unreliable_outstanding(&self) -> usize {
-        match self {
-            Engine::Rc(_) => 0,
             Engine::Uc(e) => e.outstanding(),
             Engine::Ud(e) => e.outstanding(),
             Engine::Raw(e) => e.outstanding(),
@@ -255,13 +241,6 @@ impl Engine {
     pub fn deadline(&self) -> Option<Instant> {
         match self {
             Engine::Rc(e) => e.deadline(),
-            _ => self.unreliable_deadline(),
-        }
-    }
-    #[inline(never)]
-    fn unreliable_deadline(&self) -> Option<Instant> {
-        match self {
-            Engine::Rc(_) => None,
             Engine::Uc(e) => e.deadline(),
             Engine::Ud(e) => e.deadline(),
             Engine::Raw(_) => None,

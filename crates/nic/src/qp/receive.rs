@@ -23,17 +23,8 @@ impl Qp {
     ///
     /// [`PostError::Invalid`] where the queue pair has no receive queue of its own, and in state Reset; [`PostError::Elements`] for more
     /// than `max_recv_sge`; [`PostError::Full`] at `max_recv_wr`.
-    pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
-        self.post_receive_of(wr.sges.as_slice().len(), || wr)
-    }
-
-    /// The same for a request of so many elements that is made when there is a place for it: it is long, and moved once less.
-    ///
-    /// # Errors
-    ///
-    /// As there.
     #[inline]
-    pub fn post_receive_of(&self, elements: usize, wr: impl FnOnce() -> RecvWr) -> Result<(), PostError> {
+    pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
         if unlikely(self.spread.get().is_some()) {
             return Err(PostError::Invalid("the queue pair takes its receives from work queues"));
         }
@@ -43,13 +34,13 @@ impl Qp {
         if unlikely(self.init.srq.is_some()) {
             return Err(PostError::Invalid("the queue pair takes its receives from a shared queue"));
         }
-        PostError::check_elements(elements, self.init.cap.max_recv_sge)?;
+        PostError::check_elements(wr.sges.as_slice().len(), self.init.cap.max_recv_sge)?;
         // What its engine does not know yet does not matter here ([`Inner::catch_up`]).
         let mut inner = self.inner.lock();
         match inner.current_state() {
             QpState::Reset => return Err(PostError::Invalid("queue pair is in state RESET")),
             QpState::Error => {
-                inner.flush_receive(self, &wr());
+                inner.flush_receive(self, &wr);
                 self.unlock(inner);
                 return Ok(());
             }
@@ -60,7 +51,7 @@ impl Qp {
         if unlikely(full) || (unlikely(!fits) && inner.kit.receives.try_reserve(1).is_err()) {
             return Err(PostError::Full);
         }
-        inner.kit.receives.push_back(wr());
+        inner.kit.receives.push_back(wr);
         Ok(())
     }
 

@@ -212,6 +212,7 @@ impl Qp {
         }
         if rest == Rest::Step {
             inner.begin_rendezvous(self);
+            // As `settle`, but inlined: most messages with an ACK end here.
             self.settle_asking(inner, || now);
         } else {
             let about = inner.note_ack(self, || now);

@@ -14,7 +14,7 @@ use crate::ffi_guard::{self, Errno};
 use crate::verbs::ah::Ah;
 use crate::verbs::memory::mw;
 use crate::verbs::qp::object::Qp;
-use crate::verbs::qp::request::{each_receive, elements, inline, list, receive, send_wr, sge};
+use crate::verbs::qp::request::{each_receive, elements, inline, list, send_wr, sge};
 
 /// What a request that is no plain SEND does.
 ///
@@ -195,11 +195,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         let ours = unsafe { Qp::of(qp) };
         let posted = if likely(ours.instance.is_ours()) {
             // SAFETY: a list of requests, by the man page's contract.
-            unsafe {
-                each_receive(wr, |wr_id, sges| {
-                    Ok(ours.nic.post_receive_of(sges.len(), || receive(wr_id, sges))?)
-                })
-            }
+            unsafe { each_receive(wr, |wr| Ok(ours.nic.post_receive(wr)?)) }
         } else {
             Err((wr, Errno(libc::ENODEV)))
         };

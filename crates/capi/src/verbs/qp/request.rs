@@ -84,13 +84,7 @@ pub(crate) fn send_wr(wr_id: u64, flags: c_uint, op: SendOp, data: Data) -> Send
     }
 }
 
-/// A receive request.
-#[inline(always)]
-pub(crate) fn receive(wr_id: u64, sges: &[ibv_sge]) -> RecvWr {
-    RecvWr { wr_id, sges: list(sges) }
-}
-
-/// Hands each request of a list to `post`, its mark and its elements; where one is refused, says which and why.
+/// Hands each request of a list to `post`; where one is refused, says which and why.
 ///
 /// # Safety
 ///
@@ -98,7 +92,7 @@ pub(crate) fn receive(wr_id: u64, sges: &[ibv_sge]) -> RecvWr {
 #[inline]
 pub(crate) unsafe fn each_receive(
     list_of: *mut ibv_recv_wr,
-    mut post: impl FnMut(u64, &[ibv_sge]) -> Result<(), Errno>,
+    mut post: impl FnMut(RecvWr) -> Result<(), Errno>,
 ) -> Result<(), (*mut ibv_recv_wr, Errno)> {
     let mut at = list_of;
     while !at.is_null() {
@@ -106,7 +100,7 @@ pub(crate) unsafe fn each_receive(
         let one = unsafe { &*at };
         // SAFETY: as above.
         let sges = unsafe { elements(one.sg_list, one.num_sge) };
-        let posted = sges.and_then(|sges| post(one.wr_id, sges));
+        let posted = sges.and_then(|sges| post(RecvWr { wr_id: one.wr_id, sges: list(sges) }));
         posted.map_err(|e| (at, e))?;
         at = one.next;
     }

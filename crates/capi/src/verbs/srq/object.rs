@@ -11,6 +11,7 @@ use abi::verbs::{
 };
 use locks::{Mutex, Rank};
 use nic::{SrqAttr, limits};
+use transport::op::RecvWr;
 
 use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
@@ -304,7 +305,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         // SAFETY: a queue of ours and a list of requests, by the man page's contract.
         let posted = unsafe {
             Srq::usable(srq).map_err(|e| (wr, e)).and_then(|ours| {
-                request::each_receive(wr, |wr_id, sges| Ok(ours.nic.post(request::receive(wr_id, sges))?))
+                request::each_receive(wr, |wr: RecvWr| ours.nic.post(wr).map_err(Errno::from))
             })
         };
         posted.map_err(|(at, e)| {

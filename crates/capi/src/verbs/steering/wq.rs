@@ -179,9 +179,7 @@ unsafe extern "C" fn post_wq_recv(
         let ours = unsafe { Wq::of(wq) };
         let posted = if ours.instance.is_ours() {
             // SAFETY: a list of requests, by the man page's contract.
-            unsafe {
-                request::each_receive(wr, |wr_id, sges| Ok(ours.nic.post(request::receive(wr_id, sges))?))
-            }
+            unsafe { request::each_receive(wr, |wr| Ok(ours.nic.post(wr)?)) }
         } else {
             Err((wr, Errno(libc::ENODEV)))
         };
