@@ -118,6 +118,26 @@ fn a_record_of_words_and_bytes_is_read_as_one_of_bytes() {
     assert_eq!(writer.push_words([0; 2], &[0; 400]), Err(PushError::TooLong));
 }
 
+#[test]
+fn lines_that_are_taken_for_the_next_record_are_not_the_readers() {
+    for (lines, len) in (4..20).flat_map(|lines| (0..60).map(move |len| (lines, len))) {
+        let (mut writer, mut reader, _) = ring(lines);
+        let mut told = 0;
+        for round in 0..6 {
+            let first = told;
+            while writer.push_words([told], &vec![round; len]).is_ok() {
+                told += 1;
+            }
+            assert!(told > first, "{lines} lines take a record of {len} bytes when all is read");
+            for one in first..told {
+                let all = [&one.to_le_bytes()[..], &vec![round; len]].concat();
+                assert_eq!(read(&mut reader), Some(all), "{lines} lines, {len} bytes, round {round}");
+            }
+            assert!(reader.is_empty());
+        }
+    }
+}
+
 /// Writes a record of a head and a body.
 fn push_with(writer: &mut Writer<Memory>, head: &[u8], body: &[u8]) -> Result<(), PushError> {
     let fill = |words: &[Word]| {

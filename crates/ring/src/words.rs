@@ -89,6 +89,24 @@ pub(crate) fn copy_out<M: Memory>(from: &[Word], to: &mut [u8]) {
     }
 }
 
+/// Copies bytes into words; there are enough.
+#[inline]
+pub(crate) fn fill<M: Memory>(to: &[Word], from: &[u8]) {
+    let (whole, rest) = from.as_chunks::<8>();
+    if whole.len() < MANY {
+        store(to, whole);
+    } else {
+        M::store(to, whole);
+    }
+    if !rest.is_empty()
+        && let Some(word) = to.get(whole.len())
+    {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        word.store(u64::from_le_bytes(last), Relaxed);
+    }
+}
+
 #[inline]
 pub(crate) fn store(words: &[Word], bytes: &[[u8; 8]]) {
     for (eight, word) in bytes.iter().zip(words) {

@@ -8,6 +8,9 @@ use crate::{ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, 
 /// Lines behind which a writer begins again ([`Writer::begin_again`]).
 const ENOUGH: usize = 128;
 
+/// Lines behind the next one that are taken before there is a record for them: a message of 64 bytes fills two, and a word of the third is made 0.
+const AHEAD: usize = 2;
+
 /// Writes records. There is one to a ring, and it starts with the memory all zero.
 #[derive(Debug)]
 pub struct Writer<M> {
@@ -88,21 +91,15 @@ impl<M: Memory> Writer<M> {
         let place = self.reserve(size_of::<[u64; N]>() + bytes.len())?;
         let words = &self.line(self.at)[1..place.lines * LINE];
         let (front, body) = words.split_at(N.min(words.len()));
-        front.iter().zip(head).for_each(|(word, value)| word.store(value, Relaxed));
-        let (whole, rest) = bytes.as_chunks::<8>();
-        if whole.len() < words::MANY {
-            words::store(body, whole);
-        } else {
-            M::store(body, whole);
-        }
-        if !rest.is_empty()
-            && let Some(word) = body.get(whole.len())
-        {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            word.store(u64::from_le_bytes(last), Relaxed);
-        }
+        let (near, far) = body.split_at((LINE - 1 - N).min(body.len()));
+        let (near_bytes, far_bytes) = bytes.split_at(bytes.len().min(size_of_val(near)));
+        // The line that the reader watches comes last and at once. He looks at it all the time: were another one waited for in between, he would
+        // take it back, and it would have to come a second time.
+        words::fill::<M>(far, far_bytes);
+        words::fill::<M>(near, near_bytes);
+        words::store(front, head.map(u64::to_le_bytes).as_slice());
         self.publish(&place);
+        self.take_lines();
         Ok(())
     }
 
@@ -165,6 +162,16 @@ impl<M: Memory> Writer<M> {
         self.line(self.at)[0].store(header(place.len, self.position), Release);
         self.position += place.lines as u64;
         self.at = place.next;
+    }
+
+    /// Has the processor take the lines of the next short record, where they are known to be free, while the reader is busy with this one: else that would wait for
+    /// them. The line that comes next is here already.
+    #[inline]
+    fn take_lines(&mut self) {
+        let free = self.capacity - (self.position - self.done) as usize;
+        if self.at + AHEAD < self.capacity && AHEAD < free {
+            (1..=AHEAD).for_each(|line| self.line(self.at + line)[0].store(0, Relaxed));
+        }
     }
 
     /// Who is to be woken now for what was written before, where the reader sleeps. Once for each time that it goes to sleep.
