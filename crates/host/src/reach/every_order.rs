@@ -121,14 +121,14 @@ impl Shared {
     }
 
     /// What the initiator wants.
-    fn request(what: Copy) -> Request {
+    fn request(what: &Copy) -> Request<'_> {
         let remote = Remote { addr: 8, length: 8, rkey: Rkey(KEY) };
         Request { qpn: QPN, from: FROM, ends: ends(), remote, what }
     }
 
     /// An access of an initiator, whose page is always there.
     fn reach(&self, what: Copy, copy: impl FnOnce()) -> bool {
-        initiator::reach(&self.hazards, &self.lent, 0, &Shared::request(what), |_| {
+        initiator::reach(&self.hazards, &self.lent, 0, &Shared::request(&what), |_| {
             copy();
             true
         })
@@ -136,7 +136,7 @@ impl Shared {
 
     /// The same by a call of the kernel, for a thread that knows the first page.
     fn call(&self, thread: u32) -> bool {
-        let request = Shared::request(Copy::Write);
+        let request = Shared::request(&Copy::Write);
         initiator::reach(&self.hazards, &self.lent, thread, &request, |_| {
             self.kernel.call(thread, 1, || self.use_beside_others())
         })
@@ -241,7 +241,7 @@ enum Way {
 
 impl Way {
     fn reach(self, shared: &Shared) {
-        let Request { qpn, from, ends, remote, .. } = Shared::request(Copy::Write);
+        let Request { qpn, from, ends, remote, .. } = Shared::request(&Copy::Write);
         let look_up = || tables::look_up(&shared.lent, qpn, from, ends, BOTH);
         let begin = || hazards::begin(&shared.hazards, 0, QUEUE_PAIR, REGION).unwrap();
         let find = |found| tables::find(&shared.lent, found, remote, BOTH);

@@ -23,7 +23,7 @@ use super::tables;
 
 /// What is wanted of a queue pair at the other end.
 #[derive(Clone, Copy)]
-pub(super) struct Request {
+pub(super) struct Request<'a> {
     /// That queue pair.
     pub(super) qpn: Qpn,
     /// Ours, its peer.
@@ -31,7 +31,7 @@ pub(super) struct Request {
     /// Of the path, as the other one sees it.
     pub(super) ends: u32,
     pub(super) remote: Remote,
-    pub(super) what: Copy,
+    pub(super) what: &'a Copy,
 }
 
 /// Calls `copy` with the address that the bytes have in the other process, if they may be reached. Whether they were, and it says so. `hazards`: where
@@ -40,7 +40,7 @@ pub(super) fn reach(
     hazards: &[Word],
     lent: &[Word],
     thread: u32,
-    request: &Request,
+    request: &Request<'_>,
     copy: impl FnOnce(u64) -> bool,
 ) -> bool {
     let Request { qpn, from, ends, remote, what } = *request;
@@ -61,5 +61,5 @@ pub(super) fn reach(
         fence(At::Pulled);
         tables::look_up(lent, qpn, from, ends, right).is_some()
     };
-    tables::find(lent, found, remote, right).is_some_and(copy) && (what != Copy::Pull || counts())
+    tables::find(lent, found, remote, right).is_some_and(copy) && (!matches!(what, Copy::Pull) || counts())
 }

@@ -232,7 +232,7 @@ impl Lender {
 
     /// Copies or flushes, as [`nic::Reach::copy`]. `hazards`: where we say what we use. `ends`: of the path ([`ends`]).
     pub(crate) fn copy(&self, hazards: &Part, prepared: &Prepared<'_>, ends: u32) -> AtOnce {
-        let Transfer { path, from, remote, what } = *prepared.transfer();
+        let &Transfer { path, from, remote, ref what } = prepared.transfer();
         if !self.is_there() && !self.is_near(path.dest_qpn, remote) {
             return AtOnce::NoWay;
         }

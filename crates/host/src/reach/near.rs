@@ -26,12 +26,12 @@ impl<'a> Near<'a> {
     /// Copies between pieces of ours and the bytes that the other process has at an address; the last word of a WRITE becomes visible last. `None`: they are not
     /// mapped here.
     pub(super) fn copy(&self, prepared: &Prepared<'_>, at: u64) -> Option<Result<(), Ended>> {
-        let (pieces, Transfer { remote, what, .. }) = (prepared.pieces(), *prepared.transfer());
+        let (pieces, &Transfer { remote, ref what, .. }) = (prepared.pieces(), prepared.transfer());
         let len = remote.length;
         let place = self.theirs.at(at, len)?.as_ptr();
         // SAFETY: the pieces are as `Prepared` says; as many bytes are mapped at the place.
         Some(unsafe {
-            match what {
+            match *what {
                 Copy::Read | Copy::Pull => self.read(pieces, place),
                 Copy::Write | Copy::Put => self.write(pieces, at, len, place),
                 Copy::Atomic(op) => self.change(pieces, op, place),

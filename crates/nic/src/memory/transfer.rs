@@ -53,9 +53,10 @@ pub struct Piece {
 
 impl Copy {
     /// What a queue pair and a region must let a peer do for it (`enum ibv_access_flags`).
-    pub fn rights(self) -> u32 {
+    #[inline]
+    pub fn rights(&self) -> u32 {
         let bit = |wanted, bit| if wanted { bit } else { 0 };
-        match self {
+        match *self {
             Copy::Write => Access::REMOTE_WRITE,
             Copy::Read => Access::REMOTE_READ,
             // It is the peer's wish.
@@ -69,12 +70,14 @@ impl Copy {
     }
 
     /// The same of the region alone.
-    pub fn rights_of_region(self) -> u32 {
-        if self == Copy::Put { Access::LOCAL_WRITE } else { self.rights() }
+    #[inline]
+    pub fn rights_of_region(&self) -> u32 {
+        if matches!(self, Copy::Put) { Access::LOCAL_WRITE } else { self.rights() }
     }
 
     /// What regions of ours must allow for it.
-    pub(super) fn needs_of_ours(self) -> u32 {
+    #[inline]
+    pub(super) fn needs_of_ours(&self) -> u32 {
         if matches!(self, Copy::Write | Copy::Put) { 0 } else { Access::LOCAL_WRITE }
     }
 }
