@@ -42,6 +42,8 @@ use loom::sync::atomic;
 #[cfg(not(loom))]
 use std::sync::atomic;
 
+use atomic::Ordering::Acquire;
+
 pub use reader::{Found, Held, Reader};
 pub use writer::{PushError, Writer};
 
@@ -59,9 +61,23 @@ pub trait Memory: Deref<Target = [Word]> {
     fn load(words: &[Word], bytes: &mut [[u8; 8]]) {
         words::load(words, bytes);
     }
+
+    /// Has the processor fetch the line of a word that is read soon, while it does other things.
+    fn fetch(_word: &Word) {}
 }
 
 impl Memory for Arc<[Word]> {}
+
+/// Whether nothing is there to read, as the word says that the reader watches ([`Reader::watches`]). Where there is, most of it may be in the line behind that word's, which is
+/// on its way from the writer's processor then.
+#[inline]
+pub fn seems_empty<M: Memory>(memory: &M, watches: usize) -> bool {
+    let is_empty = memory[watches].load(Acquire) == 0;
+    if !is_empty && let Some(behind) = memory.get(watches + LINE) {
+        M::fetch(behind);
+    }
+    is_empty
+}
 
 /// Words of a line.
 const LINE: usize = 8;

@@ -3,7 +3,7 @@
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::atomic::fence;
 use crate::words::copy_out;
-use crate::{ASLEEP, Broken, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, lines, mark};
+use crate::{ASLEEP, Broken, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, lines, mark, seems_empty};
 
 /// Reads records. There is one to a ring.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl<M: Memory> Reader<M> {
     /// Whether nothing is there to read. What the last records took is the writer's again.
     #[inline]
     pub fn is_empty(&mut self) -> bool {
-        let empty = self.next().load(Acquire) == 0;
+        let empty = seems_empty(&self.memory, self.watches());
         if empty && self.told != self.position {
             self.tell();
         }

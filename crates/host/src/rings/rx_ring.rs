@@ -147,7 +147,7 @@ impl RxRing {
     /// Whether there was nothing to read just now, as far as one tells without the token.
     #[inline]
     pub(crate) fn seems_empty(&self) -> bool {
-        let is_empty = self.memory[self.watched.load(Ordering::Relaxed)].load(Ordering::Relaxed) == 0;
+        let is_empty = ring::seems_empty(&self.memory, self.watched.load(Ordering::Relaxed));
         // Written where it says something else only: many threads may look at once.
         if is_empty && !self.was_empty.load(Ordering::Relaxed) {
             self.was_empty.store(true, Ordering::Relaxed);
