@@ -38,8 +38,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use node::Name;
 use node::world::{Datagram, Hold};
+use ring::{Memory, PushError, Writer};
 use transport::Short;
-use transport::short::MAX_SHORT;
+use transport::short::{MAX_SHORT, What};
+use wire::Rkey;
 use wire::mad::PortSpace;
 
 const PREFIX: &str = "verbena/1/";
@@ -98,6 +100,10 @@ pub const SIZE: usize = 4;
 const SAME: u32 = 1 << 30;
 /// The same, but for a short message in place of packets: [`Short`], then the message.
 const SHORT: u32 = 1 << 29;
+/// The same with immediate data: eight bytes in front of the message, immediate data first.
+const SHORT_SEND: u32 = SHORT | 1 << 27;
+/// The same for an RDMA WRITE with immediate data: 16 bytes, immediate data, key and address.
+const SHORT_WRITE: u32 = SHORT | 1 << 26;
 /// The same, but for several packets as one piece: beside this bit stands how many bytes the headers have, 255 at most. They follow, and the payload is the record's
 /// body ([`ring::BODY`]).
 const BULK: u32 = 1 << 28;
@@ -192,17 +198,34 @@ pub fn same_head(size: usize) -> [u8; SIZE] {
 #[inline]
 pub fn short_head(short: &Short) -> [u8; SHORT_HEADER] {
     let mut head = [0; SHORT_HEADER];
-    head[..SIZE].copy_from_slice(&SHORT.to_le_bytes());
+    let size = match short.what {
+        What::Send => SHORT,
+        What::SendImmediate(_) => SHORT_SEND,
+        What::WriteImmediate(..) => SHORT_WRITE,
+    };
+    head[..SIZE].copy_from_slice(&size.to_le_bytes());
     head[SIZE..].copy_from_slice(&short.to_bytes());
     head
 }
 
-/// The same as words.
+/// Writes such a record.
+///
+/// # Errors
+///
+/// Those of [`Writer::push_words`].
 #[inline]
-pub fn short_words(short: &Short) -> [u64; SHORT_HEADER / 8] {
+pub fn write_short<M: Memory>(to: &mut Writer<M>, short: &Short, bytes: &[u8]) -> Result<(), PushError> {
     let head = short_head(short);
     let (words, _) = head.as_chunks::<8>();
-    std::array::from_fn(|at| words.get(at).map_or(0, |word| u64::from_le_bytes(*word)))
+    let word = |at: usize| words.get(at).map_or(0, |word| u64::from_le_bytes(*word));
+    let says = |data: [u8; 4], key: u32| u64::from(u32::from_le_bytes(data)) | u64::from(key) << 32;
+    match short.what {
+        What::Send => to.push_words::<{ SHORT_HEADER / 8 }>(std::array::from_fn(word), bytes),
+        What::SendImmediate(data) => to.push_words([word(0), word(1), says(data, 0)], bytes),
+        What::WriteImmediate(data, key, at) => {
+            to.push_words([word(0), word(1), says(data, key.0), at], bytes)
+        }
+    }
 }
 
 /// What a record begins with that holds several packets as one piece, and its length; where all else is that of the record before. `None` for headers that are too
@@ -286,8 +309,28 @@ pub enum Record<'a> {
 pub fn read_short(record: &[u8]) -> Option<(Short, &[u8])> {
     let (size, message) = record.split_first_chunk::<SIZE>()?;
     let (short, bytes) = message.split_first_chunk()?;
-    let is_short = u32::from_le_bytes(*size) == SHORT && (1..=MAX_SHORT).contains(&bytes.len());
-    is_short.then(|| (Short::from_bytes(short), bytes))
+    let short = Short::from_bytes(short);
+    let (short, bytes) = match u32::from_le_bytes(*size) {
+        SHORT => (short, bytes),
+        size => read_what(size, bytes).map(|(what, bytes)| (Short { what, ..short }, bytes))?,
+    };
+    (bytes.len() <= MAX_SHORT).then_some((short, bytes))
+}
+
+/// What a short message is that is no plain SEND, and its bytes.
+#[inline(never)]
+fn read_what(size: u32, bytes: &[u8]) -> Option<(What, &[u8])> {
+    if !matches!(size, SHORT_SEND | SHORT_WRITE) {
+        return None;
+    }
+    let ([a, b, c, d, key @ ..], bytes) = bytes.split_first_chunk::<8>()?;
+    let data = [*a, *b, *c, *d];
+    if size == SHORT_SEND {
+        return Some((What::SendImmediate(data), bytes));
+    }
+    let (at, bytes) = bytes.split_first_chunk()?;
+    let key = Rkey(u32::from_le_bytes(*key));
+    Some((What::WriteImmediate(data, key, u64::from_le_bytes(*at)), bytes))
 }
 
 /// What a record of a ring holds; `None` where it is none. `before`: where the packets of the record before came from and went to; those of this one afterwards.
@@ -295,7 +338,7 @@ pub fn read_short(record: &[u8]) -> Option<(Short, &[u8])> {
 pub fn read_record<'a>(record: &'a [u8], before: &mut Option<Datagram<'static>>) -> Option<Record<'a>> {
     let (size, message) = record.split_first_chunk::<SIZE>()?;
     let size = u32::from_le_bytes(*size);
-    if size == SHORT {
+    if matches!(size, SHORT | SHORT_SEND | SHORT_WRITE) {
         let (short, bytes) = read_short(record)?;
         return Some(Record::Short(Datagram { bytes, ..(*before)? }, short));
     }
@@ -367,11 +410,42 @@ mod tests {
         }
         for acknowledged in [None, Some(Psn::new(0xff_ffff))] {
             let (dest_qp, psn) = (Qpn::new(0xff_ffff), Psn::new(0xff_ffff));
-            let short = Short { dest_qp, pkey: Pkey::default(), psn, solicited: true, acknowledged };
-            heads.push(short_head(&short).to_vec());
+            for what in [
+                What::Send,
+                What::SendImmediate([0xff; 4]),
+                What::WriteImmediate([0xff; 4], Rkey(u32::MAX), u64::MAX),
+            ] {
+                let short =
+                    Short { dest_qp, pkey: Pkey::default(), psn, solicited: true, what, acknowledged };
+                heads.push(short_head(&short).to_vec());
+            }
         }
         for head in heads {
             assert!(!is_bulk(begins(&head)), "{head:?}");
+        }
+    }
+
+    #[test]
+    fn a_short_message_is_read_as_it_was_written_and_what_is_too_short_for_one_is_not() {
+        let memory: std::sync::Arc<[ring::Word]> = (0..200).map(|_| ring::Word::new(0)).collect();
+        let (mut writer, mut reader) =
+            (Writer::new(memory.clone()).unwrap(), ring::Reader::new(memory).unwrap());
+        let (dest_qp, pkey, psn) = (Qpn::new(5), Pkey(0x8001), Psn::new(6));
+        let whats = [
+            What::Send,
+            What::SendImmediate([1, 2, 3, 0xff]),
+            What::WriteImmediate([1, 2, 3, 0xff], Rkey(0x8765_4321), 1 << 63 | 5),
+        ];
+        for (what, len) in whats.into_iter().flat_map(|what| (0..70).map(move |len| (what, len))) {
+            let short = Short { dest_qp, pkey, psn, solicited: true, what, acknowledged: Some(psn) };
+            let (bytes, mut record) = (vec![len as u8; len], [0; 200]);
+            write_short(&mut writer, &short, &bytes).unwrap();
+            let read = reader.pop(&mut record).unwrap().unwrap();
+            assert_eq!(read_short(&record[..read]), Some((short, &bytes[..])));
+            let as_any = read_record(&record[..read], &mut Some(BEFORE));
+            assert!(matches!(as_any, Some(Record::Short(d, s)) if (s, d.bytes) == (short, &bytes[..])));
+            // Its bytes are its own as far as they go; in front of them nothing is left out.
+            assert!((0..read - len).all(|cut| read_short(&record[..cut]).is_none()), "{len}");
         }
     }
 

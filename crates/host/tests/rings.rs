@@ -12,8 +12,8 @@ use kit::{
 };
 use nic::{Link, Way};
 use node::{Name, World};
-use transport::Short;
-use wire::{Pkey, Psn, Qpn};
+use transport::short::{Short, What};
+use wire::{Pkey, Psn, Qpn, Rkey};
 
 #[test]
 fn packets_for_another_process_come_by_a_ring_from_the_first_one_on() {
@@ -43,6 +43,12 @@ fn a_short_message_takes_the_ring_behind_what_it_brought_before_and_nothing_else
         pkey: Pkey::default(),
         psn: Psn::new(n),
         solicited: false,
+        // Each as a packet that has the number in the byte behind its BTH.
+        what: match n % 3 {
+            0 => What::Send,
+            1 => What::SendImmediate([n as u8; 4]),
+            _ => What::WriteImmediate([0; 4], Rkey(5), u64::from(n) << 56),
+        },
         acknowledged: n.is_multiple_of(2).then(|| Psn::new(n)),
     };
     // A way of each path, as each queue pair has its own.
@@ -336,6 +342,7 @@ fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
         pkey: Pkey::default(),
         psn: Psn::new(1),
         solicited: false,
+        what: What::Send,
         acknowledged: None,
     };
     // What a queue pair knows of its way ends with the ring.

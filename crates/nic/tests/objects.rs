@@ -8,8 +8,8 @@ use std::time::Instant;
 use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
 use nic::{Access, Buffer, Cq, Device, Error, Pd, Qp, QpCap, QpInit, QpType};
-use transport::Short;
 use transport::rc::Hold;
+use transport::short::{Short, What};
 use wire::{Pkey, Psn};
 
 fn device() -> (Arc<Device>, Arc<Pd>) {
@@ -63,8 +63,14 @@ fn a_short_message_for_a_queue_pair_that_is_destroyed_is_not_for_it_whoever_stil
     let (device, pd) = device();
     let made = qp(&device, &pd).unwrap();
     let dest_qp = made.qpn();
-    let short =
-        Short { dest_qp, pkey: Pkey::default(), psn: Psn::new(0), solicited: false, acknowledged: None };
+    let short = Short {
+        dest_qp,
+        pkey: Pkey::default(),
+        psn: Psn::new(0),
+        solicited: false,
+        what: What::Send,
+        acknowledged: None,
+    };
     let (now, ends) = (Instant::now(), ([127, 0, 0, 1].into(), [127, 0, 0, 1].into()));
     let found = device.input_short(now, ends, Hold::No, &short, b"abc").unwrap();
     assert!(Arc::ptr_eq(&found, &made) && found.input_short(now, ends, Hold::No, &short, b"abc"));

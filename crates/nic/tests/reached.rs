@@ -14,9 +14,9 @@ use nic::{
     Access, AddressVector, Buffer, Cq, Device, Path, Pd, PostError, Qp, QpAttr, QpCap, QpInit, QpState,
     QpType, Reach, Way, mask,
 };
-use transport::Short;
 use transport::op::{AtOnce, Data, RecvWr, SendOp, SendWr, Sge, SgeList, Status};
 use transport::rc::Hold;
+use transport::short::{Short, What};
 use wire::roce::SendTail;
 use wire::{Mtu, Pkey, Psn, Qpn, Rkey};
 
@@ -107,7 +107,7 @@ fn connected_with(
     let events = AsyncEventQueue::new(Box::new(Nobody));
     let cq = Cq::new(2, None, events.clone()).unwrap();
     let (send_cq, recv_cq) = (cq.clone(), cq);
-    let cap = QpCap { max_send_wr, max_send_sge: 1, max_recv_wr: 1, max_recv_sge: 1, ..QpCap::default() };
+    let cap = QpCap { max_send_wr, max_send_sge: 3, max_recv_wr: 1, max_recv_sge: 1, ..QpCap::default() };
     let init = QpInit { kind: QpType::Rc, send_cq, recv_cq, srq: None, cap, sq_sig_all: false, events };
     let qp = Qp::create(device, pd, init).unwrap();
     let av =
@@ -250,6 +250,7 @@ fn back_and_forth(max_send_wr: u32) {
             pkey: Pkey::default(),
             psn,
             solicited: false,
+            what: What::Send,
             acknowledged: Some(psn),
         };
         assert!(qp.input_short(start, (HERE, HERE), Hold::ForProgram, &short, b"answer"));
@@ -282,4 +283,40 @@ fn back_and_forth(max_send_wr: u32) {
 fn an_ack_that_comes_with_a_message_counts_at_once_whenever_the_engine_is_told() {
     back_and_forth(1);
     back_and_forth(2);
+}
+
+/// What a message that is posted alone leaves as; `None` where it leaves as a packet.
+fn leaves_as(op: &SendOp, lens: &[u32], fence: bool) -> Option<What> {
+    let (_, world, device, pd) = neighbours();
+    world.takes_short.store(true, Ordering::Relaxed);
+    let (qp, _, start) = connected(&device, &pd, Qpn::default());
+    let buffer = Buffer::new(&pd, 8192, 0x1000, Access::LOCAL_WRITE).unwrap();
+    let list = lens.iter().map(|&length| Sge { addr: 0x1000, length, lkey: buffer.key() }).collect();
+    let data = Data::Sges(list);
+    let op = op.clone();
+    qp.post_send(start, SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence }).unwrap();
+    let short = world.short.lock().unwrap().pop();
+    assert_eq!(short.is_none(), world.lost.load(Ordering::Relaxed) > 0);
+    short.map(|short| short.what)
+}
+
+#[test]
+fn a_message_of_one_packet_that_is_posted_alone_needs_none_whatever_it_says() {
+    let (send, data) = (SendOp::Send(SendTail::None), *b"imm!");
+    let send_immediate = SendOp::Send(SendTail::Immediate(data));
+    let (addr, rkey) = (0x2000, Rkey(7));
+    let write = |immediate| SendOp::Write { addr, rkey, immediate };
+    for lens in [&[][..], &[0], &[1], &[64], &[1024], &[10, 0, 30], &[500, 524]] {
+        assert_eq!(leaves_as(&send, lens, false), Some(What::Send), "{lens:?}");
+        assert_eq!(leaves_as(&send_immediate, lens, false), Some(What::SendImmediate(data)), "{lens:?}");
+        let what = What::WriteImmediate(data, rkey, addr);
+        assert_eq!(leaves_as(&write(Some(data)), lens, false), Some(what), "{lens:?}");
+        assert_eq!(leaves_as(&write(None), lens, false), None, "{lens:?}");
+        assert_eq!(leaves_as(&SendOp::Send(SendTail::Invalidate(rkey)), lens, false), None);
+        assert_eq!(leaves_as(&send, lens, true), None, "it waits for READs before it");
+        assert_eq!(leaves_as(&write(Some(data)), lens, true), None);
+    }
+    for lens in [&[1025][..], &[1000, 25]] {
+        assert_eq!(leaves_as(&send, lens, false), None, "longer than a packet: {lens:?}");
+    }
 }

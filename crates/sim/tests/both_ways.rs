@@ -4,7 +4,7 @@ mod kit;
 
 use std::time::Duration;
 
-use kit::both_ways::{LEN, LONG, Pair, SEND, WAYS, WIRING, bytes, connect, elsewhere, signaled};
+use kit::both_ways::{End, LEN, LONG, Pair, SEND, WAYS, WIRING, bytes, connect, elsewhere, signaled};
 use kit::{DEPTH, Endpoint, RIGHTS, Way, Wiring, wire_up};
 use nic::{Access, Buffer, EventKind, Qp, QpInit, QpState, Srq, SrqAttr, WindowType};
 use transport::op::{AtomicOp, Bind, Completed, Data, LocalOp, RecvWr, SendOp, SendWr, Status};
@@ -69,6 +69,53 @@ fn requests_have_their_effect_and_complete_in_the_order_in_which_they_were_poste
             (a.memory.read(320_008, 8), b.memory.read(8, 8)),
             (vec![0; 8], 9_u64.to_ne_bytes().to_vec())
         );
+    }
+}
+
+#[test]
+fn a_message_alone_says_all_that_it_is_and_does_no_more_than_it_may() {
+    let imm = *b"imm!";
+    for (way, len) in WAYS.into_iter().flat_map(|way| [0, 1, 64, 1000, 1024].map(|len| (way, len))) {
+        let mut pair = Pair::new(way);
+        pair.a.memory.write(0, &bytes(1024, 6));
+        let parts = |end: &End, cut: usize| {
+            Data::Sges([end.memory.sge(0, cut), end.memory.sge(cut, len - cut)].into_iter().collect())
+        };
+        let write =
+            |end: &End, rkey| SendOp::Write { addr: end.memory.addr() + 9, rkey, immediate: Some(imm) };
+        let (tail, key) = (SendTail::Immediate(imm), pair.b.memory.key());
+        let ops = [SEND, SendOp::Send(tail), write(&pair.b, key)];
+        for (n, op) in ops.into_iter().flat_map(|op| [op.clone(), op]).enumerate() {
+            let Pair { a, b, .. } = &pair;
+            b.memory.write(0, &[0; 4096]);
+            b.receive(n as u64, 2000, 1024);
+            // Of one element, and of two.
+            let data = parts(a, if n % 2 == 0 { 0 } else { len / 3 });
+            a.post(SendWr { data, ..signaled(n as u64, op.clone(), a.memory.sge(0, 0)) });
+            pair.pass();
+            let Pair { a, b, .. } = &pair;
+            assert_eq!(a.sent(), [(n as u64, Success)], "{way:?} {len} {op:?}");
+            let (completed, at, tail) = match op {
+                SendOp::Send(tail) => (Completed::Receive, 2000, tail),
+                _ => (Completed::ReceiveWriteImmediate, 9, tail),
+            };
+            let got: Vec<_> =
+                b.all_received().iter().map(|c| (c.wr_id, c.opcode, c.byte_len, c.tail)).collect();
+            assert_eq!(got, [(n as u64, completed, len as u32, tail)], "{way:?} {op:?}");
+            let mut expected = vec![0; 4096];
+            expected[at..at + len].copy_from_slice(&bytes(1024, 6)[..len]);
+            assert!(b.memory.holds(0, &expected), "{way:?} {len} {op:?}");
+        }
+        // By a wrong key nothing is written and no receive is taken; without bytes there is nothing to reach.
+        pair.b.memory.write(0, &[0; 4096]);
+        pair.b.receive(90, 2000, 1024);
+        let wrong = write(&pair.b, Rkey(key.0 ^ 1));
+        pair.a.request(91, wrong, 0, len);
+        pair.pass();
+        let refused = len > 0;
+        assert_eq!(pair.a.sent(), [(91, if refused { RemoteAccess } else { Success })], "{way:?} {len}");
+        assert_eq!(pair.b.received(), [(90, if refused { WrFlush } else { Success })], "{way:?} {len}");
+        assert!(pair.b.memory.holds(0, &[0; 4096]), "{way:?} {len}");
     }
 }
 

@@ -191,11 +191,11 @@ impl Inbound {
         Ok(())
     }
 
-    /// The same for a whole SEND without immediate data or a key, where all is as it mostly is; false where it is not, and then [`Inbound::send`]
+    /// The same for a whole SEND without a key, where all is as it mostly is; false where it is not, and then [`Inbound::send`]
     /// says how.
     #[inline]
     pub fn send_whole(&mut self, message: &Whole<'_>, cx: &mut impl Context) -> bool {
-        let takes_whole = !self.in_message() && self.receive.is_none() && !message.bytes.is_empty();
+        let takes_whole = !self.in_message() && self.receive.is_none();
         likely(takes_whole) && cx.deliver(message)
     }
 

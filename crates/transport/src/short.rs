@@ -1,16 +1,17 @@
 //! A short message between processes of one host, without the form that it has on a wire: what of its packet, and of an ACK that leaves with it, the
 //! receiver can not know. Either side may take it for those two packets ([`Short::packet`], [`Short::ack`]).
 
-use wire::bth::Bth;
-use wire::roce::{Header, Op, Packet, Service};
-use wire::{Pkey, Psn, Qpn};
+use wire::bth::{Bth, Reth};
+use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service, WriteAt};
+use wire::{Pkey, Psn, Qpn, Rkey};
 
+use crate::op::SendOp;
 use crate::rc;
 
 /// Most bytes of such a message: those of the longest packet. Of 2 and 4 KiB a piece ([`crate::op::Bulk`]) took half as long again.
 pub const MAX_SHORT: usize = 4096;
 
-/// See the module. The message is a whole SEND over RC of at most [`MAX_SHORT`] bytes, without immediate data or key, that wants an ACK.
+/// See the module. The message is whole, of RC, of at most [`MAX_SHORT`] bytes, and wants an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
     /// The receiver's queue pair.
@@ -21,15 +22,43 @@ pub struct Short {
     pub psn: Psn,
     /// The receiver's completion asks for an event.
     pub solicited: bool,
+    /// What it is.
+    pub what: What,
     /// The number that the sender acknowledges.
     pub acknowledged: Option<Psn>,
+}
+
+/// What a short message is. Immediate data are as the application gave them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A SEND.
+    Send,
+    /// A SEND with immediate data.
+    SendImmediate([u8; 4]),
+    /// An RDMA WRITE with immediate data, to memory that the receiver knows so.
+    WriteImmediate([u8; 4], Rkey, u64),
+}
+
+impl What {
+    /// What an operation is as a message; `None` where it is no such one.
+    #[inline]
+    pub fn of(op: &SendOp) -> Option<What> {
+        match *op {
+            SendOp::Send(SendTail::None) => Some(What::Send),
+            SendOp::Send(SendTail::Immediate(data)) => Some(What::SendImmediate(data)),
+            SendOp::Write { addr, rkey, immediate: Some(data) } => {
+                Some(What::WriteImmediate(data, rkey, addr))
+            }
+            _ => None,
+        }
+    }
 }
 
 impl Short {
     /// Bytes of [`Short::to_bytes`].
     pub const LEN: usize = 12;
 
-    /// As it lies in front of the message: three words of 32 bits, little-endian: receiver, number, number acknowledged, and above the 24 bits of each: flags
+    /// All but what it is, as it lies in front of the message: three words of 32 bits, little-endian: receiver, number, number acknowledged, and above the 24 bits of each: flags
     /// (1: solicited, 2: an ACK leaves with it), the lower and the upper half of the partition.
     #[inline]
     pub fn to_bytes(self) -> [u8; Short::LEN] {
@@ -44,7 +73,7 @@ impl Short {
         bytes
     }
 
-    /// The opposite; bits that mean nothing may be anything.
+    /// The opposite, for a SEND; bits that mean nothing may be anything.
     #[inline]
     pub fn from_bytes(bytes: &[u8; Short::LEN]) -> Short {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -54,6 +83,7 @@ impl Short {
             pkey: Pkey(u16::from_le_bytes([(psn >> 24) as u8, (acknowledged >> 24) as u8])),
             psn: Psn::new(psn),
             solicited: to >> 24 & 1 != 0,
+            what: What::Send,
             acknowledged: (to >> 25 & 1 != 0).then(|| Psn::new(acknowledged)),
         }
     }
@@ -61,7 +91,14 @@ impl Short {
     /// The packet of the message.
     pub fn packet<'a>(&self, bytes: &'a [u8]) -> Packet<'a> {
         let bth = Bth { solicited: self.solicited, ack_request: true, psn: self.psn, ..self.bth() };
-        Packet { header: Header { bth, service: Service::Rc, op: Op::SEND_ONLY }, payload: bytes }
+        let op = match self.what {
+            What::Send => Op::SEND_ONLY,
+            What::SendImmediate(data) => Op::Send(SendAt::Only(SendTail::Immediate(data))),
+            What::WriteImmediate(data, rkey, addr) => {
+                Op::Write(WriteAt::Only(Reth { addr, rkey, length: bytes.len() as u32 }, Some(data)))
+            }
+        };
+        Packet { header: Header { bth, service: Service::Rc, op }, payload: bytes }
     }
 
     /// That of the ACK, but for the number of messages taken in, which nobody asks for.
@@ -90,13 +127,25 @@ mod tests {
                 pkey: Pkey(0x8001),
                 psn: Psn::new(0x12_3456),
                 solicited,
+                what: What::Send,
                 acknowledged: acknowledged.map(Psn::new),
             };
             assert_eq!(Short::from_bytes(&short.to_bytes()), short);
             let packet = short.packet(b"abc");
             let bth = packet.header.bth;
             assert_eq!((bth.psn, bth.ack_request, packet.payload), (short.psn, true, &b"abc"[..]));
+            assert_eq!(packet.header.op, Op::SEND_ONLY);
             assert_eq!(short.ack().map(|ack| ack.header.bth.psn), short.acknowledged);
+            let data = [1, 2, 3, 4];
+            let to = Reth { addr: 5, rkey: Rkey(6), length: 3 };
+            for (what, op) in [
+                (What::SendImmediate(data), Op::Send(SendAt::Only(SendTail::Immediate(data)))),
+                (What::WriteImmediate(data, to.rkey, to.addr), Op::Write(WriteAt::Only(to, Some(data)))),
+            ] {
+                let other = Short { what, ..short };
+                assert_eq!(other.to_bytes(), short.to_bytes());
+                assert_eq!(other.packet(b"abc").header.op, op);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ mod support;
 
 use support::*;
 use transport::op::{AtomicOp, SendWr, Status};
+use transport::short::What;
 use wire::Mtu;
 use wire::bth::NakCode;
 use wire::roce::{Op, ReadAt};
@@ -174,20 +175,20 @@ fn a_message_that_leaves_alone_as_it_is_posted_takes_no_share_of_the_window_and_
     // Another queue pair's.
     a.cx.window.enter();
     for (n, left) in [(0, 64), (1, 32), (2, 32)] {
-        assert!(a.rc.next_short(8, false, false, &mut a.cx).is_some());
+        assert!(a.rc.next_short(8, false, What::Send, false, &mut a.cx).is_some());
         a.rc.sent_short(|| a.now, || send(n, sge(0, 0, 8)), 8, &mut a.cx);
         assert_eq!(share(&a), left);
     }
     a.hear(2, ack(3), &[]);
     assert_eq!((a.completed(), share(&a)), (vec![(0, OK), (1, OK), (2, OK)], 64));
-    assert!(a.rc.next_short(8, false, false, &mut a.cx).is_some());
+    assert!(a.rc.next_short(8, false, What::Send, false, &mut a.cx).is_some());
     a.rc.sent_short(|| a.now, || send(3, sge(0, 0, 8)), 8, &mut a.cx);
     a.hear(3, ack(4), &[]);
     assert_eq!((a.completed(), share(&a)), (vec![(3, OK)], 64), "it is not taken out twice");
     // Where the ACK of the one before is noted behind the next one, that is alone, too.
     let quiet = |n| SendWr { signaled: false, ..send(n, sge(0, 0, 8)) };
     a.rc.sent_short(|| a.now, || quiet(4), 8, &mut a.cx);
-    assert!(a.rc.next_short(8, false, true, &mut a.cx).is_some());
+    assert!(a.rc.next_short(8, false, What::Send, true, &mut a.cx).is_some());
     a.rc.acknowledge_oldest(a.now, &mut a.cx);
     a.rc.sent_short(|| a.now, || quiet(5), 8, &mut a.cx);
     assert_eq!((a.completed(), share(&a), a.rc.outstanding()), (vec![], 64, 1));

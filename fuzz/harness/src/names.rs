@@ -14,13 +14,13 @@ use nic::{Cq, Qp, QpCap, QpInit, QpType};
 use node::world::{Datagram, Hold, World};
 use node::{EventChannel, Guest, Id, Input as Told, Name, Node};
 use sim::{Faults, Mark, ProcessId, Sim, SimWorld};
-use transport::Short;
 use transport::op::SharedBytes;
+use transport::short::{Short, What};
 use wire::bth::{Bth, Deth};
 use wire::icrc::{self, Flow};
 use wire::mad::{GSI_QKEY, Mad, PortSpace};
 use wire::roce::{Header, Op, SendAt, SendTail, Service};
-use wire::{CommId, Pkey, Psn, Qpn, ServiceId};
+use wire::{CommId, Pkey, Psn, Qpn, Rkey, ServiceId};
 
 use crate::messages::{self, Known, MESSAGES};
 use crate::{Input, packets};
@@ -193,7 +193,14 @@ impl Scene {
             let acknowledged = input.one_in(2).then(|| Psn::new(input.u32()));
             let pkey = if input.one_in(8) { Pkey(input.u32() as u16) } else { Pkey::default() };
             let psn = Psn::new(input.below(4));
-            let short = Short { dest_qp, pkey, psn, solicited: input.any(), acknowledged };
+            let solicited = input.any();
+            let what = match input.below(8) {
+                // What they say is among the bytes.
+                0 => What::SendImmediate([0; 4]),
+                1 => What::WriteImmediate([0; 4], Rkey(0), 0),
+                _ => What::Send,
+            };
+            let short = Short { dest_qp, pkey, psn, solicited, what, acknowledged };
             return [&name_messages::short_head(&short)[..], input.bytes(300)].concat();
         }
         if input.one_in(4) {

@@ -223,7 +223,7 @@ impl TxRing {
             return false;
         }
         *known = heads;
-        if unlikely(state.writer.push_words(name_messages::short_words(short), bytes).is_err()) {
+        if unlikely(name_messages::write_short(&mut state.writer, short, bytes).is_err()) {
             // What is wrong is found by the packet.
             return false;
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use transport::likely::{rare, unlikely};
+use transport::likely::{likely, rare, unlikely};
 use transport::op::{
     AtOnce, Bulk, Company, Completion, Context, Fault, NetworkHeader, Part, Place, QpEvent, RecvWr, Remote,
     SendWr, Side, Status, Whole,
@@ -68,12 +68,15 @@ impl Context for EngineContext<'_> {
             return false;
         }
         let Some(receive) = self.kit.receives.front() else { return false };
-        let [sge] = receive.sges.as_slice() else { return false };
-        if unlikely(self.view().put(sge, message.bytes).is_err()) {
-            return false;
+        if likely(!message.bytes.is_empty()) {
+            let [sge] = receive.sges.as_slice() else { return false };
+            if unlikely(self.view().put(sge, message.bytes).is_err()) {
+                return false;
+            }
         }
         let completion = Completion {
             byte_len: message.bytes.len() as u32,
+            tail: message.tail,
             source_qp: message.source_qp,
             solicited: message.solicited,
             header: NetworkHeader::Unseen,

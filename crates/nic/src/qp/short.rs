@@ -8,7 +8,7 @@ use std::time::Instant;
 use transport::likely::{likely, rare, unlikely};
 use transport::op::{Data, Memory, SendOp, SendWr, SgeList};
 use transport::rc::{Hold, Rest};
-use transport::short::MAX_SHORT;
+use transport::short::{MAX_SHORT, What};
 use transport::{Sge, Short};
 use wire::roce::SendTail;
 
@@ -24,7 +24,7 @@ const CACHE_LINE: usize = 64;
 const FEW: usize = 256;
 const MORE: usize = 1024;
 
-/// A SEND of one element, which waits for nothing.
+/// A SEND of one element without immediate data, which waits for nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct OneSend {
     /// Of its completion.
@@ -39,10 +39,12 @@ pub struct OneSend {
 
 /// What may leave so.
 pub(super) trait Message {
-    /// Where its bytes are; `None` where it may not.
-    fn bytes(&self) -> Option<Bytes<'_>>;
+    /// Where its bytes are.
+    fn bytes(&self) -> Bytes<'_>;
     /// The receiver's completion asks for an event.
     fn solicited(&self) -> bool;
+    /// What it is, where it is one that may.
+    fn what(&self) -> Option<What>;
     /// The request that it is, whose data is taken from here.
     fn take(&mut self) -> SendWr;
 }
@@ -50,17 +52,22 @@ pub(super) trait Message {
 /// Where the bytes of a message are.
 pub(super) enum Bytes<'a> {
     At(&'a Sge),
+    Several(&'a [Sge]),
     Own(&'a [u8]),
 }
 
 impl Message for OneSend {
     #[inline]
-    fn bytes(&self) -> Option<Bytes<'_>> {
-        Some(Bytes::At(&self.sge))
+    fn bytes(&self) -> Bytes<'_> {
+        Bytes::At(&self.sge)
     }
     #[inline]
     fn solicited(&self) -> bool {
         self.solicited
+    }
+    #[inline]
+    fn what(&self) -> Option<What> {
+        Some(What::Send)
     }
     #[inline]
     fn take(&mut self) -> SendWr {
@@ -72,22 +79,23 @@ impl Message for OneSend {
 
 impl Message for SendWr {
     #[inline]
-    fn bytes(&self) -> Option<Bytes<'_>> {
-        if !matches!(self.op, SendOp::Send(SendTail::None)) || self.fence {
-            return None;
-        }
+    fn bytes(&self) -> Bytes<'_> {
         match &self.data {
             Data::Sges(list) => match list.as_slice() {
-                [one] => Some(Bytes::At(one)),
-                _ => None,
+                [one] => Bytes::At(one),
+                several => Bytes::Several(several),
             },
-            Data::Inline(bytes) => Some(Bytes::Own(bytes)),
-            Data::InlineLong(bytes) => Some(Bytes::Own(bytes)),
+            Data::Inline(bytes) => Bytes::Own(bytes),
+            Data::InlineLong(bytes) => Bytes::Own(bytes),
         }
     }
     #[inline]
     fn solicited(&self) -> bool {
         self.solicited
+    }
+    #[inline]
+    fn what(&self) -> Option<What> {
+        if self.fence { None } else { What::of(&self.op) }
     }
     #[inline]
     fn take(&mut self) -> SendWr {
@@ -99,19 +107,20 @@ impl Inner {
     /// Sends a message, if it is one that may leave now. The engine has its request then. Nobody is asked for the time before the message is on its way.
     #[inline]
     pub(super) fn send_short(&mut self, qp: &Qp, message: &mut impl Message, now: &mut Now<'_>) -> bool {
-        let Some(bytes) = message.bytes() else { return false };
+        let (Some(what), bytes) = (message.what(), message.bytes()) else { return false };
         let len = match bytes {
             Bytes::At(sge) => sge.length as usize,
+            Bytes::Several(sges) => sges.iter().map(|sge| sge.length as usize).sum(),
             Bytes::Own(bytes) => bytes.len(),
         };
-        if !(1..=MAX_SHORT).contains(&len) {
+        if len > MAX_SHORT {
             return false;
         }
         let acknowledged = self.acknowledged;
         let (engine, mut context) = self.split(qp);
         let (Engine::Rc(engine), Some(path)) = (engine, context.here()) else { return false };
-        let Some(short) = engine.next_short(len, message.solicited(), acknowledged.is_some(), &mut context)
-        else {
+        let (solicited, is_done) = (message.solicited(), acknowledged.is_some());
+        let Some(short) = engine.next_short(len, solicited, what, is_done, &mut context) else {
             return false;
         };
         let leaves = match len {
@@ -169,6 +178,12 @@ fn leaves<const MOST: usize>(
         Bytes::At(sge) => {
             // Where its memory is not there the request fails when its turn comes, as any.
             if unlikely(context.view().get(sge, &mut room[..len]).is_err()) {
+                return false;
+            }
+            &room[..len]
+        }
+        Bytes::Several(sges) => {
+            if unlikely(context.view().gather(sges, 0, &mut room[..len]).is_err()) {
                 return false;
             }
             &room[..len]

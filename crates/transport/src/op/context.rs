@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use wire::Qpn;
-use wire::roce::Header;
+use wire::roce::{Header, SendTail};
 
 use super::{Completed, Completion, Fault, Memory, RecvWr, Remote, SendWr, Sge, Status, TagInfo};
 use crate::CongestionWindow;
@@ -38,11 +38,13 @@ pub struct Tagged {
     pub info: TagInfo,
 }
 
-/// A SEND of one piece, with neither immediate data nor a key to invalidate.
+/// A SEND of one piece, without a key to invalidate.
 #[derive(Clone, Copy, Debug)]
 pub struct Whole<'a> {
-    /// Its bytes; not none.
+    /// Its bytes.
     pub bytes: &'a [u8],
+    /// Immediate data, or nothing.
+    pub tail: SendTail,
     /// The queue pair that sent it.
     pub source_qp: Qpn,
     /// The sender asks for a solicited event.
@@ -140,7 +142,7 @@ pub trait Context {
     fn place(&mut self, first: &[u8], _whole: bool) -> Option<Place> {
         Some(Place::ordinary(self.take_receive()?, first))
     }
-    /// Puts a whole message, a SEND without immediate data or a key, where the next receive says, and completes that. False where something is not
+    /// Puts a whole message, a SEND without a key, where the next receive says, and completes that. False where something is not
     /// as it mostly is: then nothing has changed, but perhaps the bytes where the receive says, and [`Context::place`] and what follows it are asked.
     fn deliver(&mut self, _message: &Whole<'_>) -> bool {
         false

@@ -4,13 +4,13 @@
 use std::time::Instant;
 
 use wire::Psn;
-use wire::roce::{Op, Packet, Service};
+use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
 
 use super::responder::Responder;
 use super::{Connection, Hold, Rc, Role, State, request};
-use crate::Short;
 use crate::likely::{likely, unlikely};
 use crate::op::{AtOnce, Completed, Completion, Context, SendWr, Whole};
+use crate::short::{Short, What};
 
 /// What is still to be done behind a short message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Rest {
 }
 
 impl Rc {
-    /// How a SEND of so many bytes leaves that is posted now, where that is at once and as one packet, perhaps with an ACK. Nothing has changed. `oldest_is_done`: but for
+    /// How a message of so many bytes leaves that is posted now, where that is at once and as one packet, perhaps with an ACK. Nothing has changed. `oldest_is_done`: but for
     /// [`Rc::acknowledge_oldest`].
     // Always: what a call returns is stored in small parts and loaded as a whole, for which the processor waits before the message leaves.
     #[inline(always)]
@@ -32,6 +32,7 @@ impl Rc {
         &mut self,
         len: usize,
         solicited: bool,
+        what: What,
         oldest_is_done: bool,
         cx: &mut impl Context,
     ) -> Option<Short> {
@@ -41,7 +42,8 @@ impl Rc {
             lone_ack => lone_ack,
         };
         let psn = if likely(works) { self.requester.next_plain(oldest_is_done, cx)? } else { return None };
-        Some(Short { dest_qp: self.conn.dest, pkey: self.conn.pkey, psn, solicited, acknowledged })
+        let (dest_qp, pkey) = (self.conn.dest, self.conn.pkey);
+        Some(Short { dest_qp, pkey, psn, solicited, what, acknowledged })
     }
 
     /// Executes a WRITE, READ or atomic that is posted now, where nothing waits before it and it needs no packet. Else it is to be posted. `now` is asked where it is one of a stream.
@@ -82,7 +84,7 @@ impl Rc {
         request::good(&self.conn, wr_id, opcode, byte_len)
     }
 
-    /// It has left so, and the ACK with it; `request` is that SEND. `now` is asked where a timer begins.
+    /// It has left so, and the ACK with it; `request` is that message. `now` is asked where a timer begins.
     #[inline]
     pub fn sent_short(
         &mut self,
@@ -107,10 +109,17 @@ impl Rc {
         cx: &mut impl Context,
     ) -> Rest {
         let works = matches!(self.state, State::Rts | State::Sqd) && self.conn.role == Role::Rc;
+        let tail = match short.what {
+            What::Send => Some(SendTail::None),
+            What::SendImmediate(data) => Some(SendTail::Immediate(data)),
+            What::WriteImmediate(..) => None,
+        };
+        let message = |tail| Whole { bytes, tail, source_qp: self.conn.dest, solicited: short.solicited };
         let mut rest = Rest::Step;
-        if likely(
-            works && self.responder.execute_plain(&self.conn, short.psn, short.solicited, true, bytes, cx),
-        ) {
+        if likely(works)
+            && let Some(message) = tail.map(message)
+            && likely(self.responder.execute_plain(&self.conn, short.psn, &message, true, cx))
+        {
             self.hold_back(Op::SEND_ONLY, 1, hold);
             if self.held == Hold::ForProgram && self.state == State::Rts {
                 rest = Rest::Held;
@@ -140,19 +149,16 @@ impl Rc {
     /// of the connection is as before.
     #[inline]
     pub fn receive_plain(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) -> bool {
-        let bth = &packet.header.bth;
-        let is_plain = packet.header.op == Op::SEND_ONLY
-            && packet.header.service == Service::Rc
-            && self.conn.role == Role::Rc
+        let Packet { header: Header { bth, service: Service::Rc, op }, payload: bytes } = *packet else {
+            return false;
+        };
+        let Op::Send(SendAt::Only(tail @ (SendTail::None | SendTail::Immediate(_)))) = op else {
+            return false;
+        };
+        let message = Whole { bytes, tail, source_qp: self.conn.dest, solicited: bth.solicited };
+        let is_plain = self.conn.role == Role::Rc
             && matches!(self.state, State::Rts | State::Sqd)
-            && self.responder.execute_plain(
-                &self.conn,
-                bth.psn,
-                bth.solicited,
-                bth.ack_request,
-                packet.payload,
-                cx,
-            );
+            && self.responder.execute_plain(&self.conn, bth.psn, &message, bth.ack_request, cx);
         if is_plain {
             self.hold_back(Op::SEND_ONLY, 1, hold);
         }
@@ -166,14 +172,14 @@ impl Responder {
         &mut self,
         conn: &Connection,
         psn: Psn,
-        solicited: bool,
+        message: &Whole<'_>,
         ack_request: bool,
-        bytes: &[u8],
         cx: &mut impl Context,
     ) -> bool {
-        let message = Whole { bytes, source_qp: conn.dest, solicited };
         let is_due = psn == self.expected && self.flushing.is_none() && !self.answers.is_full();
-        if unlikely(!is_due || bytes.len() > conn.mtu) || unlikely(!self.inbound.send_whole(&message, cx)) {
+        if unlikely(!is_due || message.bytes.len() > conn.mtu)
+            || unlikely(!self.inbound.send_whole(message, cx))
+        {
             return false;
         }
         self.take(1, true);
