@@ -444,7 +444,7 @@ mod tests {
             assert_eq!(read_short(&record[..read]), Some((short, &bytes[..])));
             let as_any = read_record(&record[..read], &mut Some(BEFORE));
             assert!(matches!(as_any, Some(Record::Short(d, s)) if (s, d.bytes) == (short, &bytes[..])));
-            // Its bytes are its own as far as they go; in front of them nothing is left out.
+            // Cut off in front of its bytes it is none.
             assert!((0..read - len).all(|cut| read_short(&record[..cut]).is_none()), "{len}");
         }
     }

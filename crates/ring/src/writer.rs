@@ -8,7 +8,7 @@ use crate::{ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, 
 /// Lines behind which a writer begins again ([`Writer::begin_again`]).
 const ENOUGH: usize = 128;
 
-/// Lines behind the next one that are taken before there is a record for them: a message of 64 bytes fills two, and a word of the third is made 0.
+/// Lines behind the next record's first that are fetched before there is one: a message of 64 bytes fills two, and a word of the third is made 0.
 const AHEAD: usize = 2;
 
 /// Writes records. There is one to a ring, and it starts with the memory all zero.
@@ -93,8 +93,8 @@ impl<M: Memory> Writer<M> {
         let (front, body) = words.split_at(N.min(words.len()));
         let (near, far) = body.split_at((LINE - 1 - N).min(body.len()));
         let (near_bytes, far_bytes) = bytes.split_at(bytes.len().min(size_of_val(near)));
-        // The line that the reader watches comes last and at once. He looks at it all the time: were another one waited for in between, he would
-        // take it back, and it would have to come a second time.
+        // The line that the reader watches comes last and at once: were another one waited for in between, he would take it back, and it would have to come a
+        // second time.
         words::fill::<M>(far, far_bytes);
         words::fill::<M>(near, near_bytes);
         words::store(front, head.map(u64::to_le_bytes).as_slice());
@@ -164,8 +164,8 @@ impl<M: Memory> Writer<M> {
         self.at = place.next;
     }
 
-    /// Has the processor take the lines of the next short record, where they are known to be free, while the reader is busy with this one: else that would wait for
-    /// them. The line that comes next is here already.
+    /// Has the processor fetch the lines that the next short record takes beside its first, where they are known to be free, while the reader is busy with this one: else
+    /// the next one would wait for them. Its first line is here already.
     #[inline]
     fn take_lines(&mut self) {
         let free = self.capacity - (self.position - self.done) as usize;
