@@ -1,8 +1,8 @@
 //! Waiting, with a mutex given back meanwhile, until another thread says that what it guards has changed.
 
-use crate::{MutexGuard, raw};
+use crate::{MutexGuard, lock};
 
-/// A [`std::sync::Condvar`] for a [`Mutex`](crate::Mutex) of ours. One condition variable goes with one mutex.
+/// Threads that wait until what a mutex guards has changed. It is for a [`Mutex`](crate::Mutex) of ours. One condition variable goes with one mutex.
 ///
 /// ```
 /// use locks::{Condvar, Mutex, Rank};
@@ -20,7 +20,7 @@ use crate::{MutexGuard, raw};
 /// });
 /// ```
 #[derive(Debug, Default)]
-pub struct Condvar(raw::Condvar);
+pub struct Condvar(lock::Condvar);
 
 impl Condvar {
     /// Gives the mutex back, waits until it is notified, and takes the mutex again. It may return without being notified: the caller

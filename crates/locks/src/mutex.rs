@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::{PoisonError, TryLockError};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 
 #[cfg(debug_assertions)]
 use crate::held::{self, Held};
-use crate::{Rank, raw};
+use crate::{Rank, lock};
 
-/// A [`std::sync::Mutex`] that has its place in the order of all locks.
+/// A mutex that has its place in the order of all locks.
 ///
 /// ```
 /// use locks::{Mutex, Rank};
@@ -30,13 +30,13 @@ use crate::{Rank, raw};
 pub struct Mutex<T> {
     #[cfg(debug_assertions)]
     rank: Rank,
-    inner: raw::Mutex<T>,
+    inner: lock::Mutex<T>,
 }
 
 /// A [`Mutex`] held; dropping it gives it back.
 #[must_use = "dropped at once it guards nothing"]
 pub struct MutexGuard<'a, T> {
-    inner: raw::MutexGuard<'a, T>,
+    inner: lock::MutexGuard<'a, T>,
     #[cfg(debug_assertions)]
     held: Held,
 }
@@ -50,7 +50,7 @@ impl<T> Mutex<T> {
         Mutex {
             #[cfg(debug_assertions)]
             rank,
-            inner: raw::Mutex::new(value),
+            inner: lock::Mutex::new(value),
         }
     }
 
@@ -61,7 +61,7 @@ impl<T> Mutex<T> {
         Mutex {
             #[cfg(debug_assertions)]
             rank,
-            inner: raw::Mutex::new(value),
+            inner: lock::Mutex::new(value),
         }
     }
 
@@ -75,33 +75,29 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         #[cfg(debug_assertions)]
         held::check(self.rank);
-        self.guard(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+        self.guard(self.inner.lock())
     }
 
     /// Takes it where no other thread holds it. It waits for nobody, and so is allowed whatever the thread holds.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.inner.try_lock() {
-            Ok(inner) => Some(self.guard(inner)),
-            Err(TryLockError::Poisoned(poisoned)) => Some(self.guard(poisoned.into_inner())),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.inner.try_lock().map(|inner| self.guard(inner))
     }
 
     /// What it guards, for whoever has the mutex to himself.
     #[inline]
     pub fn get_mut(&mut self) -> &mut T {
-        self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)
+        self.inner.get_mut()
     }
 
     /// What it guarded.
     #[inline]
     pub fn into_inner(self) -> T {
-        self.inner.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.inner.into_inner()
     }
 
     #[inline]
-    fn guard<'a>(&self, inner: raw::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    fn guard<'a>(&self, inner: lock::MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         MutexGuard {
             inner,
             #[cfg(debug_assertions)]
@@ -110,11 +106,15 @@ impl<T> Mutex<T> {
     }
 }
 
+// As the standard library's, but that nobody is told of a panic.
+impl<T> RefUnwindSafe for Mutex<T> {}
+impl<T> UnwindSafe for Mutex<T> {}
+
 impl<'a, T> MutexGuard<'a, T> {
     /// Waits on `condvar`; see [`Condvar::wait`](crate::Condvar::wait).
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn wait_on(self, condvar: &raw::Condvar) -> MutexGuard<'a, T> {
+    pub(crate) fn wait_on(self, condvar: &lock::Condvar) -> MutexGuard<'a, T> {
         let MutexGuard {
             inner,
             #[cfg(debug_assertions)]
@@ -123,7 +123,7 @@ impl<'a, T> MutexGuard<'a, T> {
         // The rank stays noted meanwhile: a thread that waits takes nothing.
         #[cfg(debug_assertions)]
         held.check_alone();
-        let inner = condvar.wait(inner).unwrap_or_else(PoisonError::into_inner);
+        let inner = condvar.wait(inner);
         MutexGuard {
             inner,
             #[cfg(debug_assertions)]

@@ -121,3 +121,30 @@ fn nobody_waits_to_be_notified_with_another_lock_held() {
     assert!(refused(|| changed.wait(count.lock())));
     assert!(count.try_lock().is_some());
 }
+
+#[test]
+fn threads_that_want_one_lock_have_it_one_at_a_time_and_none_is_forgotten() {
+    let (count, changed) = (Mutex::new(Rank::Unacked, 0), Condvar::default());
+    let (threads, rounds) = (8, 2_000);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                for round in 0..rounds {
+                    let mut held = count.lock();
+                    *held += 1;
+                    // Held for longer than others look before they wait.
+                    if round % 100 == 0 {
+                        std::thread::yield_now();
+                    }
+                    drop(held);
+                    changed.notify_all();
+                }
+            });
+        }
+        let mut held = count.lock();
+        while *held < threads * rounds {
+            held = changed.wait(held);
+        }
+    });
+    assert_eq!(count.into_inner(), threads * rounds);
+}

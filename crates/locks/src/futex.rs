@@ -1,0 +1,95 @@
+//! A word that threads wait on: futex(2).
+
+#[cfg(loom)]
+use loom::sync as model;
+#[cfg(loom)]
+use loom::sync::atomic::AtomicU32;
+use std::ops::Deref;
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicU32;
+#[cfg(loom)]
+use std::sync::atomic::Ordering;
+
+/// See the module. Only threads of this process wait on it.
+#[derive(Debug)]
+pub(crate) struct Futex {
+    word: AtomicU32,
+    /// What the kernel does is a mutex, held while it looks at the word, and those who wait.
+    #[cfg(loom)]
+    kernel: (model::Mutex<()>, model::Condvar),
+}
+
+impl Futex {
+    #[cfg(not(loom))]
+    pub(crate) const fn new(value: u32) -> Futex {
+        Futex { word: AtomicU32::new(value) }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new(value: u32) -> Futex {
+        Futex { word: AtomicU32::new(value), kernel: (model::Mutex::new(()), model::Condvar::new()) }
+    }
+
+    /// Waits until it is woken, where the word is `value`. It may return without being woken.
+    #[cfg(not(loom))]
+    pub(crate) fn wait(&self, value: u32) {
+        self.call(libc::FUTEX_WAIT, value);
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn wait(&self, value: u32) {
+        let (looking, waiting) = &self.kernel;
+        let held = looking.lock().unwrap();
+        if self.word.load(Ordering::Relaxed) == value {
+            drop(waiting.wait(held));
+        }
+    }
+
+    /// Wakes one thread that waits, where there is one.
+    #[cfg(not(loom))]
+    pub(crate) fn wake_one(&self) {
+        self.call(libc::FUTEX_WAKE, 1);
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn wake_one(&self) {
+        let _held = self.kernel.0.lock();
+        self.kernel.1.notify_one();
+    }
+
+    /// Wakes all threads that wait.
+    #[cfg(not(loom))]
+    pub(crate) fn wake_all(&self) {
+        self.call(libc::FUTEX_WAKE, i32::MAX as u32);
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn wake_all(&self) {
+        let _held = self.kernel.0.lock();
+        self.kernel.1.notify_all();
+    }
+
+    #[cfg(not(loom))]
+    fn call(&self, operation: libc::c_int, value: u32) {
+        let no_limit = std::ptr::null::<libc::timespec>();
+        // SAFETY: the word lives as long as this reference, and the kernel only reads it. What the call says is not needed: whoever
+        // waits looks again, and nobody may be there to be woken.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.word.as_ptr(),
+                operation | libc::FUTEX_PRIVATE_FLAG,
+                value,
+                no_limit,
+            )
+        };
+    }
+}
+
+impl Deref for Futex {
+    type Target = AtomicU32;
+    #[inline]
+    fn deref(&self) -> &AtomicU32 {
+        &self.word
+    }
+}
