@@ -129,7 +129,12 @@ impl Rc {
         }
         let Some(psn) = short.acknowledged else { return rest };
         if rest == Rest::Held && self.requester.is_lone(psn) {
-            return Rest::Acknowledge;
+            // Behind it nothing is under way: no packet leaves, and no timer runs.
+            if !self.requester.completes_visibly() {
+                return Rest::Acknowledge;
+            }
+            self.requester.acknowledged_lone(now, &self.conn, cx);
+            return Rest::Held;
         }
         if !(works && self.requester.acknowledged_plain(now, &self.conn, psn, cx))
             && let Some(ack) = short.ack()

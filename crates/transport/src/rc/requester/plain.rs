@@ -102,10 +102,36 @@ impl Requester {
         is_plain
     }
 
-    /// Whether this number is that of all that is queued: one request of one packet, which completes visibly to nobody.
+    /// All that is queued is acknowledged, which is one request of one packet ([`Requester::is_lone`]) that completes visibly. As [`Requester::acknowledged_plain`], in fewer
+    /// steps: nothing is under way or queued behind it.
+    #[inline]
+    pub fn acknowledged_lone(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
+        let Some(front) = self.queue.front() else { return };
+        self.brought += u64::from(front.len);
+        cx.complete(Side::Send, front.completion(Status::Success, conn));
+        self.queue.clear();
+        self.retired += 1;
+        self.cursor.request = 0;
+        self.una = self.next;
+        if unlikely(self.sharing.is_some() || self.entered || self.held_back || self.recover.is_some()) {
+            return self.progress(now, 1, cx);
+        }
+        self.limits.refill();
+        self.race.brought(now, std::mem::take(&mut self.brought));
+        (self.rnr_until, self.went_back_at, self.timer) = (None, None, None);
+        self.unasked = 0;
+    }
+
+    /// Whether the oldest request completes visibly.
+    #[inline]
+    pub fn completes_visibly(&self) -> bool {
+        self.queue.front().is_some_and(|front| front.wr.signaled)
+    }
+
+    /// Whether this number is that of all that is queued: one request of one packet.
     #[inline]
     pub fn is_lone(&self, psn: Psn) -> bool {
-        let is_plain = |r: &Request| r.packets == 1 && r.done == 0 && !r.awaits_answer() && !r.wr.signaled;
+        let is_plain = |r: &Request| r.packets == 1 && r.done == 0 && !r.awaits_answer();
         psn == self.una
             && self.next == self.una.add(1)
             && self.high == self.next
