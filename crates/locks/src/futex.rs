@@ -1,7 +1,7 @@
 //! A word that threads wait on: futex(2).
 
 #[cfg(loom)]
-use loom::sync as model;
+use loom::sync as of_loom;
 #[cfg(loom)]
 use loom::sync::atomic::AtomicU32;
 use std::ops::Deref;
@@ -16,7 +16,7 @@ pub(crate) struct Futex {
     word: AtomicU32,
     /// What the kernel does is a mutex, held while it looks at the word, and those who wait.
     #[cfg(loom)]
-    kernel: (model::Mutex<()>, model::Condvar),
+    kernel: (of_loom::Mutex<()>, of_loom::Condvar),
 }
 
 impl Futex {
@@ -27,7 +27,7 @@ impl Futex {
 
     #[cfg(loom)]
     pub(crate) fn new(value: u32) -> Futex {
-        Futex { word: AtomicU32::new(value), kernel: (model::Mutex::new(()), model::Condvar::new()) }
+        Futex { word: AtomicU32::new(value), kernel: (of_loom::Mutex::new(()), of_loom::Condvar::new()) }
     }
 
     /// Waits until it is woken, where the word is `value`. It may return without being woken.
@@ -72,8 +72,8 @@ impl Futex {
     #[cfg(not(loom))]
     fn call(&self, operation: libc::c_int, value: u32) {
         let no_limit = std::ptr::null::<libc::timespec>();
-        // SAFETY: the word lives as long as this reference, and the kernel only reads it. What the call says is not needed: whoever
-        // waits looks again, and nobody may be there to be woken.
+        // SAFETY: the kernel reads the word of whoever waits, which is there as long as he borrows it. Whoever wakes gives an address only: where another thread has
+        // dropped the word meanwhile, that wakes nobody, or somebody who looks again. What the call says is not needed for the same reason.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
