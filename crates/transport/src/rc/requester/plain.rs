@@ -113,13 +113,7 @@ impl Requester {
         self.retired += 1;
         self.cursor.request = 0;
         self.una = self.next;
-        if unlikely(self.sharing.is_some() || self.entered || self.held_back || self.recover.is_some()) {
-            return self.progress(now, 1, cx);
-        }
-        self.limits.refill();
-        self.race.brought(now, std::mem::take(&mut self.brought));
-        (self.rnr_until, self.went_back_at, self.timer) = (None, None, None);
-        self.unasked = 0;
+        self.progress(now, 1, cx);
     }
 
     /// Whether the oldest request completes visibly.
