@@ -219,7 +219,7 @@ fn a_stream_of_long_writes_is_copied_then_tried_in_packets_and_keeps_its_order()
     a.now += Duration::from_micros(100);
     assert!(!a.rc.execute_alone(&mut || a.now, &long(8), &mut a.cx), "packets are tried");
     (8..40).for_each(|n| a.post(long(n)));
-    // They are slower by far: once that is known those that are left are copied, behind them.
+    // They are slower by far: once that is known, which a quarter of what is tried shows, those that are left are copied, behind them.
     let mut packets = 0;
     while let Some(last) = a.sent().last() {
         packets += 1;
@@ -227,7 +227,7 @@ fn a_stream_of_long_writes_is_copied_then_tried_in_packets_and_keeps_its_order()
         a.hear(last.psn.into(), ack(packets), &[]);
     }
     let by_packets = 40 - done(&a).len();
-    assert!((17..25).contains(&by_packets), "{by_packets}");
+    assert!((7..12).contains(&by_packets), "{by_packets}");
     assert_eq!(done(&a)[8..], Vec::from_iter(8 + by_packets as u64..40));
     assert_eq!(a.completed(), Vec::from_iter((0..40).map(|n| (n, OK))));
 }
