@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use support::*;
 use transport::op::{Elsewhere, Status};
+use transport::rc::Hold;
 use transport::{Remote, Sge};
-use wire::bth::{Bth, NakCode};
-use wire::roce::{Header, Op, SendAt, SendTail, Service, WriteAt};
-use wire::{Psn, Qpn, Rkey};
+use wire::bth::{Aeth, Bth, NakCode, Syndrome};
+use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service, WriteAt};
+use wire::{Mtu, Psn, Qpn, Rkey};
 
 const OK: Status = Status::Success;
 
@@ -77,6 +78,52 @@ fn each_end_copies_half() {
 }
 
 #[test]
+fn a_piece_is_as_long_whatever_packets_hold() {
+    for mtu in [Mtu::M256, Mtu::M1024] {
+        for message in [long_send as Message, long_write, long_read] {
+            let (mut a, mut b) = ends_of(mtu);
+            until_both_copy(&mut a, &mut b, message);
+            b.post_receive(1, sge(1, 0, LONG));
+            a.post(message(1));
+            assert_eq!(exchange(&mut a, &mut b).len(), (LONG / PIECE) as usize, "{mtu:?}");
+        }
+    }
+    // Longer than any is nobody's.
+    let (mut a, mut b) = ends();
+    until_both_copy(&mut a, &mut b, long_send);
+    b.post_receive(1, sge(1, 0, LONG));
+    a.post(long_send(1));
+    let mut piece = sent(&mut a).remove(0);
+    let Elsewhere::Lent(place) = piece.place else { panic!("the first one is lent") };
+    piece.place = Elsewhere::Lent(Remote { length: u64::from(PIECE + PAGE), ..place });
+    b.hear_away(&piece, true);
+    assert!(b.fill().is_empty() && b.completed().is_empty());
+}
+
+#[test]
+fn what_is_copied_is_acknowledged_at_once() {
+    for message in [long_send as Message, long_write] {
+        let (mut a, mut b) = ends();
+        until_both_copy(&mut a, &mut b, message);
+        b.hold = Hold::ForProgram;
+        b.post_receive(1, sge(1, 0, LONG));
+        a.post(message(1));
+        let mut pieces = 0;
+        while let pieces_now @ [_, ..] = &*sent(&mut a) {
+            for piece in pieces_now {
+                b.hear_away(piece, true);
+                let answers = b.fill();
+                answers.iter().for_each(|bytes| a.hear_any(bytes));
+                let acks = answers.iter().filter(|bytes| place_of(bytes).is_none()).count();
+                assert_eq!(acks, 1, "piece {pieces}");
+                pieces += 1;
+            }
+        }
+        assert_eq!((pieces, a.completed()), (LONG / PIECE, vec![(1, OK)]));
+    }
+}
+
+#[test]
 fn nothing_is_placed_while_something_is_under_way_that_comes_before_it_there() {
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_write);
@@ -105,7 +152,7 @@ fn nothing_is_placed_while_something_is_under_way_that_comes_before_it_there() {
 fn a_sender_waits_for_the_place_until_the_first_piece_is_acknowledged_and_uses_no_other() {
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_send);
-    let (first, packets) = (101 * 256, PIECE / PAGE);
+    let (first, packets) = (101 * LONG / PAGE, PIECE / PAGE);
     a.post(long_send(1));
     assert_eq!(lent(&sent(&mut a)), [true]);
     let place = |begins, length| {
@@ -115,7 +162,7 @@ fn a_sender_waits_for_the_place_until_the_first_piece_is_acknowledged_and_uses_n
         (Header { bth, service: Service::Rc, op: ack(0) }, place.to_bytes())
     };
     // Of another message, and no place at all.
-    let (header, bytes) = place(first - 256, LONG.into());
+    let (header, bytes) = place(first - LONG / PAGE, LONG.into());
     a.hear_piece(&header, &bytes);
     a.hear_piece(&place(first, LONG.into()).0, &bytes[..15]);
     a.hear_piece(&place(first, LONG.into()).0, &Elsewhere::Placed(7).to_bytes());
@@ -145,7 +192,11 @@ fn what_the_receiver_does_not_reach_comes_again_in_packets_and_no_try_is_used_up
             b.hear_away(&piece, false);
         }
         let answers = b.fill();
-        let naks = answers.iter().filter(|bytes| place_of(bytes).is_none());
+        let packets = answers.iter().filter(|bytes| place_of(bytes).is_none());
+        let is_nak = |op: &Op| {
+            matches!(op, Op::Acknowledge(Aeth { syndrome: Syndrome::Nak(NakCode::PsnSequence), .. }))
+        };
+        let naks = packets.filter(|bytes| is_nak(&Packet::parse(bytes).unwrap().header.op));
         assert_eq!(naks.count(), 1, "for the first one that is not reached");
         answers.iter().for_each(|bytes| a.hear_any(bytes));
         assert_eq!(lens(&exchange(&mut a, &mut b)), [], "all goes through the ring");

@@ -8,7 +8,7 @@ use wire::bth::{Aeth, NakCode, Syndrome};
 use wire::roce::{Op, ReadAt};
 
 use super::Connection;
-use super::bulk::{FEWEST_SHARED, is_the_senders, piece, shared_len};
+use super::bulk::{FEWEST_SHARED, MOST_PACKETS, is_the_senders, piece, shared_len};
 use crate::batch::{TxBatch, packet_len};
 use crate::op::{Bulk, Context, Fault, Memory, Part, Remote, Source};
 
@@ -341,5 +341,5 @@ fn bulk(read: &Read, conn: &Connection, cx: &impl Context) -> Option<(u32, u32)>
     }
     let (mtu, left) = (conn.mtu as u32, read.packets - read.next);
     let rest = read.from.length.checked_sub(u64::from(read.next) * u64::from(mtu))?;
-    piece(mtu, left, rest, most, left)
+    piece(mtu, left, rest, most, left.min(MOST_PACKETS))
 }

@@ -9,15 +9,15 @@ use wire::roce::{Header, Op, Packet, Service};
 use super::{Connection, Hold, Rc, Role, State};
 use crate::op::{Context, Elsewhere, Payload, Remote};
 
-/// Most packets of a piece: while they are copied the next ones are on their way.
-const MOST_PACKETS: u32 = 64;
+/// Most packets of a piece that the ring has: while they are copied the next ones are on their way.
+pub(super) const MOST_PACKETS: u32 = 64;
 /// Fewest bytes of one.
 pub(super) const FEWEST_BYTES: u32 = 2048;
 
 /// Fewest bytes of a piece whose bytes are elsewhere ([`Elsewhere`]), but for the last one of a message: a call of the system costs as much as to copy some thousands.
 pub(super) const FEWEST_SHARED: u32 = 64 << 10;
-/// Most bytes of one.
-const MOST_SHARED: u32 = 256 << 10;
+/// Most bytes of one, however many packets that is.
+pub(super) const MOST_SHARED: u32 = 512 << 10;
 
 /// What has come: a packet, or several in one piece.
 pub(super) struct Arrival<'a> {
@@ -43,7 +43,7 @@ impl<'a> Arrival<'a> {
 /// such piece.
 pub(super) fn piece(mtu: u32, left: u32, bytes: u64, most_bytes: usize, most: u32) -> Option<(u32, u32)> {
     let most_bytes = u32::try_from(most_bytes).unwrap_or(u32::MAX);
-    let packets = left.min(most_bytes / mtu).min(most).min(MOST_PACKETS);
+    let packets = left.min(most_bytes / mtu).min(most);
     let len = u64::from(packets * mtu).min(bytes) as u32;
     (len >= FEWEST_BYTES).then_some((packets, len))
 }
@@ -67,6 +67,14 @@ pub(super) fn is_the_senders(after: u64, shared_len: u32) -> bool {
 }
 
 impl Rc {
+    /// Of a piece.
+    fn most_packets(&self, payload: Payload<'_>) -> usize {
+        match payload {
+            Payload::Elsewhere(_) => MOST_SHARED as usize / self.conn.mtu,
+            _ => MOST_PACKETS as usize,
+        }
+    }
+
     /// A piece of a message for this queue pair, as several packets would bring it: a SEND, a WRITE or a READ response. Or an ACK that acknowledges nothing, but says where a
     /// message goes ([`Context::show_place`]); or the request for a READ, which says where that goes ([`Context::ask_bulk`]). The rest is as with [`Rc::receive`].
     pub fn receive_bulk(
@@ -88,7 +96,7 @@ impl Rc {
         };
         if self.conn.role != Role::Rc
             || header.service != Service::Rc
-            || !(1..=MOST_PACKETS as usize).contains(&packets)
+            || !(1..=self.most_packets(payload)).contains(&packets)
         {
             return;
         }
@@ -100,6 +108,8 @@ impl Rc {
             }
             Op::Send(_) | Op::Write(_) | Op::ReadRequest(_) => {
                 self.request(&arrival, None, cx);
+                // The peer has nothing to do until it knows that this one is copied.
+                let hold = if matches!(payload, Payload::Elsewhere(_)) { Hold::No } else { hold };
                 self.hold_back(header.op, arrival.packets, hold);
             }
             _ => {}

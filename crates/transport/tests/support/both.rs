@@ -11,16 +11,21 @@ use super::*;
 /// Bytes of a page, and of a packet.
 pub const PAGE: u32 = 4096;
 /// Bytes of most messages here: four pieces.
-pub const LONG: u32 = 256 * PAGE;
+pub const LONG: u32 = 512 * PAGE;
 /// Bytes of each.
-pub const PIECE: u32 = 64 * PAGE;
+pub const PIECE: u32 = 128 * PAGE;
 /// Bytes of memory.
-pub const ALL: usize = 4 << 20;
+pub const ALL: usize = 8 << 20;
 
 /// Two ends with memory that reach each other's.
 pub fn ends() -> (End, End) {
+    ends_of(Mtu::M4096)
+}
+
+/// The same with packets of other lengths.
+pub fn ends_of(mtu: Mtu) -> (End, End) {
     let ends = || {
-        let mut end = End::new(Mtu::M4096, ALL, RtsAttr { retry_cnt: 0, ..rts() });
+        let mut end = End::new(mtu, ALL, RtsAttr { retry_cnt: 0, ..rts() });
         (end.cx.fetches, end.cx.shows, end.cx.most_bulk) = (true, true, 16 * PAGE as usize);
         end.cx.reach = Some(TestReach { company: Company::Stream, ..TestReach::default() });
         end

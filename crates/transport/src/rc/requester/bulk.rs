@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{Connection, Requester, TxBatch};
 use crate::op::{Bulk, Context, Data, Part, SendOp, Source, Status};
-use crate::rc::bulk::piece;
+use crate::rc::bulk::{MOST_PACKETS, piece};
 
 /// What became of the next packets.
 pub(super) enum Left {
@@ -45,12 +45,13 @@ impl Requester {
         let (begin, left) = (u64::from(at) * u64::from(mtu), request.packets - at);
         let rest = u64::from(request.len) - begin;
         // Half a window, so that what comes is acknowledged while more is on its way.
-        if piece(mtu, left, rest, most_bytes, (share / 2).max(1)).is_none() {
+        let most = (share / 2).clamp(1, MOST_PACKETS);
+        if piece(mtu, left, rest, most_bytes, most).is_none() {
             return Ok(Left::No);
         }
         // Where an ACK is to come it makes room.
         let later = if under_way > self.unasked { Left::Later } else { Left::No };
-        let room = share.saturating_sub(under_way).min((share / 2).max(1));
+        let room = share.saturating_sub(under_way).min(most);
         let Some((packets, len)) = piece(mtu, left, rest, most_bytes, room) else {
             self.held_back |= matches!(later, Left::Later);
             return Ok(later);

@@ -242,7 +242,7 @@ impl Requester {
                 self.copied += if request.executed { request.wr.data.len_bytes() } else { 0 };
                 self.note_at_once(became);
             }
-            self.share_read(at, cx);
+            self.share_read(at, conn.mtu as u32, cx);
         }
         let Some(request) = self.queue.get(at) else { return Ok(false) };
         match request.fault {

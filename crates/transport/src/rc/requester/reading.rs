@@ -12,11 +12,11 @@ use super::bulk::Left;
 use super::race::Way;
 use super::{Connection, Requester, TxBatch};
 use crate::op::{Bulk, Context, Data, Part, Payload, SendOp, Source};
-use crate::rc::bulk::FEWEST_SHARED;
+use crate::rc::bulk::{FEWEST_SHARED, MOST_SHARED};
 use crate::rc::request::Request;
 
-/// Response packets that are asked for at once.
-const PART: u32 = 128;
+/// Bytes that are asked for at once.
+const PART: u32 = 2 * MOST_SHARED;
 /// Those that may be under way so, at least.
 const WINDOW: u32 = 2 * PART;
 
@@ -36,7 +36,7 @@ impl Requester {
     }
 
     /// Both ends copy what the request at `at` brings, which begins, where it is a READ that is to go so.
-    pub(super) fn share_read(&mut self, at: usize, cx: &impl Context) {
+    pub(super) fn share_read(&mut self, at: usize, mtu: u32, cx: &impl Context) {
         let Some(request) = self.queue.get(at) else { return };
         if request.place().is_none() || request.executed || request.fault.is_some() {
             return;
@@ -48,7 +48,7 @@ impl Requester {
         }
         self.sharing.get_or_insert_default().last_read = Some(self.retired + at as u64);
         if let Some(request) = self.queue.get_mut(at) {
-            request.share(PART);
+            request.share(PART / mtu);
         }
     }
 
@@ -67,7 +67,7 @@ impl Requester {
         let mut before = self.queue.iter().take(at.request).filter(brings);
         let is_apart = before.all(|before| request.keeps_apart_from(before));
         let psns = request.psns(at.packet);
-        let is_too_much = under_way > 0 && under_way + psns > share.max(WINDOW);
+        let is_too_much = under_way > 0 && under_way + psns > share.max(WINDOW / conn.mtu as u32);
         if !batch.is_empty()
             || !is_apart
             || is_too_much

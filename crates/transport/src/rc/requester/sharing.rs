@@ -16,10 +16,10 @@ use super::bulk::Left;
 use super::race::{Race, Way};
 use super::{Connection, Requester, TxBatch};
 use crate::op::{Bulk, Company, Context, Data, Part, Remote, SendOp, SendWr, Source};
-use crate::rc::bulk::{FEWEST_BYTES, FEWEST_SHARED, is_the_senders, piece, shared_len};
+use crate::rc::bulk::{FEWEST_BYTES, FEWEST_SHARED, MOST_SHARED, is_the_senders, piece, shared_len};
 
-/// Packets that may be under way so, at least.
-const WINDOW: u32 = 128;
+/// Bytes that may be under way so, at least.
+const WINDOW: u32 = 2 * MOST_SHARED;
 /// As many numbers of packets as there are.
 const PSNS: u32 = 1 << 24;
 /// Pieces that are lent at once, at most: what a window holds.
@@ -144,7 +144,7 @@ impl Requester {
             return self.ask_next(now, conn, share, batch, cx);
         }
         // Such pieces take no room on the way, and none is lost.
-        let share = share.max(WINDOW);
+        let share = share.max(WINDOW / conn.mtu as u32);
         let next = self.next_shared(now, conn, share, cx)?;
         // What is in the batch leaves first.
         if !batch.is_empty() {
