@@ -341,5 +341,5 @@ fn bulk(read: &Read, conn: &Connection, cx: &impl Context) -> Option<(u32, u32)>
     }
     let (mtu, left) = (conn.mtu as u32, read.packets - read.next);
     let rest = read.from.length.checked_sub(u64::from(read.next) * u64::from(mtu))?;
-    piece(mtu, left, rest, most, left.min(MOST_PACKETS))
+    piece(mtu, left, rest, most, MOST_PACKETS)
 }

@@ -67,7 +67,7 @@ pub(super) fn is_the_senders(after: u64, shared_len: u32) -> bool {
 }
 
 impl Rc {
-    /// Of a piece.
+    /// How many packets a piece with this payload may stand for.
     fn most_packets(&self, payload: Payload<'_>) -> usize {
         match payload {
             Payload::Elsewhere(_) => MOST_SHARED as usize / self.conn.mtu,
@@ -108,7 +108,7 @@ impl Rc {
             }
             Op::Send(_) | Op::Write(_) | Op::ReadRequest(_) => {
                 self.request(&arrival, None, cx);
-                // The peer has nothing to do until it knows that this one is copied.
+                // The peer may have to wait with the next one until it knows that this one is done.
                 let hold = if matches!(payload, Payload::Elsewhere(_)) { Hold::No } else { hold };
                 self.hold_back(header.op, arrival.packets, hold);
             }

@@ -41,6 +41,12 @@ struct Pause {
     bytes: u64,
 }
 
+impl Pause {
+    fn is_most_of(self, nanos: u128) -> bool {
+        self.spent.as_nanos() * 2 > nanos
+    }
+}
+
 /// What a slice is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slice {
@@ -239,11 +245,11 @@ impl Race {
     }
 
     /// Whether one pause took most of a trial's time, and the way would be the fastest one without it. On a busy machine a thread loses its processor for some
-    /// milliseconds, in which a trial would be over ten times.
+    /// milliseconds, longer than a trial takes.
     fn is_disturbed(&self, bytes: u128, nanos: u128, longest: Pause) -> bool {
-        let (spent, others) = (longest.spent.as_nanos(), bytes.saturating_sub(longest.bytes.into()));
-        let is_known = others * 2 >= bytes && spent * 2 > nanos;
-        is_known && self.fastest_if(rate(others, nanos.saturating_sub(spent))) == self.now
+        let others = bytes.saturating_sub(longest.bytes.into());
+        let is_known = others * 2 >= bytes && longest.is_most_of(nanos);
+        is_known && self.fastest_if(rate(others, nanos.saturating_sub(longest.spent.as_nanos()))) == self.now
     }
 
     /// Whether it is clear before the end of its slice that a way which is tried is slower by far: a quarter of the bytes has taken twice as long as all of them would,
@@ -253,7 +259,7 @@ impl Race {
             return false;
         }
         let nanos = self.spent_until(self.last).as_nanos();
-        nanos > 2 * self.nanos_of(SLICE.into()) && self.longest.spent.as_nanos() * 2 <= nanos
+        nanos > 2 * self.nanos_of(SLICE.into()) && !self.longest.is_most_of(nanos)
     }
 
     /// Slices of the fastest way behind which the last trials have cost no more than they may. Where others want the peer's processor they cost most.
