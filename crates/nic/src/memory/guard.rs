@@ -20,7 +20,7 @@ use code::*;
 use handler::is_replaced;
 pub use lines::{write_back, writes_back};
 #[cfg(target_arch = "x86_64")]
-use pace::{Pace, Way};
+use pace::{FEW, Pace};
 use system::{crawl, probe};
 use transport::op::{AtomicOp, Fault};
 use wire::icrc::{PAGE, Remainder};
@@ -88,13 +88,61 @@ pub unsafe fn copy_and_store(to: *mut u8, from: *const u8, len: usize) -> Result
 #[inline]
 pub unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     #[cfg(target_arch = "x86_64")]
-    if len >= LONG && !string_is_slow(to, from) && !is_replaced() {
-        // SAFETY: as the caller says; the direction flag is clear, as the ABI has it.
-        return result(unsafe { verbena_guarded_string(to, from, len) });
+    if len >= LONG && !is_replaced() {
+        // SAFETY: as the caller says.
+        return unsafe { copy_long(to, from, len) };
     }
     // SAFETY: as the caller says.
     unsafe { copy(to, from, len) }
 }
+
+/// The same for at least [`LONG`] bytes where the handler is in place, from [`PACED`] on by the way that serves better here and now ([`pace`]).
+///
+/// # Safety
+///
+/// As for [`copy`].
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn copy_long(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
+    static PACE: Pace = Pace::new(0);
+    let is_paced = len >= PACED && to.addr().is_multiple_of(LINE);
+    // SAFETY: as the caller says; the direction flag is clear, as the ABI has it.
+    unsafe {
+        if is_paced && PACE.is_other() {
+            copy_past(to, from, len)?;
+        } else if string_is_slow(to, from) {
+            copy_watched(to, from, len)?;
+        } else {
+            result(verbena_guarded_string(to, from, len))?;
+        }
+    }
+    if is_paced {
+        PACE.note(ticks(), len);
+    }
+    Ok(())
+}
+
+/// Copies `len` bytes, at least [`LINE`], past the caches to where a line begins: what another processor far away loaded from there need not be fetched, and it finds the bytes in memory.
+///
+/// # Safety
+///
+/// As for [`copy`]; the handler is in place.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_past(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
+    let lines = len & !(LINE - 1);
+    // SAFETY: as the caller says; lines, none more than there are.
+    unsafe {
+        let copied = verbena_guarded_past(to, from, lines);
+        // Such stores wait for nothing and come in any order. Whoever has the lock of these bytes next, also behind a fault, stores after them.
+        std::arch::x86_64::_mm_sfence();
+        result(copied)?;
+        copy_watched(to.add(lines), from.add(lines), len - lines)
+    }
+}
+
+/// Bytes of a line of the cache.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
 
 /// Copies `len` bytes that another process has filled, and may change meanwhile, by the way that serves better here and now ([`pace`]).
 ///
@@ -105,16 +153,16 @@ pub unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) -> Result<()
 pub unsafe fn copy_from_shared(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     #[cfg(target_arch = "x86_64")]
     if len >= PACED && !string_is_slow(to, from) && !is_replaced() {
-        static PACE: Pace = Pace::new();
-        let (way, begin) = (PACE.way(), ticks());
+        static PACE: Pace = Pace::new(FEW);
+        let string = PACE.is_other();
         // SAFETY: as the caller says; the direction flag is clear, as the ABI has it.
         unsafe {
-            match way {
-                Way::Loop => copy_watched(to, from, len)?,
-                Way::String => result(verbena_guarded_string(to, from, len))?,
+            match string {
+                false => copy_watched(to, from, len)?,
+                true => result(verbena_guarded_string(to, from, len))?,
             }
         }
-        PACE.note(begin, ticks(), len);
+        PACE.note(ticks(), len);
         return Ok(());
     }
     // SAFETY: as the caller says.
@@ -123,7 +171,7 @@ pub unsafe fn copy_from_shared(to: *mut u8, from: *const u8, len: usize) -> Resu
 
 /// From how many bytes on a copy takes so long that one may look at the time.
 #[cfg(target_arch = "x86_64")]
-const PACED: usize = 8 << 10;
+const PACED: usize = 4 << 10;
 
 /// What the processor counts by itself, all the time at the same pace.
 #[cfg(target_arch = "x86_64")]
@@ -247,6 +295,36 @@ mod tests {
                 assert_eq!(to[to_at..to_at + len], from[at..at + len]);
                 assert!(to[..to_at].iter().chain(&to[to_at + len..]).all(|byte| *byte == 0), "{len}");
             }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn what_is_stored_past_the_caches_is_what_was_there() {
+        #[repr(align(64))]
+        struct Lines([u8; 1024]);
+        let from: Vec<u8> = (0..800_u32).map(|n| (n * 7 + 1) as u8).collect();
+        for len in [64, 65, 127, 128, 250, 512, 700] {
+            for at in [0, 1, 8, 63] {
+                let mut to = Lines([0; 1024]);
+                // SAFETY: both are longer; a line begins there.
+                unsafe { copy_past(to.0.as_mut_ptr().add(64), from.as_ptr().add(at), len) }.unwrap();
+                assert_eq!(to.0[64..64 + len], from[at..at + len]);
+                assert!(to.0[..64].iter().chain(&to.0[64 + len..]).all(|byte| *byte == 0), "{len}");
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn what_can_not_be_stored_past_the_caches_is_an_error() {
+        handler::install();
+        let mut to = vec![0_u64; 64];
+        // SAFETY: nothing is mapped at either place that the copy faults at.
+        unsafe {
+            let lines = to.as_mut_ptr().cast::<u8>().map_addr(|at| at.next_multiple_of(LINE));
+            assert_eq!(copy_past(lines, std::ptr::without_provenance(64), 128), Err(Fault::Unmapped));
+            assert_eq!(copy_past(std::ptr::without_provenance_mut(64), lines, 128), Err(Fault::Unmapped));
         }
     }
 

@@ -1,29 +1,23 @@
-//! Which of two ways serves better, here and now, to copy long pieces that another process has filled, and whose lines it fills again afterwards. Where its processor is near a loop over
-//! vector registers does; where it is far away the processor's string instruction. The processors of a virtual machine may be near each other for some minutes and then far, and nothing
-//! says so. What one copy takes does not tell (docs/design/same-host.md): so slices of a stream are compared, each from its first piece to its last.
+//! Which of two ways serves better, here and now, to copy long pieces to memory, or from memory, whose lines another process loads, or fills, before and after. Where its processor is near
+//! the reader does best with a loop over vector registers, and the writer with stores that the caches keep; where it is far away the reader with the processor's string instruction, and
+//! the writer with stores past the caches. The processors of a virtual machine may be near each other for some minutes and then far, and nothing says so. What one copy takes does not
+//! tell (docs/design/same-host.md): so slices of a stream are compared, each from its first piece to its last.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-
-/// How to copy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
-    Loop,
-    String,
-}
 
 /// Bytes of a slice.
 const SLICE: u64 = 4 << 20;
 /// What a slice took is told of so many bytes.
 const UNIT: u64 = 1 << 14;
-/// Ticks, about half a millisecond, without a piece: a slice with such a pause says nothing.
+/// Ticks, about half a millisecond, without the end of a piece: a slice with such a pause says nothing.
 const PAUSE: u64 = 1 << 20;
 /// So many slices go the better way before the other one is tried, after a change; twice as many each time that it was no better.
-const FEW: u32 = 8;
+pub(super) const FEW: u32 = 8;
 const MANY: u32 = 256;
 
 /// What is known, which are hints: that two threads change them at once does no harm.
 pub(super) struct Pace {
-    /// Whether the string instruction serves better, as far as is known, and whether it is in use.
+    /// Whether the other way serves better, as far as is known, and whether it is in use.
     better: AtomicBool,
     used: AtomicBool,
     /// What a slice of the better one took, in ticks of the processor; 0 where none was seen.
@@ -31,6 +25,8 @@ pub(super) struct Pace {
     /// Slices until the other one is tried, and how many there were last time.
     left: AtomicU32,
     row: AtomicU32,
+    /// Whether the last slice took far more than those before.
+    slow: AtomicBool,
     /// Of this slice: its bytes so far, when it began, when the last piece was done, and whether there was a pause.
     bytes: AtomicU64,
     begun: AtomicU64,
@@ -39,13 +35,15 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) const fn new() -> Pace {
+    /// The other way is tried first after so many slices.
+    pub(super) const fn new(left: u32) -> Pace {
         Pace {
             better: AtomicBool::new(false),
             used: AtomicBool::new(false),
             took: AtomicU64::new(0),
-            left: AtomicU32::new(FEW),
+            left: AtomicU32::new(left),
             row: AtomicU32::new(FEW),
+            slow: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             last: AtomicU64::new(0),
@@ -53,25 +51,26 @@ impl Pace {
         }
     }
 
-    /// How to copy a piece now.
-    pub(super) fn way(&self) -> Way {
-        if self.used.load(Relaxed) { Way::String } else { Way::Loop }
+    /// Whether a piece is to be copied the other way now.
+    pub(super) fn is_other(&self) -> bool {
+        self.used.load(Relaxed)
     }
 
-    /// A piece was copied, which began and ended at these ticks.
-    pub(super) fn note(&self, begin: u64, end: u64, len: usize) {
-        if begin.saturating_sub(self.last.swap(end, Relaxed)) > PAUSE {
+    /// A piece was copied until this tick.
+    pub(super) fn note(&self, end: u64, len: usize) {
+        if end.saturating_sub(self.last.load(Relaxed)) > PAUSE {
             self.paused.store(true, Relaxed);
         }
-        let before = self.bytes.fetch_add(len as u64, Relaxed);
-        let bytes = before + len as u64;
-        // One thread finds it full.
-        if before < SLICE && bytes >= SLICE {
-            let begun = self.begun.swap(end, Relaxed);
-            if !self.paused.swap(false, Relaxed) {
-                self.judge(end.saturating_sub(begun).saturating_mul(UNIT) / bytes);
-            }
-            self.bytes.store(0, Relaxed);
+        self.last.store(end, Relaxed);
+        let bytes = self.bytes.load(Relaxed) + len as u64;
+        if bytes < SLICE {
+            self.bytes.store(bytes, Relaxed);
+            return;
+        }
+        self.bytes.store(0, Relaxed);
+        let begun = self.begun.swap(end, Relaxed);
+        if !self.paused.swap(false, Relaxed) {
+            self.judge(end.saturating_sub(begun).saturating_mul(UNIT) / bytes);
         }
     }
 
@@ -81,7 +80,13 @@ impl Pace {
         let known = self.took.load(Relaxed);
         if used == better {
             let left = self.left.load(Relaxed);
-            let has_changed = known > 0 && took > known.saturating_mul(2);
+            let is_slow = known > 0 && took > known.saturating_mul(2);
+            // Once says nothing: the other process may be trying its other way.
+            let has_changed = is_slow && self.slow.load(Relaxed);
+            self.slow.store(is_slow && !has_changed, Relaxed);
+            if is_slow && !has_changed {
+                return;
+            }
             let average = if known == 0 || has_changed { took } else { (known + took) / 2 };
             self.took.store(average, Relaxed);
             if has_changed {
@@ -114,14 +119,13 @@ mod tests {
 
     const PIECE: usize = 1 << 16;
 
-    /// A stream of so many slices, whose pieces take so long by each way; how many pieces went by the string instruction.
-    fn stream(pace: &Pace, now: &mut u64, slices: usize, by_loop: u64, by_string: u64) -> usize {
+    /// A stream of so many slices, whose pieces take so long by each way; how many pieces went the other way.
+    fn stream(pace: &Pace, now: &mut u64, slices: usize, by_one: u64, by_other: u64) -> usize {
         let mut one = || {
-            let way = pace.way();
-            let begin = *now;
-            *now += if way == Way::Loop { by_loop } else { by_string };
-            pace.note(begin, *now, PIECE);
-            way == Way::String
+            let other = pace.is_other();
+            *now += if other { by_other } else { by_one };
+            pace.note(*now, PIECE);
+            other
         };
         (0..slices * SLICE as usize / PIECE).filter(|_| one()).count()
     }
@@ -130,46 +134,64 @@ mod tests {
     fn the_better_way_is_taken_and_the_other_one_tried_less_and_less() {
         const SLICES: usize = 2_000;
         let pieces = SLICES * SLICE as usize / PIECE;
-        let (pace, mut now) = (Pace::new(), 5);
+        let (pace, mut now) = (Pace::new(FEW), 5);
         let tried = stream(&pace, &mut now, SLICES, 8_000, 9_000) * PIECE / SLICE as usize;
         assert!((8..20).contains(&tried), "{tried}");
-        let pace = Pace::new();
-        let by_loop = pieces - stream(&pace, &mut now, SLICES, 20_000, 12_000);
-        let tried = by_loop * PIECE / SLICE as usize;
+        let pace = Pace::new(FEW);
+        let by_one = pieces - stream(&pace, &mut now, SLICES, 20_000, 12_000);
+        let tried = by_one * PIECE / SLICE as usize;
         assert!((16..30).contains(&tried), "{tried}");
     }
 
     #[test]
     fn that_the_other_way_is_better_now_is_seen() {
-        let (pace, mut now) = (Pace::new(), 5);
+        let (pace, mut now) = (Pace::new(FEW), 5);
         stream(&pace, &mut now, 10_000, 8_000, 9_000);
-        // Both take longer, and what was better does by more: seen at once.
+        // Both take longer, and what was better does by more: seen at the second slice.
         stream(&pace, &mut now, 3, 40_000, 20_000);
-        assert_eq!(pace.way(), Way::String);
+        assert!(pace.is_other());
         // All is faster: seen when the other one is tried again.
         stream(&pace, &mut now, 2 * MANY as usize, 8_000, 12_000);
-        assert_eq!(pace.way(), Way::Loop);
+        assert!(!pace.is_other());
+    }
+
+    #[test]
+    fn one_slice_that_takes_long_changes_nothing() {
+        let (pace, mut now) = (Pace::new(FEW), 5);
+        stream(&pace, &mut now, 4, 8_000, 9_000);
+        let known = pace.took.load(Relaxed);
+        for _ in 0..4 {
+            stream(&pace, &mut now, 1, 40_000, 9_000);
+            stream(&pace, &mut now, 1, 8_000, 9_000);
+        }
+        assert_eq!((pace.is_other(), pace.took.load(Relaxed)), (false, known));
+    }
+
+    #[test]
+    fn the_other_way_is_tried_at_once_where_that_is_asked_for() {
+        let (pace, mut now) = (Pace::new(0), 5);
+        // The first slice has no begin.
+        assert_eq!(stream(&pace, &mut now, 2, 20_000, 12_000), 0);
+        assert!(pace.is_other());
     }
 
     #[test]
     fn a_pause_says_nothing_of_the_way() {
-        let (pace, mut now) = (Pace::new(), 5);
+        let (pace, mut now) = (Pace::new(FEW), 5);
         stream(&pace, &mut now, 4, 8_000, 9_000);
         let left = pace.left.load(Relaxed);
         for _ in 0..100 {
             now += PAUSE + 1;
             stream(&pace, &mut now, 1, 8_000, 9_000);
         }
-        assert_eq!((pace.way(), pace.left.load(Relaxed)), (Way::Loop, left));
+        assert_eq!((pace.is_other(), pace.left.load(Relaxed)), (false, left));
     }
 
     #[test]
     fn no_number_is_too_great() {
-        let pace = Pace::new();
-        for (begin, end, len) in
-            [(0, u64::MAX, 1 << 30), (u64::MAX, 0, 1 << 30), (7, 3, 0), (0, u64::MAX, 1 << 23)]
-        {
-            (0..20).for_each(|_| pace.note(begin, end, len));
+        let pace = Pace::new(FEW);
+        for (end, len) in [(u64::MAX, 1 << 30), (0, 1 << 30), (3, 0), (u64::MAX, 1 << 23)] {
+            (0..20).for_each(|_| pace.note(end, len));
         }
     }
 }
