@@ -125,13 +125,13 @@ pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
     if peers::program::installed(peers::ucx::PROGRAM) {
         let posix = peers::ucx::Ucx(peers::ucx::Path::Posix);
         let [theirs, ours, by_c] = by_turns(TURNS, |at| match at {
-            0 => peers::calls::one(&posix, Test::WriteLatency, 8),
+            0 => posix.mean(Test::WriteLatency, 8),
             1 => by_crate("write-lat", 8),
             _ => c.measure(&["watch", "8", "1"]),
         })?;
         let what =
             |how: &str| format!("8-byte WRITE, half round trip, the targets watch their memory, {how}");
-        let put = "UCX posix, whose put is a store to memory that both map";
+        let put = "UCX posix, whose put is a store to memory that both map: the mean";
         figures.push(figure(what("PolledConnection"), "us", ours, theirs, put));
         figures.push(figure(what("ibv_post_send and memory of ibv_alloc_buf"), "us", by_c, theirs, put));
         let [theirs, ours] = by_turns(TURNS, |at| match at {

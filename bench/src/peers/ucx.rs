@@ -64,14 +64,18 @@ fn batch(test: Test, name: &str, sizes: &[usize]) -> String {
     })
 }
 
-/// Of each size, of a latency the median in us, of a bandwidth the whole's in GB/s: UCX's "MB" is a MiB. `None` unless all are there.
-fn figures(test: Test, sizes: &[usize], said: &str) -> Option<Vec<f64>> {
-    let column = if test.is_latency() { 2 } else { 6 };
+/// Where the numbers of a result stand: of a latency the median and the mean of all, of a bandwidth that of all.
+const MEDIAN_LATENCY: usize = 2;
+const MEAN_LATENCY: usize = 4;
+const BANDWIDTH: usize = 6;
+
+/// Of each size the number in this column, of a latency in us, of a bandwidth in GB/s: UCX's "MB" is a MiB. `None` unless all are there.
+fn figures(column: usize, sizes: &[usize], said: &str) -> Option<Vec<f64>> {
     let one = |size: &usize| {
         let size = size.to_string();
         let found = said.lines().map(|line| line.split(',').collect::<Vec<_>>()).find(|f| f[0] == size)?;
         let value: f64 = found.get(column)?.trim().parse().ok()?;
-        (value > 0.0).then_some(if test.is_latency() { value } else { value * MIB / 1e9 })
+        (value > 0.0).then_some(if column == BANDWIDTH { value * MIB / 1e9 } else { value })
     };
     sizes.iter().map(one).collect()
 }
@@ -106,6 +110,20 @@ impl Peer for Ucx {
     }
 
     fn measure(&self, test: Test, sizes: &[usize]) -> io::Result<Option<Vec<f64>>> {
+        self.run(test, sizes, if test.is_latency() { MEDIAN_LATENCY } else { BANDWIDTH }).map(Some)
+    }
+}
+
+impl Ucx {
+    /// Half a round trip, us, the mean: beside programs that say theirs.
+    ///
+    /// # Errors
+    /// When a program fails, again and again.
+    pub fn mean(&self, test: Test, size: usize) -> io::Result<f64> {
+        self.run(test, &[size], MEAN_LATENCY).map(|figures| figures[0])
+    }
+
+    fn run(&self, test: Test, sizes: &[usize], column: usize) -> io::Result<Vec<f64>> {
         let batches = Batch(std::env::temp_dir().join(format!("verbena-ucx-{}", std::process::id())));
         std::fs::write(&batches.0, batch(test, self.test(test), sizes))?;
         let command = |to: Option<&str>| {
@@ -117,7 +135,7 @@ impl Peer for Ucx {
             command.args(to).args(["-f", "-v", "-p", &PORT.to_string(), "-b"]).arg(&batches.0);
             command
         };
-        pair(PORT, || command(None), || command(Some(LOCALHOST)), |said| figures(test, sizes, said)).map(Some)
+        pair(PORT, || command(None), || command(Some(LOCALHOST)), |said| figures(column, sizes, said))
     }
 }
 
@@ -130,9 +148,10 @@ mod tests {
 
     #[test]
     fn the_figures_of_all_sizes_are_found() {
-        assert_eq!(figures(Test::SendLatency, &[64, 65536], SAID), Some(vec![0.16, 8.331]));
-        assert_eq!(figures(Test::SendBandwidth, &[65536], SAID), Some(vec![1.048576]));
-        assert_eq!(figures(Test::SendLatency, &[64, 128], SAID), None);
+        assert_eq!(figures(MEDIAN_LATENCY, &[64, 65536], SAID), Some(vec![0.16, 8.331]));
+        assert_eq!(figures(MEAN_LATENCY, &[64], SAID), Some(vec![0.165]));
+        assert_eq!(figures(BANDWIDTH, &[65536], SAID), Some(vec![1.048576]));
+        assert_eq!(figures(MEDIAN_LATENCY, &[64, 128], SAID), None);
     }
 
     #[test]
