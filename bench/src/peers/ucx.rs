@@ -54,15 +54,18 @@ impl Ucx {
     }
 }
 
-/// A line a size; the name that stands first comes back in the result.
-fn batch(test: Test, name: &str, sizes: &[usize]) -> String {
+/// A line a size, each with how many messages; the name that stands first comes back in the result.
+fn batch(test: Test, name: &str, sizes: &[usize], count: impl Fn(usize) -> usize) -> String {
     let outstanding = if test.is_latency() { "" } else { " -O 16" };
     sizes.iter().fold(String::new(), |mut text, &size| {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{size} -t {name} -s {size} -n {}{outstanding}", test.iterations(size));
+        let _ = writeln!(text, "{size} -t {name} -s {size} -n {}{outstanding}", count(size));
         text
     })
 }
+
+/// Messages of which the mean is asked for: as many as a round of `rdma_bench` has, so that as often something comes between.
+const OF_A_ROUND: usize = 20_000;
 
 /// Where the numbers of a result stand: of a latency the median and the mean of all, of a bandwidth that of all.
 const MEDIAN_LATENCY: usize = 2;
@@ -110,22 +113,29 @@ impl Peer for Ucx {
     }
 
     fn measure(&self, test: Test, sizes: &[usize]) -> io::Result<Option<Vec<f64>>> {
-        self.run(test, sizes, if test.is_latency() { MEDIAN_LATENCY } else { BANDWIDTH }).map(Some)
+        let column = if test.is_latency() { MEDIAN_LATENCY } else { BANDWIDTH };
+        self.run(test, sizes, |size| test.iterations(size), column).map(Some)
     }
 }
 
 impl Ucx {
-    /// Half a round trip, us, the mean: beside programs that say theirs.
+    /// Half a round trip, us, the mean: beside `rdma_bench` and the crate's programs, which say theirs.
     ///
     /// # Errors
     /// When a program fails, again and again.
     pub fn mean(&self, test: Test, size: usize) -> io::Result<f64> {
-        self.run(test, &[size], MEAN_LATENCY).map(|figures| figures[0])
+        self.run(test, &[size], |_| OF_A_ROUND, MEAN_LATENCY).map(|figures| figures[0])
     }
 
-    fn run(&self, test: Test, sizes: &[usize], column: usize) -> io::Result<Vec<f64>> {
+    fn run(
+        &self,
+        test: Test,
+        sizes: &[usize],
+        count: impl Fn(usize) -> usize,
+        column: usize,
+    ) -> io::Result<Vec<f64>> {
         let batches = Batch(std::env::temp_dir().join(format!("verbena-ucx-{}", std::process::id())));
-        std::fs::write(&batches.0, batch(test, self.test(test), sizes))?;
+        std::fs::write(&batches.0, batch(test, self.test(test), sizes, count))?;
         let command = |to: Option<&str>| {
             let mut command = Command::new(PROGRAM);
             command.env("UCX_TLS", self.transports()).env("UCX_NET_DEVICES", "lo");
@@ -156,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_batch_has_a_line_a_size() {
-        let lines = batch(Test::SendBandwidth, "tag_bw", &[64, 4 << 20]);
-        assert_eq!(lines, "64 -t tag_bw -s 64 -n 20000 -O 16\n4194304 -t tag_bw -s 4194304 -n 512 -O 16\n");
+        let lines = batch(Test::SendBandwidth, "tag_bw", &[64, 4 << 20], |size| (1 << 30) / size.max(65_536));
+        assert_eq!(lines, "64 -t tag_bw -s 64 -n 16384 -O 16\n4194304 -t tag_bw -s 4194304 -n 256 -O 16\n");
     }
 }
