@@ -25,18 +25,33 @@ fn by_crate(what: &str, size: usize) -> io::Result<f64> {
     measured(crate_process("server", what, size)?, || crate_process("client", what, size))
 }
 
-/// Medians of what is measured by turns.
-pub fn by_turns<const N: usize>(
+/// What is measured by turns.
+fn all_turns<const N: usize>(
     turns: usize,
     mut measure: impl FnMut(usize) -> io::Result<f64>,
-) -> io::Result<[f64; N]> {
+) -> io::Result<[Vec<f64>; N]> {
     let mut seen = [const { Vec::new() }; N];
     for _ in 0..turns {
         for (at, seen) in seen.iter_mut().enumerate() {
             seen.push(measure(at)?);
         }
     }
-    Ok(seen.map(median))
+    Ok(seen)
+}
+
+/// Medians of what is measured by turns.
+pub fn by_turns<const N: usize>(
+    turns: usize,
+    measure: impl FnMut(usize) -> io::Result<f64>,
+) -> io::Result<[f64; N]> {
+    Ok(all_turns(turns, measure)?.map(median))
+}
+
+/// The same of two; and the median of the ratios of neighbouring turns, which meet the same state of the machine.
+pub fn by_pairs(turns: usize, measure: impl FnMut(usize) -> io::Result<f64>) -> io::Result<([f64; 2], f64)> {
+    let seen: [Vec<f64>; 2] = all_turns(turns, measure)?;
+    let ratio = median(seen[0].iter().zip(&seen[1]).map(|(ours, floor)| ours / floor).collect());
+    Ok((seen.map(median), ratio))
 }
 
 /// A line of a table of what is beside what.

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::perftest::{self, Perftest};
 use super::program::installed;
 use super::{Peer, Test, cache_line, ucx};
-use crate::beside::{by_turns, figure};
+use crate::beside::{by_pairs, figure};
 use crate::copies::{self, Way};
 use crate::floor;
 use crate::rdma::Program;
@@ -14,6 +14,8 @@ use crate::report::Figure;
 
 const SMALL: usize = 8;
 const LARGE: usize = 1 << 20;
+/// Turns of what takes little time, for each of what takes more.
+const MORE: usize = 3;
 /// Queue pairs, enough for perftest's memory, two messages for each, to fill large pages.
 const MANY: usize = 4;
 
@@ -23,19 +25,19 @@ pub fn one(peer: &dyn Peer, test: Test, size: usize) -> io::Result<f64> {
     figures.first().copied().ok_or_else(|| io::Error::other(format!("{} has none", peer.name())))
 }
 
-/// What is measured by turns, and how long a cache line took before each measurement and behind the last one, at least and at most.
-fn by_turns_and_hops(
-    turns: usize,
-    measure: &mut dyn FnMut(usize) -> io::Result<f64>,
-) -> io::Result<([f64; 2], Option<[f64; 2]>)> {
+/// Medians; that of the ratios of neighbouring turns; and how long a cache line took before each measurement and behind the last one, at least and at most.
+type Seen = ([f64; 2], f64, Option<[f64; 2]>);
+
+/// What is measured by turns.
+fn by_turns_and_hops(turns: usize, measure: &mut dyn FnMut(usize) -> io::Result<f64>) -> io::Result<Seen> {
     let mut hops = Vec::new();
-    let seen = by_turns(turns, |at| {
+    let (medians, ratio) = by_pairs(turns, |at| {
         hops.extend(cache_line());
         measure(at)
     })?;
     hops.extend(cache_line());
     hops.sort_by(f64::total_cmp);
-    Ok((seen, hops.first().zip(hops.last()).map(|(least, most)| [*least, *most])))
+    Ok((medians, ratio, hops.first().zip(hops.last()).map(|(least, most)| [*least, *most])))
 }
 
 /// The lines of the table; what fails is told on stderr and left out.
@@ -45,9 +47,12 @@ pub fn figures(program: &Program, verbena: &Path, turns: usize) -> io::Result<Ve
     let (memory, refused) = (by(perftest::Path::Memory), by(perftest::Path::Refused));
     let mut figures = Vec::new();
     let mut line = |what: &str, unit, floor_is, measure: &mut dyn FnMut(usize) -> io::Result<f64>| {
+        // A time is measured within a tenth of a second, and the machine's state lasts for seconds.
+        let turns = if unit == "us" { MORE * turns } else { turns };
         match by_turns_and_hops(turns, measure) {
-            Ok(([ours, floor], line)) => {
-                figures.push(Figure { line, ..figure(what.to_owned(), unit, ours, floor, floor_is) });
+            Ok(([ours, floor], ratio, line)) => {
+                let figure = figure(what.to_owned(), unit, ours, floor, floor_is);
+                figures.push(Figure { line, of_pairs: Some(ratio), ..figure });
             }
             Err(e) => eprintln!("left out: {what} ({e})"),
         }
