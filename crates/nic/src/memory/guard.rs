@@ -157,9 +157,10 @@ pub unsafe fn copy_from_shared(to: *mut u8, from: *const u8, len: usize) -> Resu
         let string = PACE.is_other();
         // SAFETY: as the caller says; the direction flag is clear, as the ABI has it.
         unsafe {
-            match string {
-                false => copy_watched(to, from, len)?,
-                true => result(verbena_guarded_string(to, from, len))?,
+            if string {
+                result(verbena_guarded_string(to, from, len))?;
+            } else {
+                copy_watched(to, from, len)?;
             }
         }
         PACE.note(ticks(), len);

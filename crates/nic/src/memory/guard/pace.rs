@@ -58,19 +58,18 @@ impl Pace {
 
     /// A piece was copied until this tick.
     pub(super) fn note(&self, end: u64, len: usize) {
-        if end.saturating_sub(self.last.load(Relaxed)) > PAUSE {
+        if end.saturating_sub(self.last.swap(end, Relaxed)) > PAUSE {
             self.paused.store(true, Relaxed);
         }
-        self.last.store(end, Relaxed);
-        let bytes = self.bytes.load(Relaxed) + len as u64;
-        if bytes < SLICE {
-            self.bytes.store(bytes, Relaxed);
-            return;
-        }
-        self.bytes.store(0, Relaxed);
-        let begun = self.begun.swap(end, Relaxed);
-        if !self.paused.swap(false, Relaxed) {
-            self.judge(end.saturating_sub(begun).saturating_mul(UNIT) / bytes);
+        let before = self.bytes.fetch_add(len as u64, Relaxed);
+        let bytes = before + len as u64;
+        // One thread finds it full.
+        if before < SLICE && bytes >= SLICE {
+            let begun = self.begun.swap(end, Relaxed);
+            if !self.paused.swap(false, Relaxed) {
+                self.judge(end.saturating_sub(begun).saturating_mul(UNIT) / bytes);
+            }
+            self.bytes.store(0, Relaxed);
         }
     }
 
