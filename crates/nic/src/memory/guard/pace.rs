@@ -11,8 +11,9 @@ const SLICE: u64 = 4 << 20;
 const UNIT: u64 = 1 << 14;
 /// Ticks, about half a millisecond, without the end of a piece: a slice with such a pause says nothing.
 const PAUSE: u64 = 1 << 20;
-/// So many slices go the better way before the other one is tried, after a change; twice as many each time that it was no better.
-pub(super) const FEW: u32 = 8;
+/// So many slices go the better way before the other one is tried, after a change; more times as many each time that it was no better.
+const FEW: u32 = 8;
+const MORE: u32 = 8;
 const MANY: u32 = 256;
 
 /// What is known, which are hints: that two threads change them at once does no harm.
@@ -35,13 +36,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// The other way is tried first after so many slices.
-    pub(super) const fn new(left: u32) -> Pace {
+    pub(super) const fn new() -> Pace {
         Pace {
             better: AtomicBool::new(false),
             used: AtomicBool::new(false),
             took: AtomicU64::new(0),
-            left: AtomicU32::new(left),
+            left: AtomicU32::new(FEW),
             row: AtomicU32::new(FEW),
             slow: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
@@ -105,7 +105,7 @@ impl Pace {
             FEW
         } else {
             self.used.store(better, Relaxed);
-            self.row.load(Relaxed).saturating_mul(2).min(MANY)
+            self.row.load(Relaxed).saturating_mul(MORE).min(MANY)
         };
         self.row.store(row, Relaxed);
         self.left.store(row, Relaxed);
@@ -133,10 +133,10 @@ mod tests {
     fn the_better_way_is_taken_and_the_other_one_tried_less_and_less() {
         const SLICES: usize = 2_000;
         let pieces = SLICES * SLICE as usize / PIECE;
-        let (pace, mut now) = (Pace::new(FEW), 5);
+        let (pace, mut now) = (Pace::new(), 5);
         let tried = stream(&pace, &mut now, SLICES, 8_000, 9_000) * PIECE / SLICE as usize;
         assert!((8..20).contains(&tried), "{tried}");
-        let pace = Pace::new(FEW);
+        let pace = Pace::new();
         let by_one = pieces - stream(&pace, &mut now, SLICES, 20_000, 12_000);
         let tried = by_one * PIECE / SLICE as usize;
         assert!((16..30).contains(&tried), "{tried}");
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn that_the_other_way_is_better_now_is_seen() {
-        let (pace, mut now) = (Pace::new(FEW), 5);
+        let (pace, mut now) = (Pace::new(), 5);
         stream(&pace, &mut now, 10_000, 8_000, 9_000);
         // Both take longer, and what was better does by more: seen at the second slice.
         stream(&pace, &mut now, 3, 40_000, 20_000);
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn one_slice_that_takes_long_changes_nothing() {
-        let (pace, mut now) = (Pace::new(FEW), 5);
+        let (pace, mut now) = (Pace::new(), 5);
         stream(&pace, &mut now, 4, 8_000, 9_000);
         let known = pace.took.load(Relaxed);
         for _ in 0..4 {
@@ -167,16 +167,8 @@ mod tests {
     }
 
     #[test]
-    fn the_other_way_is_tried_at_once_where_that_is_asked_for() {
-        let (pace, mut now) = (Pace::new(0), 5);
-        // The first slice has no begin.
-        assert_eq!(stream(&pace, &mut now, 2, 20_000, 12_000), 0);
-        assert!(pace.is_other());
-    }
-
-    #[test]
     fn a_pause_says_nothing_of_the_way() {
-        let (pace, mut now) = (Pace::new(FEW), 5);
+        let (pace, mut now) = (Pace::new(), 5);
         stream(&pace, &mut now, 4, 8_000, 9_000);
         let left = pace.left.load(Relaxed);
         for _ in 0..100 {
@@ -188,7 +180,7 @@ mod tests {
 
     #[test]
     fn no_number_is_too_great() {
-        let pace = Pace::new(FEW);
+        let pace = Pace::new();
         for (end, len) in [(u64::MAX, 1 << 30), (0, 1 << 30), (3, 0), (u64::MAX, 1 << 23)] {
             (0..20).for_each(|_| pace.note(end, len));
         }
