@@ -92,7 +92,7 @@ pub fn crate_table(figures: &[Figure]) -> String {
 
 /// The table of processes of one host beside what Verbena stands on.
 pub fn calls_table(figures: &[Figure]) -> String {
-    let mut text = "\nVerbena by memory beside what it stands on, by turns, times in three times as many as the rest: medians, also of the ratios of neighbouring turns. WRITEs and READs: perftest, as above, beside the same calls of the kernel between two processes, with \
+    let mut text = "\nVerbena by memory beside what it stands on, by turns: medians, and the ratios are those of neighbouring turns. Latencies have three times as many turns as the rest. WRITEs and READs: perftest, as above, beside the same calls of the kernel between two processes, with \
         nobody in between. Copies refused: by a filter of system calls (seccomp), as some containers have: all goes through the ring, in pieces, as perftest's memory is its own. UCX's posix never makes these calls; its WRITEs and READs are \
         messages where the memory is the program's own (UCX_ALLOC_PRIO=heap), as perftest's is, and copies in memory that both map where UCX allocates it, \
         as those of the Rust crate are below. What a cache line took from one core to the other was looked at before each measurement and behind the last one: a virtual machine's cores are moved, and \

@@ -96,11 +96,11 @@ pub unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) -> Result<()
     unsafe { copy(to, from, len) }
 }
 
-/// The same for at least [`LONG`] bytes where the handler is in place, from [`PACED`] on by the way that serves better here and now ([`pace`]).
+/// The same of a long store, from [`PACED`] bytes on by the way that serves better here and now ([`pace`]).
 ///
 /// # Safety
 ///
-/// As for [`copy`].
+/// As for [`copy`]; the handler is in place, and `len` is at least [`LONG`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn copy_long(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
@@ -122,18 +122,18 @@ unsafe fn copy_long(to: *mut u8, from: *const u8, len: usize) -> Result<(), Faul
     Ok(())
 }
 
-/// Copies `len` bytes, at least [`LINE`], past the caches to where a line begins: what another processor far away loaded from there need not be fetched, and it finds the bytes in memory.
+/// Copies past the caches: lines that are in the cache of a processor far away need not come from there, and it finds the bytes in memory.
 ///
 /// # Safety
 ///
-/// As for [`copy`]; the handler is in place.
+/// As for [`copy`]; the handler is in place, `len` is at least [`LINE`], and a line begins at `to`.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_past(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     let lines = len & !(LINE - 1);
-    // SAFETY: as the caller says; lines, none more than there are.
+    // SAFETY: as the caller says; whole lines, at least one and none more than there are.
     unsafe {
         let copied = verbena_guarded_past(to, from, lines);
-        // Such stores wait for nothing and come in any order. Whoever has the lock of these bytes next, also behind a fault, stores after them.
+        // These stores become visible in any order, but before all that comes behind this: the word that tells the reader and, after a fault, what whoever has the lock next stores there.
         std::arch::x86_64::_mm_sfence();
         result(copied)?;
         copy_watched(to.add(lines), from.add(lines), len - lines)

@@ -1,4 +1,4 @@
-//! Which of two ways serves better, here and now, to copy long pieces to memory, or from memory, whose lines another process loads, or fills, before and after. Where its processor is near
+//! Which of two ways serves better, here and now, to copy long pieces into memory that another process reads, or out of memory that it fills, again and again. Where its processor is near
 //! the reader does best with a loop over vector registers, and the writer with stores that the caches keep; where it is far away the reader with the processor's string instruction, and
 //! the writer with stores past the caches. The processors of a virtual machine may be near each other for some minutes and then far, and nothing says so. What one copy takes does not
 //! tell (docs/design/same-host.md): so slices of a stream are compared, each from its first piece to its last.
@@ -11,7 +11,7 @@ const SLICE: u64 = 4 << 20;
 const UNIT: u64 = 1 << 14;
 /// Ticks, about half a millisecond, without the end of a piece: a slice with such a pause says nothing.
 const PAUSE: u64 = 1 << 20;
-/// So many slices go the better way before the other one is tried, after a change; more times as many each time that it was no better.
+/// `FEW` slices go the better way before the other one is tried, after a change; `MORE` times as many each time that it was no better, `MANY` at most.
 const FEW: u32 = 8;
 const MORE: u32 = 8;
 const MANY: u32 = 256;
@@ -81,17 +81,16 @@ impl Pace {
             let left = self.left.load(Relaxed);
             let is_slow = known > 0 && took > known.saturating_mul(2);
             // Once says nothing: the other process may be trying its other way.
-            let has_changed = is_slow && self.slow.load(Relaxed);
-            self.slow.store(is_slow && !has_changed, Relaxed);
-            if is_slow && !has_changed {
+            if is_slow && !self.slow.swap(true, Relaxed) {
                 return;
             }
-            let average = if known == 0 || has_changed { took } else { (known + took) / 2 };
+            self.slow.store(false, Relaxed);
+            let average = if known == 0 || is_slow { took } else { (known + took) / 2 };
             self.took.store(average, Relaxed);
-            if has_changed {
+            if is_slow {
                 self.row.store(FEW, Relaxed);
             }
-            if has_changed || left == 0 {
+            if is_slow || left == 0 {
                 self.used.store(!used, Relaxed);
             } else {
                 self.left.store(left - 1, Relaxed);
