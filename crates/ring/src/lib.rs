@@ -11,7 +11,7 @@
 //!
 //! A record begins with a line and lies in one piece: a word that says its length in bytes (upper half), the number of its first line (31
 //! bits of it) and 1 (one bit), then the bytes, then whatever was there up to the next line. Length 2^32 - 1 is no record: the rest of the ring is
-//! left out, because the next one would not lie in one piece, or because the reader has read all and the front of the ring is enough.
+//! left out, because the next one would not lie in one piece, or because the reader has read enough of it and the front of the ring will do.
 //!
 //! The reader watches the first word of the next record, so a message costs the two processors as few lines as it fills. The writer
 //! makes that word 0 before it publishes the record in front of it: what lay there before, bytes of an older record, is never

@@ -5,6 +5,9 @@ use crate::atomic::fence;
 use crate::words::copy_out;
 use crate::{ASLEEP, Broken, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, lines, mark, seems_empty};
 
+/// Lines behind which the writer is told what was read, at most.
+const TOLD: u64 = 256;
+
 /// Reads records. There is one to a ring.
 #[derive(Debug)]
 pub struct Reader<M> {
@@ -16,6 +19,8 @@ pub struct Reader<M> {
     at: usize,
     /// How many of them the writer was told of.
     told: u64,
+    /// Lines behind which it is told again.
+    tells_after: u64,
 }
 
 /// A record that lies in the ring.
@@ -62,7 +67,14 @@ impl<M: Memory> Reader<M> {
     /// The reading end of a ring in this memory; `None` where it is too small for one.
     pub fn new(memory: M) -> Option<Reader<M>> {
         let capacity = capacity(memory.len())?;
-        Some(Reader { memory, capacity, position: 0, at: 0, told: 0 })
+        Some(Reader {
+            memory,
+            capacity,
+            position: 0,
+            at: 0,
+            told: 0,
+            tells_after: (capacity as u64 / 8).min(TOLD),
+        })
     }
 
     /// Whether nothing is there to read. What the last records took is the writer's again.
@@ -132,7 +144,7 @@ impl<M: Memory> Reader<M> {
     pub fn leave(&mut self, found: Found) {
         self.position += found.lines as u64;
         self.at = if found.at + found.lines == self.capacity { 0 } else { found.at + found.lines };
-        if self.position - self.told > self.capacity as u64 / 8 {
+        if self.position - self.told > self.tells_after {
             self.tell();
         }
     }

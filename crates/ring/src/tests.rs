@@ -80,6 +80,41 @@ fn a_writer_begins_again_where_the_reader_has_read_all_and_only_there() {
     assert!(reader.is_empty());
 }
 
+/// Lines that were written to.
+fn touched(memory: &Memory, lines: usize) -> usize {
+    (0..lines).filter(|line| memory[(HEAD + line) * LINE].load(Ordering::Relaxed) != 0).count()
+}
+
+#[test]
+fn short_records_keep_to_the_front_of_a_ring_whose_reader_keeps_up() {
+    const LINES: usize = 8 * 1024;
+    let (mut writer, mut reader, memory) = ring(LINES);
+    let unread = 100;
+    for n in 0..100_000 {
+        writer.push_words([n, n], &[n as u8; 64]).unwrap();
+        if n >= unread {
+            let record = read(&mut reader).unwrap();
+            assert_eq!(record[..8], (n - unread).to_le_bytes());
+        }
+    }
+    assert!(touched(&memory, LINES) < 1100);
+}
+
+#[test]
+fn short_records_have_all_of_the_ring_where_the_reader_lags() {
+    const LINES: usize = 8 * 1024;
+    let (mut writer, mut reader, memory) = ring(LINES);
+    // Rounds of more records than the front of the ring takes: all wait for no reader, but for the first few rounds.
+    let round = 3_000;
+    for n in 0..20 {
+        let sent = (0..round).take_while(|at| writer.push_words([*at, n], &[1; 64]).is_ok()).count();
+        assert!(sent == round as usize || n < 4, "{sent} in round {n}");
+        assert!((0..sent).all(|at| read(&mut reader).unwrap()[..8] == (at as u64).to_le_bytes()));
+        assert!(reader.is_empty());
+    }
+    assert!(touched(&memory, LINES) > 2 * round as usize);
+}
+
 #[test]
 fn who_says_again_that_it_sleeps_is_woken_and_who_stays_awake_is_not() {
     let (mut writer, mut reader, _) = ring(8);

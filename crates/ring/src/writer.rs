@@ -8,6 +8,9 @@ use crate::{ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, 
 /// Lines behind which a writer begins again ([`Writer::begin_again`]).
 const ENOUGH: usize = 128;
 
+/// The same for short records ([`Writer::begin_early`]), at first: so that few pages are touched, and the caches of both processors hold them.
+const SHORT_ENOUGH: usize = 1024;
+
 /// Lines behind the next record's first that are fetched before there is one: a message of 64 bytes fills two, and a word of the third is made 0.
 const AHEAD: usize = 2;
 
@@ -22,6 +25,8 @@ pub struct Writer<M> {
     at: usize,
     /// How many of them the reader was done with when last looked at.
     done: u64,
+    /// Lines behind which short records begin again; twice as many each time that there was no room for one.
+    enough: usize,
 }
 
 /// Why a record was not written.
@@ -47,7 +52,7 @@ impl<M: Memory> Writer<M> {
     /// The writing end of a ring in this memory; `None` where it is too small for one.
     pub fn new(memory: M) -> Option<Writer<M>> {
         let capacity = capacity(memory.len())?;
-        Some(Writer { memory, capacity, position: 0, at: 0, done: 0 })
+        Some(Writer { memory, capacity, position: 0, at: 0, done: 0, enough: SHORT_ENOUGH })
     }
 
     /// Bytes of the longest record that is taken: half of the ring.
@@ -81,6 +86,17 @@ impl<M: Memory> Writer<M> {
         }
     }
 
+    /// Before a short record: it goes to the front of the ring where the reader, as it has last said, is half way behind it or further.
+    #[cold]
+    fn begin_early(&mut self) {
+        let done = self.memory[DONE].load(Acquire);
+        let unread = self.position.checked_sub(done).filter(|_| done >= self.done);
+        if unread.is_some_and(|lines| lines * 2 <= self.at as u64) {
+            self.done = done;
+            self.leave_rest_out();
+        }
+    }
+
     /// Writes one record of these words, each lowest byte first, and a few bytes behind them. The same as [`Writer::push`], with less to look at.
     ///
     /// # Errors
@@ -88,7 +104,12 @@ impl<M: Memory> Writer<M> {
     /// See [`PushError`].
     #[inline]
     pub fn push_words<const N: usize>(&mut self, head: [u64; N], bytes: &[u8]) -> Result<(), PushError> {
-        let place = self.reserve(size_of::<[u64; N]>() + bytes.len())?;
+        if self.at >= self.enough {
+            self.begin_early();
+        }
+        let place = self
+            .reserve(size_of::<[u64; N]>() + bytes.len())
+            .inspect_err(|_| self.enough = (self.enough * 2).min(self.capacity))?;
         let words = &self.line(self.at)[1..place.lines * LINE];
         let (front, body) = words.split_at(N.min(words.len()));
         let (near, far) = body.split_at((LINE - 1 - N).min(body.len()));
