@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// For how long after a poll the polling thread alone serves the sockets it polls.
 pub(crate) const LEASE_NANOS: u64 = 200_000;
 /// The engine looks at threads that poll once in a lease and so much more: a part of the time for which they have polled without a break, and at most.
-const PAUSE_PART: u64 = 16;
-pub(crate) const MOST_PAUSE_NANOS: u64 = 1_000_000;
+const PAUSE_PART: u64 = 4;
+pub(crate) const MOST_PAUSE_NANOS: u64 = 4_000_000;
 /// What the engine finds so soon after a lease has ended was waiting for that.
 const WAITED_NANOS: u64 = 50_000;
 /// A thread that has not polled for so long does something else: polls in a row are less than 1 us apart.
@@ -125,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn who_has_polled_for_long_is_left_alone_for_a_while_and_a_millisecond_at_most() {
-        assert_eq!((pause(0), pause(1_600_000)), (0, 100_000));
+    fn who_has_polled_for_long_is_left_alone_for_a_while_and_four_milliseconds_at_most() {
+        assert_eq!((pause(0), pause(1_600_000)), (0, 400_000));
         assert_eq!((pause(1 << 40), pause(u64::MAX)), (MOST_PAUSE_NANOS, MOST_PAUSE_NANOS));
     }
 

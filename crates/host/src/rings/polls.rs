@@ -18,7 +18,7 @@ const RINGS_PER_POLL: usize = 16;
 /// While rings bring packets, a thread that polls looks at the sockets so often: each look is a system call.
 const SOCKETS_NANOS: u64 = 10_000;
 /// The same where the sockets are idle.
-const IDLE_SOCKETS_NANOS: u64 = 50_000;
+const IDLE_SOCKETS_NANOS: u64 = 100_000;
 /// They are where they brought nothing for so long.
 const IDLE_NANOS: u64 = 100_000_000;
 /// A ring that brought nothing for so long does not keep anybody from the sockets.
@@ -164,7 +164,7 @@ mod tests {
             }
             looks
         };
-        assert_eq!(looks(start), 20);
+        assert_eq!(looks(start), 10);
         rings.sockets_brought(start + 1_000_000);
         assert_eq!(looks(start + 1_000_000), 100);
         rings.delivered_at.store(0, Ordering::Relaxed);
