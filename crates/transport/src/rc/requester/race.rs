@@ -212,8 +212,8 @@ impl Race {
         let rate = rate(bytes, nanos);
         let trial = std::mem::replace(&mut self.slice, Slice::Usual) == Slice::Trial;
         let seen = &mut self.rates[self.now];
-        // One slow slice of many may have met somebody who had the processor for a while.
-        *seen = if trial { rate } else { rate.max(*seen / 4 * 3) };
+        // One slow slice of many may have met somebody who had the processor for a while, and no two take the same time.
+        *seen = if trial || *seen == 0 { rate } else { *seen / 4 * 3 + rate / 4 };
         let fastest = self.fastest();
         if trial {
             self.tried = self.now;
@@ -222,8 +222,8 @@ impl Race {
                 self.lost = 0;
             }
             self.now = self.best;
-            self.left = 0;
-            // What was never tried has its turn first.
+            // What was never tried has its turn first, once it is known how fast the best one is when its memory was touched and nobody has to be woken.
+            self.left = FEWEST;
             if self.rates[self.other()] != 0 {
                 self.left = self.patience.max(self.pays_off_after());
                 self.patience = (self.patience * 2).min(MOST);

@@ -131,10 +131,29 @@ fn one_slow_slice_of_many_changes_nothing() {
 }
 
 #[test]
+fn the_third_way_is_tried_when_the_second_one_is_at_its_full_pace() {
+    // Packets take longer as long as their memory is new.
+    let mut stream = Stream { both: 45, ..Stream::of(140, 90) };
+    let mut packets = 0;
+    for _ in 0..300 {
+        packets += u32::from(stream.one() == Way::Pieces);
+        stream.packet = if packets < 30 { 90 } else { 38 };
+    }
+    assert!(stream.that_go(500, Way::Pieces) > 450);
+    // Of a way's slices no two take the same time, and one of them is the last before another way is tried.
+    let mut packets = 0;
+    for n in 0..10_000 {
+        stream.packet = if n % 70 < 60 { 38 } else { 52 };
+        packets += u32::from(stream.one() == Way::Pieces);
+    }
+    assert!(packets > 9_500, "{packets}");
+}
+
+#[test]
 fn a_way_that_is_slower_by_far_is_given_up_before_its_slice_ends() {
     let mut stream = Stream::of(30, 300);
     stream.copied(8);
-    let packets = 60 - stream.copied(60);
+    let packets = 150 - stream.copied(150);
     assert!((8..20).contains(&packets), "{packets}, where two slices each are 36");
 }
 
