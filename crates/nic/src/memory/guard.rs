@@ -20,7 +20,7 @@ use code::*;
 use handler::is_replaced;
 pub use lines::{write_back, writes_back};
 #[cfg(target_arch = "x86_64")]
-use pace::Pace;
+use pace::{FEW_READ, FEW_WRITTEN, Pace};
 use system::{crawl, probe};
 use transport::op::{AtomicOp, Fault};
 use wire::icrc::{PAGE, Remainder};
@@ -104,7 +104,7 @@ pub unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) -> Result<()
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn copy_long(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
-    static PACE: Pace = Pace::new();
+    static PACE: Pace = Pace::new(FEW_WRITTEN);
     let is_paced = len >= PACED && to.addr().is_multiple_of(LINE);
     // SAFETY: as the caller says; the direction flag is clear, as the ABI has it.
     unsafe {
@@ -153,7 +153,7 @@ const LINE: usize = 64;
 pub unsafe fn copy_from_shared(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     #[cfg(target_arch = "x86_64")]
     if len >= PACED && !string_is_slow(to, from) && !is_replaced() {
-        static PACE: Pace = Pace::new();
+        static PACE: Pace = Pace::new(FEW_READ);
         let string = PACE.is_other();
         // SAFETY: as the caller says; the direction flag is clear, as the ABI has it.
         unsafe {

@@ -11,8 +11,10 @@ const SLICE: u64 = 4 << 20;
 const UNIT: u64 = 1 << 14;
 /// Ticks, about half a millisecond, without the end of a piece: a slice with such a pause says nothing.
 const PAUSE: u64 = 1 << 20;
-/// `FEW` slices go the better way before the other one is tried, after a change; `MORE` times as many each time that it was no better, `MANY` at most.
-const FEW: u32 = 8;
+/// So many slices go the better way before the other one is tried, after a change; `MORE` times as many each time that it was no better, `MANY` at most. Whoever writes and
+/// whoever reads see the same stream, and are not to try something in the same slice.
+pub(super) const FEW_WRITTEN: u32 = 8;
+pub(super) const FEW_READ: u32 = 5;
 const MORE: u32 = 8;
 const MANY: u32 = 256;
 
@@ -26,8 +28,11 @@ pub(super) struct Pace {
     /// Slices until the other one is tried, and how many there were last time.
     left: AtomicU32,
     row: AtomicU32,
+    few: u32,
     /// Whether the last slice took far more than those before.
     slow: AtomicBool,
+    /// Whether a slice has gone the way that is tried.
+    warm: AtomicBool,
     /// Of this slice: its bytes so far, when it began, when the last piece was done, and whether there was a pause.
     bytes: AtomicU64,
     begun: AtomicU64,
@@ -36,14 +41,16 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) const fn new() -> Pace {
+    pub(super) const fn new(few: u32) -> Pace {
         Pace {
             better: AtomicBool::new(false),
             used: AtomicBool::new(false),
             took: AtomicU64::new(0),
-            left: AtomicU32::new(FEW),
-            row: AtomicU32::new(FEW),
+            left: AtomicU32::new(few),
+            row: AtomicU32::new(few),
+            few,
             slow: AtomicBool::new(false),
+            warm: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             last: AtomicU64::new(0),
@@ -88,7 +95,7 @@ impl Pace {
             let average = if known == 0 || is_slow { took } else { (known + took) / 2 };
             self.took.store(average, Relaxed);
             if is_slow {
-                self.row.store(FEW, Relaxed);
+                self.row.store(self.few, Relaxed);
             }
             if is_slow || left == 0 {
                 self.used.store(!used, Relaxed);
@@ -97,11 +104,16 @@ impl Pace {
             }
             return;
         }
-        // It was tried: better by an eighth, or not.
+        // The first slice finds the lines where the better way has left them. It tells what is slower by far.
+        if !self.warm.swap(true, Relaxed) && took < known.saturating_mul(3) / 2 {
+            return;
+        }
+        self.warm.store(false, Relaxed);
+        // Better by an eighth, or not.
         let row = if took < known - known / 8 {
             self.better.store(!better, Relaxed);
             self.took.store(took, Relaxed);
-            FEW
+            self.few
         } else {
             self.used.store(better, Relaxed);
             self.row.load(Relaxed).saturating_mul(MORE).min(MANY)
@@ -132,10 +144,10 @@ mod tests {
     fn the_better_way_is_taken_and_the_other_one_tried_less_and_less() {
         const SLICES: usize = 2_000;
         let pieces = SLICES * SLICE as usize / PIECE;
-        let (pace, mut now) = (Pace::new(), 5);
+        let (pace, mut now) = (Pace::new(FEW_WRITTEN), 5);
         let tried = stream(&pace, &mut now, SLICES, 8_000, 9_000) * PIECE / SLICE as usize;
         assert!((8..20).contains(&tried), "{tried}");
-        let pace = Pace::new();
+        let pace = Pace::new(FEW_WRITTEN);
         let by_one = pieces - stream(&pace, &mut now, SLICES, 20_000, 12_000);
         let tried = by_one * PIECE / SLICE as usize;
         assert!((16..30).contains(&tried), "{tried}");
@@ -143,7 +155,7 @@ mod tests {
 
     #[test]
     fn that_the_other_way_is_better_now_is_seen() {
-        let (pace, mut now) = (Pace::new(), 5);
+        let (pace, mut now) = (Pace::new(FEW_WRITTEN), 5);
         stream(&pace, &mut now, 10_000, 8_000, 9_000);
         // Both take longer, and what was better does by more: seen at the second slice.
         stream(&pace, &mut now, 3, 40_000, 20_000);
@@ -154,8 +166,23 @@ mod tests {
     }
 
     #[test]
+    fn the_second_slice_of_a_trial_counts_unless_the_first_is_slower_by_far() {
+        let pieces = SLICE as usize / PIECE;
+        for (first, second, slices, is_better) in
+            [(10_000, 6_000, 2, true), (6_000, 8_000, 2, false), (13_000, 6_000, 1, false)]
+        {
+            let (pace, mut now) = (Pace::new(FEW_READ), 5);
+            while !pace.is_other() {
+                stream(&pace, &mut now, 1, 8_000, first);
+            }
+            let tried = stream(&pace, &mut now, 1, 8_000, first) + stream(&pace, &mut now, 1, 8_000, second);
+            assert_eq!((tried, pace.is_other()), (slices * pieces, is_better), "{first} and {second}");
+        }
+    }
+
+    #[test]
     fn one_slice_that_takes_long_changes_nothing() {
-        let (pace, mut now) = (Pace::new(), 5);
+        let (pace, mut now) = (Pace::new(FEW_WRITTEN), 5);
         stream(&pace, &mut now, 4, 8_000, 9_000);
         let known = pace.took.load(Relaxed);
         for _ in 0..4 {
@@ -167,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_pause_says_nothing_of_the_way() {
-        let (pace, mut now) = (Pace::new(), 5);
+        let (pace, mut now) = (Pace::new(FEW_WRITTEN), 5);
         stream(&pace, &mut now, 4, 8_000, 9_000);
         let left = pace.left.load(Relaxed);
         for _ in 0..100 {
@@ -179,7 +206,7 @@ mod tests {
 
     #[test]
     fn no_number_is_too_great() {
-        let pace = Pace::new();
+        let pace = Pace::new(FEW_WRITTEN);
         for (end, len) in [(u64::MAX, 1 << 30), (0, 1 << 30), (3, 0), (u64::MAX, 1 << 23)] {
             (0..20).for_each(|_| pace.note(end, len));
         }
