@@ -107,9 +107,11 @@ impl<M: Memory> Writer<M> {
         if self.at >= self.enough {
             self.begin_early();
         }
-        let place = self
-            .reserve(size_of::<[u64; N]>() + bytes.len())
-            .inspect_err(|_| self.enough = (self.enough * 2).min(self.capacity))?;
+        let place = self.reserve(size_of::<[u64; N]>() + bytes.len()).inspect_err(|why| {
+            if *why == PushError::Full {
+                self.enough = (self.enough * 2).min(self.capacity);
+            }
+        })?;
         let words = &self.line(self.at)[1..place.lines * LINE];
         let (front, body) = words.split_at(N.min(words.len()));
         let (near, far) = body.split_at((LINE - 1 - N).min(body.len()));

@@ -213,7 +213,7 @@ impl Race {
         let trial = std::mem::replace(&mut self.slice, Slice::Usual) == Slice::Trial;
         let seen = &mut self.rates[self.now];
         // One slow slice of many may have met somebody who had the processor for a while, and no two take the same time.
-        *seen = if trial || *seen == 0 { rate } else { *seen / 4 * 3 + rate / 4 };
+        *seen = if trial || *seen == 0 { rate } else { (*seen / 4 * 3 + rate / 4).max(1) };
         let fastest = self.fastest();
         if trial {
             self.tried = self.now;
