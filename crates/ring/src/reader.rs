@@ -5,7 +5,7 @@ use crate::atomic::fence;
 use crate::words::copy_out;
 use crate::{ASLEEP, Broken, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, lines, mark, seems_empty};
 
-/// Lines behind which the writer is told what was read, at most.
+/// The writer is told what was read when it is more than so many lines, or than an eighth of the ring.
 const TOLD: u64 = 256;
 
 /// Reads records. There is one to a ring.
@@ -19,8 +19,6 @@ pub struct Reader<M> {
     at: usize,
     /// How many of them the writer was told of.
     told: u64,
-    /// Lines behind which it is told again.
-    tells_after: u64,
 }
 
 /// A record that lies in the ring.
@@ -67,14 +65,7 @@ impl<M: Memory> Reader<M> {
     /// The reading end of a ring in this memory; `None` where it is too small for one.
     pub fn new(memory: M) -> Option<Reader<M>> {
         let capacity = capacity(memory.len())?;
-        Some(Reader {
-            memory,
-            capacity,
-            position: 0,
-            at: 0,
-            told: 0,
-            tells_after: (capacity as u64 / 8).min(TOLD),
-        })
+        Some(Reader { memory, capacity, position: 0, at: 0, told: 0 })
     }
 
     /// Whether nothing is there to read. What the last records took is the writer's again.
@@ -144,7 +135,7 @@ impl<M: Memory> Reader<M> {
     pub fn leave(&mut self, found: Found) {
         self.position += found.lines as u64;
         self.at = if found.at + found.lines == self.capacity { 0 } else { found.at + found.lines };
-        if self.position - self.told > self.tells_after {
+        if self.position - self.told > TOLD.min(self.capacity as u64 / 8) {
             self.tell();
         }
     }

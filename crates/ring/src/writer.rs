@@ -8,7 +8,7 @@ use crate::{ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, 
 /// Lines behind which a writer begins again ([`Writer::begin_again`]).
 const ENOUGH: usize = 128;
 
-/// The same for short records ([`Writer::begin_early`]), at first: so that few pages are touched, and the caches of both processors hold them.
+/// The same for short records ([`Writer::push_words`]), at first: so that few pages are touched, and the caches of both processors hold them.
 const SHORT_ENOUGH: usize = 1024;
 
 /// Lines behind the next record's first that are fetched before there is one: a message of 64 bytes fills two, and a word of the third is made 0.
@@ -80,18 +80,17 @@ impl<M: Memory> Writer<M> {
     /// Before a record that comes alone: where the reader has read all, it goes to the front of the ring again, as a few lines that both have at hand serve better
     /// than new ones each time. Until the reader has come by there is less room.
     pub fn begin_again(&mut self) {
-        if self.at >= ENOUGH && self.memory[DONE].load(Acquire) == self.position {
-            self.done = self.position;
-            self.leave_rest_out();
+        if self.at >= ENOUGH {
+            self.begin_unless_unread(0);
         }
     }
 
-    /// Before a short record: it goes to the front of the ring where the reader, as it has last said, is half way behind it or further.
+    /// The next record goes to the front of the ring, unless the reader has said of more than so many lines that it has not read them.
     #[cold]
-    fn begin_early(&mut self) {
+    fn begin_unless_unread(&mut self, most: usize) {
         let done = self.memory[DONE].load(Acquire);
         let unread = self.position.checked_sub(done).filter(|_| done >= self.done);
-        if unread.is_some_and(|lines| lines * 2 <= self.at as u64) {
+        if unread.is_some_and(|lines| lines <= most as u64) {
             self.done = done;
             self.leave_rest_out();
         }
@@ -104,8 +103,9 @@ impl<M: Memory> Writer<M> {
     /// See [`PushError`].
     #[inline]
     pub fn push_words<const N: usize>(&mut self, head: [u64; N], bytes: &[u8]) -> Result<(), PushError> {
+        // Where half of what lies in front of it was read, there is room for many.
         if self.at >= self.enough {
-            self.begin_early();
+            self.begin_unless_unread(self.at / 2);
         }
         let place = self.reserve(size_of::<[u64; N]>() + bytes.len()).inspect_err(|why| {
             if *why == PushError::Full {

@@ -12,7 +12,7 @@ const UNIT: u64 = 1 << 14;
 /// Ticks, about half a millisecond, without the end of a piece: a slice with such a pause says nothing.
 const PAUSE: u64 = 1 << 20;
 /// So many slices go the better way before the other one is tried, after a change; `MORE` times as many each time that it was no better, `MANY` at most. Whoever writes and
-/// whoever reads see the same stream, and are not to try something in the same slice.
+/// whoever reads see the same stream, and would take each other's trial for their own: they begin at different slices.
 pub(super) const FEW_WRITTEN: u32 = 8;
 pub(super) const FEW_READ: u32 = 5;
 const MORE: u32 = 8;
@@ -177,6 +177,19 @@ mod tests {
             }
             let tried = stream(&pace, &mut now, 1, 8_000, first) + stream(&pace, &mut now, 1, 8_000, second);
             assert_eq!((tried, pace.is_other()), (slices * pieces, is_better), "{first} and {second}");
+        }
+    }
+
+    #[test]
+    fn writer_and_reader_of_one_stream_do_not_try_in_the_same_slice() {
+        let (paces, mut now) = ([FEW_WRITTEN, FEW_READ].map(Pace::new), 5);
+        for slice in 0..10_000 {
+            let tried = paces.each_ref().map(Pace::is_other);
+            assert_ne!(tried, [true; 2], "slice {slice}");
+            for _ in 0..SLICE as usize / PIECE {
+                now += if tried == [false; 2] { 8_000 } else { 9_000 };
+                paces.iter().for_each(|pace| pace.note(now, PIECE));
+            }
         }
     }
 

@@ -222,7 +222,7 @@ impl Race {
                 self.lost = 0;
             }
             self.now = self.best;
-            // What was never tried has its turn first, once it is known how fast the best one is when its memory was touched and nobody has to be woken.
+            // What was never tried has its turn first, but not before the best one has come to its pace.
             self.left = FEWEST;
             if self.rates[self.other()] != 0 {
                 self.left = self.patience.max(self.pays_off_after());
