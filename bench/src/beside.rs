@@ -10,6 +10,8 @@ use crate::rust::SLICES;
 
 /// Turns of what lasts two seconds.
 const TURNS: usize = 3;
+/// Turns of what lasts a tenth of that, while the machine's state lasts for seconds.
+const SHORT_TURNS: usize = 9;
 /// Of the processes whose processor time is measured.
 const LIVES: usize = 7;
 /// Slices of processor time in which caches and memory are not yet what they are later.
@@ -47,11 +49,17 @@ pub fn by_turns<const N: usize>(
     Ok(all_turns(turns, measure)?.map(median))
 }
 
-/// The same of two; and the median of the ratios of neighbouring turns, which meet the same state of the machine.
-pub fn by_pairs(turns: usize, measure: impl FnMut(usize) -> io::Result<f64>) -> io::Result<([f64; 2], f64)> {
-    let seen: [Vec<f64>; 2] = all_turns(turns, measure)?;
-    let ratio = median(seen[0].iter().zip(&seen[1]).map(|(ours, floor)| ours / floor).collect());
-    Ok((seen.map(median), ratio))
+/// The same; and of each the median of its ratios to the last one in its turn, which meets the same state of the machine.
+pub fn by_turns_beside_last<const N: usize>(
+    turns: usize,
+    measure: impl FnMut(usize) -> io::Result<f64>,
+) -> io::Result<([f64; N], [f64; N])> {
+    let seen: [Vec<f64>; N] = all_turns(turns, measure)?;
+    let ratios = seen.each_ref().map(|ours| {
+        let last = seen.iter().next_back().into_iter().flatten();
+        median(ours.iter().zip(last).map(|(ours, last)| ours / last).collect())
+    });
+    Ok((seen.map(median), ratios))
 }
 
 /// A line of a table of what is beside what.
@@ -139,16 +147,18 @@ pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
     }
     if peers::program::installed(peers::ucx::PROGRAM) {
         let posix = peers::ucx::Ucx(peers::ucx::Path::Posix);
-        let [theirs, ours, by_c] = by_turns(TURNS, |at| match at {
-            0 => posix.mean(Test::WriteLatency, 8),
-            1 => by_crate("write-lat", 8),
-            _ => c.measure(&["watch", "8", "1"]),
+        let ([ours, by_c, theirs], [of_ours, of_c, _]) = by_turns_beside_last(SHORT_TURNS, |at| match at {
+            0 => by_crate("write-lat", 8),
+            1 => c.measure(&["watch", "8", "1"]),
+            _ => posix.mean(Test::WriteLatency, 8),
         })?;
-        let what =
-            |how: &str| format!("8-byte WRITE, half round trip, the targets watch their memory, {how}");
         let put = "UCX posix, whose put is a store to memory that both map: the mean";
-        figures.push(figure(what("PolledConnection"), "us", ours, theirs, put));
-        figures.push(figure(what("ibv_post_send and memory of ibv_alloc_buf"), "us", by_c, theirs, put));
+        for (ours, ratio, how) in
+            [(ours, of_ours, "PolledConnection"), (by_c, of_c, "ibv_post_send and memory of ibv_alloc_buf")]
+        {
+            let what = format!("8-byte WRITE, half round trip, the targets watch their memory, {how}");
+            figures.push(Figure { of_pairs: Some(ratio), ..figure(what, "us", ours, theirs, put) });
+        }
         let [theirs, ours] = by_turns(TURNS, |at| match at {
             0 => peers::calls::one(&posix, Test::WriteBandwidth, 1 << 20),
             _ => by_crate("write-bw", 1 << 20),

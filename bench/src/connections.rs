@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::beside::by_turns;
+use crate::beside::by_turns_beside_last;
 use crate::floor;
 use crate::pin;
 use crate::rdma::{BY_NETWORK, Program};
@@ -26,13 +26,14 @@ pub fn figures(program: Option<&Program>) -> io::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (clients, each, what, busy) in CASES {
         let _busy = busy.then(pin::Busy::start).transpose()?;
-        let [floor, network, memory] = by_turns(TURNS, |at| match (at, program) {
-            (0, _) => floor::connects(clients, each),
-            (_, None) => Ok(0.0),
-            (1, Some(program)) => program.connects(BY_NETWORK, clients, each),
-            (_, Some(program)) => program.connects(&[], clients, each),
-        })?;
-        for (ours, by) in [(network, ""), (memory, ", by memory")] {
+        let ([network, memory, floor], [of_network, of_memory, _]) =
+            by_turns_beside_last(TURNS, |at| match (at, program) {
+                (2, _) => floor::connects(clients, each),
+                (_, None) => Ok(0.0),
+                (0, Some(program)) => program.connects(BY_NETWORK, clients, each),
+                (_, Some(program)) => program.connects(&[], clients, each),
+            })?;
+        for (ours, ratio, by) in [(network, of_network, ""), (memory, of_memory, ", by memory")] {
             figures.push(Figure {
                 what: format!("{what}{by}"),
                 unit: "1/s",
@@ -40,7 +41,7 @@ pub fn figures(program: Option<&Program>) -> io::Result<Vec<Figure>> {
                 floor,
                 floor_is: "TCP from as many threads: connect, accept, one byte, close",
                 ours: program.map(|_| ours),
-                of_pairs: None,
+                of_pairs: Some(ratio),
                 line: None,
             });
         }

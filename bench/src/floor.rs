@@ -30,6 +30,8 @@ const MOST_MESSAGES: usize = 1 << 18;
 const SENDS: usize = 1 << 20;
 /// Messages outstanding.
 const OUTSTANDING: usize = 128;
+/// Runs in which datagrams are lost, at most, for one in which none is.
+const LOSSES: usize = 5;
 /// A receive buffer to ask for; what the kernel grants decides how much may be in flight.
 const RECEIVE_BUFFER: usize = 8 << 20;
 
@@ -108,22 +110,46 @@ pub fn ping_pong(acks: Acks) -> io::Result<f64> {
     Ok(median(rounds))
 }
 
-/// Bytes a second, in GB/s, of messages of `size` bytes, each sent by itself, in GSO batches where it takes more than one datagram, and
-/// received as GRO batches: the best of several windows, of those in which nothing was lost.
-///
-/// # Errors
-/// What the sockets say; `TimedOut` when every window lost datagrams.
-pub fn stream(size: usize) -> io::Result<f64> {
-    let (segment, segments) =
-        if size <= SEGMENT_PAYLOAD { (size + WRITE_LEN, 1) } else { (SEGMENT_LEN, size / SEGMENT_PAYLOAD) };
-    let messages = STREAM_BYTES.div_ceil(size).min(MOST_MESSAGES);
-    // No more than that many messages: a small datagram takes far more of a receive buffer than its bytes.
-    let most = OUTSTANDING * segment * segments;
-    let stream = Stream { messages, segment, segments, window: 0, credit: (1 << 15).min(most / 4) };
-    // The smallest has room for a batch and for what the receiver has not told of yet.
-    let windows = [128, 192, 256, 384, 512, 1024, 2048, 4096].map(|kib| (kib << 10).min(most));
-    let took = best_window(windows, &stream)?;
-    Ok((messages * size) as f64 / took.as_secs_f64() / 1e9)
+/// Messages of `size` bytes, each sent by itself, in GSO batches where it takes more than one datagram, and received as GRO batches, with the window in which they are
+/// fastest just now, of those in which nothing is lost.
+pub struct Fastest {
+    size: usize,
+    stream: Stream,
+}
+
+impl Fastest {
+    /// Tries several windows.
+    ///
+    /// # Errors
+    /// What the sockets say; `TimedOut` when every window lost datagrams.
+    pub fn find(size: usize) -> io::Result<Fastest> {
+        let (segment, segments) = if size <= SEGMENT_PAYLOAD {
+            (size + WRITE_LEN, 1)
+        } else {
+            (SEGMENT_LEN, size / SEGMENT_PAYLOAD)
+        };
+        let messages = STREAM_BYTES.div_ceil(size).min(MOST_MESSAGES);
+        // No more than that many messages: a small datagram takes far more of a receive buffer than its bytes.
+        let most = OUTSTANDING * segment * segments;
+        let stream = Stream { messages, segment, segments, window: 0, credit: (1 << 15).min(most / 4) };
+        // The smallest has room for a batch and for what the receiver has not told of yet.
+        let windows = [128, 192, 256, 384, 512, 1024, 2048, 4096].map(|kib| (kib << 10).min(most));
+        let (_, window) = best_window(windows, &stream)?;
+        Ok(Fastest { size, stream: Stream { window, ..stream } })
+    }
+
+    /// Bytes a second, in GB/s.
+    ///
+    /// # Errors
+    /// What the sockets say; `TimedOut` when datagrams were lost again and again.
+    pub fn measure(&self) -> io::Result<f64> {
+        for _ in 0..LOSSES {
+            if let Some(took) = self.stream.run().map(Some).or_else(none_if_lost)? {
+                return Ok((self.stream.messages * self.size) as f64 / took.as_secs_f64() / 1e9);
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "datagrams were lost again and again"))
+    }
 }
 
 /// Datagrams a second of 64-byte SENDs, `list` of them with each call, 128 outstanding.
@@ -134,20 +160,24 @@ pub fn rate(list: usize) -> io::Result<f64> {
     let window = OUTSTANDING * SEND_LEN;
     let stream =
         Stream { messages: SENDS / list, segment: SEND_LEN, segments: list, window, credit: window / 4 };
-    Ok(SENDS as f64 / best_window([window], &stream)?.as_secs_f64())
+    let (took, _) = best_window([window], &stream)?;
+    Ok(SENDS as f64 / took.as_secs_f64())
 }
 
-/// The shortest of the times with each of `windows`, of those in which no datagram was lost.
-fn best_window<const N: usize>(windows: [usize; N], stream: &Stream) -> io::Result<Duration> {
-    let mut best: Option<Duration> = None;
+/// The shortest of the times with each of `windows`, of those in which no datagram was lost, and that window.
+fn best_window<const N: usize>(windows: [usize; N], stream: &Stream) -> io::Result<(Duration, usize)> {
+    let mut best: Option<(Duration, usize)> = None;
     for window in windows {
-        match (Stream { window, ..*stream }).run() {
-            Ok(took) => best = Some(best.map_or(took, |b| b.min(took))),
-            Err(e) if e.kind() == io::ErrorKind::TimedOut => {}
-            Err(e) => return Err(e),
+        if let Some(took) = (Stream { window, ..*stream }).run().map(Some).or_else(none_if_lost)? {
+            best = Some(best.map_or((took, window), |best| best.min((took, window))));
         }
     }
     best.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "datagrams were lost with every window"))
+}
+
+/// A run in which datagrams were lost has no time; any other error is one.
+fn none_if_lost(e: io::Error) -> io::Result<Option<Duration>> {
+    if e.kind() == io::ErrorKind::TimedOut { Ok(None) } else { Err(e) }
 }
 
 /// Messages one way, credits the other.

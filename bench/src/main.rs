@@ -1,7 +1,7 @@
 //! Measures Verbena and, in the same run on the same two cores, what plain sockets give, the floor, and what others do who carry messages: its peers.
 //! `bench/run` calls it.
 //!
-//! `floor` holds the sockets, `rdma` runs `rdma_bench.c` (an ordinary RDMA program) on Verbena, `connections` makes many of them by `rdma_connections.c`, `beside` compares the Rust crate with
+//! `floor` holds the sockets, `rdma` runs `rdma_bench.c` (an ordinary RDMA program) on Verbena, `network` compares the two, `connections` makes many of them by `rdma_connections.c`, `beside` compares the Rust crate with
 //! it and with TCP by the programs of `rust`, `persist` librpma's two libraries by `rpma_bench.c`, `peers` what carries messages between processes
 //! of one host, with `hop`, the time of a cache line, `copies`, the kernel's calls, `refused`, programs that may not make them, and `picture`, `guests` the kernel's rdma_rxe; `report` writes the tables.
 
@@ -11,6 +11,7 @@ mod copies;
 mod floor;
 mod guests;
 mod hop;
+mod network;
 mod peers;
 mod persist;
 mod picture;
@@ -25,7 +26,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use report::{Better, Figure};
 
 /// Verbena beside the floor it stands on, and beside its peers.
 #[derive(Parser)]
@@ -75,12 +75,8 @@ struct Args {
     pictures: Option<PathBuf>,
 }
 
-/// Turns of SENDs a second: the figures are medians.
-const RATE_TURNS: usize = 5;
 /// Connections that stand at once.
 const HELD: usize = 10_000;
-/// Bytes of a WRITE: from less than a packet to many batches.
-const WRITE_SIZES: [usize; 7] = [64, 1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -158,64 +154,7 @@ fn measure(args: &Args) -> io::Result<()> {
         print!("{}", report::rpma_table(&of_rpma(program)?));
         return Ok(());
     }
-    let ours = |what: &[&str]| program.as_ref().map(|p| p.measure_with(rdma::BY_NETWORK, what)).transpose();
-    let mut figures = Vec::new();
-    // Each floor is measured right before its figure: the machine's mood is then the same for both.
-    let same = floor::ping_pong(floor::Acks::Sent)?;
-    figures.push(Figure {
-        what: "64-byte SEND, half round trip".to_owned(),
-        unit: "us",
-        better: Better::Lower,
-        floor: same,
-        floor_is: "UDP, the same datagrams (80 bytes, and 20 for the ACK)",
-        ours: ours(&["lat", "64", "1"])?,
-        of_pairs: None,
-        line: None,
-    });
-    figures.push(Figure {
-        what: "the same, beside UDP without the ACKs".to_owned(),
-        unit: "us",
-        better: Better::Lower,
-        floor: floor::ping_pong(floor::Acks::None)?,
-        floor_is: "UDP, 80 bytes",
-        ours: figures[0].ours,
-        of_pairs: None,
-        line: None,
-    });
-    for list in [1, 32] {
-        // Runs are short, and what else the machine does may take one of them.
-        let (mut floors, mut rates) = (Vec::new(), Vec::new());
-        for _ in 0..RATE_TURNS {
-            floors.push(floor::rate(list)?);
-            rates.extend(ours(&["rate", "64", &list.to_string()])?);
-        }
-        figures.push(Figure {
-            what: format!("64-byte SENDs, 128 outstanding, posted in lists of {list}"),
-            unit: "1/s",
-            better: Better::Higher,
-            floor: beside::median(floors),
-            floor_is: "UDP, datagrams of 80 bytes, a call for each list",
-            ours: (!rates.is_empty()).then(|| beside::median(rates)),
-            of_pairs: None,
-            line: None,
-        });
-    }
-    for size in WRITE_SIZES {
-        // A queue pair has no floor of its own: the sockets' is one flow, in the same run.
-        let floor = floor::stream(size)?;
-        for (qps, over) in [(1, "one QP"), (16, "16 QPs")] {
-            figures.push(Figure {
-                what: format!("{} WRITEs, {over}", report::bytes(size)),
-                unit: "GB/s",
-                better: Better::Higher,
-                floor,
-                floor_is: "UDP with GSO and GRO, a WRITE's datagrams, each message by itself, without loss",
-                ours: ours(&["bw", &size.to_string(), &qps.to_string()])?,
-                of_pairs: None,
-                line: None,
-            });
-        }
-    }
+    let mut figures = network::figures(program.as_ref())?;
     figures.extend(connections::figures(connections.as_ref())?);
     let held = connections.as_ref().map(|p| p.hold(HELD)).transpose()?;
     let mut table = report::table(&figures);

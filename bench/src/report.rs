@@ -68,8 +68,8 @@ pub fn table(figures: &[Figure]) -> String {
         "# Verbena beside its floor and its peers\n\n\
          Written by `bench/run`. Each figure stands beside plain sockets of the same run on the same machine ({}): two \
          threads or processes on the loopback interface, each pinned to a core. Verbena is measured by the network (`verbena run --wire`), as its floors are; \
-         by memory it stands below. Latencies: both sides spin. WRITEs: the target does not poll; a \
-         window of work requests is outstanding. Connections: not pinned, medians of five by turns. A ratio below 1 of a time, above 1 of a rate, is better than the floor.\n\n",
+         by memory it stands below. All are medians of five by turns, and the ratios are those of neighbouring turns. Latencies: both sides spin. WRITEs: the target does not poll; a \
+         window of work requests is outstanding. Connections: not pinned. A ratio below 1 of a time, above 1 of a rate, is better than the floor.\n\n",
         machine()
     );
     rows(&mut text, "floor", "the floor is", figures);
@@ -79,7 +79,7 @@ pub fn table(figures: &[Figure]) -> String {
 /// The Rust crate's table.
 pub fn crate_table(figures: &[Figure]) -> String {
     let mut text = "\n## The Rust crate\n\n\
-        Beside the C functions of the same stack, and its byte stream beside TCP, by turns in the same run: medians. Packets go by memory that both \
+        Beside the C functions of the same stack, and its byte stream beside TCP, by turns in the same run: medians. 8-byte WRITEs have three times as many turns as the rest, and their ratios are those of neighbouring turns. Packets go by memory that both \
         processes map, and WRITEs straight to such: the memory of the crate is. Processor time: three processes work by turns of ten milliseconds; each posts 64, sleeps for 1 ms, then completes them. Medians of 280 turns in seven \
         lives of the processes, as what a turn takes depends on where a process's memory happens to lie, and on what its neighbours on the machine do; the ratios are medians, too, of those of neighbouring turns. The calling thread's does not count what its process's \
         engine thread does meanwhile, which takes in acknowledgements and, for a Connection, puts completions where their futures look; that of all threads does, and \

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::perftest::{self, Perftest};
 use super::program::installed;
 use super::{Peer, Test, cache_line, ucx};
-use crate::beside::{by_pairs, figure};
+use crate::beside::{by_turns_beside_last, figure};
 use crate::copies::{self, Way};
 use crate::floor;
 use crate::rdma::Program;
@@ -31,7 +31,7 @@ type Seen = ([f64; 2], f64, Option<[f64; 2]>);
 /// What is measured by turns.
 fn by_turns_and_hops(turns: usize, measure: &mut dyn FnMut(usize) -> io::Result<f64>) -> io::Result<Seen> {
     let mut hops = Vec::new();
-    let (medians, ratio) = by_pairs(turns, |at| {
+    let (medians, [ratio, _]) = by_turns_beside_last(turns, |at| {
         hops.extend(cache_line());
         measure(at)
     })?;
@@ -98,6 +98,7 @@ pub fn figures(program: &Program, verbena: &Path, turns: usize) -> io::Result<Ve
         ("1 MiB READs", Test::ReadBandwidth),
         ("1 MiB SENDs", Test::SendBandwidth),
     ] {
+        line(what, "GB/s", "UCX cma", &mut |at| one([&memory as &dyn Peer, &cma][at], test, LARGE));
         line(&format!("{what} by {MANY} queue pairs"), "GB/s", "UCX cma", &mut |at| match at {
             0 => memory.by_queue_pairs(test, LARGE, MANY),
             _ => one(&cma, test, LARGE),
