@@ -155,8 +155,8 @@ static void post_recv(struct rdma_cm_id *id, unsigned slot)
 	MUST(!ibv_post_recv(id->qp, &wr, &bad));
 }
 
-/* Waits for one receive, dropping send completions; its slot, posted again. */
-static void take(struct rdma_cm_id *id)
+/* Waits for one receive, dropping send completions; its slot, which is free then. */
+static unsigned take(struct rdma_cm_id *id)
 {
 	struct ibv_wc wc;
 
@@ -173,10 +173,8 @@ static void take(struct rdma_cm_id *id)
 			fprintf(stderr, "completion: %s\n", ibv_wc_status_str(wc.status));
 			exit(1);
 		}
-		if (wc.opcode == IBV_WC_RECV) {
-			post_recv(id, wc.wr_id);
-			return;
-		}
+		if (wc.opcode == IBV_WC_RECV)
+			return wc.wr_id;
 	}
 }
 
@@ -203,10 +201,12 @@ static void print_median(double rounds[ROUNDS + 1])
 	printf("%.4f\n", rounds[(ROUNDS + 1) / 2]);
 }
 
+/* A receive is posted again behind the next message, as the far side waits for that: UCX's and the crate's programs do so, too. */
 static void ping_pong(struct rdma_cm_id *id, int client)
 {
 	double rounds[ROUNDS + 1];
 	unsigned n = 0;
+	int slot = -1;
 
 	for (int r = 0; r <= ROUNDS; r++) {
 		double begin = now();
@@ -214,7 +214,9 @@ static void ping_pong(struct rdma_cm_id *id, int client)
 		for (int i = 0; i < PINGS; i++) {
 			if (client)
 				ping(id, n++);
-			take(id);
+			if (slot >= 0)
+				post_recv(id, slot);
+			slot = take(id);
 			if (!client)
 				ping(id, n++);
 		}
@@ -371,7 +373,7 @@ static void receive_from(struct rdma_cm_id **ids, uint64_t sends)
 static void receive_all(struct rdma_cm_id *id, uint64_t sends)
 {
 	for (uint64_t i = 0; i < sends; i++)
-		take(id);
+		post_recv(id, take(id));
 }
 
 static struct sockaddr_in address(void)
