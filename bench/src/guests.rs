@@ -1,4 +1,4 @@
-//! Verbena beside the kernel's rdma_rxe and beside TCP, by the same programs between the same two guests of conformance/kernel-peer, and within one of two processors. Where QEMU emulates
+//! Verbena beside the kernel's rdma_rxe and beside sockets, by the same programs between the same two guests of conformance/kernel-peer, and within one of two processors. Where QEMU emulates
 //! their processors no figure says what a machine does: only the ratios do. A kernel that has loaded rdma_rxe holds the UDP port of RoCEv2 at all its
 //! addresses: so the module is unloaded while Verbena is measured. QEMU translates code for the address it is at, and a process has its libraries elsewhere each
 //! time: some 80 of the 140 ms that 100 connections of a new program took went into code translated anew. No machine does that, so programs lie at the
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::beside::{by_turns, figure, median};
+use crate::peers::qperf::Protocol;
 use crate::peers::{Test, perftest, program, qperf};
 use crate::report::Figure;
 
@@ -34,6 +35,9 @@ const PATIENCE: &str = "90";
 const CONNECTIONS: usize = 100;
 const SMALL: usize = 64;
 const LARGE: usize = 64 << 10;
+/// Bytes of a message in a packet between the guests, whose path has an MTU of 1,024; and those of BTH and ICRC.
+const OF_A_PACKET: usize = 1024;
+const HEADERS: usize = 16;
 
 #[derive(Clone, Copy)]
 struct Guest {
@@ -167,10 +171,11 @@ impl Guests {
         self.figure(ends, [server, ready.to_owned(), client], connected)
     }
 
-    fn tcp(&self, ends: Ends, test: Test, size: usize) -> io::Result<f64> {
+    fn sockets(&self, ends: Ends, protocol: Protocol, test: Test, size: usize) -> io::Result<f64> {
         let server = format!("{} -lp {PORT}", qperf::PROGRAM);
-        let client = format!("{server} {} {}", ends.server.ip, qperf::arguments(test, size).join(" "));
-        self.figure(ends, [server, listens(PORT), client], |said| qperf::figure(test, said))
+        let arguments = qperf::arguments(protocol, test, size).join(" ");
+        let client = format!("{server} {} {arguments}", ends.server.ip);
+        self.figure(ends, [server, listens(PORT), client], |said| qperf::figure(protocol, test, said))
     }
 }
 
@@ -241,8 +246,21 @@ impl Guests {
             figures.push(figure(what.to_owned(), unit, ours * scale, theirs * scale, kernel));
             let beside = if test == Test::SendLatency { test } else { Test::SendBandwidth };
             if program::found(qperf::PROGRAM).is_some() {
-                let [tcp] = by_turns(TURNS, |_| self.tcp(ends, beside, size))?;
+                let (datagram, udp_is) = match beside {
+                    Test::SendLatency => {
+                        (SMALL + HEADERS, "UDP (qperf), one datagram each way, as long as the packet")
+                    }
+                    _ => (
+                        OF_A_PACKET + HEADERS,
+                        "UDP (qperf), datagrams as long as a packet, as many as were received",
+                    ),
+                };
+                let [tcp, udp] = by_turns(TURNS, |at| match at {
+                    0 => self.sockets(ends, Protocol::Tcp, beside, size),
+                    _ => self.sockets(ends, Protocol::Udp, beside, datagram),
+                })?;
                 figures.push(figure(what.to_owned(), unit, ours * scale, tcp * scale, "TCP (qperf)"));
+                figures.push(figure(what.to_owned(), unit, ours * scale, udp * scale, udp_is));
             }
         }
         let mut connecting = [const { Vec::new() }; 2];

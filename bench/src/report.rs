@@ -118,7 +118,7 @@ pub fn guests_page([apart, together]: &[Vec<Figure>; 2]) -> String {
         Written by `bench/run --kernel`, in guests of `conformance/kernel-peer`, by the same programs and by turns: medians. Where QEMU emulates the processors, only the \
         ratios count; programs lie at the same addresses each time there, as it translates code anew wherever else it lies.\n\n\
         ## Between two guests\n\n\
-        They have one processor each, and a bridge without offloads between them.\n\n"
+        They have one processor each, and a bridge without offloads between them. Packets go by UDP sockets: what a datagram takes is the floor under Verbena there, and not under rdma_rxe, which is in the kernel.\n\n"
         .to_owned();
     rows(&mut text, "beside", "which is", apart);
     text += "\n## Within one guest\n\n\

@@ -1,4 +1,4 @@
-//! TCP, by qperf: messages over one connection, whose two sides sleep while nothing is there.
+//! TCP and UDP, by qperf: messages over one connection, or datagrams, whose two sides sleep while nothing is there.
 
 use std::io;
 use std::process::Command;
@@ -17,15 +17,31 @@ const SECONDS: &str = "1";
 /// TCP.
 pub struct Qperf;
 
+/// What carries the bytes.
+#[derive(Clone, Copy)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+}
+
 /// What a client's call ends with; the last word ends the server.
-pub fn arguments(test: Test, size: usize) -> Vec<String> {
-    let what = if test.is_latency() { "tcp_lat" } else { "tcp_bw" };
+pub fn arguments(protocol: Protocol, test: Test, size: usize) -> Vec<String> {
+    let what = match (protocol, test.is_latency()) {
+        (Protocol::Tcp, true) => "tcp_lat",
+        (Protocol::Tcp, false) => "tcp_bw",
+        (Protocol::Udp, true) => "udp_lat",
+        (Protocol::Udp, false) => "udp_bw",
+    };
     ["-t", SECONDS, "-uu", "-m", &size.to_string(), what, "quit"].map(str::to_owned).to_vec()
 }
 
-/// Of a latency half a round trip in us, of a bandwidth GB/s; qperf is asked for ns and bytes a second.
-pub fn figure(test: Test, said: &str) -> Option<f64> {
-    let (name, unit) = if test.is_latency() { ("latency", 1e3) } else { ("bw", 1e9) };
+/// Of a latency half a round trip in us, of a bandwidth GB/s, of UDP of what was received; qperf is asked for ns and bytes a second.
+pub fn figure(protocol: Protocol, test: Test, said: &str) -> Option<f64> {
+    let (name, unit) = match (protocol, test.is_latency()) {
+        (_, true) => ("latency", 1e3),
+        (Protocol::Tcp, false) => ("bw", 1e9),
+        (Protocol::Udp, false) => ("recv_bw", 1e9),
+    };
     let value = said.lines().find_map(|line| {
         let (what, value) = line.split_once('=')?;
         (what.trim() == name).then(|| value.split_whitespace().next()?.parse::<f64>().ok())?
@@ -54,10 +70,10 @@ impl Peer for Qperf {
         let one = |&size: &usize| {
             let client = || {
                 let mut command = server();
-                command.arg(LOCALHOST).args(arguments(test, size));
+                command.arg(LOCALHOST).args(arguments(Protocol::Tcp, test, size));
                 command
             };
-            pair(PORT, server, client, |said| figure(test, said))
+            pair(PORT, server, client, |said| figure(Protocol::Tcp, test, said))
         };
         sizes.iter().map(one).collect::<io::Result<_>>().map(Some)
     }
@@ -70,9 +86,11 @@ mod tests {
     #[test]
     fn the_figure_is_found() {
         let said = "tcp_lat:\n    latency  =  26504 ns\nquit:\n";
-        assert_eq!(figure(Test::SendLatency, said), Some(26.504));
+        assert_eq!(figure(Protocol::Tcp, Test::SendLatency, said), Some(26.504));
         let said = "tcp_bw:\n    bw  =  1840381952 bytes/sec\nquit:\n";
-        assert_eq!(figure(Test::SendBandwidth, said), Some(1.840381952));
-        assert_eq!(figure(Test::SendBandwidth, "tcp_lat:\n"), None);
+        assert_eq!(figure(Protocol::Tcp, Test::SendBandwidth, said), Some(1.840381952));
+        assert_eq!(figure(Protocol::Tcp, Test::SendBandwidth, "tcp_lat:\n"), None);
+        let said = "udp_bw:\n    send_bw  =  45252990 bytes/sec\n    recv_bw  =  40714600 bytes/sec\nquit:\n";
+        assert_eq!(figure(Protocol::Udp, Test::SendBandwidth, said), Some(0.0407146));
     }
 }
