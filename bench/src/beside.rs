@@ -56,7 +56,7 @@ pub fn by_turns_beside_last<const N: usize>(
 ) -> io::Result<([f64; N], [f64; N])> {
     let seen: [Vec<f64>; N] = all_turns(turns, measure)?;
     let ratios = seen.each_ref().map(|ours| {
-        let last = seen.iter().next_back().into_iter().flatten();
+        let last = seen.last().into_iter().flatten();
         median(ours.iter().zip(last).map(|(ours, last)| ours / last).collect())
     });
     Ok((seen.map(median), ratios))
