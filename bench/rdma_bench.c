@@ -201,7 +201,7 @@ static void print_median(double rounds[ROUNDS + 1])
 	printf("%.4f\n", rounds[(ROUNDS + 1) / 2]);
 }
 
-/* A receive is posted again behind the next message, as the far side waits for that: UCX's and the crate's programs do so, too. */
+/* A receive is posted again behind the next message, for which the far side waits; so does UCX's program. */
 static void ping_pong(struct rdma_cm_id *id, int client)
 {
 	double rounds[ROUNDS + 1];

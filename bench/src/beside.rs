@@ -179,3 +179,15 @@ pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
     }
     Ok(figures)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_that_of_most_turns_and_not_of_the_medians() {
+        let mut seen = [[1.0, 1.0], [4.0, 2.0], [9.0, 9.0]].into_iter().flatten();
+        let measured = by_turns_beside_last(3, |_| Ok(seen.next().unwrap_or_default()));
+        assert_eq!(measured.unwrap(), ([4.0, 2.0], [1.0, 1.0]));
+    }
+}

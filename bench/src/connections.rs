@@ -2,11 +2,11 @@
 
 use std::io;
 
-use crate::beside::by_turns_beside_last;
+use crate::beside::{by_turns_beside_last, figure};
 use crate::floor;
 use crate::pin;
 use crate::rdma::{BY_NETWORK, Program};
-use crate::report::{Better, Figure};
+use crate::report::Figure;
 
 /// Runs of each: the figures are medians.
 const TURNS: usize = 5;
@@ -34,15 +34,11 @@ pub fn figures(program: Option<&Program>) -> io::Result<Vec<Figure>> {
                 (_, Some(program)) => program.connects(&[], clients, each),
             })?;
         for (ours, ratio, by) in [(network, of_network, ""), (memory, of_memory, ", by memory")] {
+            let tcp = "TCP from as many threads: connect, accept, one byte, close";
             figures.push(Figure {
-                what: format!("{what}{by}"),
-                unit: "1/s",
-                better: Better::Higher,
-                floor,
-                floor_is: "TCP from as many threads: connect, accept, one byte, close",
                 ours: program.map(|_| ours),
                 of_pairs: Some(ratio),
-                line: None,
+                ..figure(format!("{what}{by}"), "1/s", ours, floor, tcp)
             });
         }
     }

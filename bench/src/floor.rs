@@ -144,7 +144,7 @@ impl Fastest {
     /// What the sockets say; `TimedOut` when datagrams were lost again and again.
     pub fn measure(&self) -> io::Result<f64> {
         for _ in 0..LOSSES {
-            if let Some(took) = self.stream.run().map(Some).or_else(none_if_lost)? {
+            if let Some(took) = self.stream.run_lossless()? {
                 return Ok((self.stream.messages * self.size) as f64 / took.as_secs_f64() / 1e9);
             }
         }
@@ -168,16 +168,11 @@ pub fn rate(list: usize) -> io::Result<f64> {
 fn best_window<const N: usize>(windows: [usize; N], stream: &Stream) -> io::Result<(Duration, usize)> {
     let mut best: Option<(Duration, usize)> = None;
     for window in windows {
-        if let Some(took) = (Stream { window, ..*stream }).run().map(Some).or_else(none_if_lost)? {
+        if let Some(took) = (Stream { window, ..*stream }).run_lossless()? {
             best = Some(best.map_or((took, window), |best| best.min((took, window))));
         }
     }
     best.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "datagrams were lost with every window"))
-}
-
-/// A run in which datagrams were lost has no time; any other error is one.
-fn none_if_lost(e: io::Error) -> io::Result<Option<Duration>> {
-    if e.kind() == io::ErrorKind::TimedOut { Ok(None) } else { Err(e) }
 }
 
 /// Messages one way, credits the other.
@@ -195,6 +190,14 @@ struct Stream {
 }
 
 impl Stream {
+    /// How long it took; `None` where datagrams were lost.
+    fn run_lossless(self) -> io::Result<Option<Duration>> {
+        match self.run() {
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => Ok(None),
+            ran => ran.map(Some),
+        }
+    }
+
     fn run(self) -> io::Result<Duration> {
         let (here, there) = socket_pair()?;
         set_udp_option(&here, libc::UDP_SEGMENT, self.segment as libc::c_int)?;

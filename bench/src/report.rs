@@ -84,7 +84,7 @@ pub fn crate_table(figures: &[Figure]) -> String {
         lives of the processes, as what a turn takes depends on where a process's memory happens to lie, and on what its neighbours on the machine do; the ratios are medians, too, of those of neighbouring turns. The calling thread's does not count what its process's \
         engine thread does meanwhile, which takes in acknowledgements and, for a Connection, puts completions where their futures look; that of all threads does, and \
         the sleep. Streams: both sides sleep while \
-        there is nothing to read, but for the line that says otherwise.\n\n"
+        there is nothing to read, but for the line that says otherwise. The C program posts a receive again behind its answer, the crate's programs before theirs.\n\n"
         .to_owned();
     rows(&mut text, "beside", "which is", figures);
     text
@@ -118,7 +118,7 @@ pub fn guests_page([apart, together]: &[Vec<Figure>; 2]) -> String {
         Written by `bench/run --kernel`, in guests of `conformance/kernel-peer`, by the same programs and by turns: medians. Where QEMU emulates the processors, only the \
         ratios count; programs lie at the same addresses each time there, as it translates code anew wherever else it lies.\n\n\
         ## Between two guests\n\n\
-        They have one processor each, and a bridge without offloads between them. Packets go by UDP sockets: what a datagram takes is the floor under Verbena there, and not under rdma_rxe, which is in the kernel.\n\n"
+        They have one processor each, and a bridge without offloads between them. Verbena's packets go by UDP sockets there; what plain datagrams do stands beside it, one a call, whose two sides sleep while nothing is there.\n\n"
         .to_owned();
     rows(&mut text, "beside", "which is", apart);
     text += "\n## Within one guest\n\n\
