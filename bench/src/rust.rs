@@ -188,11 +188,14 @@ fn median(mut ping: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
 
 const GONE: io::ErrorKind = io::ErrorKind::ConnectionReset;
 
+/// A receive is posted again when its message is dropped: behind the next SEND, as `rdma_bench.c` does it.
 fn latency(conn: &Connection, size: usize) -> io::Result<f64> {
     let bytes = vec![0x5a; size];
+    let mut answer = None;
     median(|| {
         let sending = conn.send_copy(&bytes)?.post().map_err(|(error, _)| error)?;
-        drop(conn.recv_wait()?.ok_or(GONE)?);
+        drop(answer.take());
+        answer = Some(conn.recv_wait()?.ok_or(GONE)?);
         sending.wait()?;
         Ok(())
     })
@@ -201,9 +204,9 @@ fn latency(conn: &Connection, size: usize) -> io::Result<f64> {
 fn answer(conn: &Connection, size: usize) -> io::Result<Option<f64>> {
     let bytes = vec![0x5a; size];
     while let Some(message) = conn.recv_wait()? {
-        drop(message);
         // Its completion frees the buffer, whoever waits for it.
         drop(conn.send_copy(&bytes)?.post().map_err(|(error, _)| error)?);
+        drop(message);
     }
     Ok(None)
 }
@@ -232,9 +235,11 @@ impl ByTurns {
 
 fn polled_latency(conn: &mut PolledConnection, size: usize) -> io::Result<f64> {
     let mut sends = ByTurns::new(conn, size)?;
+    let mut answer = None;
     median(|| {
         sends.post(conn)?;
-        drop(conn.spin_recv()?.ok_or(GONE)?);
+        drop(answer.take());
+        answer = Some(conn.spin_recv()?.ok_or(GONE)?);
         Ok(())
     })
 }
@@ -242,8 +247,8 @@ fn polled_latency(conn: &mut PolledConnection, size: usize) -> io::Result<f64> {
 fn polled_answer(conn: &mut PolledConnection, size: usize) -> io::Result<Option<f64>> {
     let mut sends = ByTurns::new(conn, size)?;
     while let Some(message) = conn.spin_recv()? {
-        drop(message);
         sends.post(conn)?;
+        drop(message);
     }
     Ok(None)
 }
