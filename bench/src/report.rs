@@ -84,7 +84,7 @@ pub fn crate_table(figures: &[Figure]) -> String {
         lives of the processes, as what a turn takes depends on where a process's memory happens to lie, and on what its neighbours on the machine do; the ratios are medians, too, of those of neighbouring turns. The calling thread's does not count what its process's \
         engine thread does meanwhile, which takes in acknowledgements and, for a Connection, puts completions where their futures look; that of all threads does, and \
         the sleep. Streams: both sides sleep while \
-        there is nothing to read, but for the line that says otherwise. The C program posts a receive again behind its answer, the crate's programs before theirs.\n\n"
+        there is nothing to read, but for the line that says otherwise. All ping programs post a receive again behind the next SEND.\n\n"
         .to_owned();
     rows(&mut text, "beside", "which is", figures);
     text
