@@ -4,7 +4,7 @@
 //! | WHAT | client's number |
 //! |---|---|
 //! | `post`, `polled-post` | us of the processor, a SEND with its completion, of the calling thread and of all, as `rdma_bench post` says them, whose server this is for |
-//! | `lat`, `polled-lat` | us, half a round trip of SENDs, both sides polling |
+//! | `lat`, `polled-lat` | us, half a round trip of SENDs, both sides polling; a message is dropped, and so its receive posted again, behind the next SEND, as in `rdma_bench.c` |
 //! | `write-lat` | us, half a round trip of WRITEs, each side polling its memory: the crate's example `latency` |
 //! | `write-bw` | GB/s of WRITEs, one at a time |
 //! | `tcp-echo`, `rdma-echo` | us, half a round trip of a stream, both sides in tokio's runtime of one thread |
@@ -188,7 +188,6 @@ fn median(mut ping: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
 
 const GONE: io::ErrorKind = io::ErrorKind::ConnectionReset;
 
-/// A receive is posted again when its message is dropped: behind the next SEND, as `rdma_bench.c` does it.
 fn latency(conn: &Connection, size: usize) -> io::Result<f64> {
     let bytes = vec![0x5a; size];
     let mut answer = None;
