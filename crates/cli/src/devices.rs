@@ -62,6 +62,14 @@ pub fn run(_: &Args) -> Result<ExitCode, String> {
         }
     }
     println!("same host        {}", way(&host::same_host()));
+    let others = host::other_builds();
+    if others > 0 {
+        println!(
+            "other builds     {others} here, with another protocol between processes than {}: packets \
+             only, by the network",
+            host::name_text::PROTOCOL
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }
 

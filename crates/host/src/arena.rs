@@ -1,129 +1,143 @@
-//! Memory of this process that the processes of its user map, too: they write and read it by the processor's own instructions, with no system call, where a region of it is
-//! granted to them.
+//! Memory of this process that processes of its user may map, too: they write and read it by the processor's own instructions, with no system call.
 //!
-//! One file without a name (memfd_create(2)) for all of it, as long as the machine has memory and mapped as a whole: what nobody uses takes none. Buffers are whole
-//! pages of it ([`take`]). Who lends to another process hands it the descriptor and says where it is mapped here, and the other one finds an address of
-//! ours at the same distance from the begin of its own mapping.
+//! Each buffer is a file without a name (memfd_create(2)) of its own, in whole pages ([`take`]). A
+//! neighbour maps the buffer of a region, and nothing else of this process, once a request of its
+//! that named the region by its key was executed ([`crate::reach`]). Where the region lets peers
+//! read only, so does the file: F_SEAL_FUTURE_WRITE, from the first such neighbour on.
 //!
-//! It is there from the first buffer on. A process that maps it could write to all of it, as one that may copy to another's memory could to all of that: processes of one
-//! user trust each other so far, and so do those that share memory by UCX or MPI.
+//! A region that peers may write to and not read is not mapped, as memory that is mapped to be
+//! written can be read; nor is one that is only a part of its buffer.
+//!
+//! A buffer that is gone is nothing else afterwards: a neighbour that keeps it mapped has pages of
+//! its own, which are zero.
 
-use std::ops::Range;
+use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use locks::{Mutex, Rank};
-use nic::Errno;
-use range_alloc::RangeAllocator;
+use nic::{Access, Errno};
 
 use crate::fork::{self, Fd};
+use crate::names::Connection;
 use crate::per_process::PerProcess;
 use crate::process::environment::{self, SameHost};
 use crate::rings::memory::SharedMemory;
 use crate::sys::limits;
 
 const PAGE: usize = 4096;
-/// Bytes of one at least, and at most.
-const FEWEST: usize = 64 << 20;
-const MOST: usize = 1 << 40;
+/// Of the descriptors that this process may have, one in so many may be a buffer's.
+const OF_DESCRIPTORS: usize = 8;
+/// Buffers at most.
+const MOST_BUFFERS: usize = 1024;
+/// Buffers of other processes that are mapped here, at most, and their bytes in sum.
+const MOST_MAPPED: usize = 4096;
+const MOST_MAPPED_BYTES: u64 = 1 << 40;
 
-static ARENA: PerProcess<Mutex<Option<&'static Arena>>> = PerProcess::new(|| Mutex::new(Rank::Arena, None));
-/// The same, to look at.
-static MADE: PerProcess<AtomicPtr<Arena>> = PerProcess::new(|| AtomicPtr::new(std::ptr::null_mut()));
-
-/// The arena of this process. It stays as long as the process.
-pub(crate) struct Arena {
-    memory: SharedMemory,
-    fd: Fd,
-    free: Mutex<RangeAllocator<usize>>,
-    generation: u32,
-}
+/// The buffers of this process by their addresses.
+static BUFFERS: PerProcess<Mutex<BTreeMap<u64, Arc<File>>>> =
+    PerProcess::new(|| Mutex::new(Rank::Buffers, BTreeMap::new()));
+/// Bytes of other processes that are mapped here, and in how many buffers.
+static MAPPED: PerProcess<(AtomicU64, AtomicUsize)> = PerProcess::new(Default::default);
 
 /// A buffer of whole pages, zero at first, that neighbours may map. Its pages are given back with it.
 #[derive(Debug)]
-pub struct Buffer {
-    at: NonNull<u8>,
-    range: Range<usize>,
-    arena: &'static Arena,
+pub struct Buffer(Arc<File>);
+
+/// See [`Buffer`].
+#[derive(Debug)]
+pub(crate) struct File {
+    memory: SharedMemory,
+    fd: Fd,
+    generation: u32,
+    given: Mutex<Given>,
 }
 
-// SAFETY: an address and a range; who may touch which byte when is the matter of whoever has the buffer.
-unsafe impl Send for Buffer {}
-// SAFETY: as above.
-unsafe impl Sync for Buffer {}
+/// What neighbours were given of a buffer.
+#[derive(Debug, Default)]
+struct Given {
+    how: Option<How>,
+    to: Vec<(u64, Weak<Connection>)>,
+}
+
+/// How a buffer may be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// To be read.
+    Read,
+    /// To be read and written.
+    Write,
+}
+
+impl How {
+    /// How the region of these rights (`enum ibv_access_flags`) may be mapped; `None` where it may not.
+    fn of(access: u32) -> Option<How> {
+        let has = |right| access & right != 0;
+        match (has(Access::REMOTE_READ), has(Access::REMOTE_WRITE)) {
+            (true, true) => Some(How::Write),
+            (true, false) => Some(How::Read),
+            (false, _) => None,
+        }
+    }
+}
 
 /// A buffer of at least `len` bytes. `None` where there is none to be had, or processes of this host speak by the network only (`VERBENA_SAME_HOST=off`): any other
 /// memory serves as well then.
 #[must_use]
 pub fn take(len: usize) -> Option<Buffer> {
     let bytes = len.max(1).checked_next_multiple_of(PAGE)?;
-    arena()?.take(bytes)
-}
-
-/// This process's arena, made now where there is none yet.
-fn arena() -> Option<&'static Arena> {
-    if let Some(arena) = made() {
-        return Some(arena);
-    }
-    if environment::same_host() == Ok(SameHost::Off) {
+    // A file that is longer than the process may have is answered with a signal.
+    let most = (limits::memory_of_machine() as u64).min(limits::longest_file());
+    if environment::same_host() == Ok(SameHost::Off) || bytes as u64 > most {
         return None;
     }
-    let mut arena = ARENA.get().lock();
-    if arena.is_none() {
-        let new: &'static Arena = Box::leak(Box::new(Arena::new()?));
-        MADE.get().store(std::ptr::from_ref(new).cast_mut(), Ordering::Release);
-        *arena = Some(new);
+    let most = (limits::descriptors() / OF_DESCRIPTORS).min(MOST_BUFFERS);
+    if BUFFERS.get().lock().len() >= most {
+        return None;
     }
-    *arena
+    let (memory, fd) = SharedMemory::create_named(c"verbena memory", bytes).ok()?;
+    memory.keep_in_children();
+    let given = Mutex::new(Rank::BufferGiven, Given::default());
+    let file = Arc::new(File { memory, fd, generation: fork::generation(), given });
+    BUFFERS.get().lock().insert(file.address(), file.clone());
+    Some(Buffer(file))
 }
 
-/// This process's arena, where there is one.
-#[inline]
-pub(crate) fn made() -> Option<&'static Arena> {
-    // SAFETY: NULL, or what `arena` leaked.
-    unsafe { MADE.get().load(Ordering::Acquire).as_ref() }
+/// Gives a neighbour the buffer that a region is, where it is one and the region's rights allow
+/// that, and has the neighbour told of it. Whether the neighbour has it.
+pub(crate) fn give(addr: u64, len: u64, access: u32, to: &Arc<Connection>) -> bool {
+    let Some(how) = How::of(access) else { return false };
+    let file = BUFFERS.get().lock().get(&addr).cloned();
+    file.filter(|file| len.next_multiple_of(PAGE as u64) == file.len() as u64)
+        .is_some_and(|file| file.give(how, to))
 }
 
-impl Arena {
-    fn new() -> Option<Arena> {
-        let mut len = limits::memory_of_machine().next_multiple_of(FEWEST).clamp(FEWEST, MOST);
-        // A process may have a limit of addresses, and one of the length of files, which is told by a signal.
-        while len >= FEWEST && len as u64 <= limits::longest_file() {
-            if let Ok((memory, fd)) = SharedMemory::create_named(c"verbena memory", len) {
-                memory.keep_in_children();
-                let free = Mutex::new(Rank::ArenaRanges, RangeAllocator::new(0..len));
-                return Some(Arena { memory, fd, free, generation: fork::generation() });
-            }
-            len /= 4;
-        }
-        None
-    }
-
-    fn take(&'static self, bytes: usize) -> Option<Buffer> {
-        let range = self.free.lock().allocate_range(bytes).ok()?;
-        let at = self.memory.bytes(&range)?;
-        Some(Buffer { at, range, arena: self })
-    }
-
-    /// Where it is mapped in this process.
-    pub(crate) fn address(&self) -> u64 {
+impl File {
+    fn address(&self) -> u64 {
         self.memory.as_ptr() as u64
     }
 
-    /// By which another process maps it.
-    pub(crate) fn fd(&self) -> &Fd {
-        &self.fd
+    fn len(&self) -> usize {
+        size_of_val(&*self.memory)
     }
 
-    /// Whether an address is of it.
-    pub(crate) fn contains(&self, addr: u64) -> bool {
-        addr.checked_sub(self.address()).is_some_and(|at| at < size_of_val(&*self.memory) as u64)
-    }
-}
-
-impl std::fmt::Debug for Arena {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Arena({} bytes at {:#x})", size_of_val(&*self.memory), self.address())
+    fn give(&self, how: How, to: &Arc<Connection>) -> bool {
+        let mut given = self.given.lock();
+        match given.how {
+            None if how == How::Read && !self.memory.seal_future_writes(&self.fd) => return false,
+            Some(before) if before != how => return false,
+            _ => given.how = Some(how),
+        }
+        given.to.retain(|(_, known)| known.strong_count() > 0);
+        if given.to.iter().any(|(token, _)| *token == to.token()) {
+            return true;
+        }
+        let told = to.show(self.address(), how == How::Write, &self.fd);
+        if told {
+            given.to.push((to.token(), Arc::downgrade(to)));
+        }
+        told
     }
 }
 
@@ -131,62 +145,122 @@ impl Buffer {
     /// Its first byte, at a multiple of 4,096.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.at.as_ptr()
+        self.0.memory.as_ptr().cast::<u8>().cast_mut()
     }
 
     /// Bytes, a multiple of 4,096.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.range.len()
+        self.0.len()
     }
 
     /// Whether it has none: never.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.range.is_empty()
+        self.len() == 0
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         // A forked child maps the same pages, which are its parent's.
-        if self.arena.generation != fork::generation() {
+        if self.0.generation != fork::generation() {
             return;
         }
-        // What could not be given back to the system is not zero, and nobody's any more.
-        if self.arena.memory.give_back(&self.range) {
-            self.arena.free.lock().free_range(self.range.clone());
+        BUFFERS.get().lock().remove(&self.0.address());
+        for (_, connection) in std::mem::take(&mut self.0.given.lock().to) {
+            if let Some(connection) = connection.upgrade() {
+                connection.tell_gone(self.0.address());
+            }
         }
+        // A neighbour that keeps it mapped keeps none of its pages, where the system can take them.
+        self.0.memory.give_back(&(0..self.len()));
     }
 }
 
-/// Another process's arena, mapped here, too.
-pub(crate) struct Theirs {
+/// Buffers of another process that are mapped here, too, by their addresses there.
+#[derive(Clone, Default)]
+pub(crate) struct Theirs(Vec<Arc<Mapped>>);
+
+/// One of them.
+struct Mapped {
     memory: SharedMemory,
     /// Where that process has it.
     address: u64,
+    how: How,
+    generation: u32,
 }
 
 impl Theirs {
+    /// These, and one more that the process has at an address.
+    ///
     /// # Errors
     ///
-    /// EINVAL for memory that may change its length, or that can not be mapped where the other one says; those of mmap(2).
-    pub(crate) fn new(fd: &Fd, address: u64) -> std::io::Result<Theirs> {
+    /// EINVAL for memory that may change its length, is longer than the machine's, or can not be
+    /// mapped where the other process says; ENOMEM where too much is mapped; those of mmap(2).
+    pub(crate) fn with(&self, fd: &Fd, address: u64, writable: bool) -> std::io::Result<Theirs> {
         if !address.is_multiple_of(PAGE as u64) {
             return Err(Errno::EINVAL.into());
         }
-        let memory = SharedMemory::open(fd, MOST)?;
-        memory.leave_out_of_dumps();
-        nic::memory::can_copy_granted();
-        Ok(Theirs { memory, address })
+        let how = if writable { How::Write } else { How::Read };
+        let mapped = Mapped::new(fd, address, how)?;
+        let end = address.checked_add(mapped.len()).ok_or(Errno::EINVAL)?;
+        // What lay there before is gone.
+        let is_apart = |other: &Arc<Mapped>| end <= other.address || other.address + other.len() <= address;
+        let mut all: Vec<_> = self.0.iter().filter(|other| is_apart(other)).cloned().collect();
+        let at = all.partition_point(|other| other.address < address);
+        all.insert(at, Arc::new(mapped));
+        Ok(Theirs(all))
     }
 
-    /// Where `len` bytes are here that the other process has at an address; `None` where they are not of its arena.
+    /// These but for the one at this address.
+    pub(crate) fn without(&self, address: u64) -> Theirs {
+        Theirs(self.0.iter().filter(|other| other.address != address).cloned().collect())
+    }
+
+    /// Where `len` bytes are here that the other process has at an address; `None` where they are in none of the buffers, or may not be written to.
     #[inline]
-    pub(crate) fn at(&self, addr: u64, len: u64) -> Option<NonNull<u8>> {
-        let begin = usize::try_from(addr.checked_sub(self.address)?).ok()?;
+    pub(crate) fn at(&self, addr: u64, len: u64, how: How) -> Option<NonNull<u8>> {
+        let behind = self.0.partition_point(|mapped| mapped.address <= addr);
+        let mapped = &self.0[behind.checked_sub(1)?];
+        let begin = usize::try_from(addr - mapped.address).ok()?;
         let end = begin.checked_add(usize::try_from(len).ok()?)?;
-        self.memory.bytes(&(begin..end))
+        let allowed = how == How::Read || mapped.how == How::Write;
+        mapped.memory.bytes(&(begin..end)).filter(|_| allowed)
+    }
+}
+
+impl Mapped {
+    fn new(fd: &Fd, address: u64, how: How) -> std::io::Result<Mapped> {
+        let (bytes, count) = MAPPED.get();
+        let most = limits::memory_of_machine();
+        let memory = match how {
+            How::Read => SharedMemory::open_read_only(fd, most)?,
+            How::Write => SharedMemory::open(fd, most)?,
+        };
+        let len = size_of_val(&*memory) as u64;
+        let mapped = Mapped { memory, address, how, generation: fork::generation() };
+        let before = (bytes.fetch_add(len, Ordering::Relaxed), count.fetch_add(1, Ordering::Relaxed));
+        if before.0 + len > MOST_MAPPED_BYTES || before.1 >= MOST_MAPPED {
+            return Err(Errno::ENOMEM.into());
+        }
+        mapped.memory.leave_out_of_dumps();
+        nic::memory::can_copy_granted();
+        Ok(mapped)
+    }
+
+    fn len(&self) -> u64 {
+        size_of_val(&*self.memory) as u64
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if self.generation == fork::generation() {
+            let (bytes, count) = MAPPED.get();
+            bytes.fetch_sub(self.len(), Ordering::Relaxed);
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -194,8 +268,13 @@ impl Theirs {
 mod tests {
     use super::*;
 
+    /// Another mapping of a buffer.
+    fn mapped(buffer: &Buffer, writable: bool) -> Theirs {
+        Theirs::default().with(&buffer.0.fd, buffer.0.address(), writable).unwrap()
+    }
+
     #[test]
-    fn buffers_are_apart_and_zero_also_where_one_was_before() {
+    fn buffers_are_apart_and_zero_and_whole_pages() {
         let Some(first) = take(5000) else { return };
         assert_eq!((first.len(), first.as_ptr() as usize % PAGE), (8192, 0));
         let second = take(1).unwrap();
@@ -204,16 +283,8 @@ mod tests {
             || second.as_ptr().wrapping_add(second.len()) <= first.as_ptr();
         assert!(apart);
         // SAFETY: the buffer's bytes.
-        unsafe { first.as_ptr().write_bytes(7, first.len()) };
-        let was = first.as_ptr();
-        drop(first);
-        let third = take(8192).unwrap();
-        assert_eq!(third.as_ptr(), was, "addresses are used again");
-        // SAFETY: the buffer's bytes.
-        let bytes = unsafe { std::slice::from_raw_parts(third.as_ptr(), third.len()) };
+        let bytes = unsafe { std::slice::from_raw_parts(first.as_ptr(), first.len()) };
         assert!(bytes.iter().all(|byte| *byte == 0));
-        let arena = made().unwrap();
-        assert!(arena.contains(was as u64) && !arena.contains(&raw const arena as u64));
     }
 
     #[test]
@@ -228,7 +299,7 @@ mod tests {
             let seen = *word;
             drop(buffer);
             // SAFETY: no destructors run.
-            unsafe { libc::_exit(i32::from(seen != 7 || made().is_some())) };
+            unsafe { libc::_exit(i32::from(seen != 7)) };
         }
         let mut status = -1;
         // SAFETY: a variable of ours.
@@ -238,28 +309,64 @@ mod tests {
 
     #[test]
     fn what_there_is_no_room_for_is_not_to_be_had() {
-        for len in [usize::MAX, 1 << 60, MOST + 1] {
+        for len in [usize::MAX, 1 << 60, 1 << 45] {
             assert!(take(len).is_none());
         }
     }
 
     #[test]
-    fn another_mapping_has_the_same_bytes_at_the_same_distance() {
-        let Some(buffer) = take(4096) else { return };
-        let arena = made().unwrap();
-        let theirs = Theirs::new(arena.fd(), arena.address()).unwrap();
-        let at = |addr, len| theirs.at(addr, len);
+    fn another_mapping_has_the_same_bytes_until_the_buffer_is_gone() {
+        let Some(buffer) = take(8192) else { return };
+        let theirs = mapped(&buffer, true);
         let addr = buffer.as_ptr() as u64;
-        let place = at(addr + 8, 8).unwrap();
+        let place = theirs.at(addr + 8, 8, How::Write).unwrap();
         // SAFETY: words of the buffer, in either mapping.
         unsafe {
             place.cast::<u64>().write(99);
             assert_eq!(buffer.as_ptr().add(8).cast::<u64>().read_volatile(), 99);
         }
-        let len = size_of_val(&*arena.memory) as u64;
-        assert!(at(arena.address() - 1, 1).is_none() && at(0, 8).is_none() && at(u64::MAX, 8).is_none());
-        assert!(at(arena.address() + len - 8, 8).is_some());
-        assert!(at(arena.address() + len - 8, 9).is_none() && at(addr, u64::MAX).is_none());
-        assert!(Theirs::new(arena.fd(), arena.address() + 8).is_err());
+        let none = [(addr - 1, 1), (0, 8), (u64::MAX, 8), (addr + 8184, 9), (addr, u64::MAX)];
+        assert!(none.iter().all(|&(addr, len)| theirs.at(addr, len, How::Read).is_none()));
+        assert!(theirs.at(addr + 8184, 8, How::Read).is_some());
+        assert!(theirs.with(&buffer.0.fd, addr + 8, true).is_err(), "no page begins there");
+        assert!(theirs.without(addr).at(addr, 8, How::Read).is_none());
+        drop(buffer);
+        // SAFETY: what is still mapped here.
+        assert_eq!(unsafe { place.cast::<u64>().read_volatile() }, 0, "its pages are given back");
+    }
+
+    #[test]
+    fn what_may_be_read_only_is_not_written_to_by_whatever_descriptor() {
+        let Some(buffer) = take(4096) else { return };
+        assert!(buffer.0.memory.seal_future_writes(&buffer.0.fd));
+        let theirs = mapped(&buffer, false);
+        let addr = buffer.as_ptr() as u64;
+        assert!(theirs.at(addr, 8, How::Read).is_some() && theirs.at(addr, 8, How::Write).is_none());
+        assert!(SharedMemory::open(&buffer.0.fd, 4096).is_err());
+        use std::os::fd::AsRawFd;
+        let again = format!("/proc/self/fd/{}", buffer.0.fd.as_raw_fd());
+        let again = std::fs::OpenOptions::new().read(true).write(true).open(again);
+        let written = again.and_then(|mut file| std::io::Write::write(&mut file, b"x"));
+        assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        // SAFETY: the buffer's first word; its owner still writes to it.
+        unsafe { buffer.as_ptr().cast::<u64>().write(5) };
+    }
+
+    #[test]
+    fn the_sum_of_what_neighbours_show_is_bounded() {
+        let (bytes, _) = MAPPED.get();
+        let Some(buffer) = take(4096) else { return };
+        bytes.fetch_add(MOST_MAPPED_BYTES, Ordering::Relaxed);
+        let mapped = Theirs::default().with(&buffer.0.fd, buffer.0.address(), true);
+        bytes.fetch_sub(MOST_MAPPED_BYTES, Ordering::Relaxed);
+        assert!(mapped.is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM)));
+    }
+
+    #[test]
+    fn a_region_is_mapped_as_it_lets_peers_read_it_and_no_otherwise() {
+        const READ: u32 = Access::REMOTE_READ;
+        const WRITE: u32 = Access::REMOTE_WRITE;
+        let cases = [(READ, Some(How::Read)), (READ | WRITE, Some(How::Write)), (WRITE, None), (0, None)];
+        assert!(cases.iter().all(|&(access, how)| How::of(access) == how));
     }
 }

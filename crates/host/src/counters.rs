@@ -54,6 +54,9 @@ counters! {
     forward_refused,
     /// Messages from other processes that were none of ours.
     forward_errors,
+    /// Processes of this host, and offers of theirs, that are of builds with another protocol number:
+    /// they get whole packets by the network.
+    other_builds,
     /// Rings by which packets go to other processes of this host.
     rings_offered,
     /// Rings by which packets come from them.
@@ -90,10 +93,10 @@ counters! {
     pieces_put,
     /// Processes of this host whose memory the system does not let us reach.
     reach_refused,
-    /// Processes of this host of whose memory we map some, so that it is reached without a system call.
-    arenas_mapped,
-    /// Those whose memory that is meant for it could not be mapped.
-    arenas_refused,
+    /// Buffers of processes of this host that are mapped here, so that they are reached without a system call.
+    buffers_mapped,
+    /// Those that could not be mapped, or were too much.
+    buffers_refused,
     /// Processes of this host that reach our memory no more: they claimed for too long to be using what was taken back.
     reach_cut_off,
     /// ICMP errors for packets of ours.

@@ -19,7 +19,7 @@
 //! | [`arena`] | memory of this process that the others map, too |
 //! | `same_host` | what is to be expected of both, before anybody sends |
 //! | `frames` over `packet` | whole frames of an interface |
-//! | `names` over [`name_messages`], `user` | names, and packets handed from process to process of one user |
+//! | `names` over [`name_text`], [`name_messages`], `user` | names, and packets handed from process to process of one user |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
 //! | [`eventfd`] | the descriptors that programs poll for events |
 //! | [`per_process`] | statics that a forked child finds fresh: the rule for all crates |
@@ -66,10 +66,13 @@ mod frames;
 mod host;
 mod host_id;
 mod interfaces;
+#[cfg(test)]
+mod layouts;
 mod lease;
 mod management;
 pub mod mount_namespace;
 pub mod name_messages;
+pub mod name_text;
 mod names;
 mod neighbours;
 mod netlink;
@@ -98,6 +101,7 @@ use node::world::Interface;
 
 pub use counters::Counters;
 pub use host::{Config, Host};
+pub use names::other_builds;
 #[doc(hidden)]
 pub use reach::fuzzed;
 pub use same_host::{SameHost, same_host};

@@ -1,19 +1,12 @@
-//! What the abstract names of `names` look like, and the messages between the processes that bear them.
+//! The messages between the processes that bear the names of `names`, and the records of their rings.
 //!
-//! | name | what |
-//! |---|---|
-//! | `verbena/1/block/0a3` | a block of queue pair numbers and communication ids, in hexadecimal |
-//! | `verbena/1/port/tcp/*/7174` | a port of a port space on all addresses |
-//! | `verbena/1/port/tcp/::/7174` | the same on all of a family |
-//! | `verbena/1/port/tcp/10.0.0.1/7174` | the same on one |
-//! | `verbena/1/shared/tcp/*/7174/1c0ffee5` | one of those who share it, with a random number in hexadecimal |
-//!
-//! The 1 is the version of these names and of the messages on their connections. One message is one packet:
+//! A packet that is handed on is one message. Builds of every protocol number
+//! ([`crate::name_text`]) understand it:
 //!
 //! | bytes | field |
 //! |---|---|
 //! | 1 | 4 or 6, the IP version |
-//! | 1 | 1 where whoever made the packet hands it over, 0 where it came by the network |
+//! | 1 | 1 where the process that made the packet hands it over, 0 where it came by the network |
 //! | 2 | 0 |
 //! | 4 | interface index |
 //! | 2 + 2 | source port, destination port |
@@ -27,54 +20,77 @@
 //!
 //! | byte | which way | what |
 //! |---|---|---|
-//! | 1 | to the bearer | a ring of shared memory, whose descriptor comes with the message: packets come by it from now on (`rings`) |
+//! | 1 | to the bearer | a ring of shared memory: 8 random bytes ([`ring_offer`]), and its descriptor. Packets come by it from now on (`rings`) |
 //! | 2 | to the bearer | there is something in the ring |
 //! | 3 | from the bearer | it takes no ring, or can not read what came by it: no further one is offered on this connection |
-//! | 4 | from the bearer | it took the ring, and its memory may be reached (`reach`): 8 bytes address of a page, 8 bytes what is there, and the descriptor of its tables |
-//! | 6 | from the bearer | some of its memory may be mapped (`arena`): 8 bytes where it is there, and its descriptor. It comes in front of the message above, or alone |
+//! | 4 | from the bearer | memory of it may be reached (`reach`): 8 bytes address of the page that proves which process it is, 8 bytes what its first word says, and the descriptor of its tables |
 //! | 5 | from the bearer | it took the ring, and a thread of it that waits is woken by a byte to the socket that comes with the message (`rings::seat`) |
+//! | 6 | from the bearer | a buffer of it may be mapped (`arena`): 8 bytes where it is there, 1 byte whether it may be written to, and its descriptor. It comes in front of what lets the buffer be reached |
+//! | 7 | from the bearer | a buffer is gone: 8 bytes where it was there |
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use node::Name;
 use node::world::{Datagram, Hold};
 use ring::{Memory, PushError, Writer};
 use transport::Short;
 use transport::short::{MAX_SHORT, What};
 use wire::Rkey;
-use wire::mad::PortSpace;
 
-const PREFIX: &str = "verbena/1/";
 /// A ring is offered.
 pub const RING: u8 = 1;
+/// Bytes of that message.
+pub const RING_LEN: usize = 9;
 /// There is something in it.
 pub const LOOK: u8 = 2;
 /// No ring, please.
 pub const NO_RING: u8 = 3;
-
-/// By this socket a thread of it is woken.
-pub const BELL: u8 = 5;
 /// Its memory may be reached.
 pub const LEND: u8 = 4;
 /// Bytes of that message.
 pub const LEND_LEN: usize = 17;
-
-/// Some of its memory may be mapped.
-pub const ARENA: u8 = 6;
+/// By this socket a thread of it is woken.
+pub const BELL: u8 = 5;
+/// A buffer of its may be mapped.
+pub const BUFFER: u8 = 6;
 /// Bytes of that message.
-pub const ARENA_LEN: usize = 9;
+pub const BUFFER_LEN: usize = 10;
+/// A buffer is gone.
+pub const GONE: u8 = 7;
+/// Bytes of that message.
+pub const GONE_LEN: usize = 9;
 
-/// The message that memory which is at this address may be mapped.
-pub fn arena(address: u64) -> [u8; ARENA_LEN] {
-    let mut bytes = [ARENA; ARENA_LEN];
-    bytes[1..].copy_from_slice(&address.to_le_bytes());
+/// The offer of a ring. `nonce`: what the process that takes it repeats in memory of its own, to prove
+/// which process it is.
+pub fn ring_offer(nonce: u64) -> [u8; RING_LEN] {
+    with_word(RING, nonce)
+}
+
+/// What such an offer says.
+pub fn read_ring_offer(bytes: &[u8]) -> Option<u64> {
+    word_of(RING, bytes)
+}
+
+/// The message that a buffer which is at this address may be mapped.
+pub fn buffer(address: u64, writable: bool) -> [u8; BUFFER_LEN] {
+    let mut bytes = [u8::from(writable); BUFFER_LEN];
+    bytes[..GONE_LEN].copy_from_slice(&with_word::<GONE_LEN>(BUFFER, address));
     bytes
 }
 
 /// What such a message says.
-pub fn read_arena(bytes: &[u8]) -> Option<u64> {
-    let [ARENA, address @ ..] = bytes else { return None };
-    Some(u64::from_le_bytes(address.try_into().ok()?))
+pub fn read_buffer(bytes: &[u8]) -> Option<(u64, bool)> {
+    let (&writable, rest) = bytes.split_last()?;
+    Some((word_of(BUFFER, rest)?, writable == 1)).filter(|_| writable <= 1)
+}
+
+/// The message that the buffer at this address is gone.
+pub fn gone(address: u64) -> [u8; GONE_LEN] {
+    with_word(GONE, address)
+}
+
+/// What such a message says.
+pub fn read_gone(bytes: &[u8]) -> Option<u64> {
+    word_of(GONE, bytes)
 }
 
 /// The message that memory may be reached.
@@ -90,6 +106,18 @@ pub fn read_lend(bytes: &[u8]) -> Option<(u64, u64)> {
     let [LEND, rest @ ..] = bytes else { return None };
     let (address, says) = rest.split_first_chunk::<8>()?;
     Some((u64::from_le_bytes(*address), u64::from_le_bytes(says.try_into().ok()?)))
+}
+
+fn with_word<const LEN: usize>(kind: u8, word: u64) -> [u8; LEN] {
+    let mut bytes = [kind; LEN];
+    bytes[1..9].copy_from_slice(&word.to_le_bytes());
+    bytes
+}
+
+fn word_of(kind: u8, bytes: &[u8]) -> Option<u64> {
+    let (first, word) = bytes.split_first()?;
+    let word = word.try_into().ok().filter(|_| *first == kind)?;
+    Some(u64::from_le_bytes(word))
 }
 
 /// Bytes in front of a packet.
@@ -111,60 +139,6 @@ const BULK: u32 = 1 << 28;
 pub const BULK_HEAD: usize = ring::BODY;
 /// Bytes in front of a short message.
 pub const SHORT_HEADER: usize = SIZE + Short::LEN;
-
-/// The name as an abstract address, without the leading zero.
-pub fn text(name: Name) -> String {
-    match name {
-        Name::Block(block) => format!("{PREFIX}block/{block:03x}"),
-        Name::Port { space, addr, port } => {
-            format!("{PREFIX}port/{}/{}/{port}", space_name(space), addr_name(addr))
-        }
-        Name::Shared { space, addr, port, holder } => {
-            format!("{PREFIX}shared/{}/{}/{port}/{holder:x}", space_name(space), addr_name(addr))
-        }
-    }
-}
-
-fn addr_name(addr: Option<IpAddr>) -> String {
-    addr.map_or_else(|| "*".to_owned(), |addr| addr.to_string())
-}
-
-/// The name in an abstract address, without its leading zero.
-pub fn parse(text: &str) -> Option<Name> {
-    let mut parts = text.strip_prefix(PREFIX)?.split('/');
-    let name = match parts.next()? {
-        "block" => Name::Block(u16::from_str_radix(parts.next()?, 16).ok()?),
-        kind @ ("port" | "shared") => {
-            let space = parts.next()?;
-            let space = SPACES.into_iter().find(|&known| space_name(known) == space)?;
-            let addr = match parts.next()? {
-                "*" => None,
-                addr => Some(addr.parse().ok()?),
-            };
-            let port = parts.next()?.parse().ok()?;
-            match kind {
-                "port" => Name::Port { space, addr, port },
-                _ => {
-                    let holder = u32::from_str_radix(parts.next()?, 16).ok()?;
-                    Name::Shared { space, addr, port, holder }
-                }
-            }
-        }
-        _ => return None,
-    };
-    parts.next().is_none().then_some(name)
-}
-
-const SPACES: [PortSpace; 4] = [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ipoib, PortSpace::Ib];
-
-fn space_name(space: PortSpace) -> &'static str {
-    match space {
-        PortSpace::Tcp => "tcp",
-        PortSpace::Udp => "udp",
-        PortSpace::Ipoib => "ipoib",
-        PortSpace::Ib => "ib",
-    }
-}
 
 /// Marks the header of a packet that came by no network.
 pub fn mark_handed_over(header: &mut [u8; HEADER]) {

@@ -1,22 +1,21 @@
 //! Names that processes of one network namespace claim, as abstract Unix sockets (unix(7)): atomic to claim, gone with
 //! the process, scoped like the addresses. They are the index of blocks and ports, and the way packets take to
-//! the process that they are for. What names and messages look like is in `name_messages`. Both ends must belong to one user.
+//! the process that they are for. What names look like is in `name_text`, what messages look like in `name_messages`. Both ends must belong to one user.
 
 mod bearer;
+mod claim;
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use locks::{Mutex, MutexGuard, Rank};
-use node::world::{Claim, ClaimError, Datagram};
+use node::world::Datagram;
 use node::{Name, Watch};
-use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 use wire::Qpn;
-use wire::mad::PortSpace;
 
-use crate::arena::Arena;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::name_messages;
@@ -27,15 +26,14 @@ use crate::sockets;
 use crate::sys::{self, ControlBuffer, Room};
 use crate::user;
 pub(crate) use bearer::{Answer, Bearer};
+pub use claim::other_builds;
+pub(crate) use claim::{Listener, port_names};
+use claim::{common_address, own_address};
 
-/// Connections of other processes that wait to be accepted.
-const BACKLOG: i32 = 1024;
 /// Most connections to other processes that are kept for forwarding alone.
 const MAX_BEARERS: usize = 512;
 /// Bytes of queue on such a connection; the system's limit may be lower.
 const QUEUE_BYTES: u32 = 1 << 21;
-/// Connections that are accepted before the engine looks at anything else: other users can ask too.
-const ACCEPTS_PER_EVENT: usize = 32;
 
 /// The block of a queue pair number; one process bears its name.
 #[inline]
@@ -48,19 +46,8 @@ pub(crate) struct Names {
     bearers: Mutex<BTreeMap<Name, Arc<Bearer>>>,
     /// A socket that is connected to nobody, for the next name: most that strangers make us look for are nobody's.
     spare: Mutex<Option<Fd>>,
-}
-
-/// A name of ours, where other processes connect.
-pub(crate) struct Listener {
-    fd: Fd,
-    token: u64,
-    connections: Mutex<Connections>,
-}
-
-#[derive(Default)]
-struct Connections {
-    closed: bool,
-    open: Vec<Arc<Connection>>,
+    /// Blocks left to other users.
+    left: AtomicU32,
 }
 
 /// Another process that hands us packets.
@@ -75,68 +62,8 @@ pub(crate) enum Message<'a> {
     Packet(Datagram<'a>),
     /// A message of its connection manager.
     HandedOver(Datagram<'a>),
-    /// It will send by a ring in this memory.
-    Ring(Fd),
-}
-
-/// A name held.
-struct Held {
-    listener: Arc<Listener>,
-    reactor: Arc<Reactor>,
-}
-
-impl Claim for Held {}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.reactor.remove(self.listener.token, &self.listener.fd);
-        let mut connections = self.listener.lock();
-        connections.closed = true;
-        for connection in connections.open.drain(..) {
-            self.reactor.remove(connection.token, &connection.fd);
-        }
-        // Until the engine lets go of an event it has in hand, the socket may live on: stop listening now.
-        let _ = SockRef::from(&self.listener.fd).shutdown(std::net::Shutdown::Both);
-    }
-}
-
-/// Claims a name.
-pub(crate) fn claim(name: Name, reactor: &Arc<Reactor>) -> Result<Box<dyn Claim>, ClaimError> {
-    let listen = || -> io::Result<Arc<Listener>> {
-        let fd = Fd::open(|| Socket::new(Domain::UNIX, Type::SEQPACKET, None))?;
-        let socket = SockRef::from(&fd);
-        socket.set_nonblocking(true)?;
-        socket.bind(&address(name)?)?;
-        socket.listen(BACKLOG)?;
-        let connections = Mutex::new(Rank::Connections, Connections::default());
-        let listener = Arc::new(Listener { fd, token: reactor.token(), connections });
-        reactor.add(
-            listener.token,
-            &listener.fd,
-            IN | libc::EPOLLET as u32,
-            Source::Listener(listener.clone()),
-        )?;
-        Ok(listener)
-    };
-    match listen() {
-        Ok(listener) => Ok(Box::new(Held { listener, reactor: reactor.clone() })),
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(ClaimError::InUse),
-        Err(error) => Err(ClaimError::System(error.into())),
-    }
-}
-
-/// The names claimed for a port, by any process of the namespace (/proc/net/unix, proc_net(5)).
-pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
-    let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
-    let mut names: Vec<Name> = String::from_utf8_lossy(&table)
-        .lines()
-        .filter_map(|line| name_messages::parse(line.rsplit_once(' ')?.1.strip_prefix('@')?))
-        .filter(|name| name.is_of_port(space, port))
-        .collect();
-    // Accepted connections bear the name of their listener too.
-    names.sort_unstable();
-    names.dedup();
-    names
+    /// It will send by a ring in this memory, and wants this word repeated ([`crate::reach`]).
+    Ring(Fd, u64),
 }
 
 impl Default for Names {
@@ -144,6 +71,7 @@ impl Default for Names {
         Names {
             bearers: Mutex::new(Rank::Bearers, BTreeMap::new()),
             spare: Mutex::new(Rank::SpareSocket, None),
+            left: AtomicU32::new(0),
         }
     }
 }
@@ -290,8 +218,15 @@ impl Names {
     fn connect(&self, name: Name, token: u64) -> io::Result<Bearer> {
         let spare = self.spare.lock().take();
         let fd = spare.map_or_else(unconnected, Ok)?;
-        if let Err(error) = SockRef::from(&fd).connect(&address(name)?) {
-            if error.kind() == io::ErrorKind::ConnectionRefused {
+        let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        let mut other_build = false;
+        let mut connected = SockRef::from(&fd).connect(&own_address(name)?);
+        if connected.as_ref().is_err_and(refused) {
+            other_build = true;
+            connected = SockRef::from(&fd).connect(&common_address(name)?);
+        }
+        if let Err(error) = connected {
+            if refused(&error) {
                 *self.spare.lock() = Some(fd);
             }
             return Err(error);
@@ -299,7 +234,10 @@ impl Names {
         user::check(&fd)?;
         let pid = sys::peer_pid(&fd).unwrap_or(0);
         let no = || AtomicBool::new(false);
-        Ok(Bearer { name, fd, token, pid, watched: no(), has_ring: no(), declined: no() })
+        // Another build's takes whole packets from the network, and from other processes that
+        // received them.
+        let declined = AtomicBool::new(other_build);
+        Ok(Bearer { name, fd, token, pid, watched: no(), has_ring: no(), declined, other_build })
     }
 
     /// The engine still tells of its end, which is why it stays with the engine.
@@ -323,43 +261,6 @@ fn unconnected() -> io::Result<Fd> {
     Ok(fd)
 }
 
-impl Listener {
-    /// Takes in processes that want to hand us packets; whether there may be more. To be called until there are none: the engine
-    /// is told of new ones only.
-    pub(crate) fn accept(&self, reactor: &Reactor) -> bool {
-        for _ in 0..ACCEPTS_PER_EVENT {
-            // Where descriptors run out, the next connection tries again.
-            let Ok(fd) = Fd::open(|| SockRef::from(&self.fd).accept().map(|(socket, _)| socket)) else {
-                return false;
-            };
-            if user::check(&fd).is_err() {
-                continue;
-            }
-            let connection = Arc::new(Connection { fd, token: reactor.token() });
-            let mut connections = self.lock();
-            if connections.closed {
-                return false;
-            }
-            let source = Source::Connection(connection.clone());
-            if reactor.add(connection.token, &connection.fd, IN | HANG_UP, source).is_ok() {
-                // Those that ended are held by nobody else.
-                connections.open.retain(|connection| Arc::strong_count(connection) > 1);
-                connections.open.push(connection);
-            }
-        }
-        true
-    }
-
-    /// Its name with the engine.
-    pub(crate) fn token(&self) -> u64 {
-        self.token
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock()
-    }
-}
-
 impl Connection {
     /// Reads what has come, at most `limit` packets; false where the other end is gone.
     pub(crate) fn read(
@@ -380,7 +281,15 @@ impl Connection {
             };
             let descriptor = sys::take_descriptors(received.control).into_iter().next();
             let message = match (&room[..], descriptor) {
-                ([name_messages::RING], Some(memory)) => Some(Message::Ring(memory)),
+                ([name_messages::RING, ..], Some(memory)) => {
+                    let Some(nonce) = name_messages::read_ring_offer(&room[..]) else {
+                        // Another build's, whose records are others.
+                        add(&counters.other_builds, 1);
+                        self.decline_ring();
+                        continue;
+                    };
+                    Some(Message::Ring(memory, nonce))
+                }
                 // The rings are read before the engine sleeps again, and until then nothing more is said as a rule: no second look here.
                 ([name_messages::LOOK], _) => return true,
                 (packet, _) => name_messages::read(packet).map(match name_messages::is_handed_over(packet) {
@@ -411,9 +320,15 @@ impl Connection {
         let _ = sys::send_descriptor(&self.fd, &name_messages::lend(guard.address, guard.says), tables);
     }
 
-    /// Lets it map this memory, for the ring that was offered here.
-    pub(crate) fn show(&self, arena: &Arena) {
-        let _ = sys::send_descriptor(&self.fd, &name_messages::arena(arena.address()), arena.fd());
+    /// Lets it map a buffer that lies at this address here. False where it is not told.
+    pub(crate) fn show(&self, address: u64, writable: bool, buffer: &Fd) -> bool {
+        sys::send_descriptor(&self.fd, &name_messages::buffer(address, writable), buffer).is_ok()
+    }
+
+    /// Tells it that such a buffer is gone.
+    pub(crate) fn tell_gone(&self, address: u64) {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let _ = SockRef::from(&self.fd).send_with_flags(&name_messages::gone(address), flags);
     }
 
     /// Gives it what wakes a thread of this process, with the ring that was offered here.
@@ -435,8 +350,4 @@ impl Connection {
     pub(crate) fn close(&self, reactor: &Reactor) {
         reactor.remove(self.token, &self.fd);
     }
-}
-
-fn address(name: Name) -> io::Result<SockAddr> {
-    SockAddr::unix(format!("\0{}", name_messages::text(name)))
 }

@@ -342,8 +342,8 @@ impl<G: Guest> Engine<G> {
                                     }
                                     guest.input(Instant::now(), Input::Datagram(datagram));
                                 }
-                                Message::Ring(memory) => {
-                                    if world.rings.add(&memory, &connection, &world).is_err() {
+                                Message::Ring(memory, nonce) => {
+                                    if world.rings.add((&memory, nonce), &connection, &world).is_err() {
                                         connection.decline_ring();
                                     }
                                 }
@@ -358,7 +358,7 @@ impl<G: Guest> Engine<G> {
                             },
                         );
                     if !open {
-                        world.rings.remove(connection.token(), &to);
+                        world.rings.remove(connection.token(), &world.lent, &to);
                     }
                 });
                 self.room = room;
@@ -370,7 +370,10 @@ impl<G: Guest> Engine<G> {
                 Some(Answer::NoRing) => world.rings.declined(&bearer, &world),
                 Some(Answer::Bell(bell)) => world.rings.given(&bearer, bell),
                 Some(Answer::Lend(tables, guard)) => world.rings.lent(&bearer, &tables, guard, &world),
-                Some(Answer::Arena(memory, address)) => world.rings.shown(&bearer, &memory, address, &world),
+                Some(Answer::Buffer(buffer, address, writable)) => {
+                    world.rings.shown(&bearer, &buffer, (address, writable), &world);
+                }
+                Some(Answer::Gone(address)) => world.rings.gone(&bearer, address),
                 None => {}
             },
             Source::Bearer(bearer) => {

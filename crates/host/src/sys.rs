@@ -91,6 +91,28 @@ pub(crate) fn may_signal_peer(fd: &Fd) -> bool {
     })
 }
 
+/// Whether the process at the other end of a Unix socket still is the one that connected or
+/// listened, as its number says. True, too, where the system can not tell (Linux 6.5 can).
+pub(crate) fn peer_lives(fd: &Fd) -> bool {
+    match option(fd, SO_PEERPIDFD, -1).and_then(|raw| Fd::open_raw(|| raw)) {
+        Ok(process) => {
+            let mut poll = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one structure that lives across the call, which does not wait.
+            unsafe { libc::poll(&raw mut poll, 1, 0) == 0 }
+        }
+        Err(error) => error.raw_os_error() != Some(libc::ESRCH),
+    }
+}
+
+/// The inode of an open file, which names it as long as it is open anywhere.
+pub(crate) fn inode(fd: &Fd) -> io::Result<u64> {
+    // SAFETY: all zero is a valid stat, which the kernel fills.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: one stat that lives across the call.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), &raw mut about) })?;
+    Ok(about.st_ino)
+}
+
 /// The effective user of this process.
 pub(crate) fn own_uid() -> u32 {
     // SAFETY: it takes nothing and can not fail.

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use locks::{Mutex, Rank};
@@ -14,8 +14,8 @@ use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, Watch, World};
 use transport::op::{AtOnce, Bulk, Fault, Remote};
 use transport::{Short, TxBatch};
-use wire::Qpn;
 use wire::mad::PortSpace;
+use wire::{Qpn, Rkey};
 
 use crate::alarm::Alarm;
 use crate::clock::Clock;
@@ -34,7 +34,7 @@ use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
 use crate::sys::{self, Bell};
 use crate::tx::{Sender, Tx};
-use crate::{Config, arena, fork, host_id, interfaces, neighbours};
+use crate::{Config, fork, host_id, interfaces, neighbours};
 
 /// Fewest bytes of a message that both ends copy where that is wanted.
 const BOTH_COPY: u32 = 16 << 10;
@@ -63,8 +63,6 @@ pub struct RealWorld {
     pub(crate) tx: Tx,
     pub(crate) rings: Rings,
     pub(crate) lent: Lent,
-    /// Those who read our rings were shown the memory that they may map.
-    arena_shown: AtomicBool,
     pub(crate) frames: Frames,
     pub(crate) names: Names,
     /// The process ends: the engine empties its sockets, then clears this.
@@ -96,7 +94,6 @@ impl RealWorld {
             rx_sockets: RxSockets::default(),
             tx: Tx::default(),
             lent: Lent::default(),
-            arena_shown: AtomicBool::new(false),
             frames: Frames::default(),
             names: Names::default(),
             sweep_asked: AtomicBool::new(false),
@@ -297,12 +294,6 @@ impl nic::Reach for RealWorld {
     }
 
     fn publish(&self, table: u8, slot: u16, region: &Region) {
-        if let Some(arena) = arena::made().filter(|arena| arena.contains(region.addr)) {
-            // Who takes a ring from now on shows it there.
-            if !self.arena_shown.swap(true, Ordering::SeqCst) {
-                self.rings.show(arena);
-            }
-        }
         self.lent.publish(table, slot, region);
     }
 
@@ -319,6 +310,18 @@ impl nic::Reach for RealWorld {
 
     fn open(&self, grant: &Grant<'_>) -> bool {
         self.lent.open(grant)
+    }
+
+    fn named(&self, qpn: Qpn, key: Rkey) {
+        self.rings.named(&self.lent, qpn, key.0);
+    }
+
+    fn heard(&self, qpn: Qpn) -> bool {
+        self.rings.heard(&self.lent, qpn)
+    }
+
+    fn told(&self, qpn: Qpn, key: Rkey) -> bool {
+        self.rings.told(&self.lent, qpn, key.0)
     }
 
     fn is_closed(&self, qpn: Qpn) -> bool {
@@ -390,7 +393,7 @@ impl World for RealWorld {
 
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError> {
         self.check_ours().map_err(ClaimError::System)?;
-        names::claim(name, &self.reactor)
+        self.names.claim(name, &self.reactor)
     }
 
     fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name> {

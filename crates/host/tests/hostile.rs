@@ -2,15 +2,14 @@
 
 mod kit;
 
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use host::eventfd::Counter;
 use host::{Config, name_messages};
 use kit::lent::{INITIATOR, PD, TARGET, copy, reach};
-use kit::{BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, start_with};
+use kit::{BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, raw, start_with};
 use nic::reach::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
 use node::World;
@@ -25,6 +24,8 @@ const UNUSED: u16 = 0x99;
 /// Bytes of a ring's memory, and of that behind it where its writer says what it uses.
 const RING: usize = ring::memory_len(1 << 20);
 const HAZARDS: usize = 4096;
+/// What a liar sends with its ring.
+const NONCE: u64 = 0x1234_5678_9abc_def0;
 /// What `host::reach` promises.
 const BELIEVED: Duration = Duration::from_secs(5);
 
@@ -46,6 +47,8 @@ impl Target {
         let claim = host.world().claim(BLOCK).unwrap();
         let table = reach(host.world()).table(&Regions::default()).unwrap();
         let target = Target { host, memory: vec![0; 64].into_boxed_slice(), table, _claim: claim };
+        let names = [USED, UNUSED].map(|slot| (TARGET, Rkey(key(slot))));
+        target.host.guest().names.lock().unwrap().extend(names);
         target.publish(USED);
         target.publish(UNUSED);
         assert!(target.opens(BOTH));
@@ -139,61 +142,18 @@ struct Lent {
 impl Liar {
     /// Connects to the target's name and offers a ring.
     fn connect() -> Liar {
-        let name = name_messages::text(BLOCK);
-        // SAFETY: descriptors and memory of the test's own; all-zero addresses and flags are valid.
-        unsafe {
-            let socket = OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0));
-            let mut address: libc::sockaddr_un = std::mem::zeroed();
-            address.sun_family = libc::AF_UNIX as u16;
-            for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
-                *to = from as libc::c_char;
-            }
-            let len = (2 + 1 + name.len()) as u32;
-            assert_eq!(libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len), 0);
-            let flags = libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC;
-            let memory = OwnedFd::from_raw_fd(libc::memfd_create(c"a liar's".as_ptr(), flags));
-            assert_eq!(libc::ftruncate(memory.as_raw_fd(), (RING + HAZARDS) as i64), 0);
-            let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-            assert_eq!(libc::fcntl(memory.as_raw_fd(), libc::F_ADD_SEALS, seals), 0);
-            let rights = libc::PROT_READ | libc::PROT_WRITE;
-            let at = libc::mmap(
-                std::ptr::null_mut(),
-                RING + HAZARDS,
-                rights,
-                libc::MAP_SHARED,
-                memory.as_raw_fd(),
-                0,
-            );
-            assert_ne!(at, libc::MAP_FAILED);
-            // Never unmapped.
-            let words = std::slice::from_raw_parts(at.cast::<AtomicU64>(), (RING + HAZARDS) / 8);
-            let liar = Liar { socket, memory, words };
-            liar.offer();
-            liar
-        }
+        let (memory, words) = raw::memory(RING + HAZARDS);
+        let liar = Liar { socket: raw::connect(&raw::own_text(BLOCK)), memory, words };
+        liar.offer();
+        liar
     }
 
     fn offer(&self) {
-        let mut control = [0u64; 3];
-        control[0] = 20;
-        let kind = [libc::SOL_SOCKET.to_ne_bytes(), libc::SCM_RIGHTS.to_ne_bytes()].concat();
-        control[1] = u64::from_ne_bytes(kind.try_into().unwrap());
-        control[2] = self.memory.as_raw_fd() as u64;
-        let mut byte = [name_messages::RING];
-        let mut buffer = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-        // SAFETY: the message names memory of this frame; the control message has the layout of cmsg(3) on 64-bit Linux.
-        unsafe {
-            let mut message: libc::msghdr = std::mem::zeroed();
-            (message.msg_iov, message.msg_iovlen) = (&raw mut buffer, 1);
-            (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), 24);
-            assert_eq!(libc::sendmsg(self.socket.as_raw_fd(), &raw const message, 0), 1);
-        }
+        raw::send(&self.socket, &name_messages::ring_offer(NONCE), Some(&self.memory));
     }
 
     fn look(&self) {
-        let byte = [name_messages::LOOK];
-        // SAFETY: one byte that lives across the call.
-        unsafe { libc::send(self.socket.as_raw_fd(), byte.as_ptr().cast(), 1, libc::MSG_NOSIGNAL) };
+        raw::send(&self.socket, &[name_messages::LOOK], None);
     }
 
     /// The next message within a time, and the descriptor with it; not the one by which it gets a bell.
@@ -217,25 +177,13 @@ impl Liar {
     }
 
     fn hears_any(&self, time: Duration) -> Option<(Vec<u8>, Option<OwnedFd>)> {
-        let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let (mut bytes, mut control) = ([0u8; 64], [0u64; 8]);
-        let mut buffer = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 64 };
-        // SAFETY: as above; the kernel writes into arrays of this frame, no more than it is told.
-        unsafe {
-            if libc::poll(&raw mut poll, 1, time.as_millis() as i32) == 0 {
-                return None;
-            }
-            let mut message: libc::msghdr = MaybeUninit::zeroed().assume_init();
-            (message.msg_iov, message.msg_iovlen) = (&raw mut buffer, 1);
-            (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), 64);
-            let len = libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, 0);
-            let descriptor =
-                (message.msg_controllen > 0).then(|| OwnedFd::from_raw_fd(control[2] as u32 as i32));
-            (len > 0).then(|| (bytes[..len as usize].to_vec(), descriptor))
-        }
+        raw::receive(&self.socket, time)
     }
 
-    fn is_lent(&self) -> Option<Lent> {
+    /// What it is lent once it has named a region in a request that the target executes.
+    fn is_lent(&self, by: &Target) -> Option<Lent> {
+        write(self, &[packet()]);
+        assert_eq!(by.host.guest().packet()?.bytes, [1; 100]);
         let (bytes, tables) = self.hears(PATIENCE)?;
         let (guard, _) = name_messages::read_lend(&bytes)?;
         Some(Lent { tables: tables?, guard })
@@ -251,6 +199,12 @@ impl Liar {
     }
 }
 
+/// The words of tables.
+fn read(tables: &OwnedFd) -> Vec<u64> {
+    let bytes = std::fs::read(format!("/proc/self/fd/{}", tables.as_raw_fd())).unwrap();
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect()
+}
+
 /// Whether a page of this process is there.
 fn is_mapped(page: u64) -> bool {
     let mut resident = 0u8;
@@ -263,7 +217,7 @@ fn nobody_is_waited_for_where_a_lock_may_be_held() {
     let _alone = alone();
     let target = Target::new();
     let liar = Liar::connect();
-    assert!(liar.is_lent().is_some());
+    assert!(liar.is_lent(&target).is_some());
     liar.claims_to_use(target.table, UNUSED);
     // Other rights: the program's call waits when it has given the lock back.
     let begin = Instant::now();
@@ -284,7 +238,7 @@ fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
     let honest = Honest::new(&target);
     assert!(target.takes_back() < Duration::from_secs(1));
     let liar = Liar::connect();
-    let lent = liar.is_lent().expect("it is a neighbour as any other one");
+    let lent = liar.is_lent(&target).expect("it is a neighbour as any other one");
     liar.claims_to_use(target.table, UNUSED);
     let (took, rounds, longest) = honest.goes_on(&target, || target.takes_back());
     assert!((BELIEVED..BELIEVED + Duration::from_secs(2)).contains(&took), "{took:?}");
@@ -305,11 +259,40 @@ fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
 }
 
 #[test]
+fn a_neighbour_that_has_named_nothing_is_shown_nothing() {
+    let _alone = alone();
+    let target = Target::new();
+    let liar = Liar::connect();
+    assert!(liar.bell().is_some(), "its ring was taken");
+    assert!(liar.hears(Duration::from_millis(200)).is_none());
+    // Packets that are not executed show nothing, either.
+    target.host.guest().names.lock().unwrap().clear();
+    write(&liar, &[packet()]);
+    assert_eq!(target.host.guest().packet().unwrap().bytes, [1; 100]);
+    assert!(liar.hears(Duration::from_millis(200)).is_none());
+}
+
+#[test]
+fn a_neighbour_that_has_named_a_region_is_shown_that_and_no_other_key() {
+    let _alone = alone();
+    let target = Target::new();
+    *target.host.guest().names.lock().unwrap() = vec![(TARGET, Rkey(key(USED)))];
+    let liar = Liar::connect();
+    let lent = liar.is_lent(&target).unwrap();
+    let words = read(&lent.tables);
+    let named = |slot| words.iter().filter(|word| (**word >> 32) as u32 == key(slot)).count();
+    assert_eq!((named(USED), named(UNUSED)), (1, 0));
+    reach(target.host.world()).withdraw(target.table, USED);
+    let keys = read(&lent.tables).iter().filter(|word| (**word >> 32) as u32 == key(USED)).count();
+    assert_eq!(keys, 0, "what is taken back is shown no more");
+}
+
+#[test]
 fn what_is_lent_is_read_and_not_written_to() {
     let _alone = alone();
     let target = Target::new();
     let liar = Liar::connect();
-    let lent = liar.is_lent().unwrap();
+    let lent = liar.is_lent(&target).unwrap();
     let fd = lent.tables.as_raw_fd();
     let name = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).unwrap();
     // SAFETY: calls on a descriptor and mappings of the test's own.
@@ -341,7 +324,7 @@ fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_
     let target = Target::new();
     let honest = Honest::new(&target);
     let liar = Liar::connect();
-    let lent = liar.is_lent().unwrap();
+    let lent = liar.is_lent(&target).unwrap();
     assert!(is_mapped(lent.guard));
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let (heard, rounds, _) = honest.goes_on(&target, || {
@@ -362,6 +345,16 @@ fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_
     assert_eq!(liar.hears(PATIENCE).unwrap().0, [name_messages::NO_RING]);
     assert_eq!(counter(&target.host, "rings_taken"), 2);
     assert_eq!(counter(&target.host, "panics"), 0);
+}
+
+/// A record of one packet.
+fn packet() -> Vec<u8> {
+    let source = std::net::SocketAddr::new(V4, 49_152);
+    let dest = std::net::SocketAddr::new(V4, 4791);
+    let before = Datagram { source, dest, interface: LO, forwarded: false, hold: Hold::No, bytes: &[] };
+    let mut head = name_messages::emit_record(&before);
+    name_messages::set_size(&mut head, 100);
+    [&head[..], &[1; 100]].concat()
 }
 
 /// Records of a ring, one behind the other from its first line on, as a neighbour may write them.
@@ -385,14 +378,7 @@ fn write(liar: &Liar, records: &[Vec<u8>]) {
 fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
     let _alone = alone();
     let target = Target::new();
-    let source = std::net::SocketAddr::new(V4, 49_152);
-    let dest = std::net::SocketAddr::new(V4, 4791);
-    let before = Datagram { source, dest, interface: LO, forwarded: false, hold: Hold::No, bytes: &[] };
-    let packet = {
-        let mut head = name_messages::emit_record(&before);
-        name_messages::set_size(&mut head, 100);
-        [&head[..], &[1; 100]].concat()
-    };
+    let packet = packet();
     let (head, head_len) = name_messages::bulk_head(&[2; 12]).unwrap();
     let piece = [&head[..], &[3; 2048]].concat();
     let too_long = |len: u8| [&[len], &piece[1..]].concat();
@@ -408,14 +394,17 @@ fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
     ];
     for (errors, (what, records)) in (1..).zip(&nonsense) {
         let liar = Liar::connect();
-        assert!(liar.is_lent().is_some());
         // Nothing behind it is taken, either.
         write(&liar, &[&records[..], &[packet.clone(), piece.clone()]].concat());
         let brings = records.len() - 1;
         for _ in 0..brings {
             assert_eq!(target.host.guest().packet().expect(what).bytes, [1; 100]);
         }
-        assert_eq!(liar.hears(PATIENCE).expect(what).0, [name_messages::NO_RING], "{what}");
+        let mut heard = liar.hears(PATIENCE).expect(what).0;
+        if heard[0] == name_messages::LEND {
+            heard = liar.hears(PATIENCE).expect(what).0;
+        }
+        assert_eq!(heard, [name_messages::NO_RING], "{what}");
         assert_eq!(counter(&target.host, "ring_errors"), errors, "{what}");
     }
     assert!(target.host.guest().find_within(Duration::from_millis(50), kit::packet).is_none());

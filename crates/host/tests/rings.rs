@@ -5,12 +5,13 @@ mod kit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use host::Config;
+use host::{Config, name_messages};
 use kit::{
     BLOCK, LO, Told, V4, V6, alone, batch, counter, keeps_busy, message, number, overfill, pair, path,
     start_with,
 };
 use nic::{Link, Way};
+use node::world::ClaimError;
 use node::{Name, World};
 use transport::short::{Short, What};
 use wire::{Pkey, Psn, Qpn, Rkey};
@@ -364,4 +365,32 @@ fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
         sender.world().send(&path(V4), &mut batch(1, &[64]));
     }
     assert_eq!(counter(&next, "rings_taken"), 1);
+}
+
+/// A process of a build with another protocol number: it bears the common form of a name alone.
+#[test]
+fn another_build_gets_whole_packets_by_the_network_and_is_counted() {
+    let _alone = alone();
+    let listener = kit::raw::bear(&host::name_text::common_text(BLOCK));
+    let sender = start_with(Config::default());
+    assert_eq!(sender.world().claim(BLOCK).err(), Some(ClaimError::InUse), "its block is taken");
+    assert_eq!(host::other_builds(), 1);
+    for n in 0..3 {
+        sender.world().send(&path(V4), &mut batch(n, &[64]));
+    }
+    assert_eq!(counter(&sender, "packets_sent"), 3);
+    assert_eq!((counter(&sender, "rings_offered"), counter(&sender, "other_builds")), (0, 1));
+    let _connection = kit::raw::accept(&listener);
+}
+
+#[test]
+fn a_ring_that_another_build_offers_is_declined() {
+    let _alone = alone();
+    let (_, reader, _claim) = pair();
+    let other = kit::raw::connect(&host::name_text::common_text(BLOCK));
+    let (memory, _) = kit::raw::memory(1 << 20);
+    kit::raw::send(&other, &[name_messages::RING], Some(&memory));
+    let heard = kit::raw::receive(&other, kit::PATIENCE).unwrap().0;
+    assert_eq!(heard, [name_messages::NO_RING]);
+    assert_eq!((counter(&reader, "rings_taken"), counter(&reader, "other_builds")), (0, 1));
 }

@@ -15,6 +15,7 @@ use node::world::{Datagram, Hold};
 use node::{Name, World};
 use socket2::{Domain, SockAddr, Socket, Type};
 use wire::Qpn;
+use wire::mad::PortSpace;
 
 /// Length of a packet with a MAD.
 const MAD: usize = 280;
@@ -181,6 +182,12 @@ fn role() {
     let mut claim = None;
     match &*role {
         "bear" => claim = Some(host.world().claim(Name::Block(0x123)).unwrap()),
+        "take all" => {
+            let port = Name::Port { space: PortSpace::Tcp, addr: None, port: 7174 };
+            let names = (1..=32).map(Name::Block).chain([port]);
+            // Held until the process ends.
+            names.for_each(|name| std::mem::forget(kit::raw::bear(&host::name_text::common_text(name))));
+        }
         "squat" => {
             socket.bind(&name).unwrap();
             socket.listen(8).unwrap();
@@ -294,4 +301,22 @@ fn only_the_same_user_may_hand_packets_over_whatever_its_number_looks_like() {
             assert_eq!(programs.start("knock", other), expected, "{other:?} to {bearer:?}");
         }
     }
+}
+
+#[test]
+fn names_that_another_user_bears_keep_no_program_from_starting() {
+    let alone = alone();
+    if !alone.own_namespace || !works(&AS_BIN) {
+        return eprintln!("skipped: needs root and setpriv");
+    }
+    let mut others = Others::new();
+    assert_eq!(others.start("take all", &AS_BIN), "ready");
+    let host = start();
+    // Blocks are left to the other user as long as there seem to be others.
+    let claims: Vec<_> = (1..=32).map(|block| host.world().claim(Name::Block(block))).collect();
+    assert_eq!(claims.iter().filter(|claim| claim.is_ok()).count(), 16);
+    let port = Name::Port { space: PortSpace::Tcp, addr: None, port: 7174 };
+    assert!(host.world().port_names(PortSpace::Tcp, 7174).is_empty());
+    let _port = host.world().claim(port).unwrap();
+    assert_eq!(host.world().port_names(PortSpace::Tcp, 7174), [port]);
 }

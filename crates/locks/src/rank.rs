@@ -201,9 +201,11 @@ ranks! {
     TxRings,
     /// The system: such a ring.
     TxRing,
+    /// The system: buffers of a neighbour that are mapped here.
+    TheirBuffers,
     /// The system: the list of rings by which packets come.
     RxRings,
-    /// The system: what is lent to other processes, while it is made.
+    /// The system: what is lent to other processes. Held while some of it is shown to one of them.
     LentTables,
     /// The system: the page by which another process knows this one.
     Guard,
@@ -219,8 +221,8 @@ ranks! {
     Reactor,
     /// The system: random bytes that nobody has had.
     Random,
-    /// The system: the memory that neighbours map, while it is made.
-    Arena,
-    /// The system: which of it is free.
-    ArenaRanges,
+    /// The system: the buffers that neighbours may map.
+    Buffers,
+    /// The system: the neighbours that were given such a buffer.
+    BufferGiven,
 }

@@ -6,7 +6,7 @@
 //! and the peer's responder says what is wrong.
 
 use transport::op::{AtOnce, Remote};
-use wire::Qpn;
+use wire::{Qpn, Rkey};
 
 use crate::link::{Path, Way};
 pub use crate::memory::transfer::{Copy, Piece, Prepared, Regions, Transfer};
@@ -29,6 +29,19 @@ pub trait Reach: Send + Sync {
     fn close(&self, qpn: Qpn, wait: bool);
     /// Whether it does not now: [`Reach::close`] would return at once. It may not any more.
     fn is_closed(&self, _qpn: Qpn) -> bool {
+        true
+    }
+    /// The peer of a queue pair has named a region by its key in a request that was executed just
+    /// now, in this thread: the peer's process reaches the region from now on.
+    fn named(&self, _qpn: Qpn, _key: Rkey) {}
+    /// What came from the peer of a queue pair just now, in this thread, bore the numbers of the
+    /// connection. Whether it is known from now on in which process the peer is.
+    fn heard(&self, _qpn: Qpn) -> bool {
+        true
+    }
+    /// A queue pair lends its peer the region of a local key for a message. Whether the peer's
+    /// process reaches that from now on.
+    fn told(&self, _qpn: Qpn, _key: Rkey) -> bool {
         true
     }
     /// Whether a path leads to this host.

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use node::Name;
@@ -27,6 +26,8 @@ pub(crate) struct Bearer {
     pub(super) has_ring: AtomicBool,
     /// It takes what comes by the network only.
     pub(super) declined: AtomicBool,
+    /// It is of a build with another protocol number ([`crate::name_text`]).
+    pub(super) other_build: bool,
 }
 
 /// What a process says that was offered a ring.
@@ -35,8 +36,10 @@ pub(crate) enum Answer {
     NoRing,
     /// It did, and lends in return what is in this memory, and what proves who it is.
     Lend(Fd, Known),
-    /// It did, and this memory of it may be mapped, which it has at an address.
-    Arena(Fd, u64),
+    /// A buffer of it may be mapped, which it has at an address, and perhaps be written to.
+    Buffer(Fd, u64, bool),
+    /// A buffer that it had at this address is gone.
+    Gone(u64),
     /// It did, and this wakes a thread of it.
     Bell(Fd),
 }
@@ -65,9 +68,14 @@ impl Bearer {
         self.watched.load(Ordering::Acquire) || self.has_ring.load(Ordering::Acquire)
     }
 
-    /// Hands it the memory of a ring by which packets will come.
-    pub(crate) fn offer_ring(&self, memory: &Fd) -> io::Result<()> {
-        sys::send_descriptor(&self.fd, &[name_messages::RING], memory)?;
+    /// Whether it is of a build with another protocol number, which takes packets only.
+    pub(crate) fn is_other_build(&self) -> bool {
+        self.other_build
+    }
+
+    /// Hands it the memory of a ring by which packets will come, and what it has to repeat.
+    pub(crate) fn offer_ring(&self, memory: &Fd, nonce: u64) -> io::Result<()> {
+        sys::send_descriptor(&self.fd, &name_messages::ring_offer(nonce), memory)?;
         self.has_ring.store(true, Ordering::Release);
         Ok(())
     }
@@ -90,9 +98,11 @@ impl Bearer {
                 Some(Answer::NoRing)
             }
             ([name_messages::BELL], Some(bell)) => Some(Answer::Bell(bell)),
-            (arena @ [name_messages::ARENA, ..], Some(memory)) => {
-                Some(Answer::Arena(memory, name_messages::read_arena(arena)?))
+            (buffer @ [name_messages::BUFFER, ..], Some(memory)) => {
+                let (address, writable) = name_messages::read_buffer(buffer)?;
+                Some(Answer::Buffer(memory, address, writable))
             }
+            (gone @ [name_messages::GONE, ..], None) => Some(Answer::Gone(name_messages::read_gone(gone)?)),
             (lend, Some(tables)) => {
                 let (address, says) = name_messages::read_lend(lend)?;
                 Some(Answer::Lend(tables, Known { address, says }))
@@ -101,14 +111,15 @@ impl Bearer {
         }
     }
 
-    /// What it lends us, so that its memory is reached.
+    /// What it lends us, so that its memory is reached, as [`Lender::new`].
     pub(crate) fn lender(
         &self,
         tables: &Fd,
         guard: Known,
-        theirs: Option<Arc<Theirs>>,
+        proof: (u64, u64),
+        theirs: Theirs,
     ) -> io::Result<Lender> {
-        Lender::new(&self.fd, tables, guard, theirs)
+        Lender::new(&self.fd, tables, guard, proof, theirs)
     }
 }
 

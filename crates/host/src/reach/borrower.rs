@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use locks::{Mutex, Rank};
 use ring::Word;
 
-use super::guard::{Guard, Known};
+use super::guard::{Guard, Known, Proof};
 use super::tables::Entry;
 use super::{Cleared, hazards};
 use crate::fork::Fd;
@@ -81,8 +81,8 @@ impl Borrower {
     /// # Errors
     ///
     /// Those of mmap(2).
-    pub(crate) fn renew(&self) -> io::Result<Option<Known>> {
-        let new = Guard::new(&self.hazards)?;
+    pub(crate) fn renew(&self, proof: &Proof) -> io::Result<Option<Known>> {
+        let new = Guard::new(&self.hazards, proof)?;
         let known = new.known();
         Ok(self.trust.lock().renew(new).then_some(known))
     }
@@ -247,7 +247,8 @@ mod tests {
 
     /// A wait of a length, and a pause; what follows from it.
     fn waits(trust: &mut Trust<Guard>, now: &mut Instant, wait: Duration, pause: Duration) -> After {
-        trust.guard = Some(Guard::new(&memory()).unwrap());
+        let proof = Proof { nonce: 1, tables: 2, ring: 3 };
+        trust.guard = Some(Guard::new(&memory(), &proof).unwrap());
         assert!(!trust.is_harmless(*now));
         let mut waits = false;
         assert_eq!(trust.wait(&mut waits, *now), Some(*now));

@@ -116,6 +116,14 @@ impl Shared {
         shared
     }
 
+    /// The queue pair lends the region to its peer for messages.
+    fn tell(&self) {
+        if let Some((_, entry, mut region)) = tables::found(&self.lent, QPN, KEY) {
+            region.tell();
+            tables::enter_region(&self.lent, entry, region);
+        }
+    }
+
     fn open(&self, qpn: Qpn, peer: Qpn, pd: u32) {
         tables::open(&self.lent, &Grant { qpn, path: &path(peer), pd, table: 0, access: BOTH });
     }
@@ -314,6 +322,7 @@ fn who_is_lent_to_meanwhile_is_waited_for_or_finds_nothing() {
 fn what_was_taken_back_does_not_count_as_pulled() {
     every_order(4, || {
         let shared = Shared::new();
+        shared.tell();
         let sent = Arc::new(Word::new(1));
         let (theirs, there) = (shared.clone(), sent.clone());
         let puller = thread::spawn(move || {

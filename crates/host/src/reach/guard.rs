@@ -5,6 +5,12 @@
 //! with eight bytes to or from there: a call keeps to one address space, goes on in order, and ends at the first address that is not
 //! there. A page that is taken back ends all calls that have not begun.
 //!
+//! A number that a connection says may be that of a process which has nothing to do with it. So
+//! before anything is written the page is read, as a whole, and has to say what came with the
+//! ring and which ring and tables it is for ([`Proof`]): a process in between has no page of
+//! another one to offer that speaks for tables of its own. And the page has to be where such pages
+//! are ([`is_of_guards`]), where no process has anything else.
+//!
 //! Memory of the process that the other one maps ([`crate::arena`]) it copies without a call. What the page says stands in a word that both map, too, while the page is
 //! there, and such a copy looks at the word wherever it begins or goes on ([`nic::memory::copy_granted`]).
 
@@ -56,9 +62,31 @@ pub(crate) struct Known {
     pub(crate) says: u64,
 }
 
+/// What the page says behind its first word, for the process that it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Proof {
+    /// The word that came with that process's ring.
+    pub(crate) nonce: u64,
+    /// The inode of the tables that are lent with the page.
+    pub(crate) tables: u64,
+    /// The inode of the ring's memory.
+    pub(crate) ring: u64,
+}
+
+impl Proof {
+    pub(super) fn words(self) -> [u64; 3] {
+        [self.nonce, self.tables, self.ring]
+    }
+}
+
+/// Whether a page at this address may be such a page.
+fn is_of_guards(address: u64) -> bool {
+    (FIRST..2 * FIRST).contains(&address) && address.is_multiple_of(PAGE as u64)
+}
+
 impl Guard {
-    /// A new page for whoever says in `hazards` what he uses.
-    pub(crate) fn new(hazards: &Part) -> io::Result<Guard> {
+    /// A new page for the process that says in `hazards` what it uses, and reads this proof.
+    pub(crate) fn new(hazards: &Part, proof: &Proof) -> io::Result<Guard> {
         for _ in 0..TRIES {
             let mut random = [0; 16];
             getrandom::fill(&mut random).map_err(|_| Errno::EAGAIN)?;
@@ -74,7 +102,10 @@ impl Guard {
                 continue;
             }
             // SAFETY: the page is ours, and writable; nobody knows it yet.
-            unsafe { page.cast::<u64>().write(says) };
+            unsafe {
+                page.cast::<u64>().write(says);
+                page.cast::<[u64; 3]>().byte_add(8).write(proof.words());
+            }
             if let Some(granted) = hazards::granted(&guard.hazards) {
                 granted.store(says, Ordering::Release);
             }
@@ -134,10 +165,20 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Whether it can be reached both ways.
-    pub(crate) fn is_reached(&self) -> bool {
-        // SAFETY: nothing but the page is copied.
-        unsafe { self.write(&[], &[]) == Copied::All && self.read(&[], &[]) == Copied::All }
+    /// Whether it is the process that this proof is for, and can be reached both ways.
+    pub(crate) fn is_proven(&self, proof: &Proof) -> bool {
+        if !is_of_guards(self.guard.address) {
+            return false;
+        }
+        let mut said = [0_u64; 3];
+        let piece = Piece { addr: (&raw mut said) as u64, len: 24 };
+        let behind = Piece { addr: self.guard.address + 8, len: 24 };
+        // SAFETY: three words of ours.
+        let read = unsafe { self.read(&[piece], &[behind]) } == Copied::All;
+        // SAFETY: ours; the kernel has written to them.
+        let is_it = read && unsafe { (&raw const said).read_volatile() } == proof.words();
+        // SAFETY: nothing but the page is written to.
+        is_it && unsafe { self.write(&[], &[]) } == Copied::All
     }
 
     /// Whether a range of its memory is there and may be read: a byte of each of its pages. False, too, where they are more than a few.

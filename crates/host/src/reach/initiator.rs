@@ -54,12 +54,17 @@ pub(super) fn reach(
     };
     let found = tables::look_up(lent, qpn, from, ends, right);
     let Some(found) = found.filter(|found| found.region(remote.rkey.0) == region) else { return false };
-    let persists = matches!(what, Copy::Flush(how) if how.persistent);
-    let right = what.rights_of_region() | if persists { tables::PERSISTS } else { 0 };
+    let more = match what {
+        Copy::Flush(how) if how.persistent => tables::PERSISTS,
+        Copy::Pull | Copy::Put => tables::TOLD,
+        _ => 0,
+    };
+    let of_region = what.rights_of_region() | more;
     // What was pulled is what the peer sent only if that was not over before: then it takes its queue pair's entry back first.
     let counts = || {
         fence(At::Pulled);
         tables::look_up(lent, qpn, from, ends, right).is_some()
     };
-    tables::find(lent, found, remote, right).is_some_and(copy) && (!matches!(what, Copy::Pull) || counts())
+    tables::find(lent, found, remote, of_region).is_some_and(copy)
+        && (!matches!(what, Copy::Pull) || counts())
 }

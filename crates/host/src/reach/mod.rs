@@ -1,21 +1,33 @@
 //! Memory of other processes of this host, which WRITEs, READs and FLUSHes reach without them ([`nic::Reach`]).
 //!
-//! Who takes another process's ring ([`crate::rings`]) lends it in return what it needs to reach this one: tables of queue pairs and regions, to read, and
-//! an address that proves who it is. The other one then looks a queue pair and a key up there, and copies by process_vm_writev(2) and process_vm_readv(2).
-//! Meanwhile it says so in the memory of its ring: who takes a region or a queue pair back clears the entry, and waits for those
-//! who say that they use it.
+//! A process that takes another one's ring ([`crate::rings`]) lends it tables of queue pairs and regions, to read. The other one
+//! then looks a queue pair and a key up there, and copies by process_vm_writev(2) and process_vm_readv(2), which the kernel allows or not; or by instructions, where it
+//! maps the region's buffer ([`crate::arena`]). Meanwhile it says so in the memory of its ring: a process that takes a region or a queue pair back clears the entry, and waits for those
+//! that say that they use it.
 //!
-//! Nobody waits for the dead: the connection to the name ends when its process has ended or runs another program, not before its last call, as each access
-//! holds it. Nor for a process that is stopped: the page by which it knows us is taken away, so its calls that have not begun find
+//! Tables are of one ring, and empty at first. A region comes in when the process at the other end
+//! of the ring has named it by its key in a request that was executed, or was told of it by the
+//! queue pair ([`shown`]). So a process learns of no key that it did not have, and reaches nothing
+//! that its packets would not have reached. The tables of [`Lent`] itself, which have all, are seen
+//! by this process alone.
+//!
+//! Which process it reaches a borrower knows by a page of the lender's, at an address that can not be foreseen: the
+//! lender repeats there a word that came with the ring, and says which ring and which tables it means ([`guard::Proof`]). The borrower reads all of that
+//! before it writes anything.
+//!
+//! A dead process is not waited for: the connection to the name ends when its process has ended or runs another program, not before its last call, as each access
+//! holds it. Nor is one that is stopped: the page by which it knows us is taken away, so its calls that have not begun find
 //! nothing, and a thread that is stopped is in no call. It gets another page, and sends packets until it has read so.
 //!
 //! | file | what |
 //! |---|---|
-//! | this one | both sides: lending, and reaching |
-//! | `initiator` | looking up and copying, and who waits for that: the order of the steps |
-//! | `borrower` | how long somebody is waited for who uses what is taken back |
+//! | this one | the borrower's side |
+//! | `lent` | the lender's: all that may be reached, and the tables of each ring |
+//! | `shown` | which ring what is executed just now came by |
+//! | `initiator` | looking up and copying, and how the lender waits for that: the order of the steps |
+//! | `borrower` | how long a process is waited for that uses what is taken back |
 //! | `tables` | what is lent |
-//! | `hazards` | who uses what just now |
+//! | `hazards` | what is in use just now, and by which thread |
 //! | `fences` | what keeps the steps of both in order |
 //! | `guard` | calls that reach the right process or none; unsafe |
 //! | `near` | copies to and from memory that is mapped here, too, without a call; unsafe |
@@ -29,155 +41,72 @@ pub mod fuzzed;
 mod guard;
 mod hazards;
 mod initiator;
+mod lent;
 mod near;
+pub(crate) mod shown;
 mod tables;
 
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use arc_swap::ArcSwapOption;
-use locks::{Mutex, Rank};
 use nic::Path;
 use nic::memory::Ended;
-use nic::reach::{Copy, Grant, Piece, Prepared, Region, Transfer};
+use nic::reach::{Copy, Piece, Prepared, Transfer};
 use ring::Word;
 use transport::op::{AtOnce, Remote};
 use wire::Qpn;
 
-use crate::arena::Theirs;
+use crate::arena::{How, Theirs};
 use crate::fork::{self, Fd};
 use crate::rings::memory::{Part, SharedMemory};
 use crate::sys;
 pub(crate) use borrower::{After, Borrower};
-pub(crate) use guard::Known;
 use guard::{Copied, Process};
+pub(crate) use guard::{Known, Proof};
 pub(crate) use hazards::BYTES as HAZARD_BYTES;
 use initiator::Request;
+pub(crate) use lent::{Cleared, Lent, Tables};
 use near::Near;
-use tables::Entry;
 
-/// Processes that are remembered because they are not to be believed.
-const REMEMBERED: usize = 16;
+/// What `crate::layouts` looks at.
+#[cfg(test)]
+pub(crate) mod layouts {
+    use ring::Word;
+    use wire::Qpn;
+
+    use super::{Proof, hazards, tables};
+
+    /// The queue pair lends the region of a key to its peer for messages.
+    pub(crate) fn tell(words: &[Word], qpn: Qpn, key: u32) {
+        let (_, entry, mut region) = tables::found(words, qpn, key).expect("it stands there");
+        region.tell();
+        tables::enter_region(words, entry, region);
+    }
+
+    /// Which word of a ring's hazards says that what is lent may be used.
+    pub(crate) fn granted_at() -> usize {
+        let words: Vec<Word> = (0..hazards::BYTES / 8).map(|_| Word::new(0)).collect();
+        let granted = hazards::granted(&words).expect("it has a place");
+        words.iter().position(|word| std::ptr::eq(word, granted)).expect("it is one of them")
+    }
+
+    /// What a page says behind its first word.
+    pub(crate) fn proof(nonce: u64, tables: u64, ring: u64) -> [u64; 3] {
+        Proof { nonce, tables, ring }.words()
+    }
+}
+
 /// Pieces of a transfer at most.
 const MOST_PIECES: usize = 8;
-
-/// What this process lends to others.
-pub(crate) struct Lent {
-    memory: ArcSwapOption<Tables>,
-    /// Held while it is made.
-    making: Mutex<()>,
-    tables: AtomicU8,
-    /// Numbers of processes that kept us waiting for nothing, the last ones.
-    distrusted: [AtomicI32; REMEMBERED],
-    next: AtomicUsize,
-}
-
-/// Its tables, and the descriptor by which others map them.
-pub(crate) struct Tables {
-    memory: SharedMemory,
-    pub(crate) fd: Fd,
-}
-
-impl Default for Lent {
-    fn default() -> Lent {
-        Lent {
-            memory: ArcSwapOption::empty(),
-            making: Mutex::new(Rank::LentTables, ()),
-            tables: AtomicU8::new(0),
-            distrusted: [const { AtomicI32::new(-1) }; REMEMBERED],
-            next: AtomicUsize::new(0),
-        }
-    }
-}
-
-impl Lent {
-    /// The tables; `None` where there are none to be had.
-    pub(crate) fn tables(&self) -> Option<Arc<Tables>> {
-        if let Some(tables) = &*self.memory.load() {
-            return Some(tables.clone());
-        }
-        let _making = self.making.lock();
-        if let Some(tables) = &*self.memory.load() {
-            return Some(tables.clone());
-        }
-        let (memory, fd) = SharedMemory::create_read_only(tables::BYTES).ok()?;
-        let tables = Arc::new(Tables { memory, fd });
-        self.memory.store(Some(tables.clone()));
-        Some(tables)
-    }
-
-    /// A process of this number is lent nothing any more, by whatever connection it comes.
-    pub(crate) fn distrust(&self, pid: i32) {
-        let at = self.next.fetch_add(1, Ordering::Relaxed) % REMEMBERED;
-        self.distrusted[at].store(pid, Ordering::Relaxed);
-    }
-
-    /// Whether that was said of it.
-    pub(crate) fn distrusts(&self, pid: i32) -> bool {
-        self.distrusted.iter().any(|known| known.load(Ordering::Relaxed) == pid)
-    }
-
-    /// The number of a table of regions that nobody has.
-    pub(crate) fn table(&self) -> Option<u8> {
-        self.tables()?;
-        let taken = self.tables.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-            (taken < tables::TABLES).then_some(taken + 1)
-        });
-        taken.ok()
-    }
-
-    pub(crate) fn publish(&self, table: u8, slot: u16, region: &Region) {
-        if let Some(lent) = self.tables() {
-            tables::publish(&lent.memory, table, slot, region);
-        }
-    }
-
-    /// Takes a region's entry back; what to wait for.
-    pub(crate) fn withdraw(&self, table: u8, slot: u16) -> Option<Cleared> {
-        let memory = &self.tables()?.memory;
-        let entry = Entry::Region(table, slot);
-        tables::clear(memory, entry).then_some(Cleared(entry))
-    }
-
-    /// Enters a queue pair, where it is not entered so already. False where it was entered otherwise: that is taken back, and to be waited for
-    /// before this is called again.
-    pub(crate) fn open(&self, grant: &Grant<'_>) -> bool {
-        let Some(tables) = self.tables() else { return true };
-        let memory = &tables.memory;
-        if tables::is_open(memory, grant) {
-            return true;
-        }
-        if tables::is_of(memory, grant.qpn) {
-            self.close(grant.qpn);
-            return false;
-        }
-        tables::open(memory, grant);
-        true
-    }
-
-    /// Takes a queue pair's entry back, if it has one; what to wait for.
-    pub(crate) fn close(&self, qpn: Qpn) -> Option<Cleared> {
-        let memory = &self.tables()?.memory;
-        let entry = tables::queue_pair(qpn);
-        if tables::is_of(memory, qpn) {
-            tables::clear(memory, entry);
-        }
-        Some(Cleared(entry))
-    }
-}
-
-/// An entry that was taken back.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cleared(Entry);
 
 /// A process that lends to us.
 pub(crate) struct Lender {
     process: Process,
     tables: Arc<SharedMemory>,
-    /// Its memory that we map.
-    theirs: Option<Arc<Theirs>>,
+    /// Its buffers that are mapped here.
+    theirs: Theirs,
     /// The system does not copy to and from the rest of it, or not any more.
     is_closed: AtomicBool,
     /// What it lent it has taken back.
@@ -185,34 +114,39 @@ pub(crate) struct Lender {
 }
 
 impl Lender {
-    /// The process that listens at the other end of a connection, which sent this, and of whose memory we map `theirs`.
+    /// The process that listens at the other end of a connection, which sent this, and whose
+    /// buffers that are mapped here are `theirs`. `ring`: the inode of the ring's memory; `nonce`:
+    /// what came with the ring. Where the process does not prove to be the one that took the ring
+    /// its memory is reached only as far as it is mapped.
     ///
     /// # Errors
     ///
-    /// EINVAL for memory that is not to be had so.
+    /// EINVAL for tables that are not to be had so.
     pub(crate) fn new(
         connection: &Fd,
-        tables: &Fd,
+        tables_fd: &Fd,
         guard: Known,
-        theirs: Option<Arc<Theirs>>,
+        (ring, nonce): (u64, u64),
+        theirs: Theirs,
     ) -> io::Result<Lender> {
-        let tables = SharedMemory::open_read_only(tables, tables::BYTES)?;
+        let tables = SharedMemory::open_read_only(tables_fd, tables::BYTES)?;
         if tables.len() * size_of::<Word>() != tables::BYTES {
             return Err(nic::Errno::EINVAL.into());
         }
+        let proof = Proof { nonce, tables: sys::inode(tables_fd)?, ring };
         let process = Process { pid: sys::peer_pid(connection)?, guard };
-        let is_reached = process.pid > 0 && process.is_reached();
+        let is_reached = process.pid > 0 && sys::peer_lives(connection) && process.is_proven(&proof);
         let (is_closed, is_over) = (AtomicBool::new(!is_reached), AtomicBool::new(false));
         Ok(Lender { process, tables: Arc::new(tables), theirs, is_closed, is_over })
     }
 
-    /// The same, of whose memory we map `theirs`, too.
-    pub(crate) fn mapping(&self, theirs: Arc<Theirs>) -> Lender {
+    /// This lender, whose buffers that are mapped here are `theirs` now.
+    pub(crate) fn mapping(&self, theirs: Theirs) -> Lender {
         let same = |flag: &AtomicBool| AtomicBool::new(flag.load(Ordering::Relaxed));
         Lender {
             process: self.process,
             tables: self.tables.clone(),
-            theirs: Some(theirs),
+            theirs,
             is_closed: same(&self.is_closed),
             is_over: same(&self.is_over),
         }
@@ -225,15 +159,17 @@ impl Lender {
 
     /// Whether what a peer names seems to lie in memory that is mapped here, too.
     pub(crate) fn is_near(&self, qpn: Qpn, remote: Remote) -> bool {
-        self.theirs.as_ref().filter(|_| !self.is_over.load(Ordering::Relaxed)).is_some_and(|theirs| {
-            tables::hint(&self.tables, qpn, remote).is_some_and(|at| theirs.at(at, remote.length).is_some())
-        })
+        !self.is_over.load(Ordering::Relaxed)
+            && tables::hint(&self.tables, qpn, remote)
+                .is_some_and(|at| self.theirs.at(at, remote.length, How::Read).is_some())
     }
 
     /// Copies or flushes, as [`nic::Reach::copy`]. `hazards`: where we say what we use. `ends`: of the path ([`ends`]).
     pub(crate) fn copy(&self, hazards: &Part, prepared: &Prepared<'_>, ends: u32) -> AtOnce {
         let &Transfer { path, from, remote, ref what } = prepared.transfer();
-        if !self.is_there() && !self.is_near(path.dest_qpn, remote) {
+        if !tables::seems_shown(&self.tables, path.dest_qpn, remote.rkey)
+            || !self.is_there() && !self.is_near(path.dest_qpn, remote)
+        {
             return AtOnce::NoWay;
         }
         if prepared.pieces().len() > MOST_PIECES {
@@ -267,7 +203,7 @@ impl Lender {
         if matches!(transfer.what, Copy::Flush(how) if how.persistent) {
             return None;
         }
-        let near = Near::new(self.theirs.as_deref()?, hazards::granted(hazards)?, self.process.guard.says);
+        let near = Near::new(&self.theirs, hazards::granted(hazards)?, self.process.guard.says);
         near.copy(prepared, at)
     }
 

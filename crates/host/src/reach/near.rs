@@ -8,7 +8,7 @@ use ring::Word;
 use transport::op::AtomicOp;
 
 use super::with_last_word;
-use crate::arena::Theirs;
+use crate::arena::{How, Theirs};
 
 /// What may be copied so, and while which word says what.
 pub(super) struct Near<'a> {
@@ -28,7 +28,11 @@ impl<'a> Near<'a> {
     pub(super) fn copy(&self, prepared: &Prepared<'_>, at: u64) -> Option<Result<(), Ended>> {
         let (pieces, &Transfer { remote, ref what, .. }) = (prepared.pieces(), prepared.transfer());
         let len = remote.length;
-        let place = self.theirs.at(at, len)?.as_ptr();
+        let how = match what {
+            Copy::Read | Copy::Pull | Copy::Flush(_) => How::Read,
+            Copy::Write | Copy::Put | Copy::Atomic(_) => How::Write,
+        };
+        let place = self.theirs.at(at, len, how)?.as_ptr();
         // SAFETY: the pieces are as `Prepared` says; as many bytes are mapped at the place.
         Some(unsafe {
             match *what {

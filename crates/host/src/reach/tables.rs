@@ -7,7 +7,7 @@
 //!
 //! An entry of a queue pair: its number (upper 24 bits), its peer's (24), the table of its regions (4), rights (12); its protection domain
 //! (upper half), [`ends`] of its path. One of a region: key (upper half) and protection domain; first address; whether what is visible in it is
-//! persistent (the uppermost bit), rights (15 bits) and length; the address that peers have for the first byte. An entry whose first word is 0 is none: that word is written last, and taken
+//! persistent (the uppermost bit), whether the queue pair lends it for messages (the next one), rights (14 bits) and length; the address that peers have for the first byte. An entry whose first word is 0 is none: that word is written last, and taken
 //! back first.
 //!
 //! Who reads checks all of it; what is written there by a process that means harm reaches that process's own memory and no other.
@@ -29,7 +29,7 @@ const QUEUE_PAIR_WORDS: usize = 2;
 const REGIONS: usize = if cfg!(loom) { 2 } else { 1 << 16 };
 const REGION_WORDS: usize = 4;
 /// Words of all of it.
-const WORDS: usize = QUEUE_PAIRS * QUEUE_PAIR_WORDS + TABLES as usize * REGIONS * REGION_WORDS;
+pub(super) const WORDS: usize = QUEUE_PAIRS * QUEUE_PAIR_WORDS + TABLES as usize * REGIONS * REGION_WORDS;
 /// Bytes of all of it.
 pub(super) const BYTES: usize = WORDS * size_of::<Word>();
 /// Bits of a region's length.
@@ -40,8 +40,11 @@ const RIGHTS: u32 = (1 << RIGHTS_BITS) - 1;
 /// A region's right that its owner has given no peer, but its memory: what is visible in it is persistent.
 pub(super) const PERSISTS: u32 = 1 << 15;
 
+/// Likewise: the queue pair lends it to the peer for a message, whatever its rights are.
+pub(super) const TOLD: u32 = 1 << 14;
+
 /// Where an entry is: what an access says it uses, and whoever takes the entry back waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Entry {
     /// Of a queue pair.
     QueuePair(u16),
@@ -107,25 +110,92 @@ fn first_of_queue_pair(qpn: Qpn, peer: Qpn, table: u8, access: u32) -> u64 {
 
 /// Writes a queue pair's entry. False where another one has its place.
 pub(super) fn open(memory: &[Word], grant: &Grant<'_>) -> bool {
-    let Some([first, second]) = words(memory, queue_pair(grant.qpn)) else { return false };
+    place(memory, grant.qpn, QueuePair::of(grant))
+}
+
+/// Writes the words of a queue pair's entry where none is. False where another one has its place.
+fn place(memory: &[Word], qpn: Qpn, entry: QueuePair) -> bool {
+    let Some([first, second]) = words(memory, queue_pair(qpn)) else { return false };
     // Its number and nothing else: the place is taken, and no peer finds itself there.
-    let number = u64::from(grant.qpn.get()) << 40;
+    let number = u64::from(qpn.get()) << 40;
     if first.compare_exchange(0, number, Relaxed, Relaxed).is_err() {
         return false;
     }
-    let path = grant.path;
     // Who finds this finds that number in the first word, or what comes below.
-    second.store(u64::from(grant.pd) << 32 | u64::from(ends(path.source, path.dest)), Release);
-    first.store(first_of_queue_pair(grant.qpn, path.dest_qpn, grant.table, grant.access), Release);
+    second.store(entry.0[1], Release);
+    first.store(entry.0[0], Release);
     true
+}
+
+/// The words of a queue pair's entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct QueuePair([u64; 2]);
+
+impl QueuePair {
+    fn of(grant: &Grant<'_>) -> QueuePair {
+        let path = grant.path;
+        let first = first_of_queue_pair(grant.qpn, path.dest_qpn, grant.table, grant.access);
+        QueuePair([first, u64::from(grant.pd) << 32 | u64::from(ends(path.source, path.dest))])
+    }
+
+    /// What it lets its peer do.
+    pub(super) fn access(self) -> u32 {
+        self.0[0] as u32 & RIGHTS
+    }
+}
+
+/// The words of a region's entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OfRegion([u64; 4]);
+
+impl OfRegion {
+    /// First address, length and rights.
+    pub(super) fn place(self) -> (u64, u64, u32) {
+        let [_, addr, len, _] = self.0;
+        (addr, len & ((1 << LENGTH_BITS) - 1), (len >> LENGTH_BITS) as u32 & RIGHTS)
+    }
+
+    /// Its queue pair lends it to the peer for messages.
+    pub(super) fn tell(&mut self) {
+        self.0[2] |= u64::from(TOLD) << LENGTH_BITS;
+    }
+}
+
+/// What stands in the owner's tables of a queue pair, and of the region that its peer names by a key, if
+/// that is of the queue pair's protection domain.
+pub(super) fn found(memory: &[Word], qpn: Qpn, key: u32) -> Option<(QueuePair, Entry, OfRegion)> {
+    let [first, second] = words(memory, queue_pair(qpn))? else { return None };
+    let found = QueuePair([first.load(Relaxed), second.load(Relaxed)]);
+    let entry = region(memory, qpn, Rkey(key)).filter(|_| is_of(memory, qpn))?;
+    let [first, addr, len, iova] = words(memory, entry)? else { return None };
+    let is_it = first.load(Relaxed) == u64::from(key) << 32 | found.0[1] >> 32;
+    let region = OfRegion([first, addr, len, iova].map(|word| word.load(Relaxed)));
+    is_it.then_some((found, entry, region))
+}
+
+/// Writes a queue pair's entry as it stands in the owner's tables. False where another one has its place.
+pub(super) fn enter_queue_pair(memory: &[Word], qpn: Qpn, entry: QueuePair) -> bool {
+    let there = words(memory, queue_pair(qpn)).is_some_and(|words| words[0].load(Relaxed) == entry.0[0]);
+    there || place(memory, qpn, entry)
+}
+
+/// Writes a region's entry as it stands in the owner's tables. That it is lent for messages stays so.
+pub(super) fn enter_region(memory: &[Word], entry: Entry, region: OfRegion) {
+    let Some([first, addr, len, iova]) = words(memory, entry) else { return };
+    let told = match first.load(Relaxed) == region.0[0] {
+        true => len.load(Relaxed) & u64::from(TOLD) << LENGTH_BITS,
+        false => 0,
+    };
+    addr.store(region.0[1], Relaxed);
+    len.store(region.0[2] | told, Relaxed);
+    iova.store(region.0[3], Relaxed);
+    first.store(region.0[0], Release);
 }
 
 /// Whether a queue pair has its place in the table, and just this entry there.
 pub(super) fn is_open(memory: &[Word], grant: &Grant<'_>) -> bool {
     let Some([first, second]) = words(memory, queue_pair(grant.qpn)) else { return false };
-    let path = grant.path;
-    first.load(Relaxed) == first_of_queue_pair(grant.qpn, path.dest_qpn, grant.table, grant.access)
-        && second.load(Relaxed) == u64::from(grant.pd) << 32 | u64::from(ends(path.source, path.dest))
+    QueuePair([first.load(Relaxed), second.load(Relaxed)]) == QueuePair::of(grant)
 }
 
 /// Whether the entry of this number is this queue pair's.
@@ -173,6 +243,13 @@ pub(super) fn region(memory: &[Word], qpn: Qpn, key: Rkey) -> Option<Entry> {
     let [first, _] = words(memory, queue_pair(qpn))? else { return None };
     let table = (first.load(Relaxed) as u16 >> RIGHTS_BITS) as u8;
     (table < TABLES).then_some(Entry::Region(table, (key.0 >> 16) as u16))
+}
+
+/// Whether what a peer names by a key seems to be shown to us.
+#[inline]
+pub(super) fn seems_shown(memory: &[Word], qpn: Qpn, key: Rkey) -> bool {
+    let first = region(memory, qpn, key).and_then(|entry| words(memory, entry));
+    first.is_some_and(|words| (words[0].load(Relaxed) >> 32) as u32 == key.0)
 }
 
 /// Where the bytes would be that a peer names, as far as the entries say: only a hint, for who has not said that he uses them.

@@ -14,8 +14,9 @@ use transport::op::SharedBytes;
 
 use crate::fork::{self, Fd};
 
-/// What nobody may do to the descriptor any more: so an access to mapped memory never faults.
-const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+/// The length stays what it is, so an access to mapped memory never faults. Seals can not be
+/// taken off again.
+const LENGTH: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
 /// Shared memory, mapped. It is not there in a forked child.
 #[derive(Debug)]
@@ -46,20 +47,22 @@ unsafe impl Sync for Part {}
 impl SharedMemory {
     /// New memory of `len` bytes (whole pages), all zero, and the descriptor by which another process maps it.
     pub(crate) fn create(len: usize) -> io::Result<(SharedMemory, Fd)> {
-        SharedMemory::create_sealed(c"verbena ring", len, 0)
+        SharedMemory::create_sealed(c"verbena ring", len, LENGTH | libc::F_SEAL_SEAL)
     }
 
-    /// The same by another name, which /proc/PID/maps shows.
+    /// New memory of another name, which /proc/PID/maps shows. It takes one more seal
+    /// ([`SharedMemory::seal_future_writes`]).
     pub(crate) fn create_named(name: &CStr, len: usize) -> io::Result<(SharedMemory, Fd)> {
-        SharedMemory::create_sealed(name, len, 0)
+        SharedMemory::create_sealed(name, len, LENGTH)
     }
 
     /// The same, which nobody else can write to.
     pub(crate) fn create_read_only(len: usize) -> io::Result<(SharedMemory, Fd)> {
-        SharedMemory::create_sealed(c"verbena ring", len, libc::F_SEAL_FUTURE_WRITE)
+        let seals = LENGTH | libc::F_SEAL_SEAL | libc::F_SEAL_FUTURE_WRITE;
+        SharedMemory::create_sealed(c"verbena ring", len, seals)
     }
 
-    fn create_sealed(name: &CStr, len: usize, more: i32) -> io::Result<(SharedMemory, Fd)> {
+    fn create_sealed(name: &CStr, len: usize, seals: i32) -> io::Result<(SharedMemory, Fd)> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a string that lives across the call.
         let fd = Fd::open_raw(|| unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
@@ -70,7 +73,7 @@ impl SharedMemory {
         }
         let memory = SharedMemory::map(&fd, len, libc::PROT_READ | libc::PROT_WRITE)?;
         // SAFETY: integers only.
-        if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS | more) } != 0 {
+        if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error());
         }
         Ok((memory, fd))
@@ -94,7 +97,7 @@ impl SharedMemory {
         let raw = fd.as_raw_fd();
         // SAFETY: integers only.
         let seals = unsafe { libc::fcntl(raw, libc::F_GET_SEALS) };
-        if seals < 0 || seals & SEALS != SEALS {
+        if seals < 0 || seals & LENGTH != LENGTH {
             return Err(Errno::EINVAL.into());
         }
         // SAFETY: all zero is a valid stat, which the kernel fills.
@@ -109,6 +112,12 @@ impl SharedMemory {
             }
             _ => Err(Errno::EINVAL.into()),
         }
+    }
+
+    /// From now on no other mapping of it is written to; this one is. Whether that is so.
+    pub(crate) fn seal_future_writes(&self, fd: &Fd) -> bool {
+        // SAFETY: integers only. The descriptor is that of this memory.
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) == 0 }
     }
 
     /// Has it stay in forked children, where it is the same memory.

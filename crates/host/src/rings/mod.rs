@@ -52,7 +52,7 @@ use crate::fork::Fd;
 use crate::lease::Lease;
 use crate::name_messages;
 use crate::names::{Bearer, Connection, block};
-use crate::reach::Cleared;
+use crate::reach::{Cleared, Lent};
 use crate::rx_socket::{Delivery, Drained};
 use crate::sockets::{ROCE_PORT, endpoint};
 use crate::world::RealWorld;
@@ -63,7 +63,7 @@ use seat::Seat;
 use tx_ring::{Head, Sent, TxRing};
 
 /// Bytes of a ring.
-const RING_BYTES: usize = 1 << 20;
+pub(crate) const RING_BYTES: usize = 1 << 20;
 /// Bytes of the longest record: its packets leave in one segmented send elsewhere.
 const LONGEST_RECORD: usize = transport::batch::MAX_RUN + name_messages::HEADER + name_messages::SIZE;
 /// Most rings that are read: so much memory others can make us map.
@@ -213,6 +213,13 @@ impl Rings {
             _ => {}
         }
         let bearer = world.names.bearer(name, &world.reactor);
+        if let Ok(bearer) = &bearer
+            && bearer.is_other_build()
+        {
+            add(&world.counters.other_builds, 1);
+            tx.insert(block, Way::Declined { bearer: bearer.token() });
+            return None;
+        }
         match bearer.and_then(TxRing::offer) {
             Ok(ring) => {
                 let ring = Arc::new(ring);
@@ -283,7 +290,7 @@ impl Rings {
     /// Where it can not be read, or there are too many.
     pub(crate) fn add(
         &self,
-        fd: &Fd,
+        (fd, nonce): (&Fd, u64),
         connection: &Arc<Connection>,
         world: &RealWorld,
     ) -> std::io::Result<()> {
@@ -293,11 +300,9 @@ impl Rings {
         if !self.enabled || rings.len() >= MOST_READ || rings.iter().any(|ring| ring.token() == token) {
             return Err(nic::Errno::ENOMEM.into());
         }
-        let ring = Arc::new(RxRing::open(fd, connection.clone())?);
+        let ring = Arc::new(RxRing::open(fd, nonce, connection.clone())?);
         self.rx.store(Arc::new(rings.iter().cloned().chain([ring.clone()]).collect()));
         add(&world.counters.rings_taken, 1);
-        // Who takes something back from now on finds the ring in the list.
-        ring.lend(&world.lent);
         connection.give(self.seat.bell());
         Ok(())
     }
@@ -330,13 +335,18 @@ impl Rings {
         self.rx.load().iter().for_each(|ring| ring.wait_for(cleared, &mut began, world));
     }
 
+    /// The ring that is read by this name of it.
+    pub(crate) fn reading(&self, token: u64) -> Option<Arc<RxRing>> {
+        self.rx.load().iter().find(|ring| ring.token() == token).cloned()
+    }
+
     /// Whether nobody says that it uses what was taken back.
     pub(crate) fn is_unused(&self, cleared: Cleared) -> bool {
         !self.rx.load().iter().any(|ring| ring.uses(cleared))
     }
 
     /// What came by the ring of this connection is dispatched, then the ring is forgotten.
-    pub(crate) fn remove<G: Guest>(&self, token: u64, to: &Delivery<'_, G>) {
+    pub(crate) fn remove<G: Guest>(&self, token: u64, lent: &Lent, to: &Delivery<'_, G>) {
         let rings = self.rx.load();
         let Some(ring) = rings.iter().find(|ring| ring.token() == token) else { return };
         sweep(ring, to);
@@ -344,6 +354,7 @@ impl Rings {
         let _changing = self.changing.lock();
         let left = self.rx.load().iter().filter(|ring| ring.token() != token).cloned().collect();
         self.rx.store(Arc::new(left));
+        lent.forget(token);
     }
 
     /// Whether nobody sends by a ring.

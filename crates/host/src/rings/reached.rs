@@ -6,7 +6,6 @@ use transport::op::{AtOnce, Remote};
 
 use super::Rings;
 use super::known_way::KnownWay;
-use crate::arena::Arena;
 use crate::counters::add;
 use crate::fork::Fd;
 use crate::names::Bearer;
@@ -20,18 +19,20 @@ impl Rings {
         add(&world.counters.reach_refused, lent.is_some_and(|lent| lent.is_err()).into());
     }
 
-    /// The process at the end of this connection took our ring, and some of its memory may be mapped.
-    pub(crate) fn shown(&self, bearer: &Bearer, memory: &Fd, address: u64, world: &RealWorld) {
+    /// A buffer of the process at the end of this connection may be mapped.
+    pub(crate) fn shown(&self, bearer: &Bearer, buffer: &Fd, at: (u64, bool), world: &RealWorld) {
         let Some(ring) = self.ring_over(bearer) else { return };
-        match ring.shown(memory, address) {
-            Ok(()) => add(&world.counters.arenas_mapped, 1),
-            Err(_) => add(&world.counters.arenas_refused, 1),
+        match ring.shown(buffer, at) {
+            Ok(()) => add(&world.counters.buffers_mapped, 1),
+            Err(_) => add(&world.counters.buffers_refused, 1),
         }
     }
 
-    /// Some memory of ours may be mapped from now on.
-    pub(crate) fn show(&self, arena: &Arena) {
-        self.rx.load().iter().for_each(|ring| ring.show(arena));
+    /// Such a buffer is gone.
+    pub(crate) fn gone(&self, bearer: &Bearer, address: u64) {
+        if let Some(ring) = self.ring_over(bearer) {
+            ring.gone(address);
+        }
     }
 
     /// Copies to or from the memory of a process of this host, or flushes it, as [`nic::Reach::copy`].

@@ -12,16 +12,17 @@ use node::{Guest, Input};
 use ring::{Broken, Found, Reader, Word, memory_len};
 use transport::likely::unlikely;
 
-use crate::arena::{self, Arena};
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::name_messages::{self, Record};
 use crate::names::Connection;
-use crate::reach::{After, Borrower, Cleared, HAZARD_BYTES, Lent};
+use crate::reach::shown::brought_by;
+use crate::reach::{After, Borrower, Cleared, HAZARD_BYTES, Lent, Proof, Tables};
 use crate::rings::memory::{Part, SharedMemory, shared};
 use crate::rings::seat::Seat;
 use crate::rings::{LONGEST_RECORD, RING_BYTES};
 use crate::rx_socket::{Delivery, Drained};
+use crate::sys;
 use crate::world::RealWorld;
 
 /// After so many records ACKs leave even if there is more to read: senders wait for them.
@@ -37,6 +38,9 @@ pub(crate) struct RxRing {
     connection: Arc<Connection>,
     /// Who offered it, who may reach memory of ours.
     borrower: Borrower,
+    /// The inode of its memory, and the word that came with it.
+    inode: u64,
+    nonce: u64,
     receiver: Mutex<Receiver>,
     /// That of the reader, and which word it watches: whoever polls looks there without the token.
     memory: Part,
@@ -69,7 +73,7 @@ impl RxRing {
     /// # Errors
     ///
     /// EINVAL for memory that is none of [`SharedMemory`]'s; those of mmap(2).
-    pub(crate) fn open(fd: &Fd, connection: Arc<Connection>) -> io::Result<RxRing> {
+    pub(crate) fn open(fd: &Fd, nonce: u64, connection: Arc<Connection>) -> io::Result<RxRing> {
         let memory = SharedMemory::open(fd, memory_len(RING_BYTES) + HAZARD_BYTES)?;
         let (memory, hazards) = memory.split(memory_len(RING_BYTES)).ok_or(nic::Errno::EINVAL)?;
         if hazards.len() * size_of::<Word>() != HAZARD_BYTES {
@@ -84,6 +88,8 @@ impl RxRing {
         Ok(RxRing {
             connection,
             borrower,
+            inode: sys::inode(fd)?,
+            nonce,
             receiver,
             memory,
             watched,
@@ -99,22 +105,21 @@ impl RxRing {
         self.connection.token()
     }
 
-    /// Lets whoever offered it reach what is lent.
-    pub(crate) fn lend(&self, lent: &Lent) {
-        if let Some(tables) = lent.tables().filter(|_| !lent.distrusts(self.borrower.pid()))
-            && let Ok(Some(known)) = self.borrower.renew()
-        {
-            if let Some(arena) = arena::made() {
-                self.show(arena);
-            }
-            self.connection.lend(&tables.fd, known);
-        }
+    /// The connection by which it was offered.
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
     }
 
-    /// Lets whoever offered it map memory of ours, so that it reaches that without a call.
-    pub(crate) fn show(&self, arena: &Arena) {
-        if !self.borrower.is_cut_off() {
-            self.connection.show(arena);
+    /// Whether the process that offered it may be shown what it has named.
+    pub(crate) fn may_show(&self, lent: &Lent) -> bool {
+        !self.borrower.is_cut_off() && !lent.distrusts(self.borrower.pid())
+    }
+
+    /// Lets the process that offered it reach what stands in these tables.
+    pub(crate) fn lend(&self, tables: &Tables) {
+        let proof = Proof { nonce: self.nonce, tables: tables.inode, ring: self.inode };
+        if let Ok(Some(known)) = self.borrower.renew(&proof) {
+            self.connection.lend(&tables.fd, known);
         }
     }
 
@@ -127,7 +132,13 @@ impl RxRing {
     pub(crate) fn wait_for(&self, cleared: Cleared, began: &mut Option<Instant>, world: &RealWorld) {
         match self.borrower.wait(cleared, began, || self.connection.is_gone()) {
             After::Nothing => {}
-            After::Lend => self.lend(&world.lent),
+            After::Lend => {
+                if let Some(tables) =
+                    world.lent.tables_of(self.token()).filter(|_| self.may_show(&world.lent))
+                {
+                    self.lend(&tables);
+                }
+            }
             After::CutOff => {
                 add(&world.counters.reach_cut_off, 1);
                 world.lent.distrust(self.borrower.pid());
@@ -205,6 +216,7 @@ impl RxRing {
             self.was_empty.store(true, Ordering::Relaxed);
             return Drained::Empty;
         }
+        let _brought = brought_by(self.token());
         // A message that was waited for comes alone, as far as one knows. To look for another one behind it would be to wait for a line that its writer has
         // just cleared, before the program has the message.
         let comes_alone = polled.is_some() && self.was_empty.load(Ordering::Relaxed);

@@ -1,5 +1,7 @@
 //! The ring by which packets go to one process of this host.
 
+mod lending;
+
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -13,16 +15,14 @@ use ring::{PushError, Whom, Writer, memory_len};
 use transport::Short;
 use transport::batch::Run;
 use transport::likely::unlikely;
-use transport::op::{Bulk, Fault, Remote};
-use wire::Qpn;
+use transport::op::{Bulk, Fault};
 
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
 use crate::name_messages::{self, HEADER, SIZE};
 use crate::names::Bearer;
-use crate::reach::{HAZARD_BYTES, Known, Lender};
-use crate::rings::known_way::Lending;
+use crate::reach::{HAZARD_BYTES, Lender};
 use crate::rings::memory::{Part, SharedMemory, shared};
 use crate::rings::{RING_BYTES, datagram};
 use crate::sys;
@@ -42,8 +42,10 @@ pub(crate) struct TxRing {
     lender: ArcSwapOption<Lender>,
     /// How often that has changed: said behind each change.
     lender_changes: AtomicU64,
-    /// Memory of the reader's that is mapped here, too.
-    theirs: ArcSwapOption<Theirs>,
+    /// Buffers of the reader's that are mapped here, too. The engine changes them.
+    theirs: Mutex<Theirs>,
+    /// The inode of the ring's memory, and the word that the reader has to repeat.
+    proof: (u64, u64),
     /// What wakes a thread of the reader's that waits.
     bell: ArcSwapOption<Fd>,
     /// Short messages; whoever has the lock counts.
@@ -117,7 +119,10 @@ impl TxRing {
         let (memory, fd) = SharedMemory::create(memory_len(RING_BYTES) + HAZARD_BYTES)?;
         let (memory, hazards) = memory.split(memory_len(RING_BYTES)).ok_or(nic::Errno::EINVAL)?;
         let writer = Writer::new(memory).ok_or(nic::Errno::EINVAL)?;
-        bearer.offer_ring(&fd)?;
+        let mut nonce = [0; 8];
+        getrandom::fill(&mut nonce).map_err(|_| nic::Errno::EAGAIN)?;
+        let proof = (sys::inode(&fd)?, u64::from_ne_bytes(nonce));
+        bearer.offer_ring(&fd, proof.1)?;
         let state = State {
             writer,
             head: None,
@@ -134,7 +139,8 @@ impl TxRing {
             hazards,
             lender: ArcSwapOption::empty(),
             lender_changes: AtomicU64::new(0),
-            theirs: ArcSwapOption::empty(),
+            theirs: Mutex::new(Rank::TheirBuffers, Theirs::default()),
+            proof,
             bell: ArcSwapOption::empty(),
             messages: Tally::default(),
             owes: AtomicBool::new(false),
@@ -307,67 +313,9 @@ impl TxRing {
         backlog
     }
 
-    /// The reader's memory can be reached from now on, by what it lends.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Lender::new`].
-    pub(crate) fn lent(&self, tables: &Fd, guard: Known, counters: &Counters) -> io::Result<()> {
-        let lender = self.bearer.lender(tables, guard, self.theirs.load_full())?;
-        add(&counters.reach_refused, (!lender.is_there()).into());
-        self.set_lender(Some(Arc::new(lender)));
-        Ok(())
-    }
-
-    /// Memory of the reader's may be mapped from now on. Called by the thread that calls [`TxRing::lent`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Theirs::new`].
-    pub(crate) fn shown(&self, memory: &Fd, address: u64) -> io::Result<()> {
-        let theirs = Arc::new(Theirs::new(memory, address)?);
-        self.theirs.store(Some(theirs.clone()));
-        let lender = self.lender.load_full().map(|lender| Arc::new(lender.mapping(theirs)));
-        self.set_lender(lender);
-        Ok(())
-    }
-
-    fn set_lender(&self, lender: Option<Arc<Lender>>) {
-        self.lender.store(lender);
-        self.lender_changes.fetch_add(1, Ordering::Release);
-    }
-
-    /// How often what the reader lends has changed.
-    #[inline]
-    pub(super) fn changes(&self) -> u64 {
-        self.lender_changes.load(Ordering::Acquire)
-    }
-
-    /// What it lends now: not older than it says.
-    #[cold]
-    pub(super) fn lending(&self) -> Lending {
-        Lending { changes: self.changes(), lender: self.lender.load_full() }
-    }
-
-    /// Where we say what we use of the reader's memory.
-    #[inline]
-    pub(super) fn hazards(&self) -> &Part {
-        &self.hazards
-    }
-
     /// From now on this wakes a thread of the reader's that waits.
     pub(crate) fn given(&self, bell: Fd) {
         self.bell.store(Some(Arc::new(bell)));
-    }
-
-    /// Whether the reader's memory can be reached.
-    pub(crate) fn reaches(&self) -> bool {
-        self.lender.load().as_ref().is_some_and(|lender| lender.is_there())
-    }
-
-    /// Whether what a peer names seems to lie in memory of the reader's that is mapped here, too.
-    pub(crate) fn is_near(&self, qpn: Qpn, remote: Remote) -> bool {
-        self.lender.load().as_ref().is_some_and(|lender| lender.is_near(qpn, remote))
     }
 
     /// Brings what it has counted to the counters.

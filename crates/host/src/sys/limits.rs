@@ -17,3 +17,11 @@ pub(crate) fn longest_file() -> u64 {
     let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
     if known { limit.rlim_cur } else { 0 }
 }
+
+/// Descriptors that this process may have (RLIMIT_NOFILE).
+pub(crate) fn descriptors() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: one structure that lives across the call.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    if known { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 0 }
+}

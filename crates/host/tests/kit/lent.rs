@@ -80,7 +80,7 @@ impl Pair {
         let pair = Pair::over(Words::BothMap(buffer?));
         // What says where it is comes in front of what lets it be reached, or soon.
         let begin = Instant::now();
-        while counter(&pair.initiator, "arenas_mapped") == 0 {
+        while counter(&pair.initiator, "buffers_mapped") == 0 {
             assert!(begin.elapsed() < PATIENCE);
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -92,11 +92,11 @@ impl Pair {
         let (initiator, target) = (start_with(Config::default()), start_with(Config::default()));
         let claim = target.world().claim(Name::Block(0x123)).unwrap();
         let table = reach(target.world()).table(&Regions::default()).unwrap();
+        target.guest().names.lock().unwrap().push((TARGET, Rkey(KEY)));
         let pair = Pair { initiator, target, memory, table, _claim: claim };
+        // The first packet makes the ring; what the target lends comes some time after one that names it.
         pair.publish(BOTH);
         pair.open(BOTH);
-        // The first packet makes the ring; what the target lends comes some time after it.
-        pair.initiator.world().send(&path(V4), &mut batch(0, &[64]));
         let begin = Instant::now();
         while !pair.copies(Copy::Read, pair.remote(0, 8), &mut [0]) {
             assert!(begin.elapsed() < PATIENCE, "{:?}", pair.initiator.world().counters().snapshot());
@@ -116,6 +116,18 @@ impl Pair {
             persists: false,
         };
         reach(self.target.world()).publish(self.table, (KEY >> 16) as u16, &region);
+        self.names();
+    }
+
+    /// The initiator names the region in a request that the target executes.
+    pub fn names(&self) {
+        self.initiator.world().send(&path(V4), &mut batch(0, &[64]));
+        assert!(self.target.guest().packet().is_some());
+    }
+
+    /// The target lends the region to the initiator for a message.
+    pub fn tells(&self) -> bool {
+        reach(self.target.world()).told(TARGET, Rkey(KEY))
     }
 
     pub fn open(&self, access: u32) {
@@ -124,6 +136,7 @@ impl Pair {
             reach(self.target.world()).close(TARGET, true);
             assert!(reach(self.target.world()).open(&grant));
         }
+        self.names();
     }
 
     pub fn remote(&self, at: u64, length: u64) -> Remote {

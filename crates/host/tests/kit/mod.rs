@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::disallowed_types)] // locks of the tests' own have no rank
 
 pub mod lent;
+pub mod raw;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use host::eventfd::{self, Counter, Wait, Woken};
 use host::{Config, Host, RealWorld};
-use nic::{Errno, Link, Path, Signal};
+use nic::{Errno, Link, Path, Platform, Signal};
 use node::world::{Claim, Route};
 use node::{Guest, Input, Interface, Name, Watch, World};
 use transport::TxBatch;
 use wire::bth::Bth;
 use wire::icrc::{self, Flow};
 use wire::roce::{Header, Op, SendAt, Service};
-use wire::{Psn, Qpn};
+use wire::{Psn, Qpn, Rkey};
 
 pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
@@ -116,6 +117,8 @@ pub struct Recorder {
     pub thinks: Mutex<Duration>,
     /// Counts packets, if it is there.
     pub counter: Mutex<Option<Counter>>,
+    /// What each packet is a request for that is executed: the queue pair and the key.
+    pub names: Mutex<Vec<(Qpn, Rkey)>>,
 }
 
 impl Guest for Recorder {
@@ -158,6 +161,9 @@ impl Guest for Recorder {
                 }
                 if Bth::peek_dest_qp(datagram.bytes) == Some(Qpn::GSI) {
                     std::thread::sleep(*self.thinks.lock().unwrap());
+                }
+                for &(qpn, key) in self.names.lock().unwrap().iter() {
+                    self.world.others_memory().inspect(|reach| reach.named(qpn, key));
                 }
                 let thread = std::thread::current().name().unwrap_or("").to_owned();
                 let node::world::Datagram { source, dest, interface, forwarded, bytes, .. } = datagram;
@@ -297,6 +303,7 @@ pub fn start_with(config: Config) -> Recording {
             forward_to: Mutex::default(),
             thinks: Mutex::default(),
             counter: Mutex::default(),
+            names: Mutex::default(),
         })
     };
     Host::start(make, config).unwrap()

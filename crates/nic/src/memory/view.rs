@@ -5,8 +5,8 @@ use std::task::Poll;
 
 use transport::likely::unlikely;
 use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, SharedBytes, Tail};
-use wire::Rkey;
 use wire::icrc::Remainder;
+use wire::{Qpn, Rkey};
 
 use super::copy::{Place, change, copy_from_shared, copy_in, copy_out, copy_out_for_icrc, copy_to_shared};
 use super::regular::Step;
@@ -70,7 +70,7 @@ impl View<'_> {
     /// The same for a queue pair of this number.
     #[must_use]
     #[inline]
-    pub fn on(self, qpn: wire::Qpn) -> Self {
+    pub fn on(self, qpn: Qpn) -> Self {
         View { qpn: qpn.get(), ..self }
     }
 
@@ -135,7 +135,13 @@ impl View<'_> {
         if self.remote_access & right != right {
             return Err(Fault::Rights);
         }
-        self.with(range, right, Who::Peer, copy)
+        let done = self.with(range, right, Who::Peer, copy)?;
+        if self.qpn != 0
+            && let Some(reach) = self.table.reach()
+        {
+            reach.named(Qpn::new(self.qpn), range.rkey);
+        }
+        Ok(done)
     }
 
     /// Writes a whole message to the begin of an element.

@@ -234,7 +234,10 @@ impl Inner {
             && let Some(table) = qp.pd.device.memory.reached_as()
         {
             let grant = Grant { qpn: qp.qpn, path: &carrier.path, pd: qp.pd.id, table, access };
-            (self.is_open, self.was_open) = (reach.open(&grant), true);
+            let was_open = std::mem::replace(&mut self.is_open, reach.open(&grant));
+            self.was_open = true;
+            // Where it is opened anew the peer is heard anew.
+            self.kit.heard &= was_open && self.is_open;
             return !self.is_open;
         }
         if std::mem::take(&mut self.is_open) {

@@ -43,7 +43,12 @@ impl EngineContext<'_> {
 
     /// Whether bytes of pieces may be elsewhere: each end reaches the other one's memory, as it seems.
     pub(super) fn may_be_elsewhere(&self) -> bool {
-        self.peer().is_some_and(|(reach, path)| reach.reaches(path))
+        self.kit.heard && self.peer().is_some_and(|(reach, path)| reach.reaches(path))
+    }
+
+    /// Whether the peer's process reaches the region of an element of ours for a message.
+    fn tells_of(&self, sge: &Sge) -> bool {
+        self.peer().is_some_and(|(reach, _)| reach.told(self.qp.qpn(), sge.lkey))
     }
 
     /// Sends a piece whose bytes lie in memory of ours, of one element or in a region that the peer reads, and stay there.
@@ -56,14 +61,17 @@ impl EngineContext<'_> {
                 .map(|section| Sge { addr: section.addr, length: section.length as u32, lkey: section.rkey }),
         };
         match from {
-            Some(from) if self.view().has(&from, 0) => self.send_elsewhere(header, lent(&from)),
+            Some(from) if self.view().has(&from, 0) && self.tells_of(&from) => {
+                self.send_elsewhere(header, lent(&from))
+            }
             _ => Bulk::NoWay,
         }
     }
 
     /// Asks for a part of a READ, and tells the peer where it goes.
     pub(super) fn ask(&mut self, header: &Header, part: Part<'_>) -> Bulk {
-        let Some(to) = element(part).filter(|to| self.view().has(to, memory::Access::LOCAL_WRITE)) else {
+        let is_good = |to: &Sge| self.view().has(to, memory::Access::LOCAL_WRITE) && self.tells_of(to);
+        let Some(to) = element(part).filter(is_good) else {
             return Bulk::NoWay;
         };
         self.kit.shown.begin_read();
@@ -86,7 +94,7 @@ impl EngineContext<'_> {
     /// Tells the peer of the place of a receive of one element, which is the queue pair's own.
     pub(super) fn show(&mut self, header: &Header, receive: &RecvWr) -> bool {
         let &[to] = receive.sges.as_slice() else { return false };
-        if self.qp.init.srq.is_some() {
+        if self.qp.init.srq.is_some() || !self.tells_of(&to) {
             return false;
         }
         // From the moment on in which it is told; it may have been before, when the piece could not be copied.

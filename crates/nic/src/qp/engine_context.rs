@@ -67,6 +67,7 @@ impl Context for EngineContext<'_> {
         if unlikely(self.mute || self.kit.counted.is_some() || init.srq.is_some()) {
             return false;
         }
+        self.hear();
         let Some(receive) = self.kit.receives.front() else { return false };
         if likely(!message.bytes.is_empty()) {
             let [sge] = receive.sges.as_slice() else { return false };
@@ -88,6 +89,7 @@ impl Context for EngineContext<'_> {
     }
     #[inline(always)]
     fn complete(&mut self, side: Side, completion: Completion) {
+        self.hear();
         if let Some((_, tags)) = self.qp.init.tags() {
             rare();
             return tags.complete(side, completion, &mut self.kit.notes);
@@ -205,6 +207,15 @@ impl<'a> EngineContext<'a> {
             (Some(srq), _) => self.qp.pd().device.memory.view(srq.pd().id, 0),
             (None, Some(srq)) => srq.pd().device.memory.view(srq.pd().id, 0).reaching(self.lender),
             (None, None) => self.view(),
+        }
+    }
+
+    /// What came from the peer just now bore the numbers of the connection, if anything came: it is
+    /// known then in which process of this host the peer is.
+    #[inline]
+    fn hear(&mut self) {
+        if unlikely(!self.kit.heard) && self.here.is_some() {
+            self.kit.heard = self.peer().is_some_and(|(reach, _)| reach.heard(self.qp.qpn));
         }
     }
 

@@ -27,4 +27,6 @@ pub(super) struct Kit {
     pub way: Way,
     /// Whether the peer knows where a message goes, and may copy it there.
     pub shown: Shown,
+    /// The peer was heard: the world knows in which process of this host it is.
+    pub heard: bool,
 }

@@ -1,0 +1,203 @@
+//! Names of this process: claimed, listened at, given back.
+//!
+//! Each has two forms ([`crate::name_text`]): that of this user and protocol number, and the common
+//! one by which other builds find the process. The first is this user's alone. The second may be
+//! another user's already: then other builds do not find this process, and nothing else changes.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use locks::{Mutex, MutexGuard, Rank};
+use node::Name;
+use node::world::{Claim, ClaimError};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use wire::mad::PortSpace;
+
+use super::{Connection, Names, unconnected};
+use crate::fork::Fd;
+use crate::name_text;
+use crate::reactor::{HANG_UP, IN, Reactor, Source};
+use crate::{sys, user};
+
+/// Connections of other processes that wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// Connections that are accepted before the engine looks at anything else: other users can ask too.
+const ACCEPTS_PER_EVENT: usize = 32;
+/// Blocks that are left to other users, who may be at other addresses of this host, before theirs
+/// do not count any more.
+const MOST_LEFT: u32 = 16;
+
+/// A name of ours, where other processes connect.
+pub(crate) struct Listener {
+    fd: Fd,
+    token: u64,
+    connections: Mutex<Connections>,
+}
+
+#[derive(Default)]
+struct Connections {
+    closed: bool,
+    open: Vec<Arc<Connection>>,
+}
+
+/// A name held, in both forms where both could be had.
+struct Held {
+    listeners: Vec<Arc<Listener>>,
+    reactor: Arc<Reactor>,
+}
+
+impl Claim for Held {}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for listener in &self.listeners {
+            self.reactor.remove(listener.token, &listener.fd);
+            let mut connections = listener.lock();
+            connections.closed = true;
+            for connection in connections.open.drain(..) {
+                self.reactor.remove(connection.token, &connection.fd);
+            }
+            // Until the engine lets go of an event it has in hand, the socket may live on: stop
+            // listening now.
+            let _ = SockRef::from(&listener.fd).shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+impl Names {
+    /// Claims a name.
+    pub(crate) fn claim(&self, name: Name, reactor: &Arc<Reactor>) -> Result<Box<dyn Claim>, ClaimError> {
+        let claimed = |error: io::Error| match error.kind() {
+            io::ErrorKind::AddrInUse => ClaimError::InUse,
+            _ => ClaimError::System(error.into()),
+        };
+        let own = own_address(name).and_then(|address| Listener::new(&address, reactor)).map_err(claimed)?;
+        let mut held = Held { listeners: vec![own], reactor: reactor.clone() };
+        match common_address(name).and_then(|address| Listener::new(&address, reactor)) {
+            Ok(common) => held.listeners.push(common),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                if bears_common(name) || self.leaves(name) {
+                    return Err(ClaimError::InUse);
+                }
+            }
+            Err(error) => return Err(claimed(error)),
+        }
+        Ok(Box::new(held))
+    }
+
+    /// Whether a name of another user is left to that: a block, whose numbers packets to another
+    /// address of this host may bear, as long as there seem to be others.
+    fn leaves(&self, name: Name) -> bool {
+        matches!(name, Name::Block(_)) && self.left.fetch_add(1, Ordering::Relaxed) < MOST_LEFT
+    }
+}
+
+/// Whether a process of our user bears the common form of a name.
+fn bears_common(name: Name) -> bool {
+    let connect = || {
+        let fd = unconnected()?;
+        SockRef::from(&fd).connect(&common_address(name)?)?;
+        user::check(&fd)
+    };
+    connect().is_ok()
+}
+
+/// The names claimed for a port by processes of our user in this namespace (/proc/net/unix,
+/// proc_net(5)).
+pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
+    let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
+    let (table, uid) = (String::from_utf8_lossy(&table), sys::own_uid());
+    let texts = table.lines().filter_map(|line| line.rsplit_once(' ')?.1.strip_prefix('@'));
+    let of_port = |name: &Name| name.is_of_port(space, port);
+    let mut names: Vec<Name> =
+        texts.clone().filter_map(|text| name_text::parse(text, uid)).filter(of_port).collect();
+    let mut common: Vec<Name> = texts.filter_map(name_text::parse_common).filter(of_port).collect();
+    // Accepted connections bear the name of their listener too.
+    common.sort_unstable();
+    common.dedup();
+    common.retain(|name| !names.contains(name) && bears_common(*name));
+    names.append(&mut common);
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// How many blocks of queue pair numbers processes of this user bear here that are of builds of
+/// another protocol number ([`crate::name_text::PROTOCOL`]). Those exchange whole packets with this
+/// one, and nothing else.
+pub fn other_builds() -> usize {
+    let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
+    let (table, uid) = (String::from_utf8_lossy(&table), sys::own_uid());
+    let texts = table.lines().filter_map(|line| line.rsplit_once(' ')?.1.strip_prefix('@'));
+    let own: Vec<Name> = texts.clone().filter_map(|text| name_text::parse(text, uid)).collect();
+    let is_block = |name: &Name| matches!(name, Name::Block(_));
+    let mut common: Vec<Name> = texts.filter_map(name_text::parse_common).filter(is_block).collect();
+    common.sort_unstable();
+    common.dedup();
+    common.iter().filter(|name| !own.contains(name) && bears_common(**name)).count()
+}
+
+impl Listener {
+    fn new(address: &SockAddr, reactor: &Arc<Reactor>) -> io::Result<Arc<Listener>> {
+        let fd = Fd::open(|| Socket::new(Domain::UNIX, Type::SEQPACKET, None))?;
+        let socket = SockRef::from(&fd);
+        socket.set_nonblocking(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)?;
+        let connections = Mutex::new(Rank::Connections, Connections::default());
+        let listener = Arc::new(Listener { fd, token: reactor.token(), connections });
+        reactor.add(
+            listener.token,
+            &listener.fd,
+            IN | libc::EPOLLET as u32,
+            Source::Listener(listener.clone()),
+        )?;
+        Ok(listener)
+    }
+
+    /// Takes in processes that want to hand us packets; whether there may be more. To be called until there are none: the engine
+    /// is told of new ones only.
+    pub(crate) fn accept(&self, reactor: &Reactor) -> bool {
+        for _ in 0..ACCEPTS_PER_EVENT {
+            // Where descriptors run out, the next connection tries again.
+            let Ok(fd) = Fd::open(|| SockRef::from(&self.fd).accept().map(|(socket, _)| socket)) else {
+                return false;
+            };
+            if user::check(&fd).is_err() {
+                continue;
+            }
+            let connection = Arc::new(Connection { fd, token: reactor.token() });
+            let mut connections = self.lock();
+            if connections.closed {
+                return false;
+            }
+            let source = Source::Connection(connection.clone());
+            if reactor.add(connection.token, &connection.fd, IN | HANG_UP, source).is_ok() {
+                // Those that ended are held by nobody else.
+                connections.open.retain(|connection| Arc::strong_count(connection) > 1);
+                connections.open.push(connection);
+            }
+        }
+        true
+    }
+
+    /// Its name with the engine.
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock()
+    }
+}
+
+/// The form of a name that is this user's and of this protocol number.
+pub(super) fn own_address(name: Name) -> io::Result<SockAddr> {
+    SockAddr::unix(format!("\0{}", name_text::text(name, sys::own_uid())))
+}
+
+/// The form of a name by which other builds find its bearer.
+pub(super) fn common_address(name: Name) -> io::Result<SockAddr> {
+    SockAddr::unix(format!("\0{}", name_text::common_text(name)))
+}
