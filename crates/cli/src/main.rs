@@ -10,6 +10,7 @@ mod rdma;
 mod ready;
 mod run;
 mod sysfs;
+mod trusted;
 mod unpack;
 
 use std::path::Path;

@@ -8,7 +8,7 @@ use std::iter;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::unpack;
+use crate::{trusted, unpack};
 
 /// The file's name.
 pub const OBJECT: &str = "libverbena_rdma.so";
@@ -41,13 +41,12 @@ pub fn find() -> Result<PathBuf, String> {
     let exe = own_path();
     let places = places(exe.as_deref());
     // A build tree holds it twice, and either may be the older: a place is a list of equals.
-    let found = places.iter().find_map(|equals| newest(equals, owner(exe.as_deref()), OBJECT));
-    if let Some(object) = found.and_then(|path| fs::canonicalize(path).ok()) {
+    if let Some(object) = places.iter().find_map(|equals| newest(equals, owner(exe.as_deref()), OBJECT)) {
         return Ok(object);
     }
     unpack::unpack(&unpack::VERBS, host::user()).map_err(|message| {
         let looked: Vec<_> =
-            places.iter().flatten().map(|d| format!("  {}", d.join(OBJECT).display())).collect();
+            places.iter().flat_map(|p| &p.dirs).map(|d| format!("  {}", d.join(OBJECT).display())).collect();
         format!("{OBJECT} is not found. Looked for it at\n{}\n{message}", looked.join("\n"))
     })
 }
@@ -58,11 +57,10 @@ pub fn find() -> Result<PathBuf, String> {
 /// A message that says what to do.
 pub fn find_rpma(object: &Path) -> Result<PathBuf, String> {
     let given = env::var_os(VARIABLE).is_some_and(|v| !v.is_empty());
-    let beside = object.parent().filter(|_| given).map(|dir| vec![dir.to_owned()]);
+    let beside = object.parent().filter(|_| given).map(|dir| Place::of(dir, &[""]));
     let exe = own_path();
     let mut places = beside.into_iter().chain(places(exe.as_deref()));
-    let found = places.find_map(|equals| newest(&equals, owner(exe.as_deref()), RPMA));
-    match found.and_then(|path| fs::canonicalize(path).ok()) {
+    match places.find_map(|equals| newest(&equals, owner(exe.as_deref()), RPMA)) {
         Some(object) => Ok(object),
         None => unpack::unpack(&unpack::LIBRPMA, host::user()).map_err(|message| {
             format!("{RPMA} is not found. {message}\n`--system-librpma` leaves it to the system's.")
@@ -88,24 +86,38 @@ pub fn own_path() -> Option<PathBuf> {
     env::current_exe().ok().or_else(called).and_then(|exe| fs::canonicalize(exe).ok())
 }
 
-/// Directories to look in, best first; those of one list are equals.
-fn places(exe: Option<&Path>) -> Vec<Vec<PathBuf>> {
+/// Directories to look in that are equals. A user who may write to `top` could replace the command as well.
+struct Place {
+    top: PathBuf,
+    dirs: Vec<PathBuf>,
+}
+
+impl Place {
+    fn of(top: &Path, dirs: &[&str]) -> Place {
+        Place { top: top.to_owned(), dirs: dirs.iter().map(|dir| top.join(dir)).collect() }
+    }
+}
+
+/// Directories to look in, best first.
+fn places(exe: Option<&Path>) -> Vec<Place> {
     let mut places = Vec::new();
     if let Some(dir) = exe.and_then(Path::parent) {
-        places.push(vec![dir.to_owned(), dir.join("deps")]);
+        places.push(Place::of(dir, &["", "deps"]));
         if let Some(prefix) = dir.parent() {
-            places.push(vec![prefix.join("lib/verbena")]);
+            places.push(Place::of(prefix, &["lib/verbena"]));
         }
     }
     places
 }
 
-/// The newest object in these directories. One that belongs to a stranger, neither the owner of the command nor this user nor root,
-/// is not looked at: what stands beside the command may be anyone's, as in /tmp.
-fn newest(dirs: &[PathBuf], owner: u32, name: &str) -> Option<PathBuf> {
-    let trusted = |m: &Metadata| m.is_file() && [0, owner, host::user()].contains(&m.uid());
-    let objects = dirs.iter().map(|d| d.join(name));
-    let dated = objects.filter_map(|o| Some((fs::metadata(&o).ok().filter(&trusted)?.modified().ok()?, o)));
+/// The newest object of a place, without symbolic links in its path. One that another user can replace is not taken, neither the owner of
+/// the command nor this user nor root: what stands beside the command may be anyone's, as in /tmp.
+fn newest(place: &Place, owner: u32, name: &str) -> Option<PathBuf> {
+    let dated = place.dirs.iter().filter_map(|dir| {
+        let object = fs::canonicalize(dir.join(name)).ok()?;
+        let about = trusted::file(&object, &place.top, &[owner, host::user()]).ok()?;
+        Some((about.modified().ok()?, object))
+    });
     dated.max().map(|(_, object)| object)
 }
 
@@ -116,12 +128,12 @@ fn newest(dirs: &[PathBuf], owner: u32, name: &str) -> Option<PathBuf> {
 /// A message, where no such directory can be made.
 pub fn links(object: &Path, rpma: Option<&Path>) -> Result<PathBuf, String> {
     let uid = host::user();
-    let mut last = String::from("no directory for temporary files is known");
+    let mut refused = Vec::new();
     for base in bases(uid).into_iter().chain(iter::once_with(|| unpack::cache(uid)).flatten()) {
         let dir = match private_dir(&base, uid, object, rpma) {
             Ok(dir) => dir,
             Err(e) => {
-                last = format!("cannot make a private directory in {}: {e}", base.display());
+                refused.push(format!("  {}: {e}", base.display()));
                 continue;
             }
         };
@@ -135,7 +147,7 @@ pub fn links(object: &Path, rpma: Option<&Path>) -> Result<PathBuf, String> {
             .map(|()| dir.clone())
             .map_err(|e| format!("cannot make links in {}: {e}", dir.display()));
     }
-    Err(last)
+    Err(format!("cannot make a private directory in any of\n{}\n{}", refused.join("\n"), unpack::ADVICE))
 }
 
 /// A directory, private to this user, of the programs that share a user namespace (`host::mount_namespace`); `None` where it can not be made.
@@ -192,8 +204,12 @@ fn private_dir(base: &Path, uid: u32, object: &Path, rpma: Option<&Path>) -> io:
 }
 
 /// Makes `verbena-<uid>-<hash>` in `base`, or takes the one that is there if it is ours. Where a stranger has taken the name,
-/// as anyone may in /tmp, the next name is tried.
+/// as anyone may in /tmp, the next name is tried. A base in which others can move it away is not taken ([`trusted::directory`]).
 pub fn private_dir_of(base: &Path, uid: u32, hash: u64) -> io::Result<PathBuf> {
+    let base = trusted::directory(base, uid)?;
+    if !fits(&base) {
+        return Err(io::Error::other("its path holds a colon or a semicolon"));
+    }
     let mut refused = io::Error::from(io::ErrorKind::AlreadyExists);
     for number in 0..TRIES {
         let number = if number == 0 { String::new() } else { format!("-{number}") };
@@ -316,9 +332,10 @@ mod tests {
             let file = fs::File::create(dir.join(OBJECT)).unwrap();
             file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(age_s)).unwrap();
         }
-        assert_eq!(newest(&[old.clone(), new.clone()], 0, OBJECT), Some(new.join(OBJECT)));
-        assert_eq!(newest(&[new.clone(), old], 0, OBJECT), Some(new.join(OBJECT)));
-        assert_eq!(newest(std::slice::from_ref(&base), 0, OBJECT), None);
+        let newest = |dirs| newest(&Place::of(&base, dirs), 0, OBJECT);
+        assert_eq!(newest(&["old", "new"]), Some(new.join(OBJECT)));
+        assert_eq!(newest(&["new", "old"]), Some(new.join(OBJECT)));
+        assert_eq!(newest(&[""]), None);
         fs::remove_dir_all(base).unwrap();
     }
 
@@ -326,16 +343,14 @@ mod tests {
     fn an_object_that_belongs_to_a_stranger_is_not_taken() {
         let base = scratch("stranger");
         fs::File::create(base.join(OBJECT)).unwrap();
-        assert!(newest(std::slice::from_ref(&base), 0, OBJECT).is_some());
+        let newest = |owner| newest(&Place::of(&base, &[""]), owner, OBJECT);
+        assert!(newest(0).is_some());
         if host::user() != 0 {
             println!("left out: only root gives files away");
         } else {
             std::os::unix::fs::chown(base.join(OBJECT), Some(4242), None).unwrap();
-            assert_eq!(newest(std::slice::from_ref(&base), 0, OBJECT), None);
-            assert!(
-                newest(std::slice::from_ref(&base), 4242, OBJECT).is_some(),
-                "the command is the stranger's, too"
-            );
+            assert_eq!(newest(0), None);
+            assert!(newest(4242).is_some(), "the command is the stranger's, too");
         }
         fs::remove_dir_all(base).unwrap();
     }

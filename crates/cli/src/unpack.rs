@@ -6,7 +6,7 @@
 
 use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -35,6 +35,10 @@ pub static LIBRPMA: Inside = Inside::of(RPMA, embed::object!(verbena_rpma));
 /// Objects of other builds that were not used for so long make room when one is added.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
+/// What helps where no directory is taken.
+pub const ADVICE: &str = "Point XDG_CACHE_HOME or TMPDIR to a directory of yours without `noexec`, into whose path other users \
+                          cannot put anything.";
+
 /// An object as a file, which is written where it is not there yet: in the user's cache ($XDG_CACHE_HOME or ~/.cache), or a directory that does not
 /// outlive the machine.
 ///
@@ -58,8 +62,7 @@ pub fn unpack(inside: &Inside, uid: u32) -> Result<PathBuf, String> {
         }
     }
     Err(format!(
-        "The one inside this command could not be written to any of\n{}\nPoint XDG_CACHE_HOME or TMPDIR to a directory of \
-         yours without `noexec`.",
+        "The one inside this command could not be written to any of\n{}\n{ADVICE}",
         refused.join("\n")
     ))
 }
@@ -91,8 +94,8 @@ fn unpack_in(base: &Path, uid: u32, inside: &Inside) -> io::Result<(PathBuf, boo
     }
     let dir = object::private_dir_of(base, uid, hash)?;
     let path = dir.join(name);
-    if let Ok(file) = File::open(&path)
-        && file.metadata()?.len() == bytes.len() as u64
+    if let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path)
+        && is_whole(&file, uid, bytes)?
     {
         // When it was last used; who cannot say so uses it all the same.
         let _ = file.set_modified(SystemTime::now());
@@ -110,6 +113,27 @@ fn unpack_in(base: &Path, uid: u32, inside: &Inside) -> io::Result<(PathBuf, boo
         return Err(e);
     }
     Ok((path, true))
+}
+
+/// Whether a file of this user, which no other may write to, holds just these bytes: one may have been cut off, or written over.
+fn is_whole(file: &File, uid: u32, bytes: &[u8]) -> io::Result<bool> {
+    let about = file.metadata()?;
+    if !about.is_file()
+        || about.uid() != uid
+        || about.mode() & 0o022 != 0
+        || about.len() != bytes.len() as u64
+    {
+        return Ok(false);
+    }
+    let (mut file, mut rest, mut part) = (file, bytes, [0; 1 << 16]);
+    while !rest.is_empty() {
+        let read = file.read(&mut part)?;
+        match rest.strip_prefix(&part[..read]) {
+            Some(after) if read > 0 => rest = after,
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
 }
 
 /// Removes what other builds left in the cache and nobody used for a month. What fails here is tried again with the next build.
@@ -161,6 +185,16 @@ mod tests {
         fs::write(&path, b"obj").unwrap();
         assert_eq!(unpack_in(&base, uid, &few(1)).unwrap(), (path.clone(), true));
         assert_eq!(fs::read(&path).unwrap(), b"object");
+        // One of as many other bytes, and a link to a file that says what it should.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, b"OBJECT").unwrap();
+        assert_eq!(unpack_in(&base, uid, &few(1)).unwrap(), (path.clone(), true));
+        assert_eq!(fs::read(&path).unwrap(), b"object");
+        let elsewhere = base.join("elsewhere");
+        fs::rename(&path, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert_eq!(unpack_in(&base, uid, &few(1)).unwrap(), (path.clone(), true));
+        assert!(!path.is_symlink());
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing else is left");
         fs::remove_dir_all(base).unwrap();
     }

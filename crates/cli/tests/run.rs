@@ -422,3 +422,30 @@ fn a_home_that_cannot_be_written_is_no_obstacle() {
     let (object, said) = loaded_from(&dir.0, "libibverbs.so.1", &env);
     assert!(Path::new(&object).starts_with(&runtime), "{object} {said}");
 }
+
+#[test]
+fn a_directory_in_which_another_user_could_replace_the_library_is_not_taken() {
+    let dir = Scratch::new("open");
+    let [open, inner] = ["shared", "shared/inner"].map(|name| dir.0.join(name));
+    std::fs::create_dir_all(&inner).expect("a directory");
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+            .expect("a directory of ours");
+    };
+    mode(&inner, 0o700);
+    let nowhere = Path::new("/proc/nowhere");
+    for (bits, taken) in [(0o777, false), (0o1777, true)] {
+        mode(&open, bits);
+        for base in [&open, &inner] {
+            let env = [("TMPDIR", &**base), ("XDG_CACHE_HOME", nowhere), ("XDG_RUNTIME_DIR", nowhere)];
+            let (object, said) = loaded_from(&dir.0, "libibverbs.so.1", &env);
+            assert!(object.ends_with("/libverbena_rdma.so"), "{said}");
+            assert_eq!(Path::new(&object).starts_with(base), taken, "{object}");
+            // Neither the links lie there.
+            let left = std::fs::read_dir(base).expect("a directory").flatten();
+            let made =
+                left.filter(|entry| entry.file_name().to_string_lossy().starts_with("verbena-")).count();
+            assert_eq!(made > 0, taken, "{bits:o} {}", base.display());
+        }
+    }
+}

@@ -128,6 +128,11 @@ pub fn user() -> u32 {
     sys::own_uid()
 }
 
+/// Whether this is the number of all users that have none in this user namespace (user_namespaces(7)), root among them as a rule.
+pub fn is_unknown_user(uid: u32) -> bool {
+    user::is_unknown(uid)
+}
+
 /// Whether a shared object in this directory can be loaded: not where the file system is mounted with `noexec`.
 ///
 /// # Errors

@@ -28,6 +28,11 @@ pub(crate) fn check(peer: &Fd) -> io::Result<()> {
     if ours { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
+/// Whether this is the number of all users that have none here.
+pub(crate) fn is_unknown(uid: u32) -> bool {
+    uid == overflow() && !everybody_has_a_number()
+}
+
 /// Read once, as each channel asks twice: whoever may change it is root.
 fn overflow() -> u32 {
     static READ: AtomicU64 = AtomicU64::new(u64::MAX);
