@@ -86,7 +86,8 @@ pub fn own_path() -> Option<PathBuf> {
     env::current_exe().ok().or_else(called).and_then(|exe| fs::canonicalize(exe).ok())
 }
 
-/// Directories to look in that are equals. A user who may write to `top` could replace the command as well.
+/// Directories to look in that are equals. A user who may write to `top` could replace the command
+/// as well.
 struct Place {
     top: PathBuf,
     dirs: Vec<PathBuf>,
@@ -110,8 +111,9 @@ fn places(exe: Option<&Path>) -> Vec<Place> {
     places
 }
 
-/// The newest object of a place, without symbolic links in its path. One that another user can replace is not taken, neither the owner of
-/// the command nor this user nor root: what stands beside the command may be anyone's, as in /tmp.
+/// The newest object of a place, without symbolic links in its path. One that another user can
+/// replace is not taken, neither the owner of the command nor this user nor root: what stands
+/// beside the command may be anyone's, as in /tmp.
 fn newest(place: &Place, owner: u32, name: &str) -> Option<PathBuf> {
     let dated = place.dirs.iter().filter_map(|dir| {
         let object = fs::canonicalize(dir.join(name)).ok()?;
@@ -203,8 +205,9 @@ fn private_dir(base: &Path, uid: u32, object: &Path, rpma: Option<&Path>) -> io:
     private_dir_of(base, uid, hash.finish())
 }
 
-/// Makes `verbena-<uid>-<hash>` in `base`, or takes the one that is there if it is ours. Where a stranger has taken the name,
-/// as anyone may in /tmp, the next name is tried. A base in which others can move it away is not taken ([`trusted::directory`]).
+/// Makes `verbena-<uid>-<hash>` in `base`, or takes the one that is there if it is ours. Where a
+/// stranger has taken the name, as anyone may in /tmp, the next name is tried. A base in which
+/// others can move it away is not taken ([`trusted::directory`]).
 pub fn private_dir_of(base: &Path, uid: u32, hash: u64) -> io::Result<PathBuf> {
     let base = trusted::directory(base, uid)?;
     if !fits(&base) {

@@ -1,7 +1,9 @@
-//! Which directories may hold what programs of this user load: those in which no other user can replace a file.
+//! Which directories may hold what programs of this user load: those in which no other user can
+//! replace a file.
 //!
-//! A private directory is not enough. Its parent's owner, and any user who may write to the parent where that has no sticky bit,
-//! can move it away and put another one in its place (rename(2), unlink(2)). So all directories above count as well.
+//! A private directory is not enough. Its parent's owner, and any user who may write to the parent
+//! where that has no sticky bit, can move it away and put another one in its place (rename(2),
+//! unlink(2)). So all directories above count as well.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -13,11 +15,12 @@ const WRITABLE: u32 = 0o022;
 /// Only the owner of an entry, or of the directory, may move or remove it (S_ISVTX, inode(7)).
 const STICKY: u32 = 0o1000;
 
-/// Directories that are root's on every system (hier(7)). In a user namespace without a number for root their owner
-/// is the overflow uid, as that of any other unknown user is (user_namespaces(7)).
+/// Directories that are root's on every system (hier(7)). In a user namespace without a number for
+/// root their owner is the overflow uid, as that of any other unknown user is (user_namespaces(7)).
 const OF_ROOT: [&str; 7] = ["/", "/home", "/run", "/run/user", "/tmp", "/var", "/var/tmp"];
 
-/// The path of a directory without symbolic links, where no user but root and `uid` can replace what lies in it.
+/// The path of a directory without symbolic links, where no user but root and `uid` can replace
+/// what lies in it.
 ///
 /// # Errors
 /// PermissionDenied, with the directory that others can change; those of realpath(3).
@@ -27,8 +30,9 @@ pub fn directory(dir: &Path, uid: u32) -> io::Result<PathBuf> {
     Ok(dir)
 }
 
-/// Whether a file without symbolic links in its path belongs to root or one of these users, and no other user can replace it
-/// but one that may write to `top`. For what stands beside the command: such a user could replace the command itself.
+/// Whether a file without symbolic links in its path belongs to root or one of these users, and no
+/// other user can replace it but one that may write to `top`. For what stands beside the command:
+/// such a user could replace the command itself.
 ///
 /// # Errors
 /// As [`directory`].

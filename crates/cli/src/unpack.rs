@@ -115,7 +115,8 @@ fn unpack_in(base: &Path, uid: u32, inside: &Inside) -> io::Result<(PathBuf, boo
     Ok((path, true))
 }
 
-/// Whether a file of this user, which no other may write to, holds just these bytes: one may have been cut off, or written over.
+/// Whether a file of this user, which no other may write to, holds just these bytes: one may have
+/// been cut off, or written over.
 fn is_whole(file: &File, uid: u32, bytes: &[u8]) -> io::Result<bool> {
     let about = file.metadata()?;
     if !about.is_file()
