@@ -107,6 +107,8 @@ counters! {
     addresses_refused,
     /// Panics caught in the engine thread: each is a bug.
     panics,
+    /// 1 where the engine thread ended because the system lets it wait no more.
+    engine_ended,
 }
 
 /// Adds to a counter.

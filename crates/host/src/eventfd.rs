@@ -12,6 +12,7 @@ use nic::Signal;
 
 use crate::rings::linger::Linger;
 use crate::rings::seat::Seat;
+use crate::sys::refused::is_refused;
 use crate::sys::thread::own_thread;
 
 /// For how long one looks for the next step of a connection ([`Counter::of`]): a peer makes a queue pair meanwhile.
@@ -186,15 +187,40 @@ impl Signal for Counter {
         }
     }
     fn take_back(&self) {
-        let mut count = 0_u64;
-        let to = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
-        // Without waiting whatever the program made of the descriptor: a thread of it may have read the count by now.
-        // SAFETY: eight writable bytes, described by one iovec.
-        if unsafe { libc::preadv2(self.fd(), &raw const to, 1, -1, libc::RWF_NOWAIT) } == 8 {
+        if take_now(self.fd()) {
             self.taken();
         } else {
             self.take_in_hand();
         }
+    }
+}
+
+/// Takes one event from a counter without waiting, whatever the program made of the descriptor: a
+/// thread of it may have read the count by now. False where there is none.
+fn take_now(fd: c_int) -> bool {
+    let mut count = 0_u64;
+    let to = libc::iovec { iov_base: (&raw mut count).cast(), iov_len: 8 };
+    // SAFETY: eight writable bytes, described by one iovec.
+    if unsafe { libc::preadv2(fd, &raw const to, 1, -1, libc::RWF_NOWAIT) } == 8 {
+        return true;
+    }
+    // EOPNOTSUPP: an eventfd of a kernel before 5.8, and what the C library makes of ENOSYS.
+    let error = io::Error::last_os_error();
+    if !is_refused(&error) && error.raw_os_error() != Some(libc::EOPNOTSUPP) {
+        return false;
+    }
+    // For the time of one read the descriptor is non-blocking for all threads. One that waits there
+    // by then waits on, one that comes just now is told EAGAIN.
+    // SAFETY: no pointer, then eight writable bytes.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags < 0 {
+            return false;
+        }
+        libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+        let taken = libc::read(fd, to.iov_base, 8) == 8;
+        libc::fcntl(fd, libc::F_SETFL, flags);
+        taken
     }
 }
 
@@ -301,6 +327,20 @@ mod tests {
         counter.take_back();
         counter.signal();
         assert!(counter.has_events());
+    }
+
+    #[test]
+    fn an_event_is_taken_back_where_reading_without_waiting_is_refused() {
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            crate::sys::filter::with_refused(&[libc::SYS_preadv2], errno, || {
+                let counter = Counter::new().unwrap();
+                counter.signal();
+                counter.take_back();
+                assert!(!counter.has_events() && !is_readable(&counter) && !counter.is_nonblocking());
+                // There is none to take back, and nothing waits for one.
+                counter.take_back();
+            });
+        }
     }
 
     fn is_readable(counter: &Counter) -> bool {

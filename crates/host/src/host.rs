@@ -36,8 +36,9 @@ pub struct Config {
     pub large_pages: bool,
     /// Have both ends copy long messages between processes of this host, whatever is faster.
     pub both_copy: bool,
-    /// Called on the engine's thread after it caught a panic of the guest, with nothing of the host locked.
-    pub on_panic: fn(),
+    /// Called on the engine's thread, with nothing of the host locked: after it caught a panic of
+    /// the guest, and before it ends because it cannot wait.
+    pub on_failure: fn(),
 }
 
 impl Default for Config {
@@ -50,7 +51,7 @@ impl Default for Config {
             same_host: true,
             large_pages: true,
             both_copy: false,
-            on_panic: || {},
+            on_failure: || {},
         }
     }
 }

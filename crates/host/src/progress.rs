@@ -1,6 +1,7 @@
 //! The thread that serves whoever does not poll: targets of one-sided operations, completion channels, timers; and
 //! everything that is not a packet. One per host.
 
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -129,8 +130,8 @@ pub(crate) fn run<G: Guest>(
                 engine.tell_of_the_gone(events.len() == EVENTS_PER_WAIT);
             }
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-            // Nothing that a valid epoll instance can say; but never turn in circles at full speed.
-            Err(_) => std::thread::sleep(AFTER_PANIC),
+            // It would turn in circles from now on, or sleep while packets wait.
+            Err(error) => return engine.cannot_wait(&error),
         }
     }
 }
@@ -455,6 +456,16 @@ impl<G: Guest> Engine<G> {
         }
     }
 
+    /// The system refuses every call that waits, or the program closed what this thread waits at.
+    fn cannot_wait(&self, error: &io::Error) {
+        add(&self.world.counters.engine_ended, 1);
+        let _ = writeln!(
+            io::stderr(),
+            "verbena: the engine thread cannot wait (epoll_wait(2): {error}); its devices have failed"
+        );
+        let _ = catch_unwind(self.world.config.on_failure);
+    }
+
     /// Calls the guest; a panic in it is counted, and the thread lives on. False where it panicked.
     fn guarded(&self, call: impl FnOnce(&G)) -> bool {
         // The guest's own locks tell it what was left half-done; ours are not held here, but for a receive token, which
@@ -462,7 +473,7 @@ impl<G: Guest> Engine<G> {
         let fine = catch_unwind(AssertUnwindSafe(|| call(&self.guest))).is_ok();
         if !fine {
             add(&self.world.counters.panics, 1);
-            let _ = catch_unwind(self.world.config.on_panic);
+            let _ = catch_unwind(self.world.config.on_failure);
         }
         fine
     }

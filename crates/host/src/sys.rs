@@ -4,8 +4,12 @@
 //! 0, which is what the kernel says of one in another PID namespace, and its `epoll::wait` counts in milliseconds, or with its feature
 //! `linux_5_11` works on no older kernel. For the rest, the user's number among it, a second crate for system calls is one too many.
 
+mod epoll;
+#[cfg(test)]
+pub(crate) mod filter;
 pub(crate) mod limits;
 mod message;
+pub(crate) mod refused;
 pub(crate) mod thread;
 pub(crate) mod time;
 
@@ -14,7 +18,6 @@ use std::fs::File;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
-use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use libc::{c_int, c_void, socklen_t};
@@ -22,6 +25,7 @@ use nic::Errno;
 
 use crate::fork::Fd;
 use crate::sockets::DEFAULT_HOP_LIMIT;
+pub(crate) use epoll::Epoll;
 pub(crate) use message::{Control, ControlBuffer, Room, receive};
 
 /// What a call that returns -1 on failure came to.
@@ -327,73 +331,6 @@ pub(crate) fn receive_nothing(fd: &Fd) -> io::Result<()> {
         )
     };
     check(result).map(drop)
-}
-
-/// An epoll instance (epoll(7)), level-triggered.
-pub(crate) struct Epoll(Fd);
-
-impl Epoll {
-    pub(crate) fn new() -> io::Result<Epoll> {
-        // SAFETY: no pointers.
-        Fd::open_raw(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map(Epoll)
-    }
-
-    /// Adds a descriptor; errors and hang-ups are told whatever `events` says.
-    pub(crate) fn add(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, events, token)
-    }
-
-    pub(crate) fn remove(&self, fd: RawFd) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
-    }
-
-    fn control(&self, op: c_int, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events, u64: token };
-        // SAFETY: the kernel reads one event, which lives across the call.
-        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd, &raw mut event) }).map(drop)
-    }
-
-    /// Waits for events, at most `timeout` (`None`: for ever); finer than a millisecond where the kernel can
-    /// (epoll_pwait2, Linux 5.11).
-    pub(crate) fn wait<'a>(
-        &self,
-        events: &'a mut [libc::epoll_event],
-        timeout: Option<Duration>,
-    ) -> io::Result<&'a [libc::epoll_event]> {
-        let fd = self.0.as_raw_fd();
-        let capacity = events.len().min(i32::MAX as usize) as c_int;
-        let time = timeout.map(|timeout| libc::timespec {
-            tv_sec: timeout.as_secs().min(1 << 30) as libc::time_t,
-            tv_nsec: timeout.subsec_nanos() as _,
-        });
-        let time_ptr: *const libc::timespec = time.as_ref().map_or(std::ptr::null(), |time| time);
-        // SAFETY: the kernel writes at most `capacity` events, reads one timespec or none, and no signal mask.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_epoll_pwait2,
-                fd,
-                events.as_mut_ptr(),
-                capacity,
-                time_ptr,
-                std::ptr::null::<c_void>(),
-                0usize,
-            )
-        };
-        let count = match usize::try_from(result) {
-            Ok(count) => count,
-            Err(_) => match io::Error::last_os_error() {
-                error if error.raw_os_error() == Some(libc::ENOSYS) => {
-                    let millis = timeout.map_or(-1, |timeout| {
-                        timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as c_int
-                    });
-                    // SAFETY: the kernel writes at most `capacity` events.
-                    check(unsafe { libc::epoll_wait(fd, events.as_mut_ptr(), capacity, millis) })?
-                }
-                error => return Err(error),
-            },
-        };
-        Ok(&events[..count])
-    }
 }
 
 /// A descriptor that another thread can make readable (eventfd(2)).

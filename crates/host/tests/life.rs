@@ -3,9 +3,11 @@
 mod kit;
 
 use std::ffi::OsString;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use host::Config;
 use kit::{LO, Told, V4, alone, batch, counter, path, start};
 use nic::{Errno, Link, Platform};
 use node::{Name, World};
@@ -67,6 +69,33 @@ fn a_stopped_host_gives_back_its_sockets_and_its_thread() {
     if alone.own_namespace {
         assert!(std::net::UdpSocket::bind("127.0.0.1:4791").is_ok());
     }
+}
+
+#[test]
+fn an_engine_that_can_wait_no_more_tells_of_it_and_ends() {
+    static FAILURES: AtomicU32 = AtomicU32::new(0);
+    let _alone = alone();
+    let is_epoll = |fd: &RawFd| {
+        std::fs::read_link(format!("/proc/self/fd/{fd}"))
+            .is_ok_and(|link| link.to_string_lossy().contains("eventpoll"))
+    };
+    let before: Vec<_> = open_descriptors().into_iter().filter(is_epoll).collect();
+    let on_failure = || {
+        FAILURES.fetch_add(1, Ordering::SeqCst);
+    };
+    let host = kit::start_with(Config { same_host: false, on_failure, ..Config::default() });
+    let ours = open_descriptors().into_iter().filter(is_epoll).find(|fd| !before.contains(fd)).unwrap();
+    let other = std::fs::File::open("/dev/null").unwrap();
+    // SAFETY: the number stays open, as something that nothing can wait at with epoll_wait(2). The
+    // test is alone.
+    assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), ours) }, ours);
+    let begin = Instant::now();
+    while FAILURES.load(Ordering::SeqCst) == 0 && begin.elapsed() < Duration::from_secs(10) {
+        host.world().wake_at(Instant::now());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    host.stop();
+    assert_eq!((FAILURES.load(Ordering::SeqCst), counter(&host, "engine_ended")), (1, 1));
 }
 
 /// The threads of this process that bear the engine's name, which it takes as its first step.

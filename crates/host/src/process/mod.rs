@@ -40,7 +40,8 @@ pub struct Instance {
     pub host: Arc<Host<Node<RealWorld>>>,
     /// The user has been told why a port could not be opened.
     explained: AtomicBool,
-    /// A panic was caught: what it left behind is not to be trusted.
+    /// A panic was caught, whose leavings are not to be trusted, or there is no engine thread any
+    /// more.
     fatal: AtomicBool,
 }
 
@@ -127,9 +128,11 @@ pub fn try_get() -> Option<Arc<Instance>> {
     CURRENT.get().try_lock()?.clone()
 }
 
-/// A panic was caught in a call or on the engine thread: what it left half changed is not to be trusted. The instance, if there is one,
-/// becomes fatal: its queue pairs flush, IBV_EVENT_DEVICE_FATAL is told, and [`Instance::check`] fails from now on. Further
-/// calls do nothing. Call it with no lock of the instance held. A panic in here is caught as well.
+/// A panic was caught in a call or on the engine thread: what it left half changed is not to be
+/// trusted. Or the engine thread ends, as it cannot wait. The instance, if there is one, becomes
+/// fatal: its queue pairs flush, IBV_EVENT_DEVICE_FATAL is told, and [`Instance::check`] fails from
+/// now on. Further calls do nothing. Call it with no lock of the instance held. A panic in here is
+/// caught as well.
 pub fn fail() {
     let _ = catch_unwind(|| {
         let current = CURRENT.get().lock().clone();
@@ -182,7 +185,7 @@ fn start() -> io::Result<Instance> {
     }
     let same_host = wish != SameHost::Off;
     let (large_pages, both_copy) = (environment::large_pages(), wish == SameHost::Both);
-    let config = Config { on_panic: fail, same_host, large_pages, both_copy, ..Config::default() };
+    let config = Config { on_failure: fail, same_host, large_pages, both_copy, ..Config::default() };
     let host = Host::start(make, config)?;
     // A forked child inherits the function. No `Once`, which a child could inherit as taken; one thread at a time is here.
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
