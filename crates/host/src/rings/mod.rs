@@ -303,7 +303,7 @@ impl Rings {
         let ring = Arc::new(RxRing::open(fd, nonce, connection.clone())?);
         self.rx.store(Arc::new(rings.iter().cloned().chain([ring.clone()]).collect()));
         add(&world.counters.rings_taken, 1);
-        connection.give(self.seat.bell());
+        self.seat.bell().into_iter().for_each(|bell| connection.give(bell));
         Ok(())
     }
 

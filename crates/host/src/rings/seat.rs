@@ -11,9 +11,12 @@
 //! A thread that has an event leaves, and the engine reads the rings, which it has to be woken for. Where threads come and leave all the time, as in a server that many
 //! clients connect to, one is back before the engine would have done anything: then nobody is woken, and the engine looks a moment later whether it is.
 //!
-//! So nobody needs to know whether the thread still waits: one that was cancelled, runs a handler or left it by longjmp(3) costs what comes a
-//! few tenths of a second at most, once. One that waits for long is sent away, so that an idle process is not woken again and again to look after it.
-//! A socket and no eventfd: what a neighbour does to its end changes nothing at ours, but that it may hang up, and then nobody sits here any more.
+//! So nobody needs to know whether the thread still waits: one that was cancelled, runs a handler
+//! or left it by longjmp(3) costs what comes a few tenths of a second at most, once. One that waits
+//! for long is sent away, so that an idle process is not woken again and again to look after it.
+//! Where the system refuses two connected sockets there is no seat: threads wait at their counters,
+//! and the engine does the work. A socket and no eventfd: what a neighbour does to its end changes
+//! nothing at ours, but that it may hang up, and then nobody sits here any more.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -23,6 +26,7 @@ use ring::Whom;
 
 use crate::fork::Fd;
 use crate::sys;
+use crate::sys::refused::is_refused;
 use crate::sys::thread;
 
 /// For how long a thread may sit and do nothing, at first.
@@ -47,10 +51,8 @@ const CLOSED: u64 = SENT_AWAY;
 
 /// See the module.
 pub(crate) struct Seat {
-    /// Whoever sits reads here.
-    waits: Fd,
-    /// The other end.
-    bell: Fd,
+    /// Where the thread that sits reads, and the other end; `None` where the system refuses them.
+    ends: Option<(Fd, Fd)>,
     /// The number of the thread that sits, 0 for nobody.
     who: AtomicU64,
     /// How often somebody did something here; runs over.
@@ -65,13 +67,18 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE, ENOMEM.
     pub(crate) fn new() -> io::Result<Seat> {
-        let (waits, bell) = sys::socket_pair()?;
+        let ends = match sys::socket_pair() {
+            Err(error) if is_refused(&error) => None,
+            made => Some(made?),
+        };
         let (zero, none) = (|| AtomicU64::new(0), || AtomicU32::new(0));
         Ok(Seat {
-            waits,
-            bell,
-            who: zero(),
+            who: AtomicU64::new(if ends.is_some() { 0 } else { CLOSED }),
+            ends,
             turns: none(),
             since: none(),
             left_at: zero(),
@@ -80,19 +87,19 @@ impl Seat {
         })
     }
 
-    /// Where whoever sits waits.
+    /// Where the thread that sits waits; -1 where there is no seat.
     pub(crate) fn waits(&self) -> RawFd {
-        self.waits.as_raw_fd()
+        self.ends.as_ref().map_or(-1, |(waits, _)| waits.as_raw_fd())
     }
 
-    /// By what he is woken.
-    pub(crate) fn bell(&self) -> &Fd {
-        &self.bell
+    /// What wakes that thread.
+    pub(crate) fn bell(&self) -> Option<&Fd> {
+        self.ends.as_ref().map(|(_, bell)| bell)
     }
 
-    /// Wakes whoever sits.
+    /// Wakes the thread that sits.
     pub(crate) fn ring(&self) {
-        sys::ring(&self.bell);
+        self.bell().map(sys::ring);
     }
 
     /// Who is to be woken by what comes.
@@ -314,12 +321,23 @@ mod tests {
     }
 
     #[test]
+    fn where_the_system_refuses_the_sockets_no_thread_sits_and_the_engine_is_woken() {
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            let seat = sys::filter::with_refused(&[libc::SYS_socketpair], errno, Seat::new).unwrap();
+            assert!(!seat.take() && !seat.goes_on() && !seat.leave());
+            assert_eq!((seat.whom(), seat.waits(), seat.bell().is_none()), (Whom::Engine, -1, true));
+            seat.ring();
+        }
+    }
+
+    #[test]
     fn a_neighbour_that_hangs_up_ends_the_seat_and_one_that_rings_for_ever_fills_it() {
         let seat = Seat::new().unwrap();
         (0..10_000).for_each(|_| seat.ring());
-        assert!(sys::ring(seat.bell()), "whoever waits has something to read");
-        socket2::SockRef::from(seat.bell()).shutdown(std::net::Shutdown::Both).unwrap();
-        assert!(!sys::ring(seat.bell()));
+        let bell = seat.bell().unwrap();
+        assert!(sys::ring(bell), "the thread that waits has something to read");
+        socket2::SockRef::from(bell).shutdown(std::net::Shutdown::Both).unwrap();
+        assert!(!sys::ring(bell));
         assert!(seat.take());
         seat.close();
         assert!(!seat.take() && !seat.leave());
