@@ -128,7 +128,14 @@ pub fn user() -> u32 {
     sys::own_uid()
 }
 
-/// Whether this is the number of all users that have none in this user namespace (user_namespaces(7)), root among them as a rule.
+/// Runs `work`, in which a file that would grow beyond what the process may have (RLIMIT_FSIZE) is
+/// EFBIG, and no signal ends the process.
+pub fn without_file_size_signal<T>(work: impl FnOnce() -> T) -> T {
+    sys::file_size::without_signal(work)
+}
+
+/// Whether this is the number of all users that have none in this user namespace
+/// (user_namespaces(7)), root among them as a rule.
 pub fn is_unknown_user(uid: u32) -> bool {
     user::is_unknown(uid)
 }

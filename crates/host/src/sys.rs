@@ -5,6 +5,7 @@
 //! `linux_5_11` works on no older kernel. For the rest, the user's number among it, a second crate for system calls is one too many.
 
 mod epoll;
+pub(crate) mod file_size;
 #[cfg(test)]
 pub(crate) mod filter;
 pub(crate) mod limits;

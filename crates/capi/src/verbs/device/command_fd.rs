@@ -15,8 +15,31 @@ const LINK: &str = "/memfd:verbena-device (deleted)";
 /// Longest name of a device.
 const NAME: usize = 64;
 
-/// A command descriptor for a device.
+/// A command descriptor for a device. Where the system refuses such files, or lets none grow
+/// (RLIMIT_FSIZE), it is one that leads to no device.
+///
+/// # Errors
+///
+/// EMFILE, ENFILE, ENOMEM.
 pub(crate) fn make(device: &nic::Device) -> Result<OwnedFd, Errno> {
+    host::without_file_size_signal(|| named(device)).or_else(|error| match error.0 {
+        libc::EMFILE | libc::ENFILE | libc::ENOMEM => Err(error),
+        _ => unnamed(),
+    })
+}
+
+/// Programs only give it back, or to others that shall import the device: these are told EBADF.
+fn unnamed() -> Result<OwnedFd, Errno> {
+    // SAFETY: no pointer; the result is checked.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(Errno::last());
+    }
+    // SAFETY: a descriptor just made, which nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn named(device: &nic::Device) -> Result<OwnedFd, Errno> {
     // SAFETY: a string; the result is checked.
     let fd = unsafe { libc::memfd_create(c"verbena-device".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
