@@ -59,6 +59,9 @@ counters! {
     other_builds,
     /// Rings by which packets go to other processes of this host.
     rings_offered,
+    /// Rings that could not be made, or offered: the system refuses memory that processes share, or
+    /// files so long. Packets go by the network.
+    rings_refused,
     /// Rings by which packets come from them.
     rings_taken,
     /// Packets sent by rings.

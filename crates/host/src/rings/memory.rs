@@ -13,6 +13,7 @@ use ring::Word;
 use transport::op::SharedBytes;
 
 use crate::fork::{self, Fd};
+use crate::sys::file_size;
 
 /// The length stays what it is, so an access to mapped memory never faults. Seals can not be
 /// taken off again.
@@ -67,10 +68,11 @@ impl SharedMemory {
         // SAFETY: a string that lives across the call.
         let fd = Fd::open_raw(|| unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
         let raw = fd.as_raw_fd();
-        // SAFETY: integers only.
-        if unsafe { libc::ftruncate(raw, len as libc::off_t) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        file_size::without_signal(|| {
+            // SAFETY: integers only.
+            let grown = unsafe { libc::ftruncate(raw, len as libc::off_t) } == 0;
+            if grown { Ok(()) } else { Err(io::Error::last_os_error()) }
+        })?;
         let memory = SharedMemory::map(&fd, len, libc::PROT_READ | libc::PROT_WRITE)?;
         // SAFETY: integers only.
         if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, seals) } != 0 {

@@ -220,7 +220,9 @@ impl Rings {
             tx.insert(block, Way::Declined { bearer: bearer.token() });
             return None;
         }
-        match bearer.and_then(TxRing::offer) {
+        let counters = &world.counters;
+        let offer = |bearer| TxRing::offer(bearer).inspect_err(|_| add(&counters.rings_refused, 1));
+        match bearer.and_then(offer) {
             Ok(ring) => {
                 let ring = Arc::new(ring);
                 add(&world.counters.rings_offered, 1);
