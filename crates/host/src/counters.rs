@@ -28,6 +28,11 @@ counters! {
     packets_dropped_sending,
     /// Sockets that gave up segmented sends because the path takes single packets only.
     segmentation_given_up,
+    /// Sockets that were closed because they sent nothing for seconds, or brought nothing: their
+    /// peers may be gone.
+    idle_sockets_closed,
+    /// Sockets that were closed because the system had no descriptor left.
+    sockets_given_up,
     /// Packets that came out of our sockets.
     packets_received,
     /// System calls that brought them.

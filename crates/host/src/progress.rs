@@ -156,10 +156,14 @@ impl<G: Guest> Engine<G> {
             let fine = self.guarded(|guest| guest.expire(now));
             self.guest_at = if fine { self.deadline() } else { Some(now + AFTER_PANIC) };
         }
+        let idle_at = world.close_idle(world.clock.nanos(now));
         let turn_end = self.watch.look(&world.rings.seat, world.clock.nanos(now));
         let lease_end = self.look_after_leases();
         let own = [self.guest_at, world.neighbours.deadline()].into_iter().flatten();
-        own.map(|at| world.clock.nanos(at)).chain(lease_end).chain(turn_end).fold(self.set_at, u64::min)
+        own.map(|at| world.clock.nanos(at))
+            .chain(lease_end)
+            .chain(turn_end)
+            .fold(self.set_at.min(idle_at), u64::min)
     }
 
     /// How long to sleep where something is `due` then, and something else behind a `pause` (`None`: until something happens).
@@ -333,11 +337,13 @@ impl<G: Guest> Engine<G> {
                             |message| match message {
                                 Message::Packet(datagram) => {
                                     add(&world.counters.forwarded_in, 1);
-                                    world.rx_sockets.note_forwarded(
+                                    if world.rx_sockets.note_forwarded(
                                         datagram.source,
                                         datagram.dest,
                                         &world.opener(),
-                                    );
+                                    ) {
+                                        world.look_for_idle();
+                                    }
                                     if Management::takes(datagram.bytes) {
                                         world.rings.drain_all(&to);
                                     }

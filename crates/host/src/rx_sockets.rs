@@ -29,6 +29,7 @@ use crate::reactor::{IN, Reactor, Source};
 use crate::rx_socket::{Delivery, Drained, RxSocket};
 use crate::sockets::{self, ROCE_PORT, endpoint};
 use crate::sys;
+use crate::tx::IDLE;
 
 /// Most flows with a socket of their own.
 const MAX_PROMOTED: usize = 64;
@@ -91,6 +92,11 @@ struct Lineup {
     sockets: Vec<Arc<RxSocket>>,
     /// So many in front are hot: they brought the latest packets.
     hot: usize,
+}
+
+/// Those of flows.
+fn promoted(lineup: &Lineup) -> impl Iterator<Item = &Arc<RxSocket>> {
+    lineup.sockets.iter().filter(|socket| socket.peer.is_some())
 }
 
 /// What opening sockets needs.
@@ -232,7 +238,8 @@ impl RxSockets {
     }
 
     /// Counts a packet of `peer` that came by way of another process; at the configured number its flow gets a socket.
-    pub(crate) fn note_forwarded(&self, peer: SocketAddr, dest: SocketAddr, with: &Opener<'_>) {
+    /// True where it got one.
+    pub(crate) fn note_forwarded(&self, peer: SocketAddr, dest: SocketAddr, with: &Opener<'_>) -> bool {
         let mut state = self.lock();
         if state.forwarded.len() >= MAX_COUNTED {
             // Flows that matter are soon counted again.
@@ -241,38 +248,57 @@ impl RxSockets {
         let count = state.forwarded.entry((peer, dest)).or_insert(0);
         *count = count.saturating_add(1);
         if !count.is_multiple_of(with.config.promote_after.max(1)) {
-            return;
+            return false;
         }
         let lineup = self.lineup.load_full();
         let base = lineup.sockets.iter().find(|socket| socket.dest == dest && socket.peer.is_none());
         let already = lineup.sockets.iter().any(|socket| socket.dest == dest && socket.peer == Some(peer));
-        let Some(base) = base.filter(|_| !already) else { return };
+        let Some(base) = base.filter(|_| !already) else { return false };
         if !self.make_room(&lineup, &mut state, with) {
-            return;
+            return false;
         }
-        if self.open(dest, base.interface, Some(peer), with).is_ok() {
-            add(&with.counters.promotions, 1);
-        }
+        let is_promoted = self.open(dest, base.interface, Some(peer), with).is_ok();
+        add(&with.counters.promotions, is_promoted.into());
+        is_promoted
     }
 
     /// Closes the longest silent flow's socket where there are too many; false where none is silent.
     fn make_room(&self, lineup: &Lineup, state: &mut State, with: &Opener<'_>) -> bool {
-        let promoted = || lineup.sockets.iter().filter(|socket| socket.peer.is_some());
-        if promoted().count() < MAX_PROMOTED {
+        if promoted(lineup).count() < MAX_PROMOTED {
             return true;
         }
-        let Some(oldest) = promoted().min_by_key(|socket| socket.delivered_at()) else { return false };
-        if with.clock.now().saturating_sub(oldest.delivered_at()) < SILENT_NANOS {
-            return false;
+        let Some(oldest) = promoted(lineup).min_by_key(|socket| socket.delivered_at()) else { return false };
+        let is_silent = with.clock.now().saturating_sub(oldest.delivered_at()) >= SILENT_NANOS;
+        if is_silent {
+            self.demote(std::slice::from_ref(oldest), lineup, state, with);
         }
-        with.reactor.remove(oldest.token, &**oldest);
-        // Should it speak up again, it is counted from the start.
-        state.forwarded.retain(|(peer, dest), _| Some(*peer) != oldest.peer || *dest != oldest.dest);
-        let stays = |socket: &&Arc<RxSocket>| socket.token != oldest.token;
+        is_silent
+    }
+
+    /// Closes the sockets of flows that were silent for [`IDLE`]; when the next one will be. By the
+    /// world's clock.
+    pub(crate) fn close_silent(&self, now: u64, with: &Opener<'_>) -> Option<u64> {
+        let mut state = self.lock();
+        let lineup = self.lineup.load_full();
+        let ends = |socket: &Arc<RxSocket>| socket.delivered_at() + IDLE.as_nanos() as u64;
+        let (silent, others): (Vec<_>, Vec<_>) = promoted(&lineup).cloned().partition(|it| ends(it) <= now);
+        if !silent.is_empty() {
+            self.demote(&silent, &lineup, &mut state, with);
+            add(&with.counters.idle_sockets_closed, silent.len());
+        }
+        others.iter().map(ends).min()
+    }
+
+    /// Closes sockets of flows. Should one speak up again, it is counted from the start.
+    fn demote(&self, gone: &[Arc<RxSocket>], lineup: &Lineup, state: &mut State, with: &Opener<'_>) {
+        for socket in gone {
+            with.reactor.remove(socket.token, &**socket);
+            state.forwarded.retain(|(peer, dest), _| Some(*peer) != socket.peer || *dest != socket.dest);
+        }
+        let stays = |socket: &&Arc<RxSocket>| gone.iter().all(|gone| gone.token != socket.token);
         let hot = lineup.sockets[..lineup.hot].iter().filter(stays).count();
-        self.lineup
-            .store(Arc::new(Lineup { sockets: lineup.sockets.iter().filter(stays).cloned().collect(), hot }));
-        true
+        let sockets = lineup.sockets.iter().filter(stays).cloned().collect();
+        self.lineup.store(Arc::new(Lineup { sockets, hot }));
     }
 
     /// Tries the socket whose turn it is, for a thread that polls a completion queue, at this time. One that another thread reads counts as empty.

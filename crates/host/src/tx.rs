@@ -4,6 +4,8 @@
 //! Messages of connection managers leave from sockets that they share whomever they are for: anybody can provoke one, and a
 //! socket for each address, traffic class and hop limit that strangers name would be a socket for each stranger.
 
+mod room;
+
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -28,11 +30,11 @@ use crate::fork::Fd;
 use crate::reactor::{ERRORS_ONLY, Reactor, Source};
 use crate::sockets::{self, ROCE_PORT, Sending, endpoint};
 use crate::sys::{self, ControlBuffer, HopControl};
+use room::Closed;
+pub(crate) use room::IDLE;
 
 /// Most sockets that send.
 const MAX_SOCKETS: usize = 256;
-/// A detour that nobody has taken for so long is closed when the next one opens.
-const OLD_DETOUR: Duration = Duration::from_secs(10);
 /// Most source ports of one flow. What is repeated still finds new ones: the port used longest ago is given up for it.
 const MAX_DETOURS: usize = 8;
 /// Such a new port is had no earlier than so long after the one before.
@@ -44,6 +46,7 @@ const FLUSH: u8 = 0x1c;
 /// All sockets that send.
 pub(crate) struct Tx {
     sockets: RwLock<Sockets>,
+    closed: Closed,
 }
 
 /// At most [`MAX_SOCKETS`]: comparing a few keys is faster than hashing one.
@@ -137,23 +140,25 @@ pub(crate) struct Sender<'a> {
 
 impl Default for Tx {
     fn default() -> Tx {
-        Tx { sockets: RwLock::new(Rank::TxSockets, Sockets::new()) }
+        Tx { sockets: RwLock::new(Rank::TxSockets, Sockets::new()), closed: Closed::default() }
     }
 }
 
 impl Tx {
-    /// Seals and sends a batch; what can not be sent is counted.
-    pub(crate) fn send(&self, path: &Path, batch: &mut TxBatch, with: &Sender<'_>) {
+    /// Seals and sends a batch; what can not be sent is counted. True where a socket was opened for
+    /// it.
+    pub(crate) fn send(&self, path: &Path, batch: &mut TxBatch, with: &Sender<'_>) -> bool {
         // On lo the wire itself is this host: IP_MULTICAST_LOOP keeps nothing off it.
         let heard_by_nobody = path.no_multicast_loop && path.dest.is_multicast() && path.source.is_loopback();
         if batch.is_empty() || heard_by_nobody {
-            return;
+            return false;
         }
         let key = Key::from(path);
         let found = self.sockets.read().get(&key).cloned();
+        let is_new = found.is_none();
         let Some(socket) = found.or_else(|| self.open(key, with).ok()) else {
             add(&with.counters.packets_dropped_sending, batch.len());
-            return;
+            return false;
         };
         socket.used_at.store(with.clock.roughly(), Ordering::Relaxed);
         let parts = batch.parts_to_seal();
@@ -165,6 +170,7 @@ impl Tx {
                 socket.send(parts, &to, with);
             }
         }
+        is_new
     }
 
     /// Closes all sockets of addresses that are gone.
@@ -185,10 +191,10 @@ impl Tx {
         if let Some(socket) = sockets.get(&key).or_else(|| in_place_of(&sockets, &key, with)) {
             return Ok(socket.clone());
         }
-        let (fd, source) = sockets::sender(
-            &Sending { source, dest, interface, traffic_class, hop_limit, no_multicast_loop },
-            with.config,
-        )?;
+        let sending = Sending { source, dest, interface, traffic_class, hop_limit, no_multicast_loop };
+        let (fd, source) = self
+            .closed
+            .while_none_is_left(&mut sockets, with.reactor, || sockets::sender(&sending, with.config))?;
         let shared = dest.is_unspecified();
         let now = with.clock.roughly();
         let socket = Arc::new(SendSocket {
@@ -202,7 +208,7 @@ impl Tx {
             for_rxe: key.source_port_epoch.is_multiple_of(2),
         });
         with.reactor.add(socket.token, &socket.fd, ERRORS_ONLY, Source::Send(socket.clone()))?;
-        make_room(&mut sockets, &key, with);
+        self.closed.make_room(&mut sockets, &key, now, with.reactor);
         sockets.insert(key, socket.clone());
         Ok(socket)
     }
@@ -229,31 +235,6 @@ fn in_place_of<'a>(sockets: &'a Sockets, key: &'a Key, with: &Sender<'_>) -> Opt
     };
     let turn = (key.source_port_epoch / 2) as usize % alike().count().max(1);
     alike().nth(turn).or_else(|| of_flow(sockets, key).next()).map(|(_, socket)| socket)
-}
-
-/// Closes old detours of the same flow, its least recently used one where it has too many, and the least recently used socket
-/// of all where there are too many.
-fn make_room(sockets: &mut Sockets, new: &Key, with: &Sender<'_>) {
-    let now = with.clock.roughly();
-    let idle = |socket: &SendSocket| now.saturating_sub(socket.used_at.load(Ordering::Relaxed));
-    let close = |sockets: &mut Sockets, key: Option<Key>| {
-        if let Some((key, socket)) = key.and_then(|key| sockets.remove_entry(&key)) {
-            debug_assert!(key != *new, "it is not there yet");
-            with.reactor.remove(socket.token, &socket.fd);
-        }
-    };
-    let is_old = |socket: &SendSocket| Duration::from_nanos(idle(socket)) > OLD_DETOUR;
-    let old: Vec<Key> =
-        of_flow(sockets, new).filter(|(_, socket)| is_old(socket)).map(|(key, _)| *key).collect();
-    old.into_iter().for_each(|key| close(sockets, Some(key)));
-    if of_flow(sockets, new).count() >= MAX_DETOURS {
-        let idlest = of_flow(sockets, new).max_by_key(|(_, socket)| idle(socket)).map(|(key, _)| *key);
-        close(sockets, idlest);
-    }
-    if sockets.len() >= MAX_SOCKETS {
-        let idlest = sockets.iter().max_by_key(|(_, socket)| idle(socket)).map(|(key, _)| *key);
-        close(sockets, idlest);
-    }
 }
 
 impl SendSocket {

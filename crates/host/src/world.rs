@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use locks::{Mutex, Rank};
@@ -33,7 +33,7 @@ use crate::routes::Routes;
 use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
 use crate::sys::{self, Bell};
-use crate::tx::{Sender, Tx};
+use crate::tx::{self, Sender, Tx};
 use crate::{Config, fork, host_id, interfaces, neighbours};
 
 /// Fewest bytes of a message that both ends copy where that is wanted.
@@ -60,7 +60,9 @@ pub struct RealWorld {
     random: Mutex<Randomness>,
     pub(crate) neighbours: Neighbours,
     pub(crate) rx_sockets: RxSockets,
-    pub(crate) tx: Tx,
+    pub(crate) tx: Arc<Tx>,
+    /// When sockets may be closed as nothing went by them for seconds, by the clock.
+    idle_at: AtomicU64,
     pub(crate) rings: Rings,
     pub(crate) lent: Lent,
     pub(crate) frames: Frames,
@@ -77,6 +79,7 @@ impl RealWorld {
         let mut requests = Netlink::for_requests()?;
         let interfaces = Interfaces::open(&mut requests)?;
         reactor.add(reactor.token(), &*interfaces.changes(), IN, Source::Interfaces)?;
+        let tx = Arc::new(Tx::default());
         Ok(RealWorld {
             generation: fork::generation(),
             host_id: host_id::host_id(),
@@ -92,10 +95,11 @@ impl RealWorld {
             random: Mutex::new(Rank::Random, Randomness::default()),
             neighbours: Neighbours::default(),
             rx_sockets: RxSockets::default(),
-            tx: Tx::default(),
+            names: Names::default(),
+            tx,
+            idle_at: AtomicU64::new(u64::MAX),
             lent: Lent::default(),
             frames: Frames::default(),
-            names: Names::default(),
             sweep_asked: AtomicBool::new(false),
         })
     }
@@ -103,6 +107,7 @@ impl RealWorld {
     /// What has been done so far; waits for no lock.
     pub fn counters(&self) -> &Counters {
         self.rings.tell(&self.counters);
+        self.tx.tell(&self.counters);
         &self.counters
     }
 
@@ -139,6 +144,27 @@ impl RealWorld {
         Opener { config, clock, reactor, counters }
     }
 
+    /// A socket was opened: when the engine looks whether it is idle.
+    pub(crate) fn look_for_idle(&self) -> u64 {
+        let at = self.clock.roughly() + tx::IDLE.as_nanos() as u64;
+        self.idle_at.fetch_min(at, Ordering::Relaxed);
+        at
+    }
+
+    /// For the engine: closes sockets by which nothing went for seconds; when to come back.
+    pub(crate) fn close_idle(&self, now: u64) -> u64 {
+        let at = self.idle_at.load(Ordering::Relaxed);
+        if at > now {
+            return at;
+        }
+        // One that is opened meanwhile says so again.
+        self.idle_at.store(u64::MAX, Ordering::Relaxed);
+        let sends = self.tx.close_idle(now, &self.reactor);
+        let receives = self.rx_sockets.close_silent(now, &self.opener());
+        let next = sends.into_iter().chain(receives).min().unwrap_or(u64::MAX);
+        self.idle_at.fetch_min(next, Ordering::Relaxed).min(next)
+    }
+
     /// Tells whoever writes into a ring that is of no use so.
     pub(crate) fn decline_broken_rings(&self) {
         for token in self.rings.take_broken() {
@@ -169,7 +195,9 @@ impl Link for RealWorld {
             if batch.len_bytes() >= BULK || batch.len() >= MANY {
                 self.rx_sockets.sends_many(clock);
             }
-            self.tx.send(path, batch, &Sender { config, clock, reactor, counters });
+            if self.tx.send(path, batch, &Sender { config, clock, reactor, counters }) {
+                self.alarm.set(self.look_for_idle());
+            }
         }
     }
 

@@ -195,8 +195,6 @@ ranks! {
     RxSockets,
     /// The system: whether the engine is told of a socket's packets.
     Armed,
-    /// The system: the sockets that send.
-    TxSockets,
     /// The system: the rings by which packets go to other processes. Held while one is offered.
     TxRings,
     /// The system: such a ring.
@@ -217,6 +215,8 @@ ranks! {
     SpareSocket,
     /// The system: the processes that are connected to a name of ours.
     Connections,
+    /// The system: the sockets that send.
+    TxSockets,
     /// The system: what the engine waits for.
     Reactor,
     /// The system: random bytes that nobody has had.

@@ -12,16 +12,23 @@ pub(crate) fn memory_of_machine() -> usize {
 
 /// Bytes that a file of this process may have (RLIMIT_FSIZE): a longer one is answered with a signal.
 pub(crate) fn longest_file() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: one structure that lives across the call.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
-    if known { limit.rlim_cur } else { 0 }
+    limit(libc::RLIMIT_FSIZE)
 }
 
-/// Descriptors that this process may have (RLIMIT_NOFILE).
+/// Descriptors that this process may have open (RLIMIT_NOFILE).
 pub(crate) fn descriptors() -> usize {
+    usize::try_from(limit(libc::RLIMIT_NOFILE)).unwrap_or(usize::MAX)
+}
+
+/// Whether a call failed because this process, or the system, may open no descriptor more.
+pub(crate) fn no_descriptor_is_left(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// A soft limit (getrlimit(2)); 0 where it can not be found out.
+fn limit(of: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: one structure that lives across the call.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
-    if known { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 0 }
+    let known = unsafe { libc::getrlimit(of, &raw mut limit) } == 0;
+    if known { limit.rlim_cur } else { 0 }
 }
