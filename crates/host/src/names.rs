@@ -23,11 +23,12 @@ use crate::reach::{Borrower, Known};
 use crate::reactor::{HANG_UP, IN, Reactor, Source};
 use crate::rings::memory::Part;
 use crate::sockets;
-use crate::sys::{self, ControlBuffer, Room};
+use crate::sys::{self, ControlBuffer, Room, limits};
+use crate::tx::Tx;
 use crate::user;
 pub(crate) use bearer::{Answer, Bearer};
 pub use claim::other_builds;
-pub(crate) use claim::{Listener, port_names};
+pub(crate) use claim::{Listener, More, port_names};
 use claim::{common_address, own_address};
 
 /// Most connections to other processes that are kept for forwarding alone.
@@ -46,6 +47,8 @@ pub(crate) struct Names {
     bearers: Mutex<BTreeMap<Name, Arc<Bearer>>>,
     /// A socket that is connected to nobody, for the next name: most that strangers make us look for are nobody's.
     spare: Mutex<Option<Fd>>,
+    /// Of which some are closed where there is no descriptor left.
+    tx: Arc<Tx>,
     /// Blocks left to other users.
     left: AtomicU32,
 }
@@ -66,17 +69,16 @@ pub(crate) enum Message<'a> {
     Ring(Fd, u64),
 }
 
-impl Default for Names {
-    fn default() -> Names {
+impl Names {
+    pub(crate) fn new(tx: Arc<Tx>) -> Names {
         Names {
             bearers: Mutex::new(Rank::Bearers, BTreeMap::new()),
             spare: Mutex::new(Rank::SpareSocket, None),
+            tx,
             left: AtomicU32::new(0),
         }
     }
-}
 
-impl Names {
     /// The bearer of `name`, if it is known already: then handing on is one system call.
     pub(crate) fn known(&self, name: Name) -> Option<Arc<Bearer>> {
         self.lock().get(&name).cloned()
@@ -209,7 +211,12 @@ impl Names {
                 reactor.remove(idle.token, &idle.fd);
             }
         }
-        let bearer = Arc::new(self.connect(name, reactor.token())?);
+        let connect = || self.connect(name, reactor.token());
+        let bearer = match connect() {
+            Err(error) if limits::no_descriptor_is_left(&error) && self.tx.give_up_one(reactor) => connect(),
+            connected => connected,
+        };
+        let bearer = Arc::new(bearer?);
         reactor.add(bearer.token, &bearer.fd, IN | HANG_UP, Source::Bearer(bearer.clone()))?;
         bearers.insert(name, bearer.clone());
         Ok(bearer)

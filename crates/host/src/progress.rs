@@ -13,7 +13,7 @@ use node::{Guest, Input};
 use crate::counters::add;
 use crate::lease::{self, LEASE_NANOS};
 use crate::management::Management;
-use crate::names::{Answer, Bearer, Listener, Message};
+use crate::names::{Answer, Bearer, Listener, Message, More};
 use crate::reactor::Source;
 use crate::rings::Backlog;
 use crate::rings::seat::Watch;
@@ -30,6 +30,8 @@ const EVENTS_PER_WAIT: usize = 16;
 const BULK_PAUSE: Duration = Duration::from_micros(30);
 /// When the engine tries a socket again at which messages wait and a thread of the program reads.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
+/// When the engine looks again whether there is a descriptor for a process that wants to connect.
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 /// How long a guest is left alone that panicked, so that a panic in a timer does not take a whole processor.
 const AFTER_PANIC: Duration = Duration::from_millis(10);
 
@@ -62,6 +64,8 @@ struct Engine<G> {
     leased_since: u64,
     /// Names at which more processes want to connect than one event takes.
     asked: Vec<Arc<Listener>>,
+    /// One of them waits for a descriptor.
+    no_descriptor: bool,
     /// For packets of other processes.
     room: Room,
     /// When the guest is called again.
@@ -102,6 +106,7 @@ pub(crate) fn run<G: Guest>(
         leases_at: 0,
         leased_since: 0,
         asked: Vec::new(),
+        no_descriptor: false,
         room: Room::new(1 << 16),
         guest_at: None,
         set_at: u64::MAX,
@@ -219,8 +224,10 @@ impl<G: Guest> Engine<G> {
     /// with nothing else to read. How soon to come back where some are left.
     fn backlogs(&mut self) -> Option<Duration> {
         let world = self.world.clone();
+        self.no_descriptor = false;
         std::mem::take(&mut self.asked).into_iter().for_each(|listener| self.accept(listener));
-        let mut again = (!self.asked.is_empty()).then_some(Duration::ZERO);
+        let pause = if self.no_descriptor { DESCRIPTOR_PAUSE } else { Duration::ZERO };
+        let mut again = (!self.asked.is_empty()).then_some(pause);
         world.rx_sockets.each_with_backlog(|socket| {
             let mut drained = Drained::Empty;
             self.guarded(|guest| {
@@ -292,8 +299,14 @@ impl<G: Guest> Engine<G> {
 
     /// Accepts some of the connections to a name, and notes where there are more.
     fn accept(&mut self, listener: Arc<Listener>) {
+        let mut more = listener.accept(&self.world.reactor);
+        while more == More::NoDescriptor && self.world.give_up_socket() {
+            more = listener.accept(&self.world.reactor);
+        }
+        // The system does not say when one is free again.
+        self.no_descriptor |= more == More::NoDescriptor;
         let known = self.asked.iter().any(|asked| asked.token() == listener.token());
-        if listener.accept(&self.world.reactor) && !known {
+        if more != More::None && !known {
             self.asked.push(listener);
         }
     }

@@ -289,6 +289,20 @@ impl RxSockets {
         others.iter().map(ends).min()
     }
 
+    /// Closes the longest silent flow's socket, as the system has no descriptor left; false where
+    /// none is silent.
+    pub(crate) fn give_up_silent(&self, with: &Opener<'_>) -> bool {
+        let mut state = self.lock();
+        let lineup = self.lineup.load_full();
+        let Some(oldest) = promoted(&lineup).min_by_key(|socket| socket.delivered_at()) else { return false };
+        if with.clock.now().saturating_sub(oldest.delivered_at()) < SILENT_NANOS {
+            return false;
+        }
+        self.demote(std::slice::from_ref(oldest), &lineup, &mut state, with);
+        add(&with.counters.sockets_given_up, 1);
+        true
+    }
+
     /// Closes sockets of flows. Should one speak up again, it is counted from the start.
     fn demote(&self, gone: &[Arc<RxSocket>], lineup: &Lineup, state: &mut State, with: &Opener<'_>) {
         for socket in gone {

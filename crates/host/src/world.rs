@@ -95,7 +95,7 @@ impl RealWorld {
             random: Mutex::new(Rank::Random, Randomness::default()),
             neighbours: Neighbours::default(),
             rx_sockets: RxSockets::default(),
-            names: Names::default(),
+            names: Names::new(tx.clone()),
             tx,
             idle_at: AtomicU64::new(u64::MAX),
             lent: Lent::default(),
@@ -163,6 +163,12 @@ impl RealWorld {
         let receives = self.rx_sockets.close_silent(now, &self.opener());
         let next = sends.into_iter().chain(receives).min().unwrap_or(u64::MAX);
         self.idle_at.fetch_min(next, Ordering::Relaxed).min(next)
+    }
+
+    /// The system has no descriptor left: closes a socket that can be opened again. False where
+    /// there is none.
+    pub(crate) fn give_up_socket(&self) -> bool {
+        self.rx_sockets.give_up_silent(&self.opener()) || self.tx.give_up_one(&self.reactor)
     }
 
     /// Tells whoever writes into a ring that is of no use so.

@@ -7,8 +7,10 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use kit::{Recording, V4, alone, batch, counter, path, start};
+use kit::{BLOCK, LO, Recording, V4, alone, batch, counter, path, start};
 use nic::{Link, Path};
+use node::World;
+use node::world::{Datagram, Hold};
 use wire::Qpn;
 
 /// The process may open so many descriptors more, until this is dropped.
@@ -86,4 +88,30 @@ fn a_socket_that_sends_nothing_for_seconds_is_closed_and_opened_when_it_is_wante
     }
     assert_eq!((counter(&host, "idle_sockets_closed"), descriptors()), (11, before + 1));
     assert_eq!((send_to(&host, 12), descriptors()), (0, before + 12));
+}
+
+#[test]
+fn processes_of_the_host_meet_though_descriptors_ran_out() {
+    let _alone = alone();
+    let _listener = std::net::UdpSocket::bind("127.0.2.1:4791").unwrap();
+    let (owner, other) = (start(), start());
+    let claim = owner.world().claim(BLOCK).unwrap();
+    let _few = Few::more(24);
+    // Each has sockets that can give way, and there is room for none.
+    send_to(&owner, 12);
+    send_to(&other, 12);
+    let bytes = batch(7, &[64]).iter().next().map(<[u8]>::to_vec).unwrap();
+    let address = (V4, 4791).into();
+    let datagram = Datagram {
+        source: address,
+        dest: address,
+        interface: LO,
+        forwarded: false,
+        hold: Hold::No,
+        bytes: &bytes,
+    };
+    assert!(other.world().forward(BLOCK, &datagram));
+    assert_eq!(counter(&other, "forward_drops"), 0);
+    assert_eq!(owner.guest().find(|told| kit::packet(told)).map(|packet| packet.bytes), Some(bytes));
+    drop(claim);
 }

@@ -5,8 +5,8 @@
 //! another user's already: then other builds do not find this process, and nothing else changes.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use locks::{Mutex, MutexGuard, Rank};
 use node::Name;
@@ -18,6 +18,7 @@ use super::{Connection, Names, unconnected};
 use crate::fork::Fd;
 use crate::name_text;
 use crate::reactor::{HANG_UP, IN, Reactor, Source};
+use crate::sys::limits;
 use crate::{sys, user};
 
 /// Connections of other processes that wait to be accepted.
@@ -38,7 +39,19 @@ pub(crate) struct Listener {
 #[derive(Default)]
 struct Connections {
     closed: bool,
-    open: Vec<Arc<Connection>>,
+    /// The engine has them, and closes those that end.
+    open: Vec<Weak<Connection>>,
+}
+
+/// Whether more processes want to connect to a name than were taken in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum More {
+    /// None do.
+    None,
+    /// Some may.
+    Some,
+    /// At least one does, and there is no descriptor left for it.
+    NoDescriptor,
 }
 
 /// A name held, in both forms where both could be had.
@@ -55,7 +68,7 @@ impl Drop for Held {
             self.reactor.remove(listener.token, &listener.fd);
             let mut connections = listener.lock();
             connections.closed = true;
-            for connection in connections.open.drain(..) {
+            for connection in connections.open.drain(..).filter_map(|connection| connection.upgrade()) {
                 self.reactor.remove(connection.token, &connection.fd);
             }
             // Until the engine lets go of an event it has in hand, the socket may live on: stop
@@ -158,11 +171,12 @@ impl Listener {
 
     /// Takes in processes that want to hand us packets; whether there may be more. To be called until there are none: the engine
     /// is told of new ones only.
-    pub(crate) fn accept(&self, reactor: &Reactor) -> bool {
+    pub(crate) fn accept(&self, reactor: &Reactor) -> More {
         for _ in 0..ACCEPTS_PER_EVENT {
-            // Where descriptors run out, the next connection tries again.
-            let Ok(fd) = Fd::open(|| SockRef::from(&self.fd).accept().map(|(socket, _)| socket)) else {
-                return false;
+            let fd = match Fd::open(|| SockRef::from(&self.fd).accept().map(|(socket, _)| socket)) {
+                Ok(fd) => fd,
+                Err(error) if limits::no_descriptor_is_left(&error) => return More::NoDescriptor,
+                Err(_) => return More::None,
             };
             if user::check(&fd).is_err() {
                 continue;
@@ -170,16 +184,15 @@ impl Listener {
             let connection = Arc::new(Connection { fd, token: reactor.token() });
             let mut connections = self.lock();
             if connections.closed {
-                return false;
+                return More::None;
             }
             let source = Source::Connection(connection.clone());
             if reactor.add(connection.token, &connection.fd, IN | HANG_UP, source).is_ok() {
-                // Those that ended are held by nobody else.
-                connections.open.retain(|connection| Arc::strong_count(connection) > 1);
-                connections.open.push(connection);
+                connections.open.retain(|connection| connection.strong_count() > 0);
+                connections.open.push(Arc::downgrade(&connection));
             }
         }
-        true
+        More::Some
     }
 
     /// Its name with the engine.
