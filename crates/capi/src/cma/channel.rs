@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use abi::cma::{rdma_cm_event, rdma_conn_param, rdma_event_channel, rdma_ud_param};
 use node::{EventKind, UdParam};
@@ -120,7 +121,14 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
     let instance = &channel.instance;
     let listener = event.listener.as_deref().map(CmId::of_node);
     let id = match (&listener, event.kind) {
-        (Some(Some(listener)), EventKind::ConnectRequest) => Some(CmId::incoming(&event.id, listener)?),
+        (Some(Some(listener)), EventKind::ConnectRequest) => match CmId::incoming(&event.id, listener) {
+            Ok(id) => Some(id),
+            // The program would not see the request: the peer is refused, as librdmacm does.
+            Err(_) => {
+                instance.node().destroy(&event.id);
+                None
+            }
+        },
         // The listener is being destroyed: nobody will see its request.
         (Some(None), _) => {
             instance.node().destroy(&event.id);
@@ -131,9 +139,22 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
     let Some(id) = id else { return Ok(None) };
     let listener = listener.flatten();
     // SAFETY: a program that calls on an identifier while its event is fetched in another thread finds either state.
-    unsafe {
+    let shown = unsafe {
         join(&id, &mut event);
-        id.refresh();
+        id.refresh()
+    };
+    if let Err(why) = shown {
+        // There is no device to hand out. As librdmacm where a device that the kernel names can not
+        // be opened.
+        (event.kind, event.status) = match event.kind {
+            EventKind::ConnectRequest => {
+                refuse(&id);
+                return Ok(None);
+            }
+            EventKind::AddrResolved => (EventKind::AddrError, -why.0),
+            EventKind::RouteResolved => (EventKind::RouteError, -why.0),
+            kind => (kind, event.status),
+        };
     }
     // An event of a request counts with the listener, as the identifier may be destroyed before it is acknowledged.
     let counted = listener.clone().unwrap_or_else(|| id.clone());
@@ -171,6 +192,18 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
         qp_num: event.param.qp_num,
     };
     Ok(Some(Box::into_raw(Box::new(Event { c, private_data, counted })).cast()))
+}
+
+/// Ends the identifier of a request that the program has not seen: the peer is refused.
+fn refuse(id: &CmId) {
+    if CmId::retire(id.c()).is_ok() {
+        id.instance.node().destroy(&id.node);
+        id.node.cookie.store(0, Ordering::Release);
+        if id.is_synchronous() {
+            // SAFETY: the C structure lives as long as the identifier; its own channel.
+            free(unsafe { (*id.c()).channel });
+        }
+    }
 }
 
 /// The peer has accepted, and the program has given the identifier a queue pair since it connected: that is moved now, and

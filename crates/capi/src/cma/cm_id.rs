@@ -261,12 +261,14 @@ impl CmId {
         }
     }
 
-    /// Brings the C-visible fields up to date: device, addresses, path.
+    /// Brings the C-visible fields up to date: device, addresses, path. Where the device can not be
+    /// opened the errno says why, and `verbs` is NULL as before: programs use it behind every event
+    /// that comes with a device, so none of those is handed out then.
     ///
     /// # Safety
     ///
     /// As for [`CmId::take_in_qp`].
-    pub unsafe fn refresh(&self) {
+    pub unsafe fn refresh(&self) -> Result<(), Errno> {
         let c = self.c();
         let mut shown = self.shown.lock();
         let (device, addresses, path) = {
@@ -289,21 +291,22 @@ impl CmId {
             drop(shown);
             // Connecting and disconnecting move it.
             qp::show_state((*c).qp);
-            let Some(device) = device else { return };
-            if (*c).verbs.is_null()
-                && let Ok(verbs) = context_of(&device)
-            {
+            let Some(device) = device else { return Ok(()) };
+            if (*c).verbs.is_null() {
+                // Programs that make a queue pair of their own make it in this domain (rdma_cm(7):
+                // id->pd).
+                let (verbs, pd) = (context_of(&device)?, default_pd(&device)?);
                 (*c).verbs = verbs;
                 (*c).port_num = 1;
-                // Programs that make a queue pair of their own make it in this domain (rdma_cm(7): id->pd).
                 if (*c).pd.is_null() {
-                    (*c).pd = default_pd(&device).unwrap_or(std::ptr::null_mut());
+                    (*c).pd = pd;
                 }
             }
             if let Some((mtu, chosen)) = path {
                 self.show_path(mtu, device.port().mtu, chosen);
             }
         }
+        Ok(())
     }
 
     /// Shows C these addresses.

@@ -18,10 +18,12 @@ use crate::cma::qp;
 use crate::cma::sockaddr::{self, Address};
 use crate::ffi_guard::{self, Errno};
 
-/// rdma_bind_addr(3). errno: EINVAL for NULL or a bound identifier, another address family, a link-local address
-/// without its interface; EADDRINUSE where the same address has the port, EADDRNOTAVAIL where a wildcard or loopback
-/// address has or wants it. Of `AF_IB` addresses only those without a GID: ENODEV for others, EPROTONOSUPPORT for a
-/// service id of another port space. Unlike the kernel: ports below 1024 need no privilege.
+/// rdma_bind_addr(3). errno: EINVAL for NULL or a bound identifier, another address family, a
+/// link-local address without its interface; what opening the device said (EMFILE, ENFILE, ENOMEM);
+/// EADDRINUSE where the same address has the port, EADDRNOTAVAIL where a wildcard or loopback
+/// address has or wants it. Of `AF_IB` addresses only those without a GID: ENODEV for others,
+/// EPROTONOSUPPORT for a service id of another port space. Unlike the kernel: ports below 1024 need
+/// no privilege.
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
@@ -32,7 +34,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::so
             Address::Ib(gid, service) => ours.instance.node().bind_service(&ours.node, gid, service)?,
         }
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
-        unsafe { ours.refresh() };
+        unsafe { ours.refresh()? };
         Ok(0)
     })
 }
@@ -58,8 +60,9 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
         };
         let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
         ours.instance.node().resolve_addr(&ours.node, src, dst, timeout)?;
+        // Where the device can not be opened, the event says so.
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
-        unsafe { ours.refresh() };
+        let _ = unsafe { ours.refresh() };
         Ok(0)
     });
     // SAFETY: an identifier of ours where that has succeeded; this frame has nothing to drop.
@@ -72,8 +75,9 @@ pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
     let started = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
         ours.instance.node().resolve_route(&ours.node)?;
+        // Where the device can not be opened, the event says so.
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
-        unsafe { ours.refresh() };
+        let _ = unsafe { ours.refresh() };
         Ok(0)
     });
     // SAFETY: an identifier of ours where that has succeeded; this frame has nothing to drop.
@@ -86,7 +90,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
         let ours = CmId::checked(id)?;
         ours.instance.node().listen(&ours.node, u32::try_from(backlog).unwrap_or(0))?;
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
-        unsafe { ours.refresh() };
+        unsafe { ours.refresh()? };
         Ok(0)
     })
 }
@@ -179,7 +183,7 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
         let (param, data) = given.map_or((None, &[][..]), |(p, d)| (Some(p), d));
         ours.instance.node().accept(&ours.node, param.as_ref(), data)?;
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
-        unsafe { ours.refresh() };
+        let _ = unsafe { ours.refresh() };
         if ours.node.is_datagram() {
             // As with a rejection.
             ours.instance.host.drain_sent();
@@ -300,7 +304,7 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         // The last ACKs and the DREQ: its queue pair repeats neither, and the program may end now.
         ours.instance.host.drain_sent();
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
-        unsafe { ours.refresh() };
+        let _ = unsafe { ours.refresh() };
         Ok(0)
     });
     // SAFETY: an identifier of ours where that has succeeded; this frame has nothing to drop.

@@ -28,7 +28,7 @@ pub(crate) unsafe fn domain(id: *mut rdma_cm_id, given: *mut ibv_pd) -> Result<*
     // SAFETY: as the caller says.
     unsafe {
         let ours = CmId::checked(id)?;
-        ours.refresh();
+        ours.refresh()?;
         let device = ours.node.lock().device.clone().ok_or(Errno(libc::EINVAL))?;
         let pd = match () {
             () if !given.is_null() => given,

@@ -66,8 +66,9 @@ pub unsafe extern "C" fn rdma_set_option(
                 // SAFETY: the caller's array of that many bytes.
                 let (ends, path) = unsafe { chosen(value.cast(), len)? };
                 node.choose_path(&ours.node, ends, path)?;
+                // Where the device can not be opened, the event says so.
                 // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
-                unsafe { ours.refresh() };
+                let _ = unsafe { ours.refresh() };
             }
             _ => return Err(Errno(libc::ENOSYS)),
         }
