@@ -61,7 +61,7 @@ pub fn run(_: &Args) -> Result<ExitCode, String> {
             println!("    gid {index:<3} {}{note}", entry.gid.ip());
         }
     }
-    println!("same host        {}", way(&host::same_host()));
+    println!("same host        {}", way(&host::same_host(), host::arena::take(1).is_some()));
     let others = host::other_builds();
     if others > 0 {
         println!(
@@ -73,16 +73,22 @@ pub fn run(_: &Args) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How what is for other processes of this host travels, and why not faster.
-fn way(way: &SameHost) -> String {
-    match way {
-        SameHost::Network => "by the network (VERBENA_SAME_HOST=off)".to_owned(),
-        SameHost::Packets(why) => {
-            format!("by shared memory; WRITE and READ straight to memory of ibv_alloc_buf only ({why})")
+/// How what is for other processes of this host travels, and why not faster. `buffers`: memory of
+/// ibv_alloc_buf is such that others map it.
+fn way(way: &SameHost, buffers: bool) -> String {
+    match (way, buffers) {
+        (SameHost::Network, _) => "by the network (VERBENA_SAME_HOST=off)".to_owned(),
+        (SameHost::NoMemory(why), _) => format!("by the network ({why})"),
+        (SameHost::Packets(why), true) => {
+            format!(
+                "by shared memory; WRITE and READ in packets, but those of memory of ibv_alloc_buf ({why})"
+            )
         }
-        SameHost::Memory => {
+        (SameHost::Packets(why), false) => format!("by shared memory; WRITE and READ in packets ({why})"),
+        (SameHost::Memory, true) => {
             "by shared memory; WRITE and READ straight to memory, of ibv_alloc_buf without a system call"
                 .to_owned()
         }
+        (SameHost::Memory, false) => "by shared memory; WRITE and READ straight to memory".to_owned(),
     }
 }

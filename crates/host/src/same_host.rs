@@ -1,8 +1,13 @@
-//! How what is for other processes of this host travels, before anybody sends.
+//! How what is for other processes of this host travels, before anything is sent. What is promised
+//! is tried: filters of system calls and security modules have no place where one could read what
+//! they refuse.
 
 use std::fs;
+use std::io;
 
 use crate::process::environment::{self, SameHost as Wish};
+use crate::rings;
+use crate::sys;
 
 /// May trace, and so reach, any process (capabilities(7)).
 const CAP_SYS_PTRACE: u32 = 19;
@@ -12,25 +17,36 @@ const CAP_SYS_PTRACE: u32 = 19;
 pub enum SameHost {
     /// By the network: `VERBENA_SAME_HOST` is `off`.
     Network,
+    /// By the network, as the system refuses memory that processes share, because of this.
+    NoMemory(String),
     /// By memory that both map; WRITEs and READs, too, because of this, but for those of [`crate::arena`]'s.
-    Packets(&'static str),
+    Packets(String),
     /// By memory that both map; WRITEs and READs of RC straight between the memory of both.
     Memory,
 }
 
-/// How it travels from programs that are started as this one was. What a container refuses by a filter of system calls is not seen.
+/// How it travels from programs that are started as this one was: a ring is made, and a child
+/// copies from and to this process.
 pub fn same_host() -> SameHost {
     let wish = environment::same_host().unwrap_or_default();
     if wish == Wish::Off {
         return SameHost::Network;
     }
+    if let Err(error) = rings::try_memory() {
+        return SameHost::NoMemory(format!("memfd_create(2): {error}"));
+    }
+    match sys::try_copies() {
+        Ok(()) => SameHost::Memory,
+        Err(error) => SameHost::Packets(explain(wish, &error)),
+    }
+}
+
+/// Why a child may not reach this process: Yama, or what the kernel said.
+fn explain(wish: Wish, error: &io::Error) -> String {
     let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let is_let = wish == Wish::Ptracer;
-    match refusal(&yama, may_trace(&status), is_let) {
-        Some(why) => SameHost::Packets(why),
-        None => SameHost::Memory,
-    }
+    let yamas = refusal(&yama, may_trace(&status), wish == Wish::Ptracer);
+    yamas.map_or_else(|| format!("process_vm_readv(2): {error}"), str::to_owned)
 }
 
 /// Whether the effective capabilities of /proc/PID/status hold CAP_SYS_PTRACE.

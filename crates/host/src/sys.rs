@@ -184,7 +184,25 @@ pub(crate) fn unmount(target: &CStr) -> io::Result<()> {
     check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) }).map(drop)
 }
 
-/// Runs `attempt` in a forked child, and tells how it ended. The process must have one thread.
+/// Whether another process may copy from and to the memory of this one: a child tries.
+pub(crate) fn try_copies() -> io::Result<()> {
+    let mut word = 0_u64;
+    let ours = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
+    // SAFETY: no pointers.
+    let parent = unsafe { libc::getpid() };
+    try_in_child(|| {
+        // SAFETY: eight bytes of the child's own, and the same ones of its parent, which nothing
+        // else uses.
+        let (read, written) = unsafe {
+            let read = libc::process_vm_readv(parent, &raw const ours, 1, &raw const ours, 1, 0);
+            (read, libc::process_vm_writev(parent, &raw const ours, 1, &raw const ours, 1, 0))
+        };
+        check(read.min(written) as c_int).map(drop)
+    })
+}
+
+/// Runs `attempt` in a forked child, and tells how it ended. Where the process has several threads
+/// it makes system calls only.
 pub(crate) fn try_in_child(attempt: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // SAFETY: no pointers. With one thread the child may do all that its parent may.
     let child = unsafe { libc::fork() };

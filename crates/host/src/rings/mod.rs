@@ -440,6 +440,15 @@ impl Rings {
     }
 }
 
+/// Whether the system gives the memory of a ring.
+///
+/// # Errors
+///
+/// What it refused.
+pub(crate) fn try_memory() -> std::io::Result<()> {
+    memory::SharedMemory::create(RING_BYTES).map(drop)
+}
+
 /// Where a packet comes from and goes to, without its bytes.
 #[inline]
 fn datagram(path: &Path, interface: u32) -> Datagram<'static> {
