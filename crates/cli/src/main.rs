@@ -6,6 +6,7 @@ mod dev;
 mod devices;
 mod manual;
 mod object;
+mod program;
 mod rdma;
 mod ready;
 mod run;

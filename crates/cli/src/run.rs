@@ -7,17 +7,19 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::{object, sysfs};
+use crate::{object, program, sysfs};
 
 /// Where programs are looked for without PATH (execvp(3)).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Run a program on Verbena
 ///
-/// The program and all that it starts load libibverbs.so.1, librdmacm.so.1 and librpma.so.0 from Verbena, through LD_LIBRARY_PATH. The
-/// loader ignores that for set-user-ID programs, and it means nothing to statically linked ones.
-/// Where the kernel allows it, /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband show the devices as
-/// they are when the program starts, to it alone; `rdma link show` and `rdma dev show` tell of them everywhere.
+/// The program and all that it starts load libibverbs.so.1, librdmacm.so.1 and librpma.so.0 from
+/// Verbena, through LD_LIBRARY_PATH. The loader ignores that for set-user-ID programs, and it means
+/// nothing to statically linked ones: where the program is such a one, a line on standard error
+/// says so. Where the kernel allows it, /sys/class/infiniband, /sys/class/infiniband_verbs and
+/// /dev/infiniband show the devices as they are when the program starts, to it alone; `rdma link
+/// show` and `rdma dev show` tell of them everywhere.
 #[derive(clap::Args)]
 pub struct Args {
     /// Leave librpma.so.0 to the system's, which runs on Verbena's other two libraries
@@ -44,12 +46,21 @@ pub struct Args {
 /// # Errors
 /// A message where the shared object is not found or cannot be linked to.
 pub fn run(args: Args) -> Result<ExitCode, String> {
-    let object = object::find()?;
-    let rpma = if args.system_librpma { None } else { Some(object::find_rpma(&object)?) };
-    let links = object::links(&object, rpma.as_deref())?;
+    // What is unpacked or shown may be longer than files of this process may be, of which the
+    // kernel tells by a signal.
+    let files = || {
+        let object = object::find()?;
+        let rpma = if args.system_librpma { None } else { Some(object::find_rpma(&object)?) };
+        object::links(&object, rpma.as_deref())
+    };
+    let links = host::without_file_size_signal(files)?;
     let [program, rest @ ..] = &args.command[..] else {
         return Err("no program is named".into());
     };
+    let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+    if let Some(why) = program::obstacle(program, rest, &path) {
+        eprintln!("verbena: {} does not get Verbena: {why}. See {}", program.display(), program::PAGE);
+    }
     let mut given = env::var_os("LD_LIBRARY_PATH");
     if args.system_librpma {
         given = given.map(|path| without_rpma(&path));
@@ -58,12 +69,11 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     let mut command = Command::new(program);
     command.args(rest).env("LD_LIBRARY_PATH", libraries);
     if let Some(commands) = object::commands(&links) {
-        let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
         command.env("PATH", before(&commands, Some(&path)));
     }
     if !args.no_sysfs {
         // A kernel that refuses, or devices that nobody can list, are no reason not to run: the library works without.
-        let _ = sysfs::present();
+        let _ = host::without_file_size_signal(sysfs::present);
     }
     if let Some(file) = &args.counters {
         command.env("VERBENA_COUNTERS", file);
@@ -72,7 +82,12 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
         command.env("VERBENA_SAME_HOST", "off");
     }
     let error = command.exec();
-    eprintln!("verbena: cannot run {}: {error}", program.display());
+    match program::missing_loader(program, &path).filter(|_| error.kind() == ErrorKind::NotFound) {
+        Some(loader) => {
+            eprintln!("verbena: cannot run {}: there is no {}", program.display(), loader.display());
+        }
+        None => eprintln!("verbena: cannot run {}: {error}", program.display()),
+    }
     Ok(ExitCode::from(if error.kind() == ErrorKind::NotFound { 127 } else { 126 }))
 }
 

@@ -449,3 +449,44 @@ fn a_directory_in_which_another_user_could_replace_the_library_is_not_taken() {
         }
     }
 }
+
+#[test]
+fn a_program_that_does_not_get_the_library_is_told_of_and_runs() {
+    let run = |args: &[&str]| {
+        let out = Command::new(env!("CARGO_BIN_EXE_verbena")).arg("run").args(args).output();
+        let out = out.expect("the command");
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (code, said) = run(&["--", "env", "-i", "/bin/sh", "-c", "exit 7"]);
+    assert_eq!(code, Some(7));
+    assert!(said.contains("env does not get Verbena") && said.contains("docs/ci.md"), "{said}");
+    assert_eq!(run(&["--", "env", "A=b", "/bin/sh", "-c", "exit 8"]), (Some(8), String::new()));
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ci.md"));
+    assert!(page.expect("the page").contains("## Programs that do not get Verbena"));
+}
+
+#[test]
+fn under_a_limit_of_file_sizes_the_command_says_so_or_starts_the_program_and_no_signal_ends_it() {
+    let dir = Scratch::new("limit");
+    let alone = dir.0.join("bin/verbena");
+    std::fs::create_dir_all(dir.0.join("bin")).expect("a directory");
+    std::fs::copy(env!("CARGO_BIN_EXE_verbena"), &alone).expect("a copy of the command");
+    let limited = |command: &Path, options: &str, env: &[(&str, &Path)]| {
+        let script = format!("ulimit -f 1; exec {} run {options} -- true", command.display());
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &script]).env_remove("VERBENA_LIBRARY").envs(env.iter().copied());
+        let out = shell.output().expect("a shell");
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let env = [
+        ("XDG_CACHE_HOME", dir.0.join("cache")),
+        ("XDG_RUNTIME_DIR", dir.0.clone()),
+        ("TMPDIR", dir.0.clone()),
+    ];
+    let env: Vec<_> = env.iter().map(|(name, path)| (*name, path.as_path())).collect();
+    // Nothing is to be unpacked, and the view of /sys is not needed.
+    assert_eq!(limited(Path::new(env!("CARGO_BIN_EXE_verbena")), "", &[]), (Some(0), String::new()));
+    let (code, said) = limited(&alone, "--no-sysfs", &env);
+    // An earlier run may have left what is inside in /tmp, whole.
+    assert!(code == Some(0) || code == Some(1) && said.contains("File too large"), "{code:?} {said}");
+}

@@ -128,6 +128,16 @@ pub fn user() -> u32 {
     sys::own_uid()
 }
 
+/// The real user and group of this process.
+pub fn real_ids() -> (u32, u32) {
+    sys::real_ids()
+}
+
+/// Whether a program has capabilities of its own (setcap(8)), which its caller may not have.
+pub fn has_file_capabilities(program: &std::path::Path) -> bool {
+    mount_namespace::c_path(program).is_ok_and(|path| sys::has_attribute(&path, c"security.capability"))
+}
+
 /// Runs `work`, in which a file that would grow beyond what the process may have (RLIMIT_FSIZE) is
 /// EFBIG, and no signal ends the process.
 pub fn without_file_size_signal<T>(work: impl FnOnce() -> T) -> T {

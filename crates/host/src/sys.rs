@@ -130,6 +130,18 @@ pub(crate) fn own_gid() -> u32 {
     unsafe { libc::getegid() }
 }
 
+/// The real user and group of this process.
+pub(crate) fn real_ids() -> (u32, u32) {
+    // SAFETY: they take nothing and can not fail.
+    unsafe { (libc::getuid(), libc::getgid()) }
+}
+
+/// Whether a file has an extended attribute (xattr(7)).
+pub(crate) fn has_attribute(file: &CStr, name: &CStr) -> bool {
+    // SAFETY: two strings that live across the call, which writes nothing.
+    unsafe { libc::getxattr(file.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) >= 0 }
+}
+
 /// Whether nothing that lies in this directory may be executed: it is on a file system mounted with `noexec` (statvfs(3)).
 pub(crate) fn refuses_execution(dir: &CStr) -> io::Result<bool> {
     let mut system = MaybeUninit::<libc::statvfs>::zeroed();
