@@ -1,7 +1,8 @@
 /* refuse ERRNO WHAT... -- PROGRAM ARGUMENT...
  *
- * Runs a program for which the kernel refuses some system calls with that errno (seccomp(2)), as containers, service managers and old kernels do.
- * WHAT is the name of a call in the table below, or `newer`: all that Linux has had since 4.18. One call is ENOSYS whatever ERRNO says: clone3, which
+ * Runs a program for which the kernel refuses some system calls with that errno (seccomp(2)), as
+ * containers, service managers and old kernels do. WHAT is the name of a call in the table below,
+ * or `newer`: all that Linux has had since 4.18. One call is ENOSYS whatever ERRNO says: clone3, which
  * the C library takes for missing only then, and without which no program has threads.
  */
 #include <errno.h>
@@ -26,7 +27,7 @@
 #define ARCHITECTURE AUDIT_ARCH_AARCH64
 #endif
 
-/* A call, and where only some of its uses are refused, an argument: `mask` of it is at least `least`. */
+/* A call, and where only some uses are refused, an argument: `mask` of it is at least `least`. */
 struct rule {
 	const char *name;
 	unsigned int number, argument, mask, least;
@@ -37,7 +38,8 @@ struct rule {
 #define LEVEL_UDP 17
 
 static const struct rule rules[] = {
-	WHOLE(memfd_create), WHOLE(socketpair), WHOLE(process_vm_readv), WHOLE(process_vm_writev), WHOLE(preadv2), WHOLE(epoll_pwait),
+	WHOLE(memfd_create), WHOLE(socketpair), WHOLE(process_vm_readv), WHOLE(process_vm_writev),
+	WHOLE(preadv2), WHOLE(epoll_pwait),
 #ifdef SYS_epoll_wait
 	WHOLE(epoll_wait),
 #endif
@@ -92,10 +94,15 @@ static void refuse(const struct rule *rule, unsigned int error)
 	}
 }
 
-/* The calls themselves, and newer uses of older calls, which an old kernel answers with another errno than ENOSYS. */
+/* The calls themselves, and newer uses of older calls, which an old kernel answers with another
+ * errno than ENOSYS.
+ */
 static void newer(unsigned int error)
 {
-	static const unsigned int options[][2] = { { LEVEL_UDP, 104 /* UDP_GRO, 5.0 */ }, { LEVEL_SOCKET, 77 /* SO_PEERPIDFD, 6.5 */ } };
+	static const unsigned int options[][2] = {
+		{ LEVEL_UDP, 104 /* UDP_GRO, 5.0 */ },
+		{ LEVEL_SOCKET, 77 /* SO_PEERPIDFD, 6.5 */ },
+	};
 	static const unsigned int calls[] = { SYS_setsockopt, SYS_getsockopt };
 	size_t i, j;
 
@@ -129,7 +136,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "refuse ERRNO WHAT... -- PROGRAM ARGUMENT...\n");
 		return 125;
 	}
-	error = !strcmp(argv[1], "EPERM") ? EPERM : !strcmp(argv[1], "ENOSYS") ? ENOSYS : !strcmp(argv[1], "EACCES") ? EACCES : atoi(argv[1]);
+	error = !strcmp(argv[1], "EPERM") ? EPERM : !strcmp(argv[1], "ENOSYS") ? ENOSYS : atoi(argv[1]);
 	load(offsetof(struct seccomp_data, arch));
 	put(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, ARCHITECTURE);
 	put(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW);
@@ -149,7 +156,8 @@ int main(int argc, char **argv)
 	}
 	put(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW);
 	filter.len = length;
-	if (i + 1 >= argc || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) {
+	if (i + 1 >= argc || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter)) {
 		perror("refuse");
 		return 125;
 	}
