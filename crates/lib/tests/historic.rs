@@ -25,7 +25,8 @@ fn every_test_that_the_table_of_historic_bugs_names_exists() {
         assert!(tests > 0, "bug {number} has no test");
         numbers.push(number);
     }
-    assert_eq!(numbers, (1..=25).collect::<Vec<_>>());
+    assert!(numbers.starts_with(&(1..=25).collect::<Vec<_>>()));
+    assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
 
     let mut lines = scenarios.lines();
     let files: Vec<String> = lines.next().into_iter().flat_map(quoted).map(read).collect();
