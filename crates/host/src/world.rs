@@ -346,8 +346,8 @@ impl nic::Reach for RealWorld {
         self.lent.open(grant)
     }
 
-    fn named(&self, qpn: Qpn, key: Rkey) {
-        self.rings.named(&self.lent, qpn, key.0);
+    fn named(&self, qpn: Qpn, key: Rkey, access: u32) {
+        self.rings.named(&self.lent, (qpn, access), key.0);
     }
 
     fn heard(&self, qpn: Qpn) -> bool {

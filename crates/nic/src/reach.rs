@@ -32,8 +32,9 @@ pub trait Reach: Send + Sync {
         true
     }
     /// The peer of a queue pair has named a region by its key in a request that was executed just
-    /// now, in this thread: the peer's process reaches the region from now on.
-    fn named(&self, _qpn: Qpn, _key: Rkey) {}
+    /// now, in this thread: the peer's process reaches the region from now on. `access`: what the
+    /// queue pair lets the peer do (`enum ibv_access_flags`).
+    fn named(&self, _qpn: Qpn, _key: Rkey, _access: u32) {}
     /// What came from the peer of a queue pair just now, in this thread, bore the numbers of the
     /// connection. Whether it is known from now on in which process the peer is.
     fn heard(&self, _qpn: Qpn) -> bool {

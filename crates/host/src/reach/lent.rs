@@ -175,6 +175,14 @@ impl Lent {
         if tables::is_open(all.words(), grant) {
             return true;
         }
+        if tables::widen(all.words(), grant) {
+            let entry = tables::queue_pair(grant.qpn);
+            let shown = all.rings.values().filter(|shown| shown.entries.contains(&entry));
+            shown.for_each(|shown| _ = tables::widen(&shown.tables.memory, grant));
+            drop(all);
+            self.have_changed();
+            return true;
+        }
         if tables::is_of(all.words(), grant.qpn) {
             drop(all);
             self.close(grant.qpn);
@@ -217,7 +225,7 @@ impl Lent {
     }
 
     /// Shows the region of a key to the process at the other end of a ring, of which a queue pair's
-    /// peer is. `give` may give it the buffer that the region is.
+    /// peer is. `give` may give it the buffer that the region is, whose rights these are.
     pub(crate) fn show(
         &self,
         ring: u64,
@@ -241,7 +249,7 @@ impl Lent {
         match how {
             As::Named => {
                 let (addr, len, access) = region.place();
-                give(addr, len, access & queue_pair.access());
+                give(addr, len, access);
             }
             As::Told => region.tell(),
         }

@@ -24,6 +24,8 @@ struct Lately {
     qpn: Qpn,
     key: u32,
     how: As,
+    /// What the queue pair lets its peer do.
+    access: u32,
 }
 
 thread_local! {
@@ -54,11 +56,12 @@ fn ring() -> Option<u64> {
 }
 
 impl Rings {
-    /// The peer of a queue pair has named a region in a request that was executed.
+    /// The peer of a queue pair, which lets it do so much, has named a region in a request that was executed.
     #[inline]
-    pub(crate) fn named(&self, lent: &Lent, qpn: Qpn, key: u32) {
+    pub(crate) fn named(&self, lent: &Lent, (qpn, access): (Qpn, u32), key: u32) {
         if let Some(ring) = ring() {
-            let lately = Lately { ring, changes: lent.changes(), qpn, key, how: As::Named };
+            let changes = lent.changes();
+            let lately = Lately { ring, changes, qpn, key, how: As::Named, access };
             let place = (key >> 16) as usize % PLACES;
             if LATELY.with(|all| all[place].get()) != Some(lately) {
                 lent.hear(qpn, ring);
@@ -75,7 +78,7 @@ impl Rings {
     /// A queue pair lends its peer a region for a message. Whether the peer's process is shown it.
     pub(crate) fn told(&self, lent: &Lent, qpn: Qpn, key: u32) -> bool {
         let Some(ring) = lent.heard(qpn) else { return false };
-        let lately = Lately { ring, changes: lent.changes(), qpn, key, how: As::Told };
+        let lately = Lately { ring, changes: lent.changes(), qpn, key, how: As::Told, access: 0 };
         // Another part of the places than that of named ones.
         let place = ((key >> 16) as usize + PLACES / 2) % PLACES;
         LATELY.with(|all| all[place].get()) == Some(lately) || self.show(lent, lately, place)
@@ -83,13 +86,13 @@ impl Rings {
 
     #[cold]
     fn show(&self, lent: &Lent, lately: Lately, place: usize) -> bool {
-        let Lately { ring, qpn, key, how, .. } = lately;
+        let Lately { ring, qpn, key, how, access: granted, .. } = lately;
         let Some(rx) = self.reading(ring) else { return false };
         if !rx.may_show(lent) {
             return false;
         }
         let give = |addr, len, access| {
-            arena::give(addr, len, access, rx.connection());
+            arena::give(addr, len, access & granted, rx.connection());
         };
         match lent.show(ring, qpn, key, how, give) {
             Showing::Nothing => return false,

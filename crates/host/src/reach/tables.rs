@@ -137,11 +137,6 @@ impl QueuePair {
         let first = first_of_queue_pair(grant.qpn, path.dest_qpn, grant.table, grant.access);
         QueuePair([first, u64::from(grant.pd) << 32 | u64::from(ends(path.source, path.dest))])
     }
-
-    /// What it lets its peer do.
-    pub(super) fn access(self) -> u32 {
-        self.0[0] as u32 & RIGHTS
-    }
 }
 
 /// The words of a region's entry.
@@ -196,6 +191,19 @@ pub(super) fn enter_region(memory: &[Word], entry: Entry, region: OfRegion) {
 pub(super) fn is_open(memory: &[Word], grant: &Grant<'_>) -> bool {
     let Some([first, second]) = words(memory, queue_pair(grant.qpn)) else { return false };
     QueuePair([first.load(Relaxed), second.load(Relaxed)]) == QueuePair::of(grant)
+}
+
+/// Lets the peer of a queue pair do more than its entry says, which is this one but for that. False
+/// where it is another. An access that goes on keeps what it found.
+pub(super) fn widen(memory: &[Word], grant: &Grant<'_>) -> bool {
+    let Some([first, _]) = words(memory, queue_pair(grant.qpn)) else { return false };
+    let before = first.load(Relaxed) as u32 & RIGHTS;
+    let widens = before & !grant.access == 0 && is_open(memory, &Grant { access: before, ..*grant });
+    if widens {
+        let wide = first_of_queue_pair(grant.qpn, grant.path.dest_qpn, grant.table, grant.access);
+        first.store(wide, Release);
+    }
+    widens
 }
 
 /// Whether the entry of this number is this queue pair's.

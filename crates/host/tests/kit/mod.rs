@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use host::eventfd::{self, Counter, Wait, Woken};
 use host::{Config, Host, RealWorld};
-use nic::{Errno, Link, Path, Platform, Signal};
+use nic::{Access, Errno, Link, Path, Platform, Signal};
 use node::world::{Claim, Route};
 use node::{Guest, Input, Interface, Name, Watch, World};
 use transport::TxBatch;
@@ -25,6 +25,9 @@ use wire::{Psn, Qpn, Rkey};
 pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 pub const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 pub const LO: u32 = 1;
+
+/// What queue pairs here let their peers do.
+const ALL: u32 = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
 
 /// Longer than anything here takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -163,7 +166,7 @@ impl Guest for Recorder {
                     std::thread::sleep(*self.thinks.lock().unwrap());
                 }
                 for &(qpn, key) in self.names.lock().unwrap().iter() {
-                    self.world.others_memory().inspect(|reach| reach.named(qpn, key));
+                    self.world.others_memory().inspect(|reach| reach.named(qpn, key, ALL));
                 }
                 let thread = std::thread::current().name().unwrap_or("").to_owned();
                 let node::world::Datagram { source, dest, interface, forwarded, bytes, .. } = datagram;

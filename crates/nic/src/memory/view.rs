@@ -139,7 +139,7 @@ impl View<'_> {
         if self.qpn != 0
             && let Some(reach) = self.table.reach()
         {
-            reach.named(Qpn::new(self.qpn), range.rkey);
+            reach.named(Qpn::new(self.qpn), range.rkey, self.remote_access);
         }
         Ok(done)
     }
