@@ -55,8 +55,9 @@ pub trait Link: Send + Sync + 'static {
     fn most_bulk(&self) -> usize {
         0
     }
-    /// Sends several packets as one piece to a process of this host, behind all that was sent on this path: the headers of one, and `len` bytes that `fill`
-    /// stores.
+    /// Sends several packets as one piece to a process of this host, behind all that was sent on this
+    /// path: the headers of one, and `len` bytes that `fill` stores. Behind the headers stands what
+    /// else the receiver has to know, last of all the path MTU, by its code.
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use transport::op::{Elsewhere, Payload, SharedBytes};
 use wire::bth::Bth;
 use wire::icrc::{Flow, ICRC_LEN, Icrc};
 use wire::roce::Packet;
-use wire::{Malformed, Qpn};
+use wire::{Malformed, Mtu, Qpn};
 
 use crate::gsi::Offending;
 use crate::number_blocks::qpn_owner;
@@ -232,7 +232,11 @@ impl<W: World> Node<W> {
 
     /// Several packets of a process of this host, as one piece.
     fn bulk(&self, now: Instant, d: &Datagram<'_>, bytes: SharedBytes<'_>) {
-        let Some(Packet { header: headers, payload }) = self.parse(d.bytes) else { return };
+        let ends_with = |(code, rest): (&u8, _)| Some((Mtu::from_code(*code)?, rest));
+        let Some((mtu, headers)) = d.bytes.split_last().and_then(ends_with) else {
+            return count(&self.counters.malformed);
+        };
+        let Some(Packet { header: headers, payload }) = self.parse(headers) else { return };
         // Bytes that are elsewhere are in no record.
         let payload = match (payload.is_empty(), bytes.is_empty()) {
             (true, _) => Some(Payload::Shared(bytes)),
@@ -247,7 +251,7 @@ impl<W: World> Node<W> {
         let ends = (d.source.ip(), d.dest.ip());
         match self.device_of_arrival(d.interface) {
             Some(device) => {
-                device.input_bulk(now, ends, d.hold, &headers, payload);
+                device.input_bulk(now, ends, d.hold, (&headers, mtu), payload);
                 self.data_came(now, dest_qp);
             }
             None => count(&self.counters.unknown_device),

@@ -148,16 +148,27 @@ fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
     assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (1, 1));
     // The same, for headers of several packets, behind which nothing stands.
     let words = [AtomicU64::new(0)];
-    let more = [&of_another[..20], &[0; 4]].concat();
-    for bytes in [&of_another[..20], &of_another[..14], &[0xff; 64], &more] {
+    // Behind headers stands the path MTU, by its code.
+    let with_mtu = |bytes: &[u8], code| [bytes, &[code]].concat();
+    let good = with_mtu(&of_another[..20], 3);
+    let more = with_mtu(&[&of_another[..20], &[0; 4]].concat(), 3);
+    let cut = with_mtu(&of_another[..14], 3);
+    let no_mtu = [0, 6].map(|code| with_mtu(&of_another[..20], code));
+    let none = Vec::new();
+    let unknown = with_mtu(&[0xff; 64], 3);
+    for bytes in [&no_mtu[0], &no_mtu[1], &none] {
+        node.input(node.world().now(), Input::Bulk(datagram(bytes), SharedBytes::new(&words, 8)));
+    }
+    assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.malformed")), (3, 4));
+    for bytes in [&good, &cut, &unknown, &more] {
         node.input(node.world().now(), Input::Bulk(datagram(bytes), SharedBytes::new(&words, 8)));
     }
     assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.icrc")), (4, 1));
-    assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (2, 3));
+    assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (2, 6));
     // Or where their bytes are, which takes sixteen.
-    let away = [16, 12, 20].map(|len| [&of_another[..20], &vec![7; len]].concat());
+    let away = [16, 12, 20].map(|len| with_mtu(&[&of_another[..20], &vec![7; len]].concat(), 3));
     for bytes in &away {
         node.input(node.world().now(), Input::Bulk(datagram(bytes), SharedBytes::new(&[], 0)));
     }
-    assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.malformed")), (5, 5));
+    assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.malformed")), (5, 8));
 }

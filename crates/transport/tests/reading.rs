@@ -48,7 +48,7 @@ fn hear_late(a: &mut End, answers: &[Vec<u8>]) {
     for answer in answers {
         match placed(answer) {
             Some(Away { header, place, .. }) => {
-                a.rc.receive_bulk(a.now, &header, Payload::Elsewhere(place), a.hold, &mut a.cx);
+                a.rc.receive_bulk(a.now, &header, a.mtu, Payload::Elsewhere(place), a.hold, &mut a.cx);
             }
             None => a.hear_any(answer),
         }

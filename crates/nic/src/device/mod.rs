@@ -20,8 +20,8 @@ use locks::{Rank, RwLock};
 use transport::Short;
 use transport::op::Payload;
 use transport::rc::Hold;
-use wire::Qpn;
 use wire::roce::{Header, Packet};
+use wire::{Mtu, Qpn};
 
 pub use crate::device::adapter::{Adapter, Counters, CqSlot, DeviceConfig, DeviceId, Numbers, Transport};
 pub use crate::device::port::Port;
@@ -181,17 +181,17 @@ impl Device {
         qp
     }
 
-    /// Several packets from a process of this host as one piece; the rest is as with [`Device::input`].
+    /// Several packets from a process of this host as one piece, with the sender's path MTU; the rest is as with [`Device::input`].
     pub fn input_bulk(
         &self,
         now: Instant,
         ends: (IpAddr, IpAddr),
         hold: Hold,
-        header: &Header,
+        (header, mtu): (&Header, Mtu),
         payload: Payload<'_>,
     ) {
         match self.qp(header.bth.dest_qp) {
-            Some(qp) => qp.input_bulk(now, ends, hold, header, payload),
+            Some(qp) => qp.input_bulk(now, ends, hold, (header, mtu), payload),
             None => {
                 self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
             }

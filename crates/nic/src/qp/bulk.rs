@@ -9,6 +9,7 @@ use transport::op::{
     Access, AtOnce, Bulk, Elsewhere, Fault, Memory, Part, Payload, RecvWr, Remote, Sge, SharedBytes, Source,
 };
 use transport::rc::Hold;
+use wire::Mtu;
 use wire::roce::{Header, Op};
 
 use crate::memory;
@@ -18,8 +19,8 @@ use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
 use crate::reach::{Copy, Peer, Transfer};
 
-/// Bytes of the longest headers.
-const MOST_HEADERS: usize = 44;
+/// Bytes of the longest headers, and of what follows them in front of a piece.
+const MOST_HEAD: usize = 44 + Elsewhere::LEN + 1;
 
 impl EngineContext<'_> {
     /// Bytes of the longest piece that goes to the peer so.
@@ -32,13 +33,12 @@ impl EngineContext<'_> {
     /// Sends a piece.
     pub(super) fn bulk(&self, header: &Header, part: Part<'_>) -> Result<Bulk, Fault> {
         let Some(path) = self.here() else { return Ok(Bulk::NoWay) };
-        let mut headers = [0; MOST_HEADERS];
-        let headers_len = header.emit(0, &mut headers);
+        let (headers, len) = self.head(header, &[]);
         let mut fill = |to: SharedBytes<'_>| match part.from {
             Source::List(list) => self.view().gather_shared(list, part.at, to),
             Source::Range(range) => self.view().read_shared(range, part.at, to),
         };
-        self.qp.pd().device.link.send_bulk(path, &headers[..headers_len], part.len, &mut fill)
+        self.qp.pd().device.link.send_bulk(path, &headers[..len], part.len, &mut fill)
     }
 
     /// Whether bytes of pieces may be elsewhere: each end reaches the other one's memory, as it seems.
@@ -81,8 +81,7 @@ impl EngineContext<'_> {
     /// Tells the peer of a place.
     fn tell(&self, header: &Header, place: Elsewhere) -> Bulk {
         let Some(path) = self.here() else { return Bulk::NoWay };
-        let mut head = [0; MOST_HEADERS];
-        let len = header.emit(0, &mut head);
+        let (head, len) = self.head(header, &[]);
         let mut fill = |bytes: SharedBytes<'_>| {
             bytes.store(&place.to_bytes());
             Ok(())
@@ -126,12 +125,19 @@ impl EngineContext<'_> {
 
     fn send_elsewhere(&self, header: &Header, place: Elsewhere) -> Bulk {
         let Some(path) = self.here() else { return Bulk::NoWay };
-        let mut head = [0; MOST_HEADERS + Elsewhere::LEN];
-        let len = header.emit(0, &mut head);
-        head[len..len + Elsewhere::LEN].copy_from_slice(&place.to_bytes());
-        let sent =
-            self.qp.pd().device.link.send_bulk(path, &head[..len + Elsewhere::LEN], 0, &mut |_| Ok(()));
+        let (head, len) = self.head(header, &place.to_bytes());
+        let sent = self.qp.pd().device.link.send_bulk(path, &head[..len], 0, &mut |_| Ok(()));
         sent.unwrap_or(Bulk::NoWay)
+    }
+
+    /// What goes in front of a piece, and its length: the headers, where the bytes are if they are
+    /// elsewhere, and by its code the path MTU, by which the receiver counts the packets.
+    fn head(&self, header: &Header, place: &[u8]) -> ([u8; MOST_HEAD], usize) {
+        let mut head = [0; MOST_HEAD];
+        let len = header.emit(0, &mut head);
+        head[len..len + place.len()].copy_from_slice(place);
+        head[len + place.len()] = self.mtu().code();
+        (head, len + place.len() + 1)
     }
 }
 
@@ -164,7 +170,7 @@ impl Qp {
         now: Instant,
         (source, dest): (IpAddr, IpAddr),
         hold: Hold,
-        header: &Header,
+        (header, mtu): (&Header, Mtu),
         payload: Payload<'_>,
     ) {
         match self.of_peer(source, dest) {
@@ -185,7 +191,7 @@ impl Qp {
                         context.reaching(peer);
                     }
                     if let Engine::Rc(engine) = engine {
-                        engine.receive_bulk(now, header, payload, hold, &mut context);
+                        engine.receive_bulk(now, header, mtu, payload, hold, &mut context);
                     }
                     self.received.add(1);
                     inner.begin_rendezvous(self);

@@ -31,6 +31,8 @@ pub(crate) enum Carrier {
 #[derive(Debug)]
 pub(crate) struct DatagramCarrier {
     pub path: Path,
+    /// Path MTU.
+    pub mtu: Mtu,
     /// It leads to this host, to a process whose memory may be reached.
     pub is_here: bool,
     /// Packets for which there is room on it.
@@ -61,14 +63,16 @@ impl Carrier {
         let room = channel.map_or(u32::MAX, |(_, bytes)| bytes / mtu.bytes() as u32);
         let window = || device.window(path.dest, channel.map(|(number, _)| number));
         match self {
-            Carrier::Datagram(carrier) if carrier.path == path => carrier.room = room,
+            Carrier::Datagram(carrier) if carrier.path == path => {
+                (carrier.room, carrier.mtu) = (room, mtu);
+            }
             Carrier::Datagram(carrier) => {
                 (carrier.window, carrier.room) = (window(), room);
-                (carrier.path, carrier.is_here) = (path, is_here);
+                (carrier.path, carrier.mtu, carrier.is_here) = (path, mtu, is_here);
             }
             _ => {
                 let (window, detours) = (window(), Detours::default());
-                *self = Carrier::Datagram(DatagramCarrier { path, is_here, room, window, detours });
+                *self = Carrier::Datagram(DatagramCarrier { path, mtu, is_here, room, window, detours });
             }
         }
     }

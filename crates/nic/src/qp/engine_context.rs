@@ -8,6 +8,7 @@ use transport::op::{
     SendWr, Side, Status, Whole,
 };
 use transport::{CongestionWindow, Memory};
+use wire::Mtu;
 use wire::roce::Header;
 
 use crate::device::async_events::EventKind;
@@ -181,6 +182,12 @@ impl<'a> EngineContext<'a> {
     #[inline]
     pub(crate) fn here(&self) -> Option<&'a Path> {
         self.here
+    }
+
+    /// The path MTU.
+    #[inline]
+    pub(super) fn mtu(&self) -> Mtu {
+        self.carrier.datagram().map_or_else(Mtu::default, |carrier| carrier.mtu)
     }
 
     /// What this peer lends may be used from now on.

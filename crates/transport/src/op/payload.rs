@@ -137,6 +137,21 @@ impl<'a> Payload<'a> {
             Payload::Shared(_) | Payload::Elsewhere(_) => &[],
         }
     }
+    /// The first `len` of them, or as many as there are.
+    #[must_use]
+    pub fn first(self, len: usize) -> Payload<'a> {
+        match self {
+            Payload::Own(bytes) => Payload::Own(bytes.get(..len).unwrap_or(bytes)),
+            Payload::Shared(bytes) => Payload::Shared(SharedBytes::new(bytes.words(), len.min(bytes.len()))),
+            Payload::Elsewhere(Elsewhere::Placed(most)) => {
+                Payload::Elsewhere(Elsewhere::Placed(u32::try_from(len).map_or(most, |len| len.min(most))))
+            }
+            Payload::Elsewhere(Elsewhere::Lent(place)) => {
+                let length = place.length.min(len as u64);
+                Payload::Elsewhere(Elsewhere::Lent(Remote { length, ..place }))
+            }
+        }
+    }
     /// A part of them: of those that nobody changes. Others are delivered whole.
     #[inline]
     #[must_use]

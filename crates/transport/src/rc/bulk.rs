@@ -4,7 +4,8 @@
 
 use std::time::Instant;
 
-use wire::roce::{Header, Op, Packet, Service};
+use wire::Mtu;
+use wire::roce::{Header, Op, Packet, ReadAt, SendAt, Service, WriteAt};
 
 use super::{Connection, Hold, Rc, Role, State};
 use crate::op::{Context, Elsewhere, Payload, Remote};
@@ -66,21 +67,39 @@ pub(super) fn is_the_senders(after: u64, shared_len: u32) -> bool {
     after.div_ceil(shared_len.into()) % 2 == 1
 }
 
-impl Rc {
-    /// How many packets a piece with this payload may stand for.
-    fn most_packets(&self, payload: Payload<'_>) -> usize {
-        match payload {
-            Payload::Elsewhere(_) => MOST_SHARED as usize / self.conn.mtu,
-            _ => MOST_PACKETS as usize,
-        }
+/// How many packets of this MTU a piece with this payload may stand for.
+fn most_packets(payload: Payload<'_>, mtu: usize) -> usize {
+    match payload {
+        Payload::Elsewhere(_) => MOST_SHARED as usize / mtu,
+        _ => MOST_PACKETS as usize,
     }
+}
 
+/// The headers of the first packet of several that come as one piece with these.
+fn first_packet(piece: &Header) -> Header {
+    let op = match piece.op {
+        Op::Send(SendAt::Only(_)) => Op::Send(SendAt::First),
+        Op::Send(SendAt::Last(_)) => Op::Send(SendAt::Middle),
+        Op::Write(WriteAt::Only(reth, _)) => Op::Write(WriteAt::First(reth)),
+        Op::Write(WriteAt::Last(_)) => Op::Write(WriteAt::Middle),
+        Op::ReadResponse(ReadAt::Only(aeth)) => Op::ReadResponse(ReadAt::First(aeth)),
+        Op::ReadResponse(ReadAt::Last(_)) => Op::ReadResponse(ReadAt::Middle),
+        op => op,
+    };
+    Header { op, ..*piece }
+}
+
+impl Rc {
     /// A piece of a message for this queue pair, as several packets would bring it: a SEND, a WRITE or a READ response. Or an ACK that acknowledges nothing, but says where a
     /// message goes ([`Context::show_place`]); or the request for a READ, which says where that goes ([`Context::ask_bulk`]). The rest is as with [`Rc::receive`].
+    ///
+    /// `mtu` is the sender's path MTU, by which it counts packets. Where ours is another one, the
+    /// first packet of several is taken in, and refused as it would be if it had come by itself.
     pub fn receive_bulk(
         &mut self,
         now: Instant,
         header: &Header,
+        mtu: Mtu,
         payload: Payload<'_>,
         hold: Hold,
         cx: &mut impl Context,
@@ -92,15 +111,19 @@ impl Rc {
             }
             (Op::ReadRequest(_), Some(place)) => (Payload::Elsewhere(Elsewhere::Lent(place)), 1),
             (Op::ReadRequest(_), None) => return,
-            _ => (payload, payload.len().div_ceil(self.conn.mtu)),
+            _ => (payload, payload.len().div_ceil(mtu.bytes())),
         };
         if self.conn.role != Role::Rc
             || header.service != Service::Rc
-            || !(1..=self.most_packets(payload)).contains(&packets)
+            || !(1..=most_packets(payload, mtu.bytes())).contains(&packets)
         {
             return;
         }
-        let arrival = Arrival { header, payload, packets: packets as u32 };
+        let first = first_packet(header);
+        let arrival = match mtu.bytes() == self.conn.mtu || packets == 1 {
+            true => Arrival { header, payload, packets: packets as u32 },
+            false => Arrival { header: &first, payload: payload.first(mtu.bytes()), packets: 1 },
+        };
         match header.op {
             Op::ReadResponse(_) if matches!(self.state, State::Rts | State::Sqd) => {
                 let outcome = self.requester.response(now, &self.conn, &arrival, cx);

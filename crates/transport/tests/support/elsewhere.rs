@@ -113,6 +113,6 @@ impl End {
             self.have(away);
         }
         let payload = Payload::Elsewhere(away.place);
-        self.rc.receive_bulk(self.now, &away.header, payload, self.hold, &mut self.cx);
+        self.rc.receive_bulk(self.now, &away.header, self.mtu, payload, self.hold, &mut self.cx);
     }
 }

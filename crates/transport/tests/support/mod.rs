@@ -401,7 +401,7 @@ impl End {
         let words: Vec<_> = (0..payload.len().div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
         let shared = SharedBytes::new(&words, payload.len());
         shared.store(payload);
-        self.rc.receive_bulk(self.now, header, Payload::Shared(shared), self.hold, &mut self.cx);
+        self.rc.receive_bulk(self.now, header, self.mtu, Payload::Shared(shared), self.hold, &mut self.cx);
     }
     pub fn hear_bytes(&mut self, bytes: &[u8]) {
         if let Ok(packet) = Packet::parse(bytes) {
