@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use host::eventfd::Counter;
 use host::{Config, name_messages};
-use kit::lent::{INITIATOR, PD, TARGET, copy, reach};
+use kit::lent::{INITIATOR, PD, TARGET, TERMS, copy, reach};
 use kit::{BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, raw, start_with};
 use nic::reach::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
@@ -57,7 +57,13 @@ impl Target {
 
     fn opens(&self, access: u32) -> bool {
         let path = Path { dest_qpn: INITIATOR, ..path(V4) };
-        reach(self.host.world()).open(&Grant { qpn: TARGET, path: &path, pd: PD, table: self.table, access })
+        reach(self.host.world()).open(&Grant {
+            qpn: TARGET,
+            path: &path,
+            pd: PD,
+            table: self.table,
+            access: access | TERMS,
+        })
     }
 
     fn publish(&self, slot: u16) {

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use host::Config;
-use kit::lent::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, back, copy, reach};
+use kit::lent::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, TERMS, back, copy, reach};
 use kit::{PATIENCE, V4, alone, batch, counter, is_reached, path, start_with};
 use nic::reach::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path, Platform};
@@ -320,7 +320,7 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(word(), 0, "written to when it was taken back");
     };
-    reach(target.world()).open(&Grant { qpn: TARGET, path: &back(), pd: PD, table, access: BOTH });
+    reach(target.world()).open(&Grant { qpn: TARGET, path: &back(), pd: PD, table, access: BOTH | TERMS });
     for kills in 0..4 {
         publish();
         let mut writer = Writer::start();

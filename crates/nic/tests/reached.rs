@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
-use nic::reach::{Grant, Prepared, Region, Regions};
+use nic::reach::{Grant, Prepared, Region, Regions, terms};
 use nic::{
     Access, AddressVector, Buffer, Cq, Device, Path, Pd, PostError, Qp, QpAttr, QpCap, QpInit, QpState,
     QpType, Reach, Way, mask,
@@ -17,7 +17,8 @@ use nic::{
 use transport::op::{AtOnce, Data, RecvWr, SendOp, SendWr, Sge, SgeList, Status};
 use transport::rc::Hold;
 use transport::short::{Short, What};
-use wire::roce::SendTail;
+use wire::bth::{Aeth, Bth, Reth, Syndrome};
+use wire::roce::{Header, Op, Packet, SendTail, Service, WriteAt};
 use wire::{Mtu, Pkey, Psn, Qpn, Rkey};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -52,7 +53,7 @@ impl Reach for Neighbours {
     }
     fn open(&self, grant: &Grant<'_>) -> bool {
         let mut may = self.0.may.lock().unwrap();
-        let opens = may.is_none_or(|before| before == grant.access);
+        let opens = may.is_none_or(|before| before & !grant.access == 0);
         *may = opens.then_some(grant.access);
         opens
     }
@@ -92,7 +93,7 @@ fn neighbours() -> (Arc<Peer>, Arc<Kept>, Arc<Device>, Arc<Pd>) {
 
 /// A connection to this queue pair of this host, with one send request, and what it was made with.
 fn connected(device: &Arc<Device>, pd: &Arc<Pd>, dest_qpn: Qpn) -> (Arc<Qp>, QpAttr, Instant) {
-    connected_with(1, device, pd, dest_qpn)
+    connected_with(1, device, pd, dest_qpn, |_| ())
 }
 
 /// The same with so many.
@@ -102,6 +103,7 @@ fn connected_with(
     device: &Arc<Device>,
     pd: &Arc<Pd>,
     dest_qpn: Qpn,
+    change: impl Fn(&mut QpAttr),
 ) -> (Arc<Qp>, QpAttr, Instant) {
     let start = Instant::now();
     let events = AsyncEventQueue::new(Box::new(Nobody));
@@ -112,7 +114,7 @@ fn connected_with(
     let qp = Qp::create(device, pd, init).unwrap();
     let av =
         AddressVector { dgid: HERE.into(), sgid_index: 1, is_global: true, port: 1, ..Default::default() };
-    let attr = QpAttr {
+    let mut attr = QpAttr {
         access: BOTH,
         av,
         dest_qpn,
@@ -121,6 +123,7 @@ fn connected_with(
         max_rd_atomic: 1,
         ..QpAttr::default()
     };
+    change(&mut attr);
     let modify = |state, bits| qp.modify(start, &attr.with_state(state), mask::STATE | bits).unwrap();
     modify(QpState::Init, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS);
     let receive = mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
@@ -140,12 +143,54 @@ fn whoever_may_hear_of_its_peer_soon_is_ready_for_it_and_grants_nothing_yet() {
     assert_eq!(*peer.prepared.lock().unwrap(), [(theirs, false)], "in RTR, and not again");
 }
 
+/// A packet of the peer's comes, without bytes.
+fn hear(device: &Device, qp: &Qp, psn: u32, op: Op, start: Instant) {
+    let bth = Bth { dest_qp: qp.qpn(), psn: Psn::new(psn), ack_request: true, ..Bth::default() };
+    let packet = Packet { header: Header { bth, service: Service::Rc, op }, payload: &[] };
+    device.input(start, HERE, HERE, Hold::No, &packet, || None);
+}
+
+const TO: Reth = Reth { addr: 0, rkey: Rkey(0), length: 0 };
+const NOTHING: Op = Op::Write(WriteAt::Only(TO, None));
+const READS_NOTHING: Op = Op::ReadRequest(TO);
+
+#[test]
+fn a_peer_reaches_nothing_before_a_request_of_its_was_executed() {
+    let of_mtu = terms::of_mtu(Mtu::M1024);
+    for (resources, terms) in [(0, of_mtu), (1, of_mtu | terms::RESOURCES)] {
+        let (peer, _, device, pd) = neighbours();
+        let change = |attr: &mut QpAttr| attr.max_dest_rd_atomic = resources;
+        let (qp, attr, start) = connected_with(1, &device, &pd, Qpn::default(), change);
+        peer.qp.set(Arc::downgrade(&qp)).unwrap();
+        let may = || *peer.may.lock().unwrap();
+        assert_eq!(may(), Some(0), "it may lend and be lent bytes of messages that are in hand");
+        hear(&device, &qp, 1, NOTHING, start);
+        hear(&device, &qp, 0xff_ffff, NOTHING, start);
+        assert_eq!(may(), Some(0), "another number is expected");
+        hear(&device, &qp, 0, NOTHING, start);
+        assert_eq!(may(), Some(BOTH | terms), "and no other path MTU");
+        qp.modify(start, &attr.with_state(QpState::Reset), mask::STATE).unwrap();
+        assert_eq!(may(), None);
+        qp.destroy();
+    }
+    let (peer, _, device, pd) = neighbours();
+    let (qp, _, start) = connected(&device, &pd, Qpn::default());
+    peer.qp.set(Arc::downgrade(&qp)).unwrap();
+    hear(&device, &qp, 0, READS_NOTHING, start);
+    assert_eq!(*peer.may.lock().unwrap(), None, "no READ is answered, which ends the connection");
+}
+
 #[test]
 fn other_rights_are_waited_for_without_a_lock_and_then_granted() {
     let (peer, _, device, pd) = neighbours();
     let (qp, attr, start) = connected(&device, &pd, Qpn::default());
     peer.qp.set(Arc::downgrade(&qp)).unwrap();
-    let now = || (*peer.may.lock().unwrap(), *peer.waits.lock().unwrap());
+    hear(&device, &qp, 0, NOTHING, start);
+    let of_mtu = terms::of_mtu(Mtu::M1024);
+    let now = || {
+        let rights = peer.may.lock().unwrap().map(|may| may & !of_mtu);
+        (rights, *peer.waits.lock().unwrap())
+    };
     assert_eq!(now(), (Some(BOTH), 0));
 
     let grant = |access| {
@@ -205,21 +250,25 @@ fn a_write_or_read_that_is_alone_is_executed_as_it_is_posted_and_tried_once_wher
     let seen = || (std::mem::take(&mut *peer.tried.lock().unwrap()), world.lost.load(Ordering::Relaxed));
 
     *peer.becomes.lock().unwrap() = Some(AtOnce::Done);
+    qp.post_send(start, write(0, buffer.key())).unwrap();
+    assert_eq!(seen(), (vec![], 1), "the peer has answered nothing yet");
+    hear(&device, &qp, 0, Op::Acknowledge(Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 1 }), start);
+    assert_eq!(polled(), [(0, Status::Success, 0)]);
     qp.post_send(start, write(1, buffer.key())).unwrap();
     assert_eq!(qp.post_send(start, write(2, buffer.key())), Err(PostError::Full), "nobody has polled");
-    assert_eq!((polled(), seen()), (vec![(1, Status::Success, 0)], (vec![8], 0)));
+    assert_eq!((polled(), seen()), (vec![(1, Status::Success, 0)], (vec![8], 1)));
     qp.post_send(start, request(3, SendOp::Read { addr: 0x2000, rkey: Rkey(7) }, buffer.key())).unwrap();
-    assert_eq!((polled(), seen()), (vec![(3, Status::Success, 8)], (vec![8], 0)));
+    assert_eq!((polled(), seen()), (vec![(3, Status::Success, 8)], (vec![8], 1)));
 
     // What the peer's responder is to say leaves as a packet.
     *peer.becomes.lock().unwrap() = Some(AtOnce::Refused);
     qp.post_send(start, write(4, buffer.key())).unwrap();
-    assert_eq!((polled(), seen()), (vec![], (vec![8], 1)));
+    assert_eq!((polled(), seen()), (vec![], (vec![8], 2)));
 
     // Memory of ours that is not registered is never copied, and the request's error.
     let (qp, _, start) = connected(&device, &pd, Qpn::default());
     qp.post_send(start, write(5, Rkey(buffer.key().0 ^ 1))).unwrap();
-    assert_eq!(seen(), (vec![], 1));
+    assert_eq!(seen(), (vec![], 2));
     let mut ended = Vec::new();
     qp.init().send_cq.poll(9, |one| ended.push((one.wr_id, one.status))).unwrap();
     assert_eq!(ended, [(5, Status::LocalProtection)]);
@@ -229,7 +278,7 @@ fn a_write_or_read_that_is_alone_is_executed_as_it_is_posted_and_tried_once_wher
 fn back_and_forth(max_send_wr: u32) {
     let (peer, world, device, pd) = neighbours();
     world.takes_short.store(true, Ordering::Relaxed);
-    let (qp, _, start) = connected_with(max_send_wr, &device, &pd, Qpn::default());
+    let (qp, _, start) = connected_with(max_send_wr, &device, &pd, Qpn::default(), |_| ());
     peer.qp.set(Arc::downgrade(&qp)).unwrap();
     let buffer = Buffer::new(&pd, 16, 0x1000, Access::LOCAL_WRITE).unwrap();
     let list: SgeList = [Sge { addr: 0x1000, length: 8, lkey: buffer.key() }].into_iter().collect();

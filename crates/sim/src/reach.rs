@@ -62,7 +62,8 @@ impl Reach for SimWorld {
     }
 
     fn copy(&self, prepared: &Prepared<'_>, _: &mut Way) -> AtOnce {
-        let Transfer { path, from, remote, what } = *prepared.transfer();
+        let transfer = prepared.transfer();
+        let Transfer { path, remote, what, .. } = *transfer;
         if !self.reaches(path) {
             return AtOnce::NoWay;
         }
@@ -72,7 +73,7 @@ impl Reach for SimWorld {
             if !host.interface.addresses.contains(&path.dest) || !host.goes_on(now, target) {
                 return None;
             }
-            let regions = host.same_host.find(target, path, from, remote, what)?;
+            let regions = host.same_host.find(target, transfer)?;
             let most = host.copies(now, [me, target], remote.length);
             let whole = match (what, most) {
                 (Copy::Flush(_), _) => most.is_none(),

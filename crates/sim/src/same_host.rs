@@ -12,8 +12,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use nic::Path;
-use nic::reach::{Copy, Grant, Region, Regions};
+use nic::reach::{Copy, Grant, Region, Regions, Transfer};
 use transport::op::Remote;
 use wire::Qpn;
 
@@ -197,17 +196,11 @@ impl SameHost {
         region.is_some_and(|(_, is_mapped)| *is_mapped)
     }
 
-    /// The regions in which bytes are that the queue pair `from` names to its peer in `target`, if that lets it have them.
-    pub fn find(
-        &self,
-        target: ProcessId,
-        path: &Path,
-        from: Qpn,
-        remote: Remote,
-        what: Copy,
-    ) -> Option<Regions> {
+    /// The regions in which bytes are that a queue pair names to its peer in `target`, if that lets it have them.
+    pub fn find(&self, target: ProcessId, transfer: &Transfer<'_>) -> Option<Regions> {
+        let &Transfer { path, from, remote, what, .. } = transfer;
         let grant = self.grants.get(&(target, path.dest_qpn.get()))?;
-        let right = what.rights();
+        let right = transfer.asks();
         let is_it = (grant.peer, grant.here, grant.there) == (from, path.dest, path.source);
         if !is_it || grant.access & right != right {
             return None;

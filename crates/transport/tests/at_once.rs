@@ -5,14 +5,15 @@ mod support;
 use std::time::Duration;
 
 use support::*;
-use transport::op::{Company, Flush, SendWr, Status};
-use transport::rc::Hold;
+use transport::op::{AtomicOp, Company, Data, Flush, SendOp, SendWr, Status};
+use transport::rc::{Hold, RtsAttr};
+use wire::Mtu;
 use wire::roce::{Op, ReadAt};
 
 const OK: Status = Status::Success;
 
 fn reaching() -> End {
-    let mut a = requester();
+    let mut a = End::proven(Mtu::M256, 1 << 20, rts(), false);
     a.cx.reach = Some(TestReach::default());
     a
 }
@@ -109,7 +110,8 @@ fn what_comes_behind_a_message_goes_by_packets_until_that_is_acknowledged() {
 
 #[test]
 fn writes_behind_writes_in_packets_wait_for_those_and_are_done_then() {
-    let mut a = requester();
+    let mut a = reaching();
+    a.cx.reach = None;
     a.post(write_of(1));
     assert_eq!(psns(&a.sent()), [0, 1]);
     a.cx.reach = Some(TestReach::default());
@@ -120,6 +122,49 @@ fn writes_behind_writes_in_packets_wait_for_those_and_are_done_then() {
     a.hear(1, ack(1), &[]);
     assert_eq!((a.sent(), done(&a)), (vec![], &[2, 3, 4][..]));
     assert_eq!(a.completed(), [(1, OK), (2, OK), (3, OK), (4, OK)]);
+}
+
+/// Whether the peer expects our numbers, and is connected to us, only its answer tells.
+#[test]
+fn nothing_is_done_without_a_packet_before_the_peer_has_acknowledged_one() {
+    for first in [write_of(1), read_of(1), send(1, sge(0, 0, 8))] {
+        let mut a = requester();
+        a.cx.reach = Some(TestReach::default());
+        assert!(!a.rc.begins_alone(false) && !a.rc.execute_alone(&mut || a.now, &first, &mut a.cx));
+        let is_read = matches!(first.op, SendOp::Read { .. });
+        a.post(first);
+        let sent = a.sent();
+        a.post(write_of(2));
+        assert_eq!((a.sent().len(), done(&a)), (2, &[][..]));
+        let last = i64::from(sent.last().unwrap().psn);
+        match is_read {
+            false => a.hear(last, ack(1), &[]),
+            true => {
+                a.hear(0, Op::ReadResponse(ReadAt::First(aeth(1))), &bytes(0, MTU));
+                a.hear(1, Op::ReadResponse(ReadAt::Last(aeth(1))), &bytes(MTU, 300 - MTU));
+            }
+        }
+        let last = if is_read { 3 } else { last + 2 };
+        a.hear(last, ack(2), &[]);
+        assert_eq!(a.completed(), [(1, OK), (2, OK)]);
+        assert!(a.rc.begins_alone(true) && a.rc.execute_alone(&mut || a.now, &write_of(3), &mut a.cx));
+        assert_eq!((a.completed(), done(&a)), (vec![(3, OK)], &[3][..]));
+    }
+}
+
+/// IBA annex A19: an ATOMIC WRITE takes a place among the READs.
+#[test]
+fn where_no_reads_may_be_asked_for_neither_they_nor_atomics_are_done_at_once() {
+    let attr = RtsAttr { max_rd_atomic: 0, ..rts() };
+    let mut a = End::proven(Mtu::M256, 1 << 20, attr, false);
+    a.cx.reach = Some(TestReach::default());
+    for op in [AtomicOp::Write(1), AtomicOp::FetchAdd(1), AtomicOp::CompareSwap { compare: 0, swap: 1 }] {
+        let place = sge(1, 0, 8);
+        let op = SendOp::Atomic { addr: place.addr, rkey: place.lkey, op };
+        let wr = SendWr { op, data: Data::Sges([sge(0, 0, 8)].into_iter().collect()), ..write_of(1) };
+        assert!(!a.rc.execute_alone(&mut || a.now, &wr, &mut a.cx), "{wr:?}");
+    }
+    assert!(!a.rc.begins_alone(true) && a.rc.begins_alone(false));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use support::*;
 use transport::op::{SendWr, Status};
 use transport::rc::{Hold, Rest};
 use transport::short::{Short, What};
-use wire::{Pkey, Psn, Qpn};
+use wire::{Mtu, Pkey, Psn, Qpn};
 
 const OK: Status = Status::Success;
 
@@ -50,7 +50,7 @@ struct Peer {
 
 impl Peer {
     fn new(by_packets: bool) -> Peer {
-        let mut end = requester();
+        let mut end = End::proven(Mtu::M256, 1 << 20, rts(), true);
         end.cx.delivers = true;
         // Another queue pair has a share of the window.
         end.cx.window.enter();
@@ -136,7 +136,7 @@ proptest! {
 
 /// An end that sent one message, and heard one with the ACK of that.
 fn answered(signaled: bool) -> (End, Rest) {
-    let mut a = requester();
+    let mut a = End::proven(Mtu::M256, 1 << 20, rts(), true);
     a.cx.delivers = true;
     a.post_receive(0, sge(1, 0, 256));
     assert!(a.rc.next_short(8, false, What::Send, false, &mut a.cx).is_some());

@@ -131,7 +131,7 @@ impl Shared {
     /// What the initiator wants.
     fn request(what: &Copy) -> Request<'_> {
         let remote = Remote { addr: 8, length: 8, rkey: Rkey(KEY) };
-        Request { qpn: QPN, from: FROM, ends: ends(), remote, what }
+        Request { qpn: QPN, from: FROM, ends: ends(), remote, asks: what.rights(), what }
     }
 
     /// An access of an initiator, whose page is always there.

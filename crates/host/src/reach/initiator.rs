@@ -31,6 +31,8 @@ pub(super) struct Request<'a> {
     /// Of the path, as the other one sees it.
     pub(super) ends: u32,
     pub(super) remote: Remote,
+    /// What it must grant for that ([`nic::reach::Transfer::asks`]).
+    pub(super) asks: u32,
     pub(super) what: &'a Copy,
 }
 
@@ -43,16 +45,15 @@ pub(super) fn reach(
     request: &Request<'_>,
     copy: impl FnOnce(u64) -> bool,
 ) -> bool {
-    let Request { qpn, from, ends, remote, what } = *request;
+    let Request { qpn, from, ends, remote, asks, what } = *request;
     if matches!(what, Copy::Flush(how) if how.whole) {
         return false;
     }
-    let right = what.rights();
     let Some(region) = tables::region(lent, qpn, remote.rkey) else { return false };
     let Some(_access) = hazards::begin(hazards, thread, tables::queue_pair(qpn), region) else {
         return false;
     };
-    let found = tables::look_up(lent, qpn, from, ends, right);
+    let found = tables::look_up(lent, qpn, from, ends, asks);
     let Some(found) = found.filter(|found| found.region(remote.rkey.0) == region) else { return false };
     let more = match what {
         Copy::Flush(how) if how.persistent => tables::PERSISTS,
@@ -63,7 +64,7 @@ pub(super) fn reach(
     // What was pulled is what the peer sent only if that was not over before: then it takes its queue pair's entry back first.
     let counts = || {
         fence(At::Pulled);
-        tables::look_up(lent, qpn, from, ends, right).is_some()
+        tables::look_up(lent, qpn, from, ends, asks).is_some()
     };
     tables::find(lent, found, remote, of_region).is_some_and(copy)
         && (!matches!(what, Copy::Pull) || counts())

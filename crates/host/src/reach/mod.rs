@@ -166,7 +166,8 @@ impl Lender {
 
     /// Copies or flushes, as [`nic::Reach::copy`]. `hazards`: where we say what we use. `ends`: of the path ([`ends`]).
     pub(crate) fn copy(&self, hazards: &Part, prepared: &Prepared<'_>, ends: u32) -> AtOnce {
-        let &Transfer { path, from, remote, ref what } = prepared.transfer();
+        let transfer = prepared.transfer();
+        let &Transfer { path, from, remote, ref what, .. } = transfer;
         if !tables::seems_shown(&self.tables, path.dest_qpn, remote.rkey)
             || !self.is_there() && !self.is_near(path.dest_qpn, remote)
         {
@@ -175,7 +176,7 @@ impl Lender {
         if prepared.pieces().len() > MOST_PIECES {
             return AtOnce::Refused;
         }
-        let request = Request { qpn: path.dest_qpn, from, ends, remote, what };
+        let request = Request { qpn: path.dest_qpn, from, ends, remote, asks: transfer.asks(), what };
         let done = initiator::reach(hazards, &self.tables, this_thread(), &request, |at| {
             match self.copy_near(hazards, prepared, at) {
                 Some(Ok(())) => return true,

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use host::arena::Buffer;
 use host::{Config, RealWorld};
-use nic::reach::{Copy, Grant, Piece, Prepared, Region, Regions, Transfer};
+use nic::reach::{Copy, Grant, Piece, Prepared, Region, Regions, Transfer, terms};
 use nic::{Access, Link, Path, Platform, Reach};
 use node::world::Claim;
 use node::{Name, World};
 use transport::op::{AtOnce, Remote};
-use wire::{Qpn, Rkey};
+use wire::{Mtu, Qpn, Rkey};
 
 use super::{PATIENCE, Recording, V4, batch, counter, is_reached, path, start_with};
 
@@ -19,6 +19,8 @@ pub const INITIATOR: Qpn = Qpn::new(0x321_001);
 pub const PD: u32 = 7;
 pub const KEY: u32 = 0x0042_1111;
 pub const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+/// What both agree on.
+pub const TERMS: u32 = terms::RESOURCES | terms::of_mtu(Mtu::M1024);
 pub const IOVA: u64 = 0x1_0000;
 
 pub fn reach(world: &RealWorld) -> &dyn Reach {
@@ -31,7 +33,7 @@ pub fn reach(world: &RealWorld) -> &dyn Reach {
 ///
 /// That of [`Prepared::new`].
 pub unsafe fn copy(world: &RealWorld, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce {
-    let transfer = Transfer { path: &path(V4), from: INITIATOR, remote, what };
+    let transfer = Transfer { path: &path(V4), from: INITIATOR, mtu: Mtu::default(), remote, what };
     // SAFETY: as the caller says.
     reach(world).copy(&unsafe { Prepared::new(&transfer, pieces) }, &mut nic::Way::default())
 }
@@ -130,7 +132,8 @@ impl Pair {
         reach(self.target.world()).told(TARGET, Rkey(KEY))
     }
 
-    pub fn open(&self, access: u32) {
+    pub fn open(&self, rights: u32) {
+        let access = rights | TERMS;
         let grant = Grant { qpn: TARGET, path: &back(), pd: PD, table: self.table, access };
         if !reach(self.target.world()).open(&grant) {
             reach(self.target.world()).close(TARGET, true);
@@ -146,7 +149,7 @@ impl Pair {
     pub fn copies_as(&self, path: &Path, from: Qpn, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {
         let pieces = [Piece { addr: ours.as_mut_ptr() as u64, len: remote.length }];
         assert!(remote.length <= size_of_val(ours) as u64);
-        let transfer = Transfer { path, from, remote, what };
+        let transfer = Transfer { path, from, mtu: Mtu::default(), remote, what };
         // SAFETY: the piece is `ours`, which is borrowed across the call.
         let prepared = unsafe { Prepared::new(&transfer, &pieces) };
         reach(self.initiator.world()).copy(&prepared, &mut nic::Way::default()) == AtOnce::Done

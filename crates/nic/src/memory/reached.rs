@@ -14,7 +14,7 @@ use super::table::Table;
 use super::transfer::{Copy, Piece, Prepared, Regions, Transfer, put};
 use super::view::{View, Who};
 use crate::link::Way;
-use crate::reach::{Reach, Region};
+use crate::reach::{Peer, Reach, Region};
 
 /// Most pieces of a list that are copied at once.
 const MOST_PIECES: usize = 8;
@@ -197,7 +197,8 @@ impl<'a> View<'a> {
         let (Some(peer), Place::At(to)) = (self.peer, to) else { return Err(Fault::Away) };
         let addr = from.addr.checked_add(at as u64).ok_or(Fault::Away)?;
         let remote = Remote { addr, length: len as u64, ..from };
-        let transfer = Transfer { path: &peer.path, from: peer.from, remote, what: Copy::Pull };
+        let Peer { path, from, mtu, .. } = peer;
+        let transfer = Transfer { path, from: *from, mtu: *mtu, remote, what: Copy::Pull };
         // SAFETY: whoever has a place has checked it, and holds it.
         unsafe { transfer.fetch(peer.reach, to, tail) }
     }

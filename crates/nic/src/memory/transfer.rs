@@ -4,13 +4,14 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
 use transport::op::{AtomicOp, Flush, Remote};
-use wire::Qpn;
+use wire::{Mtu, Qpn};
 
 use super::copy::{Place, change};
 use super::guard;
 use super::rights::Access;
 use super::slot::{InFlight, Slots};
 use crate::link::Path;
+use crate::reach::terms;
 
 /// What is copied, or changed.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,8 @@ pub struct Transfer<'a> {
     pub path: &'a Path,
     /// Our queue pair.
     pub from: Qpn,
+    /// Its path MTU.
+    pub mtu: Mtu,
     /// What the peer names so.
     pub remote: Remote,
     /// Which way, or how.
@@ -49,6 +52,20 @@ pub struct Piece {
     pub addr: u64,
     /// Bytes.
     pub len: u64,
+}
+
+impl Transfer<'_> {
+    /// What the peer's queue pair must grant for it: rights, and [`terms`] of what takes the place of
+    /// a request. A piece of a message is one of those that packets bring.
+    #[inline]
+    pub fn asks(&self) -> u32 {
+        let terms = match self.what {
+            Copy::Pull | Copy::Put => 0,
+            Copy::Read | Copy::Atomic(_) => terms::of_mtu(self.mtu) | terms::RESOURCES,
+            Copy::Write | Copy::Flush(_) => terms::of_mtu(self.mtu),
+        };
+        self.what.rights() | terms
+    }
 }
 
 impl Copy {
@@ -217,7 +234,7 @@ mod tests {
         };
         let done = |what, key, addr, length, piece: u64, most| {
             let remote = Remote { addr, length, rkey: key };
-            let transfer = Transfer { path: &path, from: Qpn::new(1), remote, what };
+            let transfer = Transfer { path: &path, from: Qpn::new(1), mtu: Mtu::M1024, remote, what };
             let pieces = [Piece { addr: piece, len: length }];
             // SAFETY: the words are atomics, which are there.
             regions.carry_out(&unsafe { Prepared::new(&transfer, &pieces) }, most)

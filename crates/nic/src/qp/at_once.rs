@@ -9,7 +9,7 @@
 
 use transport::likely::{likely, unlikely};
 use transport::op::{AtOnce, AtomicOp, Company, Completed, Data, Remote, SendOp, SendWr, Sge};
-use wire::Rkey;
+use wire::{Mtu, Rkey};
 
 use crate::memory::reached::REACHED;
 use crate::qp::attr::{QpState, QpType};
@@ -17,7 +17,7 @@ use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
 use crate::qp::now::Now;
 use crate::qp::{Inner, Qp};
-use crate::reach::{Copy, Grant, Transfer};
+use crate::reach::{Copy, Grant, Transfer, terms};
 
 /// Most bytes of a request: what has come for the queue pair waits meanwhile.
 const MOST: u64 = 16 << 20;
@@ -82,9 +82,11 @@ impl EngineContext<'_> {
         let Some((reach, path)) = self.peer().filter(|_| self.is_for_a_copy(wr)) else {
             return AtOnce::NoWay;
         };
-        let from = self.qp.qpn;
-        let to =
-            |what, addr, rkey, length| Transfer { path, from, remote: Remote { addr, length, rkey }, what };
+        let (from, mtu) = (self.qp.qpn, self.mtu());
+        let to = |what, addr, rkey, length| {
+            let remote = Remote { addr, length, rkey };
+            Transfer { path, from, mtu, remote, what }
+        };
         let len = wr.data.len_bytes();
         let became = match (&wr.op, &wr.data) {
             (&SendOp::Write { addr, rkey, .. }, data) => {
@@ -192,7 +194,7 @@ impl Inner {
             return false;
         }
         let view = qp.pd.device.memory.view(qp.pd.id, self.attr.access).in_step_of(qp);
-        let transfer = Transfer { path: &carrier.path, from: qp.qpn, remote, what };
+        let transfer = Transfer { path: &carrier.path, from: qp.qpn, mtu: carrier.mtu, remote, what };
         let became = transfer.copy_one(reach, sge, &view, &mut self.kit.way);
         let done = engine.executed_alone(became);
         if likely(done) {
@@ -228,11 +230,11 @@ impl Inner {
             QpState::Rtr => self.engine.is_established(),
             state => state == QpState::Rts,
         };
-        let access = self.attr.access & REACHED;
         if ready
             && let Some(carrier) = carrier
             && let Some(table) = qp.pd.device.memory.reached_as()
         {
+            let access = if self.engine.has_begun() { self.granted(carrier.mtu) } else { 0 };
             let grant = Grant { qpn: qp.qpn, path: &carrier.path, pd: qp.pd.id, table, access };
             let was_open = std::mem::replace(&mut self.is_open, reach.open(&grant));
             self.was_open = true;
@@ -244,6 +246,14 @@ impl Inner {
             reach.close(qp.qpn, false);
         }
         self.was_open
+    }
+
+    /// What the peer may do without the responder, once that has executed a request of it: then the
+    /// peer is connected to this queue pair and its numbers are those that are expected. What they
+    /// have to agree on beside that is said here.
+    fn granted(&self, mtu: Mtu) -> u32 {
+        let resources = if self.attr.max_dest_rd_atomic > 0 { terms::RESOURCES } else { 0 };
+        self.attr.access & REACHED | terms::of_mtu(mtu) | resources
     }
 }
 

@@ -109,7 +109,7 @@ impl EngineContext<'_> {
     pub(super) fn place(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
         let Some((reach, path)) = self.peer() else { return Bulk::NoWay };
         let what = if matches!(header.op, Op::Write(_)) { Copy::Write } else { Copy::Put };
-        let transfer = Transfer { path, from: self.qp.qpn, remote: to, what };
+        let transfer = Transfer { path, from: self.qp.qpn, mtu: self.mtu(), remote: to, what };
         let copied = match part.from {
             Source::List(_) => {
                 element(part).map(|from| transfer.copy_one(reach, &from, &self.view(), &mut self.kit.way))
@@ -185,7 +185,8 @@ impl Qp {
                     let reach = self.pd.device.platform.others_memory();
                     let carrier = inner.carrier.datagram().filter(|carrier| carrier.is_here);
                     let peer = reach.zip(carrier);
-                    let peer = peer.map(|(reach, c)| Peer { reach, path: c.path, from: self.qpn });
+                    let peer =
+                        peer.map(|(reach, c)| Peer { reach, path: c.path, from: self.qpn, mtu: c.mtu });
                     let (engine, mut context) = inner.split(self);
                     if let Some(peer) = &peer {
                         context.reaching(peer);

@@ -169,6 +169,14 @@ impl Engine {
     pub fn is_established(&self) -> bool {
         matches!(self, Engine::Rc(e) if e.is_established())
     }
+    /// Whether a request of the peer of a reliable connection was executed.
+    pub fn has_begun(&self) -> bool {
+        matches!(self, Engine::Rc(e) if e.has_begun())
+    }
+    /// The same, once ([`Rc::take_begun`]).
+    pub fn take_begun(&mut self) -> bool {
+        if let Engine::Rc(e) = self { e.take_begun() } else { false }
+    }
     /// Send work requests posted and not completed.
     #[inline]
     pub fn outstanding(&self) -> usize {

@@ -44,6 +44,11 @@ impl Qp {
         if inner.current_state() == QpState::Error && inner.state != QpState::Error {
             inner.fail(self);
         }
+        // Before the answer leaves: whoever has it may reach us.
+        let is_heard = inner.state == QpState::Rtr && !inner.is_open && inner.engine.is_established();
+        if inner.engine.take_begun() || is_heard {
+            inner.open_or_close(self);
+        }
         inner.transmit(self, now);
         if inner.current_state() == QpState::Error && inner.state != QpState::Error {
             inner.fail(self);
@@ -51,9 +56,6 @@ impl Qp {
         if inner.drain_awaited && inner.state == QpState::Sqd && inner.engine.drained() {
             inner.drain_awaited = false;
             inner.kit.notes.extend(self.note(EventKind::SqDrained));
-        }
-        if inner.state == QpState::Rtr && !inner.is_open && inner.engine.is_established() {
-            inner.open_or_close(self);
         }
         inner.begin_flush(self);
         let ack = inner.note_ack(self, || now);

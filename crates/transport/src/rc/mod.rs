@@ -164,6 +164,15 @@ impl Rc {
     pub fn is_established(&self) -> bool {
         self.established
     }
+    /// Whether a request of the peer was executed since the way to RTR: so it is connected to this
+    /// queue pair, and bears the numbers that this one expects.
+    pub fn has_begun(&self) -> bool {
+        self.responder.begun
+    }
+    /// The same, once: whether that is so since the last call.
+    pub fn take_begun(&mut self) -> bool {
+        self.responder.take_begun()
+    }
     /// Init to RTR.
     pub fn ready_to_receive(&mut self, attr: RtrAttr) {
         self.conn.dest = attr.dest_qpn;

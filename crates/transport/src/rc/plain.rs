@@ -182,7 +182,8 @@ impl Responder {
         cx: &mut impl Context,
     ) -> bool {
         let is_due = psn == self.expected && self.flushing.is_none() && !self.answers.is_full();
-        if unlikely(!is_due || message.bytes.len() > conn.mtu)
+        // The first request of a connection is an event for the adapter.
+        if unlikely(!is_due || !self.begun || message.bytes.len() > conn.mtu)
             || unlikely(!self.inbound.send_whole(message, cx))
         {
             return false;

@@ -32,6 +32,10 @@ pub(super) struct Responder {
     pub(super) msn: u32,
     /// A NAK has named the expected PSN: what lies after it is dropped in silence until it comes.
     pub(super) quiet: bool,
+    /// A request of this connection was executed: the peer fits, as far as packets tell.
+    pub(super) begun: bool,
+    /// The adapter has not been told of that.
+    begun_is_news: bool,
     pub(super) inbound: Inbound,
     /// At an XRC target, the shared receive queue that the latest request executed was for.
     srq: Option<u32>,
@@ -118,7 +122,10 @@ impl Responder {
     /// Whether it is in the midst of nothing, answers apart.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.flushing.is_none() && !self.path_suspect
+        self.flushing.is_none() && !self.path_suspect && !self.begun_is_news
+    }
+    pub fn take_begun(&mut self) -> bool {
+        std::mem::take(&mut self.begun_is_news)
     }
     pub fn cut_off(&mut self) {
         self.answers.cut_off();
@@ -201,6 +208,8 @@ impl Responder {
         match self.choose(srq, cx).and_then(|()| self.execute(conn, packet, cx)) {
             Ok(()) => {
                 self.quiet = false;
+                self.begun_is_news |= !self.begun;
+                self.begun = true;
                 Ok(())
             }
             Err(refusal) => self.refuse(conn, psn, refusal, cx),

@@ -25,7 +25,7 @@ pub fn ends() -> (End, End) {
 /// The same with packets of other lengths.
 pub fn ends_of(mtu: Mtu) -> (End, End) {
     let ends = || {
-        let mut end = End::new(mtu, ALL, RtsAttr { retry_cnt: 0, ..rts() });
+        let mut end = End::proven(mtu, ALL, RtsAttr { retry_cnt: 0, ..rts() }, false);
         (end.cx.fetches, end.cx.shows, end.cx.most_bulk) = (true, true, 16 * PAGE as usize);
         end.cx.reach = Some(TestReach { company: Company::Stream, ..TestReach::default() });
         end

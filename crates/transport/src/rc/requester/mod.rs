@@ -88,6 +88,9 @@ pub(super) struct Requester {
     at_once: bool,
     /// The request posted last needs packets: that was seen when it was posted.
     needs_packets: bool,
+    /// The peer has acknowledged a request of this connection: it takes what we send next, by
+    /// number, state and address. Until then nothing is executed without it.
+    proven: bool,
     /// What of [`TURN`] is used up.
     copied: u64,
 }
@@ -236,7 +239,8 @@ impl Requester {
                 self.last_answered = Some(self.retired + at as u64);
             }
             let is_known = std::mem::take(&mut self.needs_packets);
-            if at == 0 && request.fault.is_none() && request.is_one_sided() && !is_known {
+            let may = self.proven && !is_known;
+            if at == 0 && request.fault.is_none() && request.is_one_sided() && may {
                 let became = execute_at_once(&mut || now, &mut self.race, &request.wr, cx);
                 request.executed = became == AtOnce::Done;
                 self.copied += if request.executed { request.wr.data.len_bytes() } else { 0 };
@@ -272,6 +276,7 @@ impl Requester {
         };
         let behind_bytes = at > 0 && self.queue.get(at - 1).is_some_and(Request::moves_bytes);
         behind_bytes
+            && self.proven
             && self.refused.lets(self.retired)
             && cx.reaches(&next.wr)
             && is_to_be_copied(&mut || now, &mut self.race, company_of(&next.wr, cx))

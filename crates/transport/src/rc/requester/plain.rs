@@ -10,7 +10,7 @@ use wire::roce::SendTail;
 use super::{Cursor, Requester, execute_at_once, share};
 use crate::batch::{TxBatch, packet_len_of};
 use crate::likely::unlikely;
-use crate::op::{AtOnce, AtomicOp, Context, Data, Memory, SendOp, SendWr, Sge, Side, Status};
+use crate::op::{AtOnce, Context, Data, Memory, SendOp, SendWr, Sge, Side, Status};
 use crate::rc::Connection;
 use crate::rc::bulk::FEWEST_BYTES;
 use crate::rc::request::{self, Request};
@@ -166,17 +166,18 @@ impl Requester {
     #[inline]
     fn takes_alone(&self, wr: &SendWr) -> bool {
         let may = match wr.op {
-            SendOp::Atomic { op: AtomicOp::Write(_), .. } => true,
             SendOp::Read { .. } | SendOp::Atomic { .. } => self.limits.max_rd_atomic > 0,
             _ => request::moves_bytes(wr),
         };
         may && self.is_idle()
     }
 
-    /// Whether nothing waits, and what is posted now was not tried just now.
+    /// Whether nothing waits, the peer is known to take what comes next, and what is posted now was
+    /// not tried just now.
     #[inline]
     fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.rnr_until.is_none() && !self.needs_packets
+        let may = self.proven & !self.needs_packets;
+        self.queue.is_empty() && self.rnr_until.is_none() && may
     }
 
     /// Whether a WRITE, or a READ, that is posted now, while no other is under way or unpolled, may be executed by whoever asks; he says what became of it.

@@ -122,6 +122,7 @@ impl Requester {
     #[inline(always)]
     pub(super) fn progress(&mut self, now: Instant, acked: u32, cx: &mut impl Context) {
         self.limits.refill();
+        self.proven = true;
         self.race.brought(now, std::mem::take(&mut self.brought));
         if let Some(sharing) = &mut self.sharing {
             sharing.progress(now, self.una);

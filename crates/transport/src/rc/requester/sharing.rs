@@ -166,9 +166,10 @@ impl Requester {
         let Data::Sges(list) = &request.wr.data else { return None };
         let mut header = request.header_of(conn, self.next, self.cursor.packet, next.packets)?;
         let part = Part { from: Source::List(list.as_slice()), at: next.begin, len: next.len as usize };
-        // Who knows where a SEND goes knows that all before it has come.
-        let comes_in_time = next.is_send
-            || next.written().is_some_and(|to| !self.una.before(self.other_until) && sharing.is_apart(to));
+        // Who knows where a SEND goes knows that all before it has come. A WRITE is placed before
+        // the peer has seen any of it.
+        let is_due = self.proven && !self.una.before(self.other_until);
+        let comes_in_time = next.is_send || next.written().is_some_and(|to| is_due && sharing.is_apart(to));
         let mut became = Bulk::NoWay;
         if let (true, true, Some(to)) = (next.ours, comes_in_time, next.to) {
             header.bth.ack_request = next.ends || self.unasked + next.packets >= share / 2;
