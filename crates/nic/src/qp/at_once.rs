@@ -196,7 +196,7 @@ impl Inner {
         let view = qp.pd.device.memory.view(qp.pd.id, self.attr.access).in_step_of(qp);
         let transfer = Transfer { path: &carrier.path, from: qp.qpn, mtu: carrier.mtu, remote, what };
         let became = transfer.copy_one(reach, sge, &view, &mut self.kit.way);
-        let done = engine.executed_alone(became);
+        let done = engine.executed_alone(became, sge.length);
         if likely(done) {
             self.kit.places.take();
             if signaled {

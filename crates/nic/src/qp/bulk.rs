@@ -78,7 +78,13 @@ impl EngineContext<'_> {
         self.tell(header, lent(&to))
     }
 
-    /// Tells the peer of a place.
+    /// Tells the peer of numbers that are used up. Where there is no way just now it does not learn of
+    /// them.
+    pub(super) fn say_used_up(&self, header: &Header, count: u32) {
+        self.tell(header, Elsewhere::Placed(count));
+    }
+
+    /// Tells the peer of a place, or of a number.
     fn tell(&self, header: &Header, place: Elsewhere) -> Bulk {
         let Some(path) = self.here() else { return Bulk::NoWay };
         let (head, len) = self.head(header, &[]);

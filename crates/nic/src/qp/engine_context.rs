@@ -155,6 +155,9 @@ impl Context for EngineContext<'_> {
     fn ask_bulk(&mut self, header: &Header, part: Part<'_>) -> Bulk {
         self.ask(header, part)
     }
+    fn tell_numbers(&mut self, header: &Header, count: u32) {
+        self.say_used_up(header, count);
+    }
     fn fetches(&self) -> bool {
         self.may_be_elsewhere()
     }

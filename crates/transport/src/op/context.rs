@@ -208,6 +208,9 @@ pub trait Context {
     fn show_place(&mut self, _header: &Header, _receive: &RecvWr) -> bool {
         false
     }
+    /// Tells the peer, where it is a process of this host, that so many numbers from that of these
+    /// headers on are used up: no packet bears them. The queue pair is about to go.
+    fn tell_numbers(&mut self, _header: &Header, _count: u32) {}
     /// From how many bytes on all messages go in such pieces; `None`: from some on, where that is faster.
     fn shares_from(&self) -> Option<u32> {
         None

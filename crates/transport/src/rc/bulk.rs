@@ -4,11 +4,12 @@
 
 use std::time::Instant;
 
-use wire::Mtu;
 use wire::roce::{Header, Op, Packet, ReadAt, SendAt, Service, WriteAt};
+use wire::{Mtu, Psn};
 
+use super::responder::Responder;
 use super::{Connection, Hold, Rc, Role, State};
-use crate::op::{Context, Elsewhere, Payload, Remote};
+use crate::op::{Context, Elsewhere, Payload};
 
 /// Most packets of a piece that the ring has: while they are copied the next ones are on their way.
 pub(super) const MOST_PACKETS: u32 = 64;
@@ -55,11 +56,10 @@ pub(super) fn shared_len(mtu: u32, len: u32, fewest: u32) -> u32 {
     len.div_ceil(pieces).next_multiple_of(mtu).max(fewest)
 }
 
-/// The place that an ACK or a request for a READ tells of.
-fn place_in(payload: Payload<'_>) -> Option<Remote> {
+/// What an ACK or a request for a READ tells of.
+fn told(payload: Payload<'_>) -> Option<Elsewhere> {
     let Payload::Shared(bytes) = payload else { return None };
-    let told = (bytes.len() == Elsewhere::LEN).then(|| Elsewhere::from_bytes(&bytes.to_vec()))?;
-    if let Some(Elsewhere::Lent(place)) = told { Some(place) } else { None }
+    (bytes.len() == Elsewhere::LEN).then(|| Elsewhere::from_bytes(&bytes.to_vec()))?
 }
 
 /// Whether the sender copies a piece, where it knows the place: every other one, from the last but one back. `after`: bytes that follow it.
@@ -89,9 +89,20 @@ fn first_packet(piece: &Header) -> Header {
     Header { op, ..*piece }
 }
 
+impl Responder {
+    /// So many numbers from this one on are used up, by requests that needed nobody here.
+    pub fn skip(&mut self, from: Psn, count: u32) {
+        let is_between = self.flushing.is_none() && !self.inbound.in_message();
+        if self.begun && from == self.expected && is_between {
+            self.expected = from.add(count);
+        }
+    }
+}
+
 impl Rc {
     /// A piece of a message for this queue pair, as several packets would bring it: a SEND, a WRITE or a READ response. Or an ACK that acknowledges nothing, but says where a
-    /// message goes ([`Context::show_place`]); or the request for a READ, which says where that goes ([`Context::ask_bulk`]). The rest is as with [`Rc::receive`].
+    /// message goes ([`Context::show_place`]), or which numbers are used up ([`Context::tell_numbers`]); or the
+    /// request for a READ, which says where that goes ([`Context::ask_bulk`]). The rest is as with [`Rc::receive`].
     ///
     /// `mtu` is the sender's path MTU, by which it counts packets. Where ours is another one, the
     /// first packet of several is taken in, and refused as it would be if it had come by itself.
@@ -104,13 +115,13 @@ impl Rc {
         hold: Hold,
         cx: &mut impl Context,
     ) {
-        let (payload, packets) = match (header.op, place_in(payload)) {
-            (Op::Acknowledge(_), place) => {
-                place.inspect(|place| self.requester.is_shown(header.bth.psn, *place));
-                return;
-            }
-            (Op::ReadRequest(_), Some(place)) => (Payload::Elsewhere(Elsewhere::Lent(place)), 1),
-            (Op::ReadRequest(_), None) => return,
+        let psn = header.bth.psn;
+        let (payload, packets) = match (header.op, told(payload)) {
+            (Op::Acknowledge(_), Some(Elsewhere::Lent(place))) => return self.requester.is_shown(psn, place),
+            (Op::Acknowledge(_), Some(Elsewhere::Placed(count))) => return self.responder.skip(psn, count),
+            (Op::Acknowledge(_), None) => return,
+            (Op::ReadRequest(_), Some(place @ Elsewhere::Lent(_))) => (Payload::Elsewhere(place), 1),
+            (Op::ReadRequest(_), _) => return,
             _ => (payload, payload.len().div_ceil(mtu.bytes())),
         };
         if self.conn.role != Role::Rc

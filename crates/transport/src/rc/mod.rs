@@ -311,10 +311,15 @@ impl Rc {
     pub fn release(&mut self) {
         self.held = Hold::No;
     }
-    /// The ACK held back, where there is one: the queue pair is about to go.
+    /// The ACK held back, where there is one: the queue pair is about to go. And the peer, which may
+    /// stay, is told of the numbers that requests took of which it has seen no packet: a queue pair
+    /// that begins with one of these finds it used up.
     pub fn on_exit(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
         if std::mem::take(&mut self.held) != Hold::No {
             self.respond(batch, cx);
+        }
+        if let Some((psn, count)) = self.requester.take_unnumbered() {
+            cx.tell_numbers(&self.conn.header(psn, Op::Acknowledge(ack(0))), count);
         }
     }
     /// How an ACK is held back.

@@ -68,10 +68,10 @@ impl Rc {
         self.state == State::Rts && self.conn.role == Role::Rc && self.requester.begins_alone(is_read)
     }
 
-    /// What became of it; whether it is done. Else it is to be posted.
+    /// What became of it, which is of so many bytes; whether it is done. Else it is to be posted.
     #[inline]
-    pub fn executed_alone(&mut self, became: AtOnce) -> bool {
-        let done = self.requester.executed_alone(became);
+    pub fn executed_alone(&mut self, became: AtOnce, len: u32) -> bool {
+        let done = self.requester.executed_alone(became, &self.conn, len);
         if done {
             self.executed_at_once();
         }
@@ -172,6 +172,10 @@ impl Rc {
 }
 
 impl Responder {
+    pub fn take_begun(&mut self) -> bool {
+        std::mem::take(&mut self.begun_is_news)
+    }
+
     #[inline(always)]
     fn execute_plain(
         &mut self,

@@ -35,7 +35,7 @@ pub(super) struct Responder {
     /// A request of this connection was executed: the peer fits, as far as packets tell.
     pub(super) begun: bool,
     /// The adapter has not been told of that.
-    begun_is_news: bool,
+    pub(super) begun_is_news: bool,
     pub(super) inbound: Inbound,
     /// At an XRC target, the shared receive queue that the latest request executed was for.
     srq: Option<u32>,
@@ -123,9 +123,6 @@ impl Responder {
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.flushing.is_none() && !self.path_suspect && !self.begun_is_news
-    }
-    pub fn take_begun(&mut self) -> bool {
-        std::mem::take(&mut self.begun_is_news)
     }
     pub fn cut_off(&mut self) {
         self.answers.cut_off();

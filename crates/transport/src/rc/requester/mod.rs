@@ -91,6 +91,8 @@ pub(super) struct Requester {
     /// The peer has acknowledged a request of this connection: it takes what we send next, by
     /// number, state and address. Until then nothing is executed without it.
     proven: bool,
+    /// Numbers that packets of requests would have borne which were executed without any.
+    unnumbered: u32,
     /// What of [`TURN`] is used up.
     copied: u64,
 }
@@ -156,6 +158,12 @@ impl Requester {
     #[inline]
     pub fn post(&mut self, wr: &mut SendWr, srq: u32) {
         self.queue.push_back(Request::new(wr.take(), srq));
+    }
+
+    /// The next number, and how many the peer has not seen of those that requests have taken.
+    pub fn take_unnumbered(&mut self) -> Option<(Psn, u32)> {
+        let count = std::mem::take(&mut self.unnumbered);
+        (count > 0).then_some((self.high, count))
     }
 
     /// Requests are copied again.
@@ -244,6 +252,8 @@ impl Requester {
                 let became = execute_at_once(&mut || now, &mut self.race, &request.wr, cx);
                 request.executed = became == AtOnce::Done;
                 self.copied += if request.executed { request.wr.data.len_bytes() } else { 0 };
+                let packets = if request.executed { request.packets } else { 0 };
+                self.unnumbered = self.unnumbered.wrapping_add(packets);
                 self.note_at_once(became);
             }
             self.share_read(at, conn.mtu as u32, cx);

@@ -153,10 +153,10 @@ impl Requester {
             return false;
         }
         let became = execute_at_once(now, &mut self.race, wr, cx);
-        let done = self.executed_alone(became);
+        // It was not more than is copied at once.
+        let len = wr.data.len_bytes() as u32;
+        let done = self.executed_alone(became, conn, len);
         if done && wr.signaled {
-            // It was not more than is copied at once.
-            let len = wr.data.len_bytes() as u32;
             cx.complete(Side::Send, request::completion(wr, len, Status::Success, conn));
         }
         done
@@ -190,13 +190,17 @@ impl Requester {
         begins
     }
 
-    /// What became of a request that is not queued; whether it is done.
+    /// What became of a request of so many bytes that is not queued; whether it is done.
     #[inline]
-    pub fn executed_alone(&mut self, became: AtOnce) -> bool {
+    pub fn executed_alone(&mut self, became: AtOnce, conn: &Connection, len: u32) -> bool {
         self.note_at_once(became);
         let done = became == AtOnce::Done;
         self.needs_packets = !done;
         self.retired += u64::from(done);
+        if done {
+            let packets = if len as usize <= conn.mtu { 1 } else { conn.packets(len) };
+            self.unnumbered = self.unnumbered.wrapping_add(packets);
+        }
         done
     }
 
