@@ -5,6 +5,8 @@ pub mod both_ways;
 pub mod connections;
 pub mod dying;
 pub mod jobs;
+pub mod misfit;
+pub mod operations;
 pub mod plans;
 
 use std::net::IpAddr;
