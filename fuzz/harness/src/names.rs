@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use host::name_messages::{self, Record};
+use host::name_text;
 use nic::device::async_events::AsyncEventQueue;
 use nic::{Cq, Qp, QpCap, QpInit, QpType};
 use node::world::{Datagram, Hold, World};
@@ -25,6 +26,8 @@ use wire::{CommId, Pkey, Psn, Qpn, Rkey, ServiceId};
 use crate::messages::{self, Known, MESSAGES};
 use crate::{Input, packets};
 
+/// Of which user names are.
+const USER: u32 = 1000;
 /// Most messages of one input.
 const STEPS: u32 = 40;
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -54,10 +57,20 @@ pub fn run(bytes: &[u8]) {
 /// Any text.
 fn name(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    for text in [text.to_string(), format!("verbena/1/{text}"), format!("verbena/1/port/tcp/{text}")] {
-        let Some(name) = name_messages::parse(&text) else { continue };
-        assert_eq!(name_messages::parse(&name_messages::text(name)), Some(name));
-        assert!(name_messages::text(name).len() < 107, "longer than an address of a Unix socket");
+    let number = name_text::PROTOCOL;
+    for text in [
+        text.to_string(),
+        format!("verbena/1/{text}"),
+        format!("verbena/1/port/tcp/{text}"),
+        format!("verbena/{number}/{USER}/{text}"),
+        format!("verbena/{number}/{USER}/port/tcp/{text}"),
+    ] {
+        let own = name_text::parse(&text, USER);
+        let Some(name) = own.or_else(|| name_text::parse_common(&text)) else { continue };
+        assert_eq!(name_text::parse(&name_text::text(name, USER), USER), Some(name));
+        assert_eq!(name_text::parse_common(&name_text::common_text(name)), Some(name));
+        let longest = name_text::text(name, u32::MAX).len();
+        assert!(longest < 107, "longer than an address of a Unix socket");
         if let Name::Port { space, port, .. } | Name::Shared { space, port, .. } = name {
             assert!(name.is_of_port(space, port));
         }
