@@ -234,6 +234,16 @@ def devinfo(row):
     row.check(all("RoCE v2" in g for g in gids), "a GID is not RoCE v2")
 
 
+@row(HERE, "ibstat has a value in every line", "ibstat")
+def ibstat(row):
+    p = row.run("ibstat", ns=row.namespace())
+    row.check(p.wait() == 0, f"exit {p.rc}", p)
+    # Lines that begin a device or a port have their values below them.
+    lines = [line.strip() for line in p.out.lines if line.strip() and not re.match(r"\s*(CA '\S+'|Port \d+:)$", line)]
+    empty = [line for line in lines if line.endswith(":")]
+    row.check(len(lines) >= 14 and not empty, f"no value: {empty}", p)
+
+
 @row(HERE, "what this machine offers", "verbena devices")
 def verbena_devices(row):
     p = row.plain(row.harness.verbena, "devices", ns=row.namespace())

@@ -4,7 +4,8 @@
 //!
 //! | below /sys/class/infiniband/NAME | |
 //! |---|---|
-//! | node_type, node_guid, sys_image_guid, node_desc, fw_ver | `ibv_query_device` |
+//! | node_type, node_guid, sys_image_guid, node_desc, fw_ver, hw_rev | `ibv_query_device` |
+//! | hca_type, board_id | what the device is: drivers of adapters have them, rdma_rxe has not |
 //! | parent, device/net/INTERFACE | the interface |
 //! | ports/1/state, phys_state, rate, link_layer, cap_mask | `ibv_query_port` |
 //! | ports/1/lid, lid_mask_count, sm_lid, sm_sl | 0: RoCE has none |
@@ -167,6 +168,10 @@ fn device(tree: &mut Vec<(PathBuf, Entry)>, at: &Path, config: &DeviceConfig) {
     tree.push(file(at, "sys_image_guid", guid(config.guid)));
     tree.push(file(at, "node_desc", "verbena"));
     tree.push(file(at, "fw_ver", FIRMWARE));
+    // ibstat prints empty lines without these, and procfs up to 0.8 takes the device for broken.
+    for (name, value) in [("hw_rev", "0"), ("hca_type", "Verbena"), ("board_id", "Verbena_RoCEv2")] {
+        tree.push(file(at, name, value));
+    }
     tree.push(file(at, "parent", interface));
     let net = at.join("device/net");
     tree.push((net.join(interface), Entry::Link(Path::new("../../../../net").join(interface))));
@@ -254,6 +259,7 @@ mod tests {
             ("node_type", "1: CA\n"),
             ("node_guid", "0256:1012:3456:789a\n"),
             ("parent", "lo\n"),
+            ("hw_rev", "0\n"),
             ("device/net/lo", "-> ../../../../net/lo"),
             ("ports/1/state", "4: ACTIVE\n"),
             ("ports/1/phys_state", "5: LinkUp\n"),
@@ -274,6 +280,26 @@ mod tests {
         assert_eq!(text(&tree, "infiniband_verbs/abi_version"), "6\n");
         assert_eq!(text(&tree, "infiniband_verbs/uverbs0/dev"), "231:192\n");
         assert_eq!(text(&tree, "infiniband_verbs/uverbs0/ibdev"), "rxe_lo\n");
+    }
+
+    /// Files without which github.com/prometheus/procfs (sysfs/class_infiniband.go) takes no device,
+    /// in old versions or new ones, and what it parses of each.
+    #[test]
+    fn node_exporter_finds_all_files_that_it_reads_of_a_device() {
+        let tree = tree(&one_device("rxe_lo"));
+        let read = |path: &str| text(&tree, &format!("infiniband/rxe_lo/{path}"));
+        for name in ["board_id", "fw_ver", "hca_type"] {
+            assert!(!read(name).trim().is_empty(), "{name}");
+        }
+        for name in ["state", "phys_state"] {
+            let read = read(&format!("ports/1/{name}"));
+            let (id, name) = read.split_once(": ").expect("a number and a name");
+            assert!(id.parse::<u32>().is_ok() && !name.trim().is_empty(), "{read}");
+        }
+        let rate = read("ports/1/rate");
+        assert!(rate.split_once(' ').is_some_and(|(gb, _)| gb.parse::<f32>().is_ok()), "{rate}");
+        let counters = tree.iter().filter(|(path, _)| path.parent().is_some_and(|p| p.ends_with("counters")));
+        assert!(counters.count() > 0, "a directory that can be listed");
     }
 
     #[test]
