@@ -6,7 +6,7 @@ from .loopback import HERE
 from .programs import judge_golden
 from .wires import WIRE
 
-GROUP, GROUP6 = "239.1.2.3", "ff15::1234"
+GROUP, GROUP6, LOCAL = "239.1.2.3", "ff15::1234", "ff01::1234"
 
 
 def here(row):
@@ -67,6 +67,15 @@ for where, v4, v6 in ((HERE, here, here6), (WIRE, wire, wire6)):
     if where == WIRE:
         add("a multicast group over IPv6", f"mckey -m {GROUP6} -C 10 -S 64", mckey, v6, GROUP6, "-C", "10", "-S", "64")
     add("a sender that is no receiver of its group", "mckey -m 239.1.2.3 -s -o", mckey, v4, GROUP, "-C", "10", "-S", "64", send_only=True)
+
+
+@row(WIRE, "an interface-local group stays on its host", f"mckey -m {LOCAL} -C 10 -S 64")
+def local_group(row):
+    a, b = row.veth()
+    away = member(row, b, LOCAL, "fd90::2", "-C", "10", "-S", "64")
+    mckey(row, lambda row: (a, a, "fd90::1", "fd90::1"), LOCAL, "-C", "10", "-S", "64")
+    row.check(not away.ends_within(1), "a member on the other host heard it", away)
+    away.end()
 
 
 @row(HOSTS, "no listener for datagrams: UNREACHABLE 1", "udaddy -s")

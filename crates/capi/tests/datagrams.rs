@@ -14,7 +14,7 @@ use abi::verbs::*;
 use capi::verbs::{ah, cq, device, memory, qp, steering};
 
 use alone::alone;
-use support::{HALF, Loop, errno, init, loopback, send};
+use support::{HALF, Loop, device_named, errno, init, loopback, send};
 
 const QKEY: u32 = 0x1111_1111;
 const LOOPBACK: ibv_gid = ibv_gid { raw: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1] };
@@ -24,9 +24,13 @@ const GRH: usize = 40;
 
 /// A loop whose queue pair is of another kind.
 fn open(kind: ibv_qp_type) -> Loop {
+    open_on(loopback(), kind)
+}
+
+fn open_on(device: *mut ibv_device, kind: ibv_qp_type) -> Loop {
     let mut memory = Box::new([0; 8192]);
     unsafe {
-        let context = device::ibv_open_device(loopback());
+        let context = device::ibv_open_device(device);
         let pd = memory::ibv_alloc_pd(context);
         let channel = cq::ibv_create_comp_channel(context);
         let cq = cq::ibv_create_cq(context, 16, null_mut(), channel, 0);
@@ -256,6 +260,50 @@ fn everyone_attached_to_a_group_gets_its_datagrams_the_sender_too() {
     silence(&l);
     destroy_ah(ah);
     assert_eq!(unsafe { (qp::ibv_destroy_qp(other), qp::ibv_destroy_qp(aside)) }, (0, 0));
+    l.close();
+}
+
+#[test]
+fn an_interface_local_group_is_heard_by_its_members_whatever_the_family_of_the_gid() {
+    alone!();
+    let ip = |words: &str| {
+        let done = std::process::Command::new("ip").args(words.split(' ')).status();
+        assert!(done.is_ok_and(|status| status.success()), "ip {words}");
+    };
+    ip("link add v0 type veth peer name v1");
+    ip("addr add 10.9.0.1/24 dev v0");
+    ip("addr add fd99::1/64 dev v0 nodad");
+    ["v1", "v0"].iter().for_each(|end| ip(&format!("link set {end} up")));
+    let mut l = open_on(device_named(c"rxe_v0"), IBV_QPT_UD);
+    let other = create(l.pd, l.cq, IBV_QPT_UD);
+    [l.qp, other].into_iter().for_each(start);
+    l.memory[..5].copy_from_slice(b"hello");
+    // That of perftest.
+    let group = ibv_gid { raw: [255, 1, 0, 0, 0, 2, 201, 133, 0, 0, 0, 0, 0, 0, 0, 0] };
+    assert_eq!(unsafe { steering::ibv_attach_mcast(other, &group, 0) }, 0);
+    let gid = |index| {
+        let mut gid = ibv_gid { raw: [0; 16] };
+        let none = unsafe { device::ibv_query_gid(l.context, 1, index, &raw mut gid) } != 0;
+        if none { [0; 16] } else { unsafe { gid.raw } }
+    };
+    let index = |first: [u8; 2]| (1..9).find(|&i| gid(i)[..2] == first).expect("a GID");
+    for (wr_id, sgid_index) in [(1, index([0, 0])), (2, index([0xfd, 0x99]))] {
+        let mut to = address(group);
+        to.grh.sgid_index = sgid_index as u8;
+        let ah = unsafe { ah::ibv_create_ah(l.pd, &raw mut to) };
+        assert!(!ah.is_null(), "GID {sgid_index}: errno {}", errno());
+        post_recv(&l, other, wr_id, HALF, 100);
+        assert_eq!(l.post_send(&mut datagram(&mut [l.sge(0, 5)], 8, ah, 0xff_ffff, QKEY)), 0);
+        let mut ids: Vec<_> = l.completions(2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [(wr_id, IBV_WC_SUCCESS), (8, IBV_WC_SUCCESS)]);
+        let header = &l.memory[HALF..HALF + GRH];
+        assert_eq!((header[0] >> 4, &header[24..40]), (6, &unsafe { group.raw }[..]));
+        assert_eq!(l.memory[HALF + GRH..HALF + GRH + 5], *b"hello");
+        destroy_ah(ah);
+    }
+    assert_eq!(unsafe { steering::ibv_detach_mcast(other, &group, 0) }, 0);
+    assert_eq!(unsafe { qp::ibv_destroy_qp(other) }, 0);
     l.close();
 }
 

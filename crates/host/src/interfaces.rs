@@ -109,9 +109,11 @@ impl Interfaces {
     }
 }
 
-/// Whether the address means something on one link only.
+/// Whether the address means something on one link or one interface only (RFC 4291 §2.7: a group of
+/// scope 1 or 2), so that the system wants the interface with it.
 pub(crate) fn is_link_local(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local() || v6.is_multicast() && v6.octets()[1] & 15 == 2)
+    let is_group_of_one = |v6: Ipv6Addr| v6.is_multicast() && matches!(v6.octets()[1] & 15, 1 | 2);
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local() || is_group_of_one(v6))
 }
 
 fn read(requests: &mut Netlink) -> Result<Known, Errno> {

@@ -12,18 +12,23 @@ pub fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// The loopback device, in a list that is freed at once: devices outlive it.
+/// The loopback device.
 pub fn loopback() -> *mut ibv_device {
+    device_named(c"rxe_lo")
+}
+
+/// The device of a name, in a list that is freed at once: devices outlive it.
+pub fn device_named(name: &CStr) -> *mut ibv_device {
     let mut n = -1;
     unsafe {
         let list = device::ibv_get_device_list(&raw mut n);
         assert!(!list.is_null() && n > 0, "no device: errno {}", errno());
         let found = (0..n as usize)
             .map(|i| *list.add(i))
-            .find(|&d| CStr::from_ptr(device::ibv_get_device_name(d)) == c"rxe_lo");
+            .find(|&d| CStr::from_ptr(device::ibv_get_device_name(d)) == name);
         assert!((*list.add(n as usize)).is_null());
         device::ibv_free_device_list(list);
-        found.expect("a device on lo")
+        found.expect("a device of this name")
     }
 }
 

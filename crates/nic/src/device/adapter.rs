@@ -15,7 +15,7 @@ use wire::{Gid, Guid, Qpn};
 
 use crate::cq::moderation::Moderated;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
-use crate::device::gid::GidEntry;
+use crate::device::gid::{GidEntry, is_interface_local};
 use crate::device::port::Port;
 use crate::error::Error;
 use crate::limits;
@@ -229,6 +229,22 @@ impl Adapter {
                 gid.ip(),
             ))
         }
+    }
+
+    /// The address that what goes from a GID to an address leaves from. To an IPv6 group of this
+    /// interface alone that is an IPv6 address of the port, though the GID be an IPv4 one: programs
+    /// name such groups whatever their GID is (perftest), and the source is seen by this host only.
+    pub(crate) fn source_to(&self, dest: IpAddr, from: &GidEntry) -> Option<IpAddr> {
+        let own = from.address?;
+        if own.is_ipv6() || !is_interface_local(dest) {
+            return Some(own);
+        }
+        let port = self.port();
+        let borne = port.gids.iter().filter(|(_, entry)| entry.borne);
+        let own_v6 = borne.filter_map(|(_, entry)| entry.address).filter(IpAddr::is_ipv6);
+        // A link-local address may still wait for duplicate address detection.
+        let last = |ip: &IpAddr| matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        Some(own_v6.min_by_key(last).unwrap_or(own))
     }
 
     /// The completion queues that hold an event back: those made with it in their

@@ -29,6 +29,11 @@ pub fn default_gid(mac: [u8; 6]) -> Gid {
     Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
+/// Whether it is an IPv6 group of one interface (RFC 4291 §2.7, scope 1), which never leaves the host.
+pub(crate) fn is_interface_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_multicast() && v6.octets()[1] & 15 == 1)
+}
+
 impl GidTable {
     /// The table for an interface, keeping the places of addresses that `before` held.
     pub fn updated(before: &GidTable, mac: [u8; 6], addresses: &[IpAddr]) -> GidTable {

@@ -61,8 +61,8 @@ impl Pd {
         let ours =
             device.gid(av.sgid_index).ok_or_else(|| Error::number("no GID at sgid_index", av.sgid_index))?;
         let no_address = || Error::number("the interface has no address for sgid_index", av.sgid_index);
-        let source = ours.address.ok_or_else(no_address)?;
         let dest = device.address_of(av.dgid, &ours)?;
+        let source = device.source_to(dest, &ours).ok_or_else(no_address)?;
         if source.is_ipv4() != dest.is_ipv4() {
             return Err(Error::address("dgid is of another address family than the GID at sgid_index", dest));
         }
