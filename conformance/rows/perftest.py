@@ -93,7 +93,7 @@ def local(row, program, transport, ways, iterations):
         server = row.run(*argv, ns=ns)
         row.listening(server, PORT) if "-R" in argv else row.tcp_listening(server)
         client = row.run(*argv, "127.0.0.1", ns=ns)
-        if transport == "RC":
+        if transport in ("RC", "XRC"):
             return judge(row, how, program, sizes, total, client, server)
         try:
             return judge(row, how, program, sizes, total, client, server, patience=25)
@@ -110,8 +110,9 @@ def local(row, program, transport, ways, iterations):
         measured(row, lambda: once(how))
 
 
-LATENCY = {"RC": ["-a", "-R", "-I 200 -s 200"], "UC": ["-a", "-I 200 -s 200"], "UD": ["-a", "-R", "-I 200 -s 200"]}
+LATENCY = {"RC": ["-a", "-R", "-I 200 -s 200"], "XRC": ["-a", "-I 200 -s 200"], "UC": ["-a", "-I 200 -s 200"], "UD": ["-a", "-R", "-I 200 -s 200"]}
 BANDWIDTH = {"RC": ["-a", "-R", "-e", "-b", "-q 16", "-b -q 16 -R", "-I 64 -s 64", "-l 10"],
+             "XRC": ["-a", "-e", "-b", "-q 16", "-I 64 -s 64"],
              "UC": ["-a", "-e", "-b", "-q 16", "-I 64 -s 64"],
              "UD": ["-a", "-R", "-e", "-b", "-q 16", "-I 64 -s 64"]}
 # What a program lacks of these, and what it has beside them.
@@ -119,13 +120,18 @@ LACKS = {"ib_write_bw": ["-e"], "ib_read_lat": ["-I 200 -s 200"], "ib_atomic_lat
          "ib_read_bw": ["-I 64 -s 64"], "ib_atomic_bw": ["-a", "-I 64 -s 64"]}
 MORE = {"ib_send_lat": ["-e", "--use-srq"], "ib_read_lat": ["-e"], "ib_atomic_lat": ["-e", "-A CMP_AND_SWAP"],
         "ib_send_bw": ["--use-srq"], "ib_atomic_bw": ["-A CMP_AND_SWAP"]}
-VERBS = (("send", "messages", ("RC", "UC", "UD")), ("write", "writes", ("RC", "UC")), ("read", "reads", ("RC",)), ("atomic", "atomics", ("RC",)))
+VERBS = (("send", "messages", ("RC", "XRC", "UC", "UD")), ("write", "writes", ("RC", "XRC", "UC")), ("read", "reads", ("RC", "XRC")),
+         ("atomic", "atomics", ("RC", "XRC")))
 
 for verb, what, transports in VERBS:
     for kind, name, ways in (("lat", "latency", LATENCY), ("bw", "bandwidth", BANDWIDTH)):
         for transport in transports:
             program = f"ib_{verb}_{kind}"
-            chosen = [w for w in ways[transport] if w not in LACKS.get(program, [])] + MORE.get(program, [])
+            more = [w for w in MORE.get(program, []) if transport != "XRC" or w != "--use-srq"]
+            chosen = [w for w in ways[transport] if w not in LACKS.get(program, [])] + more
+            # With a shared receive queue, as XRC has one, ib_send_lat -a stops between two sizes, over RC too.
+            if (program, transport) == ("ib_send_lat", "XRC"):
+                chosen = ["-s 2", "-s 65536", *(w for w in chosen if w != "-a")]
             # Sixteen queue pairs share as many receives as one needs: over the others, what finds none is lost.
             chosen += ["--use-srq -q 16 -r 1024"] if (program, transport) == ("ib_send_bw", "RC") else []
             row(GROUP, f"{name} of {what} over {transport}", f"{program} -c {transport}: {', '.join(chosen)}", limit=150)(

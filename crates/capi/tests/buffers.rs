@@ -125,11 +125,13 @@ fn attributes_register_what_the_other_calls_do() {
         let mut buf = null_mut();
         let block = memory::ibv_alloc_buf(l.pd, 2 * PAGE, &raw mut buf);
         assert!(!block.is_null() && block.addr().is_multiple_of(PAGE));
+        let own = l.memory.as_ptr().cast_mut().cast::<c_void>();
+        let own_at = own.addr() as u64 % PAGE as u64;
         let with = |comp_mask: u32, addr: *mut c_void| ibv_mr_init_attr {
             length: PAGE,
             access: RIGHTS,
             comp_mask: comp_mask.into(),
-            iova: 0x1_0000,
+            iova: if addr == own { 0x1_0000 + own_at } else { 0x1_0000 },
             addr,
             fd: file.as_raw_fd(),
             fd_offset: 0,
@@ -140,10 +142,9 @@ fn attributes_register_what_the_other_calls_do() {
         let (addr, iova) = (IBV_REG_MR_MASK_ADDR, IBV_REG_MR_MASK_IOVA);
         let by_file = IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET | iova;
         let in_buffer = addr | IBV_REG_MR_MASK_BUF;
-        let own = l.memory.as_ptr().cast_mut().cast::<c_void>();
         for (mask, at, named) in [
             (addr, own, own.expose_provenance() as u64),
-            (addr | iova, own, 0x1_0000),
+            (addr | iova, own, 0x1_0000 + own_at),
             (by_file, null_mut(), 0x1_0000),
             (in_buffer, block.byte_add(PAGE), block.expose_provenance() as u64 + PAGE as u64),
         ] {
@@ -154,6 +155,7 @@ fn attributes_register_what_the_other_calls_do() {
             assert_eq!(memory::ibv_dereg_mr(mr), 0);
         }
         for (mask, at, why) in [
+            (addr | iova, own.byte_add(8), libc::EINVAL),
             (0, own, libc::EINVAL),
             (iova, own, libc::EINVAL),
             (by_file | addr, own, libc::EINVAL),

@@ -297,7 +297,8 @@ fn a_shared_queue_feeds_its_queue_pairs_and_tells_of_its_limit_once() {
         assert_eq!(post_srq(&l, srq, 0..4), 0);
         assert_eq!(post_srq(&l, srq, 4..5), libc::ENOMEM);
         let mut attr = ibv_srq_attr { srq_limit: 3, max_wr: 6, max_sge: 9 };
-        assert_eq!(srq::ibv_modify_srq(srq, &raw mut attr, 4), libc::EINVAL);
+        let mut beyond = ibv_srq_attr { srq_limit: 5, ..attr };
+        assert_eq!(srq::ibv_modify_srq(srq, &raw mut beyond, IBV_SRQ_LIMIT as c_int), libc::EINVAL);
         assert_eq!(srq::ibv_modify_srq(srq, &raw mut attr, (IBV_SRQ_LIMIT | IBV_SRQ_MAX_WR) as c_int), 0);
         assert_eq!(srq::ibv_query_srq(srq, &raw mut attr), 0);
         assert_eq!((attr.max_wr, attr.max_sge, attr.srq_limit), (6, 1, 3));

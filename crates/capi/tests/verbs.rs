@@ -204,7 +204,7 @@ fn a_query_gives_back_what_was_set() {
     let l = Loop::open();
     unsafe {
         let (mut a, mut i): (ibv_qp_attr, ibv_qp_init_attr) = std::mem::zeroed();
-        assert_eq!(qp::ibv_query_qp(l.qp, &raw mut a, -1, &raw mut i), 0);
+        assert_eq!(qp::ibv_query_qp(l.qp, &raw mut a, 0x1f_ffff, &raw mut i), 0);
         assert_eq!((a.qp_state, a.cur_qp_state, a.path_mtu), (IBV_QPS_RTS, IBV_QPS_RTS, IBV_MTU_1024));
         assert_eq!((a.sq_psn, a.rq_psn, a.dest_qp_num), (0x12_3456, 0x12_3456, (*l.qp).qp_num));
         assert_eq!((a.timeout, a.retry_cnt, a.rnr_retry, a.min_rnr_timer), (14, 7, 0, 12));
@@ -321,6 +321,9 @@ fn queues_may_be_destroyed_while_another_thread_takes_their_events() {
             let qp = qp::ibv_create_qp(l.pd, &raw mut i);
             assert_eq!((*context).ops.req_notify_cq.expect("built")(cq, 0), 0);
             let mut a: ibv_qp_attr = std::mem::zeroed();
+            (a.qp_state, a.port_num) = (IBV_QPS_INIT, 1);
+            let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+            assert_eq!(qp::ibv_modify_qp(qp, &raw mut a, mask as c_int), 0);
             a.qp_state = IBV_QPS_ERR;
             assert_eq!(qp::ibv_modify_qp(qp, &raw mut a, IBV_QP_STATE as c_int), 0);
             let mut wr = ibv_recv_wr { wr_id: 1, next: null_mut(), sg_list: null_mut(), num_sge: 0 };

@@ -20,6 +20,14 @@ pub enum Error {
         /// The value.
         value: Value,
     },
+    /// The table has nothing at an index (ENODATA).
+    #[error("there is nothing at {what} {index}")]
+    Vacant {
+        /// What the index is, by its name in the manual pages.
+        what: &'static str,
+        /// The index.
+        index: u64,
+    },
     /// The object's state is another than the caller says, or has no way to the one that is asked for (EINVAL).
     #[error("invalid argument: {what} {asked} in state {current}")]
     State {
@@ -69,6 +77,7 @@ impl Error {
             Error::Invalid(_) | Error::Value { .. } | Error::State { .. } | Error::OutOfRange { .. } => {
                 Errno::EINVAL
             }
+            Error::Vacant { .. } => Errno::ENODATA,
             Error::Limit(_) => Errno::ENOMEM,
             Error::Fault => Errno::EFAULT,
             Error::Missing(_) => Errno::ENOENT,
@@ -236,6 +245,7 @@ mod tests {
             (Error::Busy, "EBUSY (16)"),
             (Error::Unsupported("hash fields"), "EOPNOTSUPP (95)"),
             (Error::System(Errno::EADDRINUSE), "EADDRINUSE (98)"),
+            (Error::Vacant { what: "sgid_index", index: 9 }, "ENODATA (61)"),
         ];
         // A new variant does not compile here; it gets the next number, and a line above.
         let place = |error: Error| match error {
@@ -249,6 +259,7 @@ mod tests {
             Error::Busy => 7,
             Error::Unsupported(_) => 8,
             Error::System(_) => 9,
+            Error::Vacant { .. } => 10,
         };
         for (at, (error, errno)) in table.into_iter().enumerate() {
             assert_eq!((place(error), error.errno().to_string().as_str()), (at, errno), "{error}");

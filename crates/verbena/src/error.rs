@@ -270,6 +270,7 @@ impl Error {
             nic::Error::Invalid(_)
             | nic::Error::Value { .. }
             | nic::Error::State { .. }
+            | nic::Error::Vacant { .. }
             | nic::Error::Busy => Error::new(ErrorKind::WrongState, call).with(text()),
             nic::Error::Missing(_) => Error::new(ErrorKind::NotFound, call).with(text()),
             nic::Error::Unsupported(_) => Error::new(ErrorKind::Unsupported, call).with(text()),

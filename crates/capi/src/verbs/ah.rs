@@ -82,8 +82,9 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Err
     Ok(Box::into_raw(Box::new(Ah { c: c.into(), nic })).cast())
 }
 
-/// ibv_create_ah(3). errno: EINVAL for another port than 1, an address without a GRH, an index without a GID, a GID of
-/// another address family than that at the index; ENODEV in a forked child.
+/// ibv_create_ah(3). errno: EINVAL for another port than 1, an address without a GRH, a GID of
+/// another address family than that at the index; ENODATA for an index without a GID; ENODEV in a
+/// forked child.
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: a domain of ours and the caller's structure, by the man page's contract.
     ffi_guard::or_null(|| unsafe { create(pd, &*attr) })

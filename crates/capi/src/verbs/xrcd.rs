@@ -62,9 +62,10 @@ fn inode_of(fd: c_int) -> Result<Option<Inode>, Errno> {
     Ok(Some((file.st_dev, file.st_ino)))
 }
 
-/// ibv_open_xrcd(3), through the context's table. errno: EINVAL without both attributes, for O_EXCL and O_CREAT where
-/// the file has a domain, and without O_CREAT where there is no file; ENOENT without O_CREAT where the file has no
-/// domain; EBADF; EOPNOTSUPP for attributes that are not known; ENOMEM.
+/// ibv_open_xrcd(3), through the context's table. errno: EINVAL without both attributes, and for
+/// O_EXCL where the file has a domain; EAGAIN without O_CREAT where the file has no domain; EBADF;
+/// EOPNOTSUPP for attributes that are not known; ENOMEM. As in uverbs, other bits of `oflags` are
+/// ignored, and so are all where `fd` is -1.
 pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
@@ -76,11 +77,17 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         if init.comp_mask & !both != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        if init.comp_mask != both || init.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
+        if init.comp_mask != both {
             return Err(Errno(libc::EINVAL));
         }
         let asked = |flag| init.oflags & flag != 0;
-        let nic = ours.nic.open_xrcd(inode_of(init.fd)?, asked(libc::O_CREAT), asked(libc::O_EXCL))?;
+        let inode = inode_of(init.fd)?;
+        let create = inode.is_none() || asked(libc::O_CREAT);
+        let opened = ours.nic.open_xrcd(inode, create, asked(libc::O_EXCL));
+        let nic = opened.map_err(|e| match e {
+            nic::Error::Missing(_) => Errno(libc::EAGAIN),
+            other => other.into(),
+        })?;
         let xrcd = Xrcd {
             c: ibv_xrcd { context }.into(),
             nic,

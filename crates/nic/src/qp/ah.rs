@@ -37,7 +37,8 @@ impl Ah {
     ///
     /// # Errors
     ///
-    /// `OutOfRange`: another port than 1. `Invalid`: no GRH. `Value`: no GID at `sgid_index`, or a `dgid` of another address family.
+    /// `OutOfRange`: another port than 1. `Invalid`: no GRH. `Vacant`: no GID at `sgid_index`. `Value`:
+    /// a `dgid` of another address family.
     pub fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Ah, Error> {
         in_range("port_num", av.port, 1_u8, 1_u8)?;
         // What can be wrong with the address is found out here; how it is reached is asked again with each request, as
@@ -58,8 +59,8 @@ impl Pd {
             return Err(Error::Invalid("RoCE needs a GRH: is_global is not set"));
         }
         let device = &self.device;
-        let ours =
-            device.gid(av.sgid_index).ok_or_else(|| Error::number("no GID at sgid_index", av.sgid_index))?;
+        let index = av.sgid_index.into();
+        let ours = device.gid(av.sgid_index).ok_or(Error::Vacant { what: "sgid_index", index })?;
         let no_address = || Error::number("the interface has no address for sgid_index", av.sgid_index);
         let dest = device.address_of(av.dgid, &ours)?;
         let source = device.source_to(dest, &ours).ok_or_else(no_address)?;

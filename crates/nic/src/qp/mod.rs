@@ -78,11 +78,11 @@ use crate::tally::Tally;
 pub struct QpCap {
     /// Send work requests outstanding, 0 to [`limits::MAX_QP_WR`].
     pub max_send_wr: u32,
-    /// Receive work requests outstanding.
+    /// Receive work requests outstanding; 0 where they come from a shared receive queue.
     pub max_recv_wr: u32,
     /// Elements of a send request, 0 to [`limits::MAX_SGE`].
     pub max_send_sge: u32,
-    /// Elements of a receive request.
+    /// Elements of a receive request; 0 where they come from a shared receive queue.
     pub max_recv_sge: u32,
     /// Inline bytes, 0 to [`limits::MAX_INLINE`].
     pub max_inline_data: u32,
@@ -180,12 +180,16 @@ impl Subject for Qp {
 
 impl Qp {
     /// Makes a queue pair in state Reset, of a domain of `device`; `cap` is granted as asked or refused.
+    /// Beside a shared receive queue its `max_recv_wr` and `max_recv_sge` are ignored (ibv_create_qp(3)).
     ///
     /// # Errors
     ///
     /// `OutOfRange`: sizes beyond the device's. `Invalid`: queues that do not fit the kind, another device's domain. `Limit`: no
     /// number is left. `System`: the world has no frames for a raw packet queue pair.
-    pub fn create(device: &Arc<Device>, pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>, Error> {
+    pub fn create(device: &Arc<Device>, pd: &Arc<Pd>, mut init: QpInit) -> Result<Arc<Qp>, Error> {
+        if init.srq.is_some() {
+            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+        }
         match init.kind {
             QpType::XrcRecv => Err(Error::Invalid("an XRC target is made in an XRC domain")),
             QpType::XrcSend if init.srq.is_some() || init.cap.max_recv_wr > 0 => Err(Error::Invalid(

@@ -24,7 +24,7 @@ use crate::srq::tag_matching::TagMatching;
 pub struct SrqAttr {
     /// Receives it holds at most, 1 to [`limits::MAX_SRQ_WR`].
     pub max_wr: u32,
-    /// Elements of a receive, 0 to [`limits::MAX_SGE`].
+    /// Elements of a receive, 1 to [`limits::MAX_SGE`]; 0 stands for 1.
     pub max_sge: u32,
     /// Once fewer receives than this are left, an event is raised, and the limit is 0 again; 0: no event.
     pub limit: u32,
@@ -111,7 +111,7 @@ impl Srq {
             pd: pd.clone(),
             xrc,
             tags,
-            max_sge: attr.max_sge,
+            max_sge: attr.max_sge.max(1),
             inner: Mutex::new(Rank::Srq, Inner { receives: VecDeque::new(), max_wr: attr.max_wr, limit: 0 }),
             events,
             cookie: AtomicU64::new(0),
@@ -129,6 +129,10 @@ impl Srq {
     /// Its protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
+    }
+    /// Whether requests to XRC targets name it.
+    pub fn is_for_xrc(&self) -> bool {
+        self.xrc.is_some()
     }
     /// Its domain and completion queue, where it is for XRC.
     pub(crate) fn xrc(&self) -> Option<&(Arc<Xrcd>, Arc<Cq>)> {

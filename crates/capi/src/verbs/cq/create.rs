@@ -129,19 +129,17 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 }
 
 /// ibv_modify_cq(3), through the context's table: holds completion events back until so many completions came or so
-/// many microseconds passed. EINVAL for attributes that are not known.
+/// many microseconds passed. EINVAL for an empty mask and for attributes that are not known.
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
         let (ours, attr) = unsafe { (Cq::of(cq), *attr) };
         ours.instance.check()?;
-        if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
+        if attr.attr_mask != IBV_CQ_ATTR_MODERATE {
             return Err(Errno(libc::EINVAL));
         }
-        if attr.attr_mask & IBV_CQ_ATTR_MODERATE != 0 {
-            let (count, period_us) = (attr.moderate.cq_count, attr.moderate.cq_period);
-            ours.nic.moderate(Moderation { count, period_us });
-        }
+        let (count, period_us) = (attr.moderate.cq_count, attr.moderate.cq_period);
+        ours.nic.moderate(Moderation { count, period_us });
         Ok(())
     })
 }

@@ -99,11 +99,11 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_a
             // SAFETY: a buffer of ours, by the man page's contract.
             unsafe { lies_in(attr.buf, pd, attr.addr, attr.length)? };
         }
-        let iova = match () {
-            () if mask & IOVA != 0 => attr.iova,
-            () if access & v::IBV_ACCESS_ZERO_BASED != 0 => 0,
-            () => attr.addr.expose_provenance() as u64,
-        };
+        if mask & IOVA != 0 {
+            return mr::register_as(pd, attr.addr, attr.length, attr.iova, access);
+        }
+        let zero_based = access & v::IBV_ACCESS_ZERO_BASED != 0;
+        let iova = if zero_based { 0 } else { attr.addr.expose_provenance() as u64 };
         mr::register(pd, attr.addr, attr.length, iova, access)
     })
 }

@@ -15,7 +15,8 @@ use wire::Rkey;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;
 use crate::verbs::live::Live;
-use crate::verbs::memory::mapping::Mapping;
+
+use crate::verbs::memory::mapping::{Mapping, PAGE};
 use crate::verbs::memory::pd::Pd;
 
 /// A region as C sees it, and the adapter's. It keeps its domain alive.
@@ -149,7 +150,23 @@ pub unsafe extern "C" fn ibv_reg_mr(
     ffi_guard::or_null(|| register(pd, addr, length, iova, access))
 }
 
-/// `ibv_reg_mr_iova`, ibv_reg_mr(3): work requests and peers name the first byte by `iova`.
+/// Registers memory under another address, which lies at its place in a page: EINVAL where it does
+/// not, as adapters translate page by page and uverbs asks it of all.
+pub(crate) fn register_as(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> Result<*mut ibv_mr, Errno> {
+    if !(iova ^ addr.addr() as u64).is_multiple_of(PAGE) {
+        return Err(Errno(libc::EINVAL));
+    }
+    register(pd, addr, length, iova, access)
+}
+
+/// `ibv_reg_mr_iova`, ibv_reg_mr(3): work requests and peers name the first byte by `iova`. EINVAL too
+/// where it lies elsewhere in its page than `addr`.
 pub unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -157,10 +174,11 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    ffi_guard::or_null(|| register(pd, addr, length, iova, access as c_uint))
+    ffi_guard::or_null(|| register_as(pd, addr, length, iova, access as c_uint))
 }
 
 /// `ibv_reg_mr_iova2`, ibv_reg_mr(3): what the header's `ibv_reg_mr` calls where access has optional flags.
+/// errno as of [`ibv_reg_mr_iova`].
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -168,7 +186,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    ffi_guard::or_null(|| register(pd, addr, length, iova, access))
+    ffi_guard::or_null(|| register_as(pd, addr, length, iova, access))
 }
 
 /// ibv_rereg_mr(3): the key stays. 0, or IBV_REREG_MR_ERR_INPUT with errno: the region is what it was. EINVAL for flags

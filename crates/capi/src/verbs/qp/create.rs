@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use abi::verbs::{ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_sge};
+use abi::verbs::{IBV_QPT_DRIVER, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_sge};
 use nic::{QpCap, QpInit, QpType};
 
 use crate::ffi_guard::{self, Errno};
@@ -24,6 +24,11 @@ fn granted_inline(cap: &ibv_qp_cap) -> u32 {
 
 /// Bytes of a scatter/gather element in an adapter's queue entry.
 const SGE_BYTES: u32 = 16;
+
+/// What uverbs answers for a type that it does not know, and a device for one that it has not.
+fn unknown_type(qp_type: u32) -> Errno {
+    Errno(if qp_type == IBV_QPT_DRIVER { libc::EOPNOTSUPP } else { libc::EINVAL })
+}
 
 /// Makes a queue pair; its packets need the device's UDP port, which is opened here.
 ///
@@ -50,9 +55,14 @@ pub(crate) unsafe fn create_with(
     }
     // SAFETY: as the caller says.
     let (domain, init) = unsafe { (Pd::of(pd), &mut *attr) };
-    let kind = QpType::from_code(init.qp_type).ok_or(Errno(libc::EOPNOTSUPP))?;
-    // An XRC initiator receives nothing.
-    let recv_cq = if kind == QpType::XrcSend { init.send_cq } else { init.recv_cq };
+    let kind = QpType::from_code(init.qp_type).ok_or(unknown_type(init.qp_type))?;
+    // An XRC initiator receives nothing: its recv_cq, max_recv_wr and max_recv_sge are ignored.
+    let recv_cq = if kind == QpType::XrcSend {
+        (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+        init.send_cq
+    } else {
+        init.recv_cq
+    };
     if init.send_cq.is_null() || recv_cq.is_null() {
         return Err(Errno(libc::EINVAL));
     }
@@ -111,8 +121,10 @@ pub(crate) unsafe fn create_with(
     Ok(qp)
 }
 
-/// ibv_create_qp(3). errno: EINVAL for NULL or sizes out of range, ENOMEM at the limit, EOPNOTSUPP for types not built,
-/// EADDRINUSE where the UDP port belongs to another.
+/// ibv_create_qp(3). errno: EINVAL for NULL, sizes out of range or types that there are not, ENOMEM
+/// at the limit, EOPNOTSUPP for IBV_QPT_DRIVER, EADDRINUSE where the UDP port belongs to another.
+/// Beside a shared receive queue `max_recv_wr` and `max_recv_sge` are ignored: they come back as they
+/// were asked for, and ibv_query_qp(3) says 0.
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the man page's contract.
     ffi_guard::or_null(|| unsafe { create(pd, attr) })

@@ -11,8 +11,10 @@ use crate::ffi_guard::{self, Errno};
 use crate::verbs::ah;
 use crate::verbs::qp::object::Qp;
 
-/// ibv_modify_qp(3): EINVAL for a transition, mask or value that IBA 1.4 §10.3 does not allow; ENODEV for a parent's
-/// queue pair in a forked child.
+/// ibv_modify_qp(3): EINVAL for a transition, mask or value that IBA 1.4 §10.3 does not allow;
+/// ENODATA for a `sgid_index` without a GID; EOPNOTSUPP for bits from IBV_QP_RATE_LIMIT on; ENODEV
+/// for a parent's queue pair in a forked child. As in uverbs, an XRC queue pair ignores what only
+/// the other half of its connection has ([`nic::QpType::ignores`]).
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue pair of ours and attributes, by the man page's contract.
@@ -20,7 +22,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
         if !ours.instance.is_ours() {
             return Err(Errno(libc::ENODEV));
         }
-        let bits = attr_mask.cast_unsigned();
+        let bits = standard(attr_mask)? & !ours.nic.init().kind.ignores();
         ours.nic.modify(Instant::now(), &from_c(attr, bits)?, bits)?;
         if bits & mask::STATE != 0 {
             // SAFETY: as above.
@@ -28,6 +30,13 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
         }
         Ok(())
     })
+}
+
+/// The bits of a mask: EOPNOTSUPP for those that libibverbs hands to the extended command only,
+/// which needs packet pacing.
+fn standard(attr_mask: c_int) -> Result<u32, Errno> {
+    let bits = attr_mask.cast_unsigned();
+    if bits >= mask::RATE_LIMIT { Err(Errno(libc::EOPNOTSUPP)) } else { Ok(bits) }
 }
 
 /// The attributes that `bits` name, checked for being values at all.
@@ -46,6 +55,9 @@ fn from_c(a: &ibv_qp_attr, bits: u32) -> Result<QpAttr, Errno> {
     }
     if has(mask::AV) {
         attr.av = ah::from_c(&a.ah_attr);
+        if attr.av.port != 1 {
+            return Err(invalid);
+        }
     }
     Ok(QpAttr {
         qkey: Qkey(a.qkey),
@@ -104,11 +116,12 @@ fn cap_to_c(cap: &QpCap) -> ibv_qp_cap {
     }
 }
 
-/// ibv_query_qp(3): everything, whatever the mask. ENODEV for a parent's queue pair in a forked child.
+/// ibv_query_qp(3): everything, whatever the mask, which is a hint. EOPNOTSUPP for bits from
+/// IBV_QP_RATE_LIMIT on; ENODEV for a parent's queue pair in a forked child.
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
-    _attr_mask: c_int,
+    attr_mask: c_int,
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     ffi_guard::or_errno(|| {
@@ -117,6 +130,7 @@ pub unsafe extern "C" fn ibv_query_qp(
         if !ours.instance.is_ours() {
             return Err(Errno(libc::ENODEV));
         }
+        let bits = standard(attr_mask)?;
         let init = ours.nic.init();
         let now = ours.nic.query();
         // SAFETY: the caller's structures, and the queue pair as above.
@@ -131,7 +145,9 @@ pub unsafe extern "C" fn ibv_query_qp(
                 qp_type: (*qp).qp_type,
                 sq_sig_all: init.sq_sig_all.into(),
             };
-            (*qp).state = (*attr).qp_state;
+            if bits & mask::STATE != 0 {
+                (*qp).state = (*attr).qp_state;
+            }
         }
         Ok(())
     })

@@ -13,7 +13,8 @@ use crate::verbs::qp::users::{count_over, count_users};
 use crate::verbs::steering::wq::Table;
 
 /// Makes a raw packet queue pair that spreads what it receives over the work queues of a table; it sends nothing, and has
-/// no completion queues. EOPNOTSUPP for other types, EINVAL for a shared receive queue.
+/// no completion queues. EOPNOTSUPP for other types and for a send queue, EINVAL for a receive queue
+/// of its own or a shared one.
 ///
 /// # Safety
 ///
@@ -27,8 +28,14 @@ pub(crate) unsafe fn create_over_table(
     if init.qp_type != QpType::RawPacket as u32 {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    if init.rwq_ind_tbl.is_null() || !init.srq.is_null() {
+    let receives = (init.cap.max_recv_wr, init.cap.max_recv_sge) != (0, 0)
+        || !init.recv_cq.is_null()
+        || !init.srq.is_null();
+    if init.rwq_ind_tbl.is_null() || receives {
         return Err(Errno(libc::EINVAL));
+    }
+    if init.cap.max_send_wr != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
     }
     // SAFETY: as the caller says.
     let spread = unsafe { Table::of(init.rwq_ind_tbl).spread(&init.rx_hash_conf)? };

@@ -1,8 +1,9 @@
 //! What a queue pair uses, and counts itself in at: none of it is destroyed before it (EBUSY).
 
+use std::ptr::null_mut;
 use std::sync::atomic::AtomicU32;
 
-use abi::verbs::ibv_qp;
+use abi::verbs::{IBV_QPT_XRC_SEND, ibv_qp};
 
 use crate::verbs::cq::object::Cq;
 use crate::verbs::memory::pd::Pd;
@@ -11,7 +12,8 @@ use crate::verbs::srq::object::Srq;
 use crate::verbs::steering::wq::Table;
 use crate::verbs::xrcd::Xrcd;
 
-/// Runs `count` on the counter of all that C sees in a queue pair; what it has not is NULL.
+/// Runs `count` on the counter of all that C sees in a queue pair and that it uses; what it has not
+/// is NULL. An XRC initiator does not use its `recv_cq`.
 ///
 /// # Safety
 ///
@@ -19,7 +21,8 @@ use crate::verbs::xrcd::Xrcd;
 pub(crate) unsafe fn count_users(qp: &ibv_qp, count: impl Fn(&AtomicU32)) {
     // SAFETY: as the caller says.
     unsafe {
-        for cq in [qp.send_cq, qp.recv_cq].into_iter().filter(|cq| !cq.is_null()) {
+        let recv_cq = if qp.qp_type == IBV_QPT_XRC_SEND { null_mut() } else { qp.recv_cq };
+        for cq in [qp.send_cq, recv_cq].into_iter().filter(|cq| !cq.is_null()) {
             count(&Cq::of(cq).users);
         }
         if !qp.pd.is_null() {

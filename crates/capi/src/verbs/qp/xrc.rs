@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::verbs::{self as v, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd};
-use nic::QpType;
 use wire::Qpn;
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;
 use crate::verbs::qp::object::{Over, Qp};
 use crate::verbs::qp::users::count_over;
+use crate::verbs::srq::object::Srq;
 use crate::verbs::xrcd::Xrcd;
 
 /// ibv_open_qp(3), through the context's table: one more handle of an XRC target of this process. Its asynchronous
-/// events go to the handle that made it. errno: EINVAL without all attributes that say which, or where the domain has
-/// no such target.
+/// events go to the handle that made it. errno: EINVAL without all attributes that say which, or
+/// where the domain has no such target; EOPNOTSUPP for attributes that are not known.
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
@@ -26,7 +26,10 @@ pub(crate) unsafe extern "C" fn open_qp(
         let (ours, open) = unsafe { (Context::usable(context)?, &*attr) };
         let needed = v::IBV_QP_OPEN_ATTR_NUM | v::IBV_QP_OPEN_ATTR_XRCD | v::IBV_QP_OPEN_ATTR_TYPE;
         let known = needed | v::IBV_QP_OPEN_ATTR_CONTEXT;
-        if open.comp_mask & !known != 0 || open.comp_mask & needed != needed {
+        if open.comp_mask & !known != 0 {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        if open.comp_mask & needed != needed {
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: a domain of ours, by the man page's contract.
@@ -49,16 +52,20 @@ pub(crate) unsafe extern "C" fn open_qp(
     })
 }
 
-/// Makes an XRC target and its first handle, for `ibv_create_qp_ex`.
+/// Makes an XRC target and its first handle, for `ibv_create_qp_ex`. It has an XRC domain and nothing
+/// else: protection domain, completion queues and sizes are ignored. EINVAL for a shared receive
+/// queue that is not for XRC.
 ///
 /// # Safety
 ///
-/// A context of ours, and NULL or a domain of ours that is not closed.
+/// A context of ours, NULL or a domain of ours that is not closed, NULL or a shared receive queue of
+/// ours that lives.
 pub(crate) unsafe fn create_target(
     context: *mut ibv_context,
     init: &v::ibv_qp_init_attr_ex,
 ) -> Result<*mut ibv_qp, Errno> {
-    if init.qp_type != QpType::XrcRecv as u32 {
+    // SAFETY: as the caller says.
+    if !init.srq.is_null() && !unsafe { Srq::of(init.srq) }.nic.is_for_xrc() {
         return Err(Errno(libc::EINVAL));
     }
     // SAFETY: as the caller says.

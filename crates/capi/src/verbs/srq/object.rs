@@ -173,11 +173,12 @@ unsafe fn create_with(
         kept: Mutex::new(Rank::Kept, Vec::new()),
     }));
     SRQS.enter(srq);
+    init.attr.max_sge = nic.query().max_sge;
     nic.cookie.store(srq.expose_provenance() as u64, Ordering::Release);
     Ok(srq.cast())
 }
 
-/// ibv_create_srq(3); what was asked for is granted as asked. errno: EINVAL for sizes out of range, ENOMEM at the
+/// ibv_create_srq(3); what was asked for is granted as asked, but a `max_sge` of 0 as 1. errno: EINVAL for sizes out of range, ENOMEM at the
 /// limit.
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: a domain of ours and the caller's structure, by the man page's contract.
@@ -185,9 +186,9 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init
 }
 
 /// ibv_create_srq_ex(3), through the context's table; the header takes plain queues to [`ibv_create_srq`] itself.
-/// errno: as there; EINVAL for a mask that is not known, no protection domain, for XRC no XRC domain or completion
-/// queue, for tag matching no completion queue, no tags or more tags or operations than the device has; EOPNOTSUPP for
-/// other types.
+/// errno: as there; EINVAL for no protection domain, for XRC no XRC domain or completion queue, for
+/// tag matching no completion queue, no tags or more tags or operations than the device has, and for
+/// other types; EOPNOTSUPP for a mask that is not known.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
@@ -196,8 +197,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         // SAFETY: the caller's structure, by the man page's contract.
         let init = unsafe { &*attr };
         let given = |bit| init.comp_mask & bit != 0;
-        if init.comp_mask & !(v::IBV_SRQ_INIT_ATTR_RESERVED - 1) != 0 {
-            return Err(Errno(libc::EINVAL));
+        if init.comp_mask >= v::IBV_SRQ_INIT_ATTR_RESERVED {
+            return Err(Errno(libc::EOPNOTSUPP));
         }
         let kind = if given(v::IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { v::IBV_SRQT_BASIC };
         let kind = match kind {
@@ -217,7 +218,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
                 }
                 Kind::Tm { cq: init.cq, max_tags: init.tm_cap.max_num_tags }
             }
-            _ => return Err(Errno(libc::EOPNOTSUPP)),
+            _ => return Err(Errno(libc::EINVAL)),
         };
         if !given(v::IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
             return Err(Errno(libc::EINVAL));
@@ -256,16 +257,13 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     })
 }
 
-/// ibv_modify_srq(3): EINVAL for a mask that is not known, a size below what is posted or above the device's, a limit
-/// above the size.
+/// ibv_modify_srq(3): EINVAL for a size below what is posted or above the device's, a limit above
+/// the size. As in uverbs and rdma_rxe, other bits of the mask are ignored.
 pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
         let (ours, attr) = unsafe { (Srq::usable(srq)?, *attr) };
         let mask = mask.cast_unsigned();
-        if mask & !(v::IBV_SRQ_MAX_WR | v::IBV_SRQ_LIMIT) != 0 {
-            return Err(Errno(libc::EINVAL));
-        }
         let max_wr = (mask & v::IBV_SRQ_MAX_WR != 0).then_some(attr.max_wr);
         let limit = (mask & v::IBV_SRQ_LIMIT != 0).then_some(attr.srq_limit);
         Ok(ours.nic.modify(max_wr, limit)?)

@@ -121,8 +121,8 @@ pub(crate) unsafe extern "C" fn create_wq(
     })
 }
 
-/// ibv_modify_wq(3), through the context's table: EINVAL for what ibv_modify_wq(3) does not allow, EOPNOTSUPP for
-/// flags, ENODEV for a parent's queue in a forked child.
+/// ibv_modify_wq(3), through the context's table: EINVAL for what ibv_modify_wq(3) does not allow and
+/// for an empty mask, EOPNOTSUPP for flags, ENODEV for a parent's queue in a forked child.
 pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
             return Err(Errno(libc::ENODEV));
         }
         let given = |bit| attr.attr_mask & bit != 0;
-        if attr.attr_mask & !(v::IBV_WQ_ATTR_RESERVED - 1) != 0 {
+        if attr.attr_mask == 0 || attr.attr_mask >= v::IBV_WQ_ATTR_RESERVED {
             return Err(Errno(libc::EINVAL));
         }
         if given(v::IBV_WQ_ATTR_FLAGS) && attr.flags_mask != 0 {

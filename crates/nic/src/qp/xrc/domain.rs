@@ -77,7 +77,7 @@ impl Domains {
         let mut named = self.0.lock();
         named.retain(|_, x| x.strong_count() > 0);
         match named.get(&inode).and_then(Weak::upgrade) {
-            Some(_) if create && exclusive => {
+            Some(_) if exclusive => {
                 Err(Error::number("O_EXCL, and the file has an XRC domain: inode", inode.1))
             }
             Some(found) => Ok(found),
