@@ -110,13 +110,13 @@ def local(row, program, transport, ways, iterations):
         measured(row, lambda: once(how))
 
 
-LATENCY = {"RC": ["-a", "-R", "-I 200 -s 200"], "XRC": ["-a", "-I 200 -s 200"], "UC": ["-a", "-I 200 -s 200"], "UD": ["-a", "-R", "-I 200 -s 200"]}
+LATENCY = {"RC": ["-a", "-R", "-I 200 -s 200"], "XRC": ["-s 2", "-s 65536", "-I 200 -s 200"], "UC": ["-a", "-I 200 -s 200"], "UD": ["-a", "-R", "-I 200 -s 200"]}
 BANDWIDTH = {"RC": ["-a", "-R", "-e", "-b", "-q 16", "-b -q 16 -R", "-I 64 -s 64", "-l 10"],
              "XRC": ["-a", "-e", "-b", "-q 16", "-I 64 -s 64"],
              "UC": ["-a", "-e", "-b", "-q 16", "-I 64 -s 64"],
              "UD": ["-a", "-R", "-e", "-b", "-q 16", "-I 64 -s 64"]}
 # What a program lacks of these, and what it has beside them.
-LACKS = {"ib_write_bw": ["-e"], "ib_read_lat": ["-I 200 -s 200"], "ib_atomic_lat": ["-a", "-I 200 -s 200"],
+LACKS = {"ib_write_bw": ["-e"], "ib_read_lat": ["-I 200 -s 200"], "ib_atomic_lat": ["-a", "-I 200 -s 200", "-s 2", "-s 65536"],
          "ib_read_bw": ["-I 64 -s 64"], "ib_atomic_bw": ["-a", "-I 64 -s 64"]}
 MORE = {"ib_send_lat": ["-e", "--use-srq"], "ib_read_lat": ["-e"], "ib_atomic_lat": ["-e", "-A CMP_AND_SWAP"],
         "ib_send_bw": ["--use-srq"], "ib_atomic_bw": ["-A CMP_AND_SWAP"]}
@@ -129,9 +129,6 @@ for verb, what, transports in VERBS:
             program = f"ib_{verb}_{kind}"
             more = [w for w in MORE.get(program, []) if transport != "XRC" or w != "--use-srq"]
             chosen = [w for w in ways[transport] if w not in LACKS.get(program, [])] + more
-            # With a shared receive queue, as XRC has one, ib_send_lat -a stops between two sizes, over RC too.
-            if (program, transport) == ("ib_send_lat", "XRC"):
-                chosen = ["-s 2", "-s 65536", *(w for w in chosen if w != "-a")]
             # Sixteen queue pairs share as many receives as one needs: over the others, what finds none is lost.
             chosen += ["--use-srq -q 16 -r 1024"] if (program, transport) == ("ib_send_bw", "RC") else []
             row(GROUP, f"{name} of {what} over {transport}", f"{program} -c {transport}: {', '.join(chosen)}", limit=150)(
