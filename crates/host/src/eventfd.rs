@@ -225,8 +225,20 @@ fn take_now(fd: c_int) -> bool {
 }
 
 unsafe extern "C-unwind" {
-    /// libc's, declared as what it is: a cancellation point that may unwind.
-    fn read(fd: c_int, buf: *mut std::ffi::c_void, count: usize) -> isize;
+    // libc's, declared as what it is: a cancellation point that may unwind. readv(2), as rustc
+    // refuses another ABI than its own for `read` (`invalid_runtime_symbol_definitions`).
+    fn readv(fd: c_int, to: *const libc::iovec, count: c_int) -> isize;
+}
+
+/// Reads once into these bytes: the number of bytes read, or -1 with errno set.
+///
+/// # Safety
+///
+/// As [`wait`].
+unsafe fn read(fd: c_int, bytes: &mut [u8]) -> isize {
+    let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: one iovec, of so many writable bytes. It may unwind, as the caller knows.
+    unsafe { readv(fd, &raw const to, 1) }
 }
 
 /// Takes one event from a counter: blocks unless the program made the descriptor non-blocking. False with errno set where
@@ -237,9 +249,8 @@ unsafe extern "C-unwind" {
 /// Threads may be cancelled in here, which unwinds the caller's frames: they are `extern "C-unwind"` or plain Rust frames
 /// without destructors, and hold no lock.
 pub unsafe fn wait(fd: c_int) -> bool {
-    let mut count = 0_u64;
-    // SAFETY: eight writable bytes.
-    unsafe { read(fd, (&raw mut count).cast(), 8) == 8 }
+    // SAFETY: as the caller says; this frame has nothing to drop.
+    unsafe { read(fd, &mut [0; 8]) == 8 }
 }
 
 /// Ends the calling thread where another has cancelled it, as [`wait`] does also where there is an event.
@@ -283,9 +294,8 @@ pub enum Woken {
 ///
 /// As [`wait`].
 pub unsafe fn wait_in_seat(fd: c_int) -> Woken {
-    let mut bytes = [0_u8; 256];
-    // SAFETY: so many writable bytes.
-    match unsafe { read(fd, (&raw mut bytes).cast(), bytes.len()) } {
+    // SAFETY: as the caller says; this frame has nothing to drop.
+    match unsafe { read(fd, &mut [0; 256]) } {
         1.. => Woken::Rung,
         // SAFETY: the thread's own errno.
         -1 if unsafe { *libc::__errno_location() } == libc::EINTR => Woken::BySignal,

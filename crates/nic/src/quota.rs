@@ -24,7 +24,7 @@ impl Quota {
     /// [`Error::Limit`] where there would be more than the limit.
     pub fn take(&self, n: u64) -> Result<(), Error> {
         self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 used.checked_add(n).filter(|&sum| sum <= self.limit)
             })
             .map(drop)

@@ -64,7 +64,7 @@ fn is_leaving() -> bool {
 fn take(layout: Layout) -> Option<*mut u8> {
     // Its begin is aligned as any piece may be.
     let space = layout.size().checked_add(layout.align() - 1)?;
-    let taken = TAKEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+    let taken = TAKEN.try_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
         taken.checked_add(space).filter(|end| *end <= BYTES)
     });
     let begin = MEMORY.0.get().cast::<u8>();

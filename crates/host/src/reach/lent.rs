@@ -139,7 +139,7 @@ impl Lent {
 
     /// The number of a table of regions that no adapter has.
     pub(crate) fn table(&self) -> Option<u8> {
-        let taken = self.tables.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+        let taken = self.tables.try_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
             (taken < tables::TABLES).then_some(taken + 1)
         });
         taken.ok()

@@ -49,7 +49,7 @@ impl Table {
     /// A number for one that will use regions; 0, which is never noted, where none is left.
     pub fn new_regular(&self) -> u32 {
         let next = |n: u32| n.checked_add(1);
-        self.regulars.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(0)
+        self.regulars.next.try_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(0)
     }
 
     /// It ends, and is locked now: others may take its places.

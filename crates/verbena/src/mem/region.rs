@@ -160,7 +160,7 @@ fn next_iova(counter: &AtomicU64, at: u64, len: u64) -> u64 {
     let size = inside.saturating_add(len).saturating_add(PAGE as u64).checked_next_multiple_of(PAGE as u64);
     let after = |first: u64| size.and_then(|size| first.checked_add(size)).filter(|end| *end <= LAST_IOVA);
     let next = |first: u64| Some(after(first).or_else(|| after(FIRST_IOVA)).unwrap_or(FIRST_IOVA));
-    let first = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(FIRST_IOVA);
+    let first = counter.try_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(FIRST_IOVA);
     (if after(first).is_some() { first } else { FIRST_IOVA }) + inside
 }
 

@@ -211,7 +211,7 @@ fn change(word: &AtomicU64, at: Span, bytes: &[u8]) {
         Some(u64::from_ne_bytes(word))
     };
     // It is never refused: `put` always has a word.
-    _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, put);
+    _ = word.try_update(Ordering::Relaxed, Ordering::Relaxed, put);
 }
 
 impl std::fmt::Debug for SharedSlice<'_> {

@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn open_qp(
         let nic = ours.nic.qp(Qpn::new(open.qp_num)).filter(in_domain).ok_or(Errno(libc::EINVAL))?;
         // One that is being destroyed is not there any more.
         let count = |n: u32| (n > 0).then_some(n + 1);
-        let counted = nic.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, count);
+        let counted = nic.handles.try_update(Ordering::AcqRel, Ordering::Acquire, count);
         counted.map_err(|_| Errno(libc::EINVAL))?;
         let qp_context = if open.comp_mask & v::IBV_QP_OPEN_ATTR_CONTEXT == 0 {
             std::ptr::null_mut()

@@ -185,7 +185,7 @@ fn remember(which: usize, wish: &libc::sigaction) -> bool {
         unsafe { known.as_ref() }.is_some_and(|known| same(known, wish))
     });
     let place = known.or_else(|| {
-        let number = TAKEN.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < ROOM).then_some(n + 1));
+        let number = TAKEN.try_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < ROOM).then_some(n + 1));
         let number = number.ok()?;
         let place = PLACES[number].0.get().cast::<libc::sigaction>();
         // SAFETY: the number was given to nobody else.
