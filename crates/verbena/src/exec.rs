@@ -14,6 +14,8 @@ use crate::provider::Stack;
 use crate::qp::inner::QpInner;
 #[cfg(feature = "system")]
 use crate::qp::waited;
+#[cfg(feature = "software")]
+use crate::thread_safe::ThreadSafe;
 
 /// How long a thread that waits polls at least before it sleeps: longer than most round trips within one machine or rack.
 const LEAST_POLL: Duration = Duration::from_micros(50);
@@ -206,7 +208,8 @@ fn sleep(sleeper: &Sleeper, until: Option<Instant>) {
 /// The stack of this process, if it has one.
 fn polled_stack() -> Option<Stack> {
     #[cfg(feature = "software")]
-    return host::process::try_get().map(|instance| Stack::Ours(crate::provider::Ours::Software(instance)));
+    return host::process::try_get()
+        .map(|instance| Stack::Ours(crate::provider::Ours::Software(ThreadSafe::new(instance))));
     #[cfg(not(feature = "software"))]
     None
 }

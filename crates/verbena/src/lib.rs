@@ -123,6 +123,8 @@ mod sleepers;
 mod spawn;
 mod stack;
 mod stream;
+#[allow(unsafe_code)]
+mod thread_safe;
 pub mod time;
 pub mod ud;
 pub mod verbs;

@@ -15,10 +15,11 @@ pub(crate) use crate::stack::SimProcess;
 #[cfg(feature = "system")]
 use crate::stack::unsupported;
 pub(crate) use crate::stack::{Ours, Stack, node};
+use crate::thread_safe::ThreadSafe;
 
 /// A provider: a handle, clones are the same one. Calls of the crate's root use [`Provider::current`].
 #[derive(Clone)]
-pub struct Provider(Arc<ProviderInner>);
+pub struct Provider(ThreadSafe<Arc<ProviderInner>>);
 
 struct ProviderInner {
     stack: Stack,
@@ -63,7 +64,7 @@ impl Provider {
             return Ok(provider.clone());
         }
         let instance = host::process::get().map_err(|e| Error::of_io("Provider::software", &e))?;
-        let provider = Provider::over(Stack::Ours(Ours::Software(instance)));
+        let provider = Provider::over(Stack::Ours(Ours::Software(ThreadSafe::new(instance))));
         *software = Some(provider.clone());
         Ok(provider)
     }
@@ -122,7 +123,7 @@ impl Provider {
                 Error::of_nic(CALL, why).with(crate::Value::Text(text))
             }
         })?;
-        let provider = Provider::over(Stack::System(system));
+        let provider = Provider::over(Stack::System(ThreadSafe::new(system)));
         opened.push((files, provider.clone()));
         Ok(provider)
     }
@@ -159,7 +160,7 @@ impl Provider {
 
     pub(crate) fn over(stack: Stack) -> Provider {
         let devices = Mutex::new(Rank::UsedDevices, Vec::new());
-        Provider(Arc::new(ProviderInner { stack, devices, ids: AtomicU64::new(0) }))
+        Provider(ThreadSafe::new(Arc::new(ProviderInner { stack, devices, ids: AtomicU64::new(0) })))
     }
 
     /// Another one each time, from 1 on.
@@ -218,12 +219,12 @@ impl Provider {
         let mut devices = self.0.devices.lock();
         devices.retain(|known| known.strong_count() > 0);
         let known = devices.iter().filter_map(Weak::upgrade).find(|known| known.adapter.same(&adapter));
-        Device(known.unwrap_or_else(|| {
+        Device(ThreadSafe::new(known.unwrap_or_else(|| {
             let default_pd = Mutex::new(Rank::DefaultPd, Weak::new());
             let new = Arc::new(DeviceInner { provider: self.clone(), adapter, default_pd });
             devices.push(Arc::downgrade(&new));
             new
-        }))
+        })))
     }
 }
 
@@ -241,14 +242,14 @@ impl std::fmt::Debug for Provider {
             #[cfg(feature = "sim")]
             Stack::Ours(Ours::Sim(_)) => f.write_str("Provider(sim)"),
             #[cfg(feature = "system")]
-            Stack::System(system) => write!(f, "Provider({system:?})"),
+            Stack::System(system) => write!(f, "Provider({:?})", **system),
         }
     }
 }
 
 /// A device: a handle, clones are the same one.
 #[derive(Clone)]
-pub struct Device(Arc<DeviceInner>);
+pub struct Device(ThreadSafe<Arc<DeviceInner>>);
 
 /// What stands behind a device.
 pub(crate) enum Adapter {
@@ -293,7 +294,7 @@ impl Device {
     pub fn pd(&self) -> Result<Pd> {
         let mut default = self.0.default_pd.lock();
         if let Some(pd) = default.upgrade() {
-            return Ok(Pd(pd));
+            return Ok(Pd(ThreadSafe::new(pd)));
         }
         let pd = self.new_pd()?;
         *default = Arc::downgrade(&pd.0);
@@ -316,7 +317,8 @@ impl Device {
                 Domain::System(Arc::new(pd))
             }
         };
-        Ok(Pd(Arc::new(PdInner { device: self.clone(), domain, next_iova: AtomicU64::new(FIRST_IOVA) })))
+        let inner = PdInner { device: self.clone(), domain, next_iova: AtomicU64::new(FIRST_IOVA) };
+        Ok(Pd(ThreadSafe::new(Arc::new(inner))))
     }
     /// Its provider.
     pub fn provider(&self) -> &Provider {
@@ -386,7 +388,7 @@ impl std::fmt::Debug for Device {
 
 /// A protection domain: memory and queue pairs that go together. A handle, clones are the same one.
 #[derive(Clone)]
-pub struct Pd(Arc<PdInner>);
+pub struct Pd(ThreadSafe<Arc<PdInner>>);
 
 /// What stands behind a domain.
 pub(crate) enum Domain {

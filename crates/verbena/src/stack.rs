@@ -8,6 +8,7 @@ use std::time::Instant;
 use nic::Later;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::thread_safe::ThreadSafe;
 
 /// The stack below.
 #[derive(Clone)]
@@ -16,7 +17,7 @@ pub(crate) enum Stack {
     Ours(Ours),
     /// The machine's libraries.
     #[cfg(feature = "system")]
-    System(Arc<system::System>),
+    System(ThreadSafe<Arc<system::System>>),
 }
 
 /// Verbena's own stack, over either world.
@@ -24,10 +25,10 @@ pub(crate) enum Stack {
 pub(crate) enum Ours {
     /// This process's host, over sockets.
     #[cfg(feature = "software")]
-    Software(Arc<host::process::Instance>),
+    Software(ThreadSafe<Arc<host::process::Instance>>),
     /// A process of a simulated host.
     #[cfg(feature = "sim")]
-    Sim(Arc<SimProcess>),
+    Sim(ThreadSafe<Arc<SimProcess>>),
 }
 
 /// A process of a simulated host.

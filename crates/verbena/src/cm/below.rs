@@ -13,20 +13,21 @@ use wire::mad::PortSpace;
 use super::ConnParam;
 use crate::provider::{Adapter, Ours, Stack, node};
 use crate::qp::carrier::Carrier;
+use crate::thread_safe::ThreadSafe;
 
 /// An identifier: a handle.
 #[derive(Clone)]
 pub(crate) enum Id {
-    Ours(Ours, Arc<node::Id>),
+    Ours(Ours, ThreadSafe<Arc<node::Id>>),
     #[cfg(feature = "system")]
-    System(Arc<system::Id>),
+    System(ThreadSafe<Arc<system::Id>>),
 }
 
 /// Where the events of one come in.
 pub(crate) enum Events {
-    Ours(Ours, Arc<EventChannel>),
+    Ours(Ours, ThreadSafe<Arc<EventChannel>>),
     #[cfg(feature = "system")]
-    System(Arc<system::System>, Arc<system::Inbox>),
+    System(ThreadSafe<Arc<system::System>>, ThreadSafe<Arc<system::Inbox>>),
 }
 
 /// An event.
@@ -47,9 +48,11 @@ impl Events {
     /// A channel that calls `signal` for each event, with locks held.
     pub fn new(stack: &Stack, signal: Box<dyn Signal>) -> Events {
         match stack {
-            Stack::Ours(ours) => Events::Ours(ours.clone(), EventChannel::new(signal)),
+            Stack::Ours(ours) => Events::Ours(ours.clone(), ThreadSafe::new(EventChannel::new(signal))),
             #[cfg(feature = "system")]
-            Stack::System(system) => Events::System(system.clone(), system::Inbox::new(signal)),
+            Stack::System(system) => {
+                Events::System(system.clone(), ThreadSafe::new(system::Inbox::new(signal)))
+            }
         }
     }
     /// Takes the next one.
@@ -59,7 +62,7 @@ impl Events {
                 let event = node!(ours, node => node.next_event(channel))?;
                 let is_request = event.kind == EventKind::ConnectRequest;
                 Some(Event {
-                    request: is_request.then_some(Id::Ours(ours.clone(), event.id)),
+                    request: is_request.then(|| Id::Ours(ours.clone(), ThreadSafe::new(event.id))),
                     kind: event.kind,
                     status: event.status,
                     param: event.param,
@@ -70,7 +73,8 @@ impl Events {
             #[cfg(feature = "system")]
             Events::System(_, inbox) => {
                 let system::Event { request, kind, status, param, ud, private_data } = inbox.next()?;
-                Some(Event { request: request.map(Id::System), kind, status, param, ud, private_data })
+                let request = request.map(|id| Id::System(ThreadSafe::new(id)));
+                Some(Event { request, kind, status, param, ud, private_data })
             }
         }
     }
@@ -86,10 +90,12 @@ impl Events {
                     _ => PortSpace::Ib,
                 };
                 let id = node!(ours, node => node.create_id_for(channel, space, kind));
-                Ok(Id::Ours(ours.clone(), id))
+                Ok(Id::Ours(ours.clone(), ThreadSafe::new(id)))
             }
             #[cfg(feature = "system")]
-            Events::System(system, inbox) => system::Id::new(system, inbox, kind).map(Id::System),
+            Events::System(system, inbox) => {
+                system::Id::new(system, inbox, kind).map(|id| Id::System(ThreadSafe::new(id)))
+            }
         }
     }
     /// From now on the identifier's events come here.

@@ -8,10 +8,11 @@ use nic::{Arm, Channel, Cq, Later, Signal, Work};
 use transport::op::Completion;
 
 use crate::provider::{Adapter, Device, Stack};
+use crate::thread_safe::ThreadSafe;
 
 /// A completion queue, which rings a bell.
 pub(super) enum Completions {
-    Ours(Queue),
+    Ours(ThreadSafe<Queue>),
     #[cfg(feature = "system")]
     System(Arc<system::Cq>),
 }
@@ -31,7 +32,7 @@ impl Completions {
                 let slot = device.take_cq()?;
                 let channel = Channel::new(Box::new(Rings(bell.clone())));
                 let cq = Cq::new(cqe, Some(channel.clone()), AsyncEventQueue::new(Box::new(Unheard)))?;
-                Ok(Completions::Ours(Queue { cq, channel, _slot: slot }))
+                Ok(Completions::Ours(ThreadSafe::new(Queue { cq, channel, _slot: slot })))
             }
             #[cfg(feature = "system")]
             Adapter::System(device) => system::Cq::new(device, cqe, bell.clone()).map(Completions::System),

@@ -10,6 +10,7 @@ mod place;
 mod waiting;
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -34,6 +35,7 @@ use crate::op::kind::Kind;
 use crate::op::slot::{Slots, Ticket};
 use crate::op::{Completion, Request};
 use crate::provider::{Pd, Stack};
+use crate::thread_safe::ThreadSafe;
 pub(crate) use place::Place;
 
 /// How a send request ended; of an atomic with the value that was there before.
@@ -45,7 +47,10 @@ pub(super) const RECEIVE: u64 = 1 << 63;
 pub(super) const BATCH: usize = 32;
 
 /// See the module.
-pub(crate) struct QpInner {
+pub(crate) struct QpInner(ThreadSafe<Parts>);
+
+/// What a queue pair has.
+pub(crate) struct Parts {
     me: Weak<QpInner>,
     pd: Pd,
     /// The domain's, at hand.
@@ -91,6 +96,13 @@ pub(super) struct Queues {
     head: usize,
 }
 
+impl Deref for QpInner {
+    type Target = Parts;
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
 impl Work for QpInner {
     fn run(self: Arc<Self>) {
         match self.polled.load(Ordering::Acquire) {
@@ -131,18 +143,20 @@ impl QpInner {
             quiet: false,
             head,
         };
-        let inner = Arc::new_cyclic(|me| QpInner {
-            me: me.clone(),
-            pd: pd.clone(),
-            stack: pd.stack().clone(),
-            carrier,
-            pool,
-            queues: Mutex::new(Rank::Operations, queues),
-            srq: config.srq.as_ref().map(|srq| srq.inner().clone()),
-            cq,
-            owner: OnceLock::new(),
-            polled: AtomicBool::new(false),
-            news: AtomicU32::new(0),
+        let inner = Arc::new_cyclic(|me| {
+            QpInner(ThreadSafe::new(Parts {
+                me: me.clone(),
+                pd: pd.clone(),
+                stack: pd.stack().clone(),
+                carrier,
+                pool,
+                queues: Mutex::new(Rank::Operations, queues),
+                srq: config.srq.as_ref().map(|srq| srq.inner().clone()),
+                cq,
+                owner: OnceLock::new(),
+                polled: AtomicBool::new(false),
+                news: AtomicU32::new(0),
+            }))
         });
         bell.is_for(inner.me.clone());
         inner.cq.iter().for_each(|cq| cq.join(&inner));

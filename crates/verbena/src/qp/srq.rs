@@ -15,6 +15,7 @@ use super::inner::RECEIVE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mem::{IoBufMut, Pool, RegBuf, SgeList};
 use crate::provider::{Domain, Pd};
+use crate::thread_safe::ThreadSafe;
 use crate::verbs::AsyncEvents;
 
 /// A shared receive queue: receives that the crate keeps posted for all queue pairs that have it in their [`QueueConfig`], so that memory for a
@@ -51,7 +52,7 @@ pub(crate) struct SrqInner {
 
 /// That of the stack below.
 enum Below {
-    Ours(Arc<nic::Srq>),
+    Ours(ThreadSafe<Arc<nic::Srq>>),
     #[cfg(feature = "system")]
     System(Arc<system::Srq>),
 }
@@ -92,7 +93,10 @@ impl Srq {
         let attr = SrqAttr { max_wr: depth, max_sge: 1, limit: 0 };
         let events = AsyncEvents::new(pd.stack());
         let below = match pd.domain() {
-            Domain::Ours(nic) => Below::Ours(create(nic, attr, events.queue().clone()).map_err(failed)?),
+            Domain::Ours(nic) => {
+                let srq = create(nic, attr, events.queue().clone()).map_err(failed)?;
+                Below::Ours(ThreadSafe::new(srq))
+            }
             #[cfg(feature = "system")]
             Domain::System(domain) => Below::System(system::Srq::new(domain, depth).map_err(failed)?),
         };

@@ -27,6 +27,7 @@ use super::hosts::{HostState, addresses};
 use super::settings::Settings;
 use super::task::{Body, Slot, Task, TaskWaker, Woken};
 use crate::provider::{Ours, Provider, SimProcess, Stack};
+use crate::thread_safe::ThreadSafe;
 
 /// MTU of each link, in bytes.
 const MTU: u32 = 1500;
@@ -343,8 +344,10 @@ impl World {
             (id, sim.node(id))
         };
         let Some(node) = node else { return };
-        let provider =
-            Provider::over(Stack::Ours(Ours::Sim(Arc::new(SimProcess { node, later: Arc::default() }))));
+        let provider = Provider::over(Stack::Ours(Ours::Sim(ThreadSafe::new(Arc::new(SimProcess {
+            node,
+            later: Arc::default(),
+        })))));
         let process = {
             let mut processes = self.processes.borrow_mut();
             processes.push(Process { host, id, provider });

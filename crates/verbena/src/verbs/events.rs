@@ -13,6 +13,7 @@ use crate::cm::wait;
 use crate::cm::waiters::{Awaited, Owner, Standing, Waiters, until};
 use crate::error::Result;
 use crate::provider::{Device, Provider, Stack};
+use crate::thread_safe::ThreadSafe;
 
 /// What happens to a device or its port. What happens to queue pairs ends their operations, and is not told of here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +109,7 @@ impl std::fmt::Debug for DeviceEvents {
 /// Asynchronous events of whatever is made with its queue, and who waits for them.
 pub(crate) struct AsyncEvents {
     stack: Stack,
-    queue: Arc<AsyncEventQueue>,
+    queue: ThreadSafe<Arc<AsyncEventQueue>>,
     state: Mutex<State>,
 }
 
@@ -198,7 +199,7 @@ impl AsyncEvents {
             let bell = Bell { later: stack.later().clone(), events: events.clone() };
             AsyncEvents {
                 stack: stack.clone(),
-                queue: AsyncEventQueue::new(Box::new(bell)),
+                queue: ThreadSafe::new(AsyncEventQueue::new(Box::new(bell))),
                 state: Mutex::new(Rank::Awaited, State::default()),
             }
         })

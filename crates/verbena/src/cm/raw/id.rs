@@ -14,6 +14,7 @@ use crate::cm::listen::taken;
 use crate::cm::{at_most, check_private_data, check_timeout, limits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::{Adapter, Device, Ours, Provider, node};
+use crate::thread_safe::ThreadSafe;
 use crate::verbs::ConnectAttr;
 
 /// `enum rdma_port_space`: ports of one are none of another's.
@@ -44,7 +45,7 @@ pub enum Service {
 pub struct Id {
     provider: Provider,
     ours: Ours,
-    node: Arc<node::Id>,
+    node: ThreadSafe<Arc<node::Id>>,
 }
 
 impl Id {
@@ -75,7 +76,7 @@ impl Id {
 
     fn numbered(provider: &Provider, ours: Ours, node: Arc<node::Id>) -> Id {
         node.cookie.store(provider.next_id_number(), Ordering::Relaxed);
-        Id { provider: provider.clone(), ours, node }
+        Id { provider: provider.clone(), ours, node: ThreadSafe::new(node) }
     }
 
     /// By which its events name it: another one for each identifier of a provider, from 1 on.

@@ -44,6 +44,7 @@ use super::wait;
 use super::waiters::{Awaited, Owner, Waiters, until};
 use crate::error::Result;
 use crate::provider::{Ours, Provider, node};
+use crate::thread_safe::ThreadSafe;
 pub use event::{Event, Parameters, What};
 pub use id::{Id, PortSpace, Service};
 
@@ -55,7 +56,7 @@ pub struct EventChannel(Arc<Channel>);
 pub(super) struct Channel {
     provider: Provider,
     ours: Ours,
-    node: Arc<node::EventChannel>,
+    node: ThreadSafe<Arc<node::EventChannel>>,
     state: Mutex<State>,
 }
 
@@ -121,7 +122,7 @@ impl EventChannel {
             Channel {
                 provider: provider.clone(),
                 ours,
-                node: node::EventChannel::new(Box::new(bell)),
+                node: ThreadSafe::new(node::EventChannel::new(Box::new(bell))),
                 state: Mutex::new(Rank::ConnectionState, State::default()),
             }
         })))

@@ -12,12 +12,13 @@ use wire::{Mtu, Psn};
 
 use crate::mem::{IoBuf, IoBufMut, SgeList};
 use crate::provider::{Ours, Pd, Provider, SimProcess, Stack};
+use crate::thread_safe::ThreadSafe;
 
 /// A provider on a new process of a host.
 pub fn provider(sim: &mut Sim, host: HostId) -> Provider {
     let process = sim.start(host, &node::Config::default());
     let process = SimProcess { node: sim.node(process).unwrap(), later: Arc::new(Later::default()) };
-    Provider::over(Stack::Ours(Ours::Sim(Arc::new(process))))
+    Provider::over(Stack::Ours(Ours::Sim(ThreadSafe::new(Arc::new(process)))))
 }
 
 /// A domain of a world of its own.
