@@ -102,21 +102,21 @@ pub struct Rejection {
     pub private_data: Vec<u8>,
 }
 
-/// Reason of a REJ (IBA 12.6.7.2).
+/// Reason of a REJ (IBA 12.6.7.2). Each variant says its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectReason {
-    /// 28: the peer's program called reject.
+    /// 28, consumer: the peer's program called reject.
     Consumer,
-    /// 8: nobody listens there.
+    /// 8, invalid service ID: no program listens there.
     InvalidServiceId,
-    /// 10: the peer does not speak to this kind of transport, and so on for the others.
+    /// 10, stale connection: the queue pair still belongs to an older connection at the peer.
     StaleConnection,
-    /// 3: no resources, e.g. the backlog is full.
+    /// 3, no resources: the backlog is full, for example.
     NoResources,
-    /// 4: it took too long.
+    /// 4, timeout: the sender of the REJ gave up waiting.
     Timeout,
-    /// Any other.
+    /// Another reason, by its number.
     Other(u16),
 }
 
