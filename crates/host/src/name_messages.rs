@@ -80,7 +80,8 @@ pub fn buffer(address: u64, writable: bool) -> [u8; BUFFER_LEN] {
 /// What such a message says.
 pub fn read_buffer(bytes: &[u8]) -> Option<(u64, bool)> {
     let (&writable, rest) = bytes.split_last()?;
-    Some((word_of(BUFFER, rest)?, writable == 1)).filter(|_| writable <= 1)
+    let address = word_of(BUFFER, rest)?;
+    (writable <= 1).then_some((address, writable == 1))
 }
 
 /// The message that the buffer at this address is gone.

@@ -308,7 +308,8 @@ pub(crate) fn ring(socket: &Fd) -> bool {
 /// The descriptors that came with a message (SCM_RIGHTS); those that nobody takes are closed.
 pub(crate) fn take_descriptors(control: Control<'_>) -> Vec<Fd> {
     let sent = control.filter(|(level, kind, _)| (*level, *kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS));
-    let numbers = sent.flat_map(|(_, _, data)| data.chunks_exact(size_of::<c_int>()).filter_map(first_int));
+    let numbers =
+        sent.flat_map(|(_, _, data)| data.as_chunks().0.iter().map(|four| c_int::from_ne_bytes(*four)));
     numbers.filter_map(|raw| Fd::open_raw(|| raw).ok()).collect()
 }
 

@@ -197,7 +197,7 @@ impl Liar {
 
     /// Says that it uses what is not even there, and everything else.
     fn claims_to_use(&self, table: u8, slot: u16) {
-        for place in self.words[RING / 8..].chunks_exact(2) {
+        for place in self.words[RING / 8..].as_chunks::<2>().0 {
             place[1].store(1, Ordering::Relaxed);
             let both = u64::from(slot) << 16 | u64::from(TARGET.get() as u16);
             place[0].store(1 << 63 | u64::from(table) << 32 | both, Ordering::SeqCst);

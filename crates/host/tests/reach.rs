@@ -263,7 +263,7 @@ fn a_writer_of_another_process() {
     let initiator = start_with(Config::default());
     initiator.world().send(&path(V4), &mut batch(0, &[64]));
     let remote = Remote { addr: IOVA, length: 8, rkey: Rkey(KEY) };
-    for n in 1_u64.. {
+    for n in 1..=u64::MAX {
         let pieces = [Piece { addr: (&raw const n) as u64, len: 8 }];
         // SAFETY: the piece is `n`, which lives across the call and is read only.
         if unsafe { copy(initiator.world(), remote, Copy::Write, &pieces) } != AtOnce::Done {

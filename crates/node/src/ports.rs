@@ -63,7 +63,7 @@ impl<W: World> Node<W> {
         };
         self.claim_beside(mine, addr, |other| match other {
             Name::Port { addr: theirs, .. } => Some(theirs),
-            Name::Shared { addr: theirs, .. } => Some(theirs).filter(|_| !reuse),
+            Name::Shared { addr: theirs, .. } => (!reuse).then_some(theirs),
             Name::Block(_) => None,
         })
     }

@@ -103,8 +103,8 @@ type Anything = Box<dyn std::error::Error>;
 
 async fn put(from: &str, to: &str, entries: &[&str]) -> std::result::Result<(), Anything> {
     let mut log = Log::connect(from.parse()?, to).await?;
-    for entry in entries.chunks_exact(2) {
-        log.put(entry[0], entry[1]).await?;
+    for [key, value] in entries.as_chunks().0 {
+        log.put(key, value).await?;
     }
     Ok(())
 }

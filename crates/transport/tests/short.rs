@@ -118,7 +118,7 @@ impl Peer {
         self.end.rc.take_path_suspect();
         let sent = self.end.sent();
         self.next += sent.iter().filter(|packet| packet.op == ONLY).count() as i64;
-        let completed: Vec<_> = self.end.cx.completions.drain(..).collect();
+        let completed = std::mem::take(&mut self.end.cx.completions);
         let deadline = self.end.rc.deadline().map(|at| at - self.end.now);
         (before, sent, completed, self.end.events(), deadline, self.end.rc.state())
     }

@@ -68,8 +68,8 @@ fn expand(args: &str, item: TokenStream) -> Result<TokenStream, Wrong> {
 
 /// How many tokens the attributes, doc comments among them, in front of a function are.
 fn attributes_end(tokens: &[TokenTree]) -> usize {
-    let pairs = tokens.chunks_exact(2);
-    2 * pairs.take_while(|pair| is(&pair[0], '#') && matches!(pair[1], TokenTree::Group(_))).count()
+    let pairs = tokens.as_chunks().0.iter();
+    2 * pairs.take_while(|[hash, group]| is(hash, '#') && matches!(group, TokenTree::Group(_))).count()
 }
 
 /// The function's name and parameters.

@@ -233,7 +233,8 @@ fn hazards(input: &mut Input<'_>) {
             assert!(*at < 16 && (access >> 40) as u32 & THREADS == *thread && access >> 63 != 0);
         }
         let thread = input.u32() & THREADS;
-        let free = words.chunks_exact(2).take(16).any(|place| place[0].load(Ordering::Relaxed) == 0);
+        let free =
+            words.as_chunks::<2>().0.iter().take(16).any(|place| place[0].load(Ordering::Relaxed) == 0);
         let begun = fuzzed::uses(&words, thread, qpn, (table, slot), || {
             // Whoever takes one of the two back finds it.
             let found = |users: Vec<(usize, u32)>| users.iter().any(|(_, known)| *known == thread);

@@ -42,7 +42,7 @@ pub(super) fn begin(memory: &[Word], thread: u32, queue_pair: Entry, region: Ent
     };
     let thread = u64::from(thread & THREADS) << THREAD;
     let access = ACCESS | thread | u64::from(table) << 32 | u64::from(slot) << 16 | u64::from(queue_pair);
-    let mut places = memory.chunks_exact(2).take(ACCESSES).map(|place| &place[0]);
+    let mut places = memory.as_chunks::<2>().0.iter().take(ACCESSES).map(|place| &place[0]);
     let place = places.find(|place| {
         place.load(Relaxed) == 0 && place.compare_exchange(0, access, AcqRel, Relaxed).is_ok()
     })?;
@@ -58,7 +58,7 @@ impl Drop for Access<'_> {
 
 /// The threads whose accesses use an entry, with where each says so. To be called when the entry is cleared, which puts a fence in front of this.
 pub(super) fn users(memory: &[Word], entry: Entry) -> impl Iterator<Item = (usize, u32)> {
-    memory.chunks_exact(2).take(ACCESSES).enumerate().filter_map(move |(at, place)| {
+    memory.as_chunks::<2>().0.iter().take(ACCESSES).enumerate().filter_map(move |(at, place)| {
         let access = place[0].load(Acquire);
         let used = match entry {
             Entry::QueuePair(queue_pair) => access as u16 == queue_pair,

@@ -65,12 +65,12 @@ impl<'a> SharedSlice<'a> {
         if let Some((word, bytes)) = head {
             to_head.copy_from_slice(&load(word)[bytes]);
         }
-        let mut pieces = rest.chunks_exact_mut(WORD);
-        for (to, word) in pieces.by_ref().zip(body) {
-            to.copy_from_slice(&load(word));
+        let (pieces, remainder) = rest.as_chunks_mut::<WORD>();
+        for (to, word) in pieces.iter_mut().zip(body) {
+            *to = load(word);
         }
         if let Some((word, bytes)) = tail {
-            pieces.into_remainder().copy_from_slice(&load(word)[bytes]);
+            remainder.copy_from_slice(&load(word)[bytes]);
         }
         Ok(())
     }
