@@ -287,7 +287,7 @@ pub(crate) fn send_descriptor(to: &Fd, bytes: &[u8], descriptor: &Fd) -> io::Res
     socket2::SockRef::from(to).sendmsg(&message, flags).map(drop)
 }
 
-/// Two sockets, connected to each other; that a thread waits at by read(2), and one to wake it by.
+/// Two sockets, connected to each other; that a thread waits at by readv(2), and one to wake it by.
 pub(crate) fn socket_pair() -> io::Result<(Fd, Fd)> {
     let mut second = Err(io::ErrorKind::Other.into());
     let first = Fd::open(|| {
