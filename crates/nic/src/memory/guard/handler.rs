@@ -9,12 +9,12 @@
 //! A signal that somebody sent (kill(2), by its `si_code`) is no fault, wherever the thread is: it goes to the program's
 //! handler, is ignored where the program ignores it, or ends the process.
 //!
-//! No lock, and nothing that a forked child could find half done: `sigaction` may be called in a signal handler.
+//! No lock, and nothing that a forked child could find half done: `sigaction` may be called in a signal handler. So what the
+//! program set is one word ([`Wish`]), however often it sets one. Its mask stands in the action that the system has, which is ours.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{verbena_guarded_begin, verbena_guarded_end, verbena_guarded_fault};
 
@@ -23,9 +23,8 @@ const LOOK_EVERY: u32 = 256;
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What the program wants done with each signal; NULL: the default.
-static WISHES: [AtomicPtr<libc::sigaction>; 2] =
-    [AtomicPtr::new(std::ptr::null_mut()), AtomicPtr::new(std::ptr::null_mut())];
+/// What the program wants done with each signal ([`Wish`]); 0: the default.
+static WISHES: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 /// Ours has been installed for the signal.
 static INSTALLED: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
 /// The program has replaced it without our knowledge.
@@ -62,17 +61,29 @@ pub(crate) fn install() {
         }
         let before = exchange(signal, None);
         if !is_ours(&before) {
-            // Remembered first: from the moment ours is in place it may be wanted.
-            remember(which, &before);
-            let displaced = exchange(signal, Some(&ours_for(&before)));
-            // The program may just have set another.
-            if !is_ours(&displaced) {
-                remember(which, &displaced);
-            }
+            take_over(which, &before);
         }
         INSTALLED[which].store(true, Ordering::Release);
     }
     look();
+}
+
+/// Puts ours in the place of a handler that was there before us. One that can not be remembered stays.
+fn take_over(which: usize, before: &libc::sigaction) {
+    // SAFETY: a structure that the system filled.
+    let (mask, Some(wish)) = (unsafe { mask_of(before) }, Wish::of(before.sa_sigaction, before.sa_flags))
+    else {
+        return;
+    };
+    // Remembered first: from the moment ours is in place it may be wanted.
+    wish.remember(which);
+    let displaced = exchange(SIGNALS[which], Some(&ours_for(wish, mask)));
+    // The program may just have set another.
+    if !is_ours(&displaced)
+        && let Some(wish) = Wish::of(displaced.sa_sigaction, displaced.sa_flags)
+    {
+        wish.remember(which);
+    }
 }
 
 /// Looks whether the handler is in place.
@@ -94,24 +105,26 @@ pub unsafe fn program_sets(
     old: *mut libc::sigaction,
 ) -> Option<c_int> {
     let which = SIGNALS.into_iter().position(|s| s == signal)?;
-    if !INSTALLED[which].load(Ordering::Acquire) || !is_ours(&exchange(signal, None)) {
+    let now = exchange(signal, None);
+    if !INSTALLED[which].load(Ordering::Acquire) || !is_ours(&now) {
         return None;
     }
-    // SAFETY: as the caller says; wishes are never freed.
-    unsafe {
-        let was = WISHES[which].load(Ordering::Acquire).as_ref().copied().unwrap_or_else(default);
-        if let Some(new) = new.as_ref() {
-            if !remember(which, new) {
-                // No room: the program's own stays in place, and copies do without.
-                exchange(signal, Some(new));
-                REPLACED.store(true, Ordering::Relaxed);
-            } else {
-                exchange(signal, Some(&ours_for(new)));
-            }
+    let was = Wish::remembered(which);
+    if !new.is_null() {
+        // SAFETY: as the caller says. Of the structure these fields are read and no other byte: programs write no more.
+        let (function, flags, mask) = unsafe { ((*new).sa_sigaction, (*new).sa_flags, mask_of(new)) };
+        if let Some(wish) = Wish::of(function, flags) {
+            wish.remember(which);
+            exchange(signal, Some(&ours_for(wish, mask)));
+        } else {
+            // The program's own stays in place, and copies do without.
+            exchange(signal, Some(&action(function, flags, mask)));
+            REPLACED.store(true, Ordering::Relaxed);
         }
-        if let Some(old) = old.as_mut() {
-            *old = was;
-        }
+    }
+    if !old.is_null() {
+        // SAFETY: as the caller says, and a structure that the system filled. The two may be one: `new` was read before.
+        unsafe { old.write(action(was.function(), was.flags(), mask_of(&raw const now))) };
     }
     Some(0)
 }
@@ -144,67 +157,83 @@ fn default() -> libc::sigaction {
     unsafe { std::mem::zeroed() }
 }
 
-/// Our handler, with the mask and flags that the program's asks for.
-fn ours_for(wish: &libc::sigaction) -> libc::sigaction {
-    let mut ours = default();
-    ours.sa_sigaction = handler as *const () as usize;
-    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    if is_function(wish) {
-        ours.sa_mask = wish.sa_mask;
-        ours.sa_flags |= wish.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART);
-    } else {
-        // A signal that is ignored interrupts no system call.
-        ours.sa_flags |= libc::SA_RESTART;
-    }
-    ours
+/// An action, of which each byte is written.
+fn action(function: usize, flags: c_int, mask: u64) -> libc::sigaction {
+    let mut action = default();
+    (action.sa_sigaction, action.sa_flags) = (function, flags);
+    // SAFETY: a signal set is longer than a word.
+    unsafe { (&raw mut action.sa_mask).cast::<u64>().write_unaligned(mask) };
+    action
 }
 
-fn is_function(action: &libc::sigaction) -> bool {
-    action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN
+/// The signals of an action's mask. The system knows 64, the first word of the set. Neither sigemptyset(3) nor sigaction(2) writes
+/// what is behind it.
+///
+/// # Safety
+///
+/// A structure as sigaction(2) describes it.
+unsafe fn mask_of(action: *const libc::sigaction) -> u64 {
+    // SAFETY: as the caller says; a signal set is longer than a word.
+    unsafe { (&raw const (*action).sa_mask).cast::<u64>().read_unaligned() }
+}
+
+/// Our handler, with the mask and flags that the program's asks for. The mask is kept where it has no meaning, too: there it is remembered.
+fn ours_for(wish: Wish, mask: u64) -> libc::sigaction {
+    // A signal that is ignored interrupts no system call.
+    let theirs = if wish.is_function() { wish.flags() } else { libc::SA_RESTART };
+    let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | theirs & (libc::SA_NODEFER | libc::SA_RESTART);
+    action(handler as *const () as usize, flags, mask)
 }
 
 // ---- what programs wished ----
 
-/// Different wishes that are remembered, for good: programs have one or two.
-const ROOM: usize = 64;
+/// What a program set for a signal, but for its mask: the address in the lower bits, and the flags of sigaction(2) above it, by their place in
+/// [`FLAGS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wish(u64);
 
-/// A wish, written once, before [`READY`] points to it.
-struct Place(UnsafeCell<MaybeUninit<libc::sigaction>>);
+/// Bits of an address that a program may have: 57 with five levels of tables on x86-64, 52 on aarch64.
+const ADDRESS_BITS: u32 = 57;
+/// What a program may ask for. A flag that is not here is not the program's afterwards, as with a kernel that does not know it.
+const FLAGS: [c_int; 7] = [
+    libc::SA_NOCLDSTOP,
+    libc::SA_NOCLDWAIT,
+    libc::SA_SIGINFO,
+    libc::SA_ONSTACK,
+    libc::SA_RESTART,
+    libc::SA_NODEFER,
+    libc::SA_RESETHAND,
+];
 
-// SAFETY: whoever takes a number from `TAKEN` writes the place of that number, alone and before anybody reads it.
-unsafe impl Sync for Place {}
-
-static PLACES: [Place; ROOM] = [const { Place(UnsafeCell::new(MaybeUninit::uninit())) }; ROOM];
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
-static READY: [AtomicPtr<libc::sigaction>; ROOM] = [const { AtomicPtr::new(std::ptr::null_mut()) }; ROOM];
-
-/// Makes a wish the signal's. False where there is no room for one more.
-fn remember(which: usize, wish: &libc::sigaction) -> bool {
-    let known = READY.iter().map(|r| r.load(Ordering::Acquire)).find(|known| {
-        // SAFETY: NULL, or a place that was written and is not written again.
-        unsafe { known.as_ref() }.is_some_and(|known| same(known, wish))
-    });
-    let place = known.or_else(|| {
-        let number = TAKEN.try_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < ROOM).then_some(n + 1));
-        let number = number.ok()?;
-        let place = PLACES[number].0.get().cast::<libc::sigaction>();
-        // SAFETY: the number was given to nobody else.
-        unsafe { place.write(*wish) };
-        READY[number].store(place, Ordering::Release);
-        Some(place)
-    });
-    if let Some(place) = place {
-        WISHES[which].store(place, Ordering::Release);
+impl Wish {
+    /// `None` for what is no address of a program.
+    fn of(function: usize, flags: c_int) -> Option<Wish> {
+        let address = u64::try_from(function).ok().filter(|address| address >> ADDRESS_BITS == 0)?;
+        let bits = FLAGS.iter().zip(0..).map(|(flag, n)| u64::from(flags & flag != 0) << n);
+        Some(Wish(address | bits.sum::<u64>() << ADDRESS_BITS))
     }
-    place.is_some()
-}
 
-fn same(a: &libc::sigaction, b: &libc::sigaction) -> bool {
-    // SAFETY: a signal set is plain bytes.
-    let mask = |x: &libc::sigaction| unsafe {
-        std::mem::transmute::<libc::sigset_t, [u8; size_of::<libc::sigset_t>()]>(x.sa_mask)
-    };
-    (a.sa_sigaction, a.sa_flags) == (b.sa_sigaction, b.sa_flags) && mask(a) == mask(b)
+    fn remembered(which: usize) -> Wish {
+        Wish(WISHES[which].load(Ordering::Acquire))
+    }
+
+    /// Makes it the signal's.
+    fn remember(self, which: usize) {
+        WISHES[which].store(self.0, Ordering::Release);
+    }
+
+    fn function(self) -> usize {
+        (self.0 & ((1 << ADDRESS_BITS) - 1)) as usize
+    }
+
+    fn flags(self) -> c_int {
+        let bits = self.0 >> ADDRESS_BITS;
+        FLAGS.iter().zip(0..).filter(|(_, n)| bits >> n & 1 != 0).fold(0, |all, (flag, _)| all | flag)
+    }
+
+    fn is_function(self) -> bool {
+        ![libc::SIG_DFL, libc::SIG_IGN].contains(&self.function())
+    }
 }
 
 // ---- the handler ----
@@ -222,26 +251,25 @@ extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
         return;
     }
     let which = usize::from(signal != libc::SIGSEGV);
-    // SAFETY: NULL, or a wish, which is never freed.
-    let wish = unsafe { WISHES[which].load(Ordering::Acquire).as_ref() };
-    match wish {
-        Some(wish) if is_function(wish) => {
-            if wish.sa_flags & libc::SA_RESETHAND != 0 {
-                WISHES[which].store(std::ptr::null_mut(), Ordering::Release);
+    match Wish::remembered(which) {
+        wish if wish.is_function() => {
+            if wish.flags() & libc::SA_RESETHAND != 0 {
+                // As the kernel does: the flags stay.
+                Wish(wish.0 - wish.function() as u64).remember(which);
             }
-            if wish.sa_flags & libc::SA_SIGINFO != 0 {
+            if wish.flags() & libc::SA_SIGINFO != 0 {
                 // SAFETY: what the program installed for three arguments.
                 let f: extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
-                    unsafe { std::mem::transmute(wish.sa_sigaction) };
+                    unsafe { std::mem::transmute(wish.function()) };
                 f(signal, info, context);
             } else {
                 // SAFETY: what the program installed for one argument.
-                let f: extern "C-unwind" fn(c_int) = unsafe { std::mem::transmute(wish.sa_sigaction) };
+                let f: extern "C-unwind" fn(c_int) = unsafe { std::mem::transmute(wish.function()) };
                 f(signal);
             }
         }
         // A fault can not be ignored: the kernel ends the process then too.
-        Some(wish) if wish.sa_sigaction == libc::SIG_IGN && !faulted => {}
+        wish if wish.function() == libc::SIG_IGN && !faulted => {}
         _ => {
             // The default. A fault happens again when this returns, and ends the process as if we were not there.
             exchange(signal, Some(&default()));

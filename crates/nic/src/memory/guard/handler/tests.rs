@@ -109,7 +109,7 @@ fn a_handler_set_later_is_the_programs_and_sees_no_fault_of_a_copy() {
             assert_eq!(program_sets(libc::SIGTERM, std::ptr::null(), &raw mut now), None);
         }
         assert_eq!(old.sa_sigaction, libc::SIG_DFL);
-        assert!(same(&now, &counting()));
+        assert_eq!((now.sa_sigaction, now.sa_flags), (counting().sa_sigaction, 0));
         assert!(a_bad_copy_fails() && calls() == 0);
         send(libc::SIGSEGV);
         calls() == 1 && !is_replaced()
@@ -145,20 +145,70 @@ fn a_handler_set_past_us_is_noticed_after_so_many_copies() {
 }
 
 #[test]
-fn handlers_beyond_the_room_there_is_are_the_systems_and_copies_do_without() {
+fn a_handler_is_remembered_with_its_flags_and_its_mask() {
     let status = in_a_process(|| {
         install();
-        for n in 0..=ROOM {
-            let flags = libc::SA_RESTART * i32::from(n % 2 == 0);
-            let mut action = libc::sigaction { sa_flags: flags, ..counting() };
-            // SAFETY: signals of this range exist, and a set of ours.
-            unsafe { libc::sigaddset(&raw mut action.sa_mask, 1 + (n / 2) as c_int) };
-            // SAFETY: structures of ours.
-            unsafe { program_sets(libc::SIGSEGV, &raw const action, std::ptr::null_mut()) };
+        let signals = [libc::SIGHUP, libc::SIGTERM, 64];
+        for flags in [0, libc::SA_SIGINFO | libc::SA_ONSTACK, libc::SA_RESTART | libc::SA_NODEFER, -1] {
+            for function in [libc::SIG_DFL, libc::SIG_IGN, counting().sa_sigaction] {
+                let flags = FLAGS.iter().fold(0, |all, flag| all | flag & flags);
+                let mut set = libc::sigaction { sa_sigaction: function, sa_flags: flags, ..default() };
+                // SAFETY: signals of this range exist, and a set of ours.
+                signals.iter().for_each(|s| _ = unsafe { libc::sigaddset(&raw mut set.sa_mask, *s) });
+                let (mut old, mut now) = (default(), default());
+                // SAFETY: structures of ours.
+                unsafe {
+                    assert_eq!(program_sets(libc::SIGBUS, &raw const set, &raw mut old), Some(0));
+                    assert_eq!(program_sets(libc::SIGBUS, std::ptr::null(), &raw mut now), Some(0));
+                }
+                assert_eq!((now.sa_sigaction, now.sa_flags), (function, flags));
+                // SAFETY: as above.
+                let blocks = |s| unsafe { libc::sigismember(&raw const now.sa_mask, s) == 1 };
+                assert!((1..=64).all(|s| blocks(s) == signals.contains(&s)));
+            }
         }
-        assert!(is_replaced() && a_bad_copy_fails() && calls() == 0);
+        !is_replaced()
+    });
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn a_program_may_set_handlers_as_often_as_it_likes_and_ours_stays() {
+    let status = in_a_process(|| {
+        install();
+        for n in 0..=1_000_u32 {
+            // Sixteen signals and two flags: 2^18 that differ, and of each structure the bytes behind what sigemptyset(3) writes.
+            let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+            // SAFETY: room for an action, all of which is written.
+            let set = unsafe {
+                action.as_mut_ptr().write_bytes(n as u8, 1);
+                let set = action.as_mut_ptr();
+                (*set).sa_sigaction = count as *const () as usize;
+                (*set).sa_flags =
+                    libc::SA_RESTART * (n % 2) as c_int | libc::SA_NODEFER * (n / 2 % 2) as c_int;
+                (&raw mut (*set).sa_mask).cast::<u64>().write_unaligned(u64::from(n) << 16);
+                set
+            };
+            // SAFETY: a structure of ours.
+            assert_eq!(unsafe { program_sets(libc::SIGSEGV, set, std::ptr::null_mut()) }, Some(0));
+            assert!(is_ours(&exchange(libc::SIGSEGV, None)), "set {n} times");
+        }
+        assert!(a_bad_copy_fails() && calls() == 0 && !is_replaced());
         send(libc::SIGSEGV);
         calls() == 1
+    });
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn a_handler_that_is_no_address_is_the_systems_and_copies_do_without() {
+    let status = in_a_process(|| {
+        install();
+        let nowhere = libc::sigaction { sa_sigaction: usize::MAX, ..default() };
+        // SAFETY: a structure of ours; the handler is not called.
+        unsafe { program_sets(libc::SIGSEGV, &raw const nowhere, std::ptr::null_mut()) };
+        assert_eq!(exchange(libc::SIGSEGV, None).sa_sigaction, usize::MAX);
+        is_replaced() && a_bad_copy_fails()
     });
     assert_eq!(status, 0);
 }
