@@ -289,6 +289,11 @@ impl Platform for RealWorld {
         (self.config.same_host && self.is_ours()).then_some(self)
     }
 
+    fn in_background(&self, work: Box<dyn FnOnce() + Send>) -> bool {
+        let thread = std::thread::Builder::new().name("verbena-pages".to_owned());
+        self.is_ours() && sys::thread::with_signals_blocked(|| thread.spawn(work)).is_ok()
+    }
+
     fn large_pages(&self) -> bool {
         self.config.same_host && self.config.large_pages
     }

@@ -154,6 +154,8 @@ ranks! {
     Regulars,
     /// The adapter: the free slots of the table of memory regions.
     FreeSlots,
+    /// The adapter: the regions whose small pages may become large.
+    LargePages,
     /// The adapter: congestion windows by their destinations.
     CongestionWindows,
     /// The adapter: the pace of a port.

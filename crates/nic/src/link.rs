@@ -181,6 +181,10 @@ pub trait Platform: Send + Sync + 'static {
     fn large_pages(&self) -> bool {
         false
     }
+    /// Runs `work`, which takes long and nobody waits for, in a thread of its own. False where it does not: then nobody does. Any lock may be held.
+    fn in_background(&self, _work: Box<dyn FnOnce() + Send>) -> bool {
+        false
+    }
     /// What this world keeps of the memory of its processes by itself. The real one does not: there files do, by the system.
     fn storage(&self) -> Option<&dyn Storage> {
         None

@@ -35,7 +35,8 @@
 //! | `reached`, `transfer` | what other processes reach by themselves; what is copied so |
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
 //! | [`dm`] | device memory |
-//! | `pages`, `guard` | pages brought in at registration, large ones where they can be; instructions that fail where memory faults, which write back cache lines, and which copy while another process lets them |
+//! | `pages`, `large` | pages brought in at registration; small ones that become large behind it |
+//! | `guard` | instructions that fail where memory faults, which write back cache lines, and which copy while another process lets them |
 //! | `first_thread` | whether this is the thread that the process began with |
 
 mod backing;
@@ -46,6 +47,7 @@ pub(crate) mod first_thread;
 mod flush;
 mod free;
 mod guard;
+mod large;
 mod pages;
 pub mod pd;
 pub(crate) mod reached;

@@ -6,26 +6,30 @@ use crate::errno::Errno;
 use crate::error::Error;
 
 /// Bytes of a large page, as processors of 64 bits have it.
-const LARGE: u64 = 2 << 20;
+pub(super) const LARGE: u64 = 2 << 20;
 
-/// Brings the pages of a new region in as [`populate`] does; as large ones where it fills such, if `large` says so. A copy between two
-/// processes looks each page up, which takes two thirds of its time where they are small. The program's bytes stay what they are; where large
-/// pages are not to be had (no memory, a kernel before 6.1, a file system without) all is as it would be without the wish.
+/// Brings the pages of a new region in as [`populate`] does; what is not there yet as large ones where it fills such, if `large` says so. A copy between two
+/// processes looks each page up, which takes two thirds of its time where they are small. Where large pages are not to be had (no memory, a file system
+/// without) all is as it would be without the wish. What is there in small pages is moved later ([`super::large`]).
 pub(super) fn bring_in(addr: u64, len: u64, write: bool, large: bool) -> Result<(), Error> {
-    let first = addr.checked_next_multiple_of(LARGE);
-    let end = (addr + len) / LARGE * LARGE;
-    let inside = first.filter(|first| large && *first < end).map(|first| first..end);
-    let wish = |advice| {
-        if let Some(Range { start, end }) = inside.clone() {
-            // SAFETY: neither kind of advice changes content or rights; a range that is not mapped is an error, not a fault.
-            _ = unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, advice) };
-        }
-    };
-    // What is not there yet comes in large; what is there in small pages is moved.
-    wish(libc::MADV_HUGEPAGE);
-    populate(addr, len, write)?;
-    wish(libc::MADV_COLLAPSE);
-    Ok(())
+    if let Some(Range { start, end }) = inside(addr, len).filter(|_| large) {
+        // SAFETY: this advice changes no content and no rights; a range that is not mapped is an error, not a fault.
+        _ = unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, libc::MADV_HUGEPAGE) };
+    }
+    populate(addr, len, write)
+}
+
+/// The large pages that a range fills.
+pub(super) fn inside(addr: u64, len: u64) -> Option<Range<u64>> {
+    let (first, end) = (addr.checked_next_multiple_of(LARGE)?, addr.checked_add(len)? / LARGE * LARGE);
+    (first < end).then_some(first..end)
+}
+
+/// Moves what lies in small pages to a large one, which begins at an address. The bytes stay what they are.
+pub(super) fn collapse(at: u64) -> Result<(), Errno> {
+    // SAFETY: this advice changes no content and no rights; a range that is not mapped is an error, not a fault.
+    let code = unsafe { libc::madvise(at as *mut libc::c_void, LARGE as usize, libc::MADV_COLLAPSE) };
+    if code == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
 /// Brings the pages in and finds out whether they may be read, or written.

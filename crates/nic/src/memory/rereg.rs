@@ -71,6 +71,9 @@ impl Table {
         let _binding = self.binding();
         slot.key.store(mr.key.0, Ordering::SeqCst);
         self.publish(mr.key.0 >> 16);
+        if access & Access::ON_DEMAND == 0 {
+            self.list_large(mr, addr, len);
+        }
         Ok(())
     }
 

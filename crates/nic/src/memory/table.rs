@@ -9,6 +9,7 @@ use wire::Rkey;
 use super::backing::{self, Backing};
 use super::free::Free;
 use super::guard;
+use super::large::Large;
 use super::pages::bring_in;
 use super::regular::Regulars;
 use super::rights::Access;
@@ -26,11 +27,13 @@ pub struct Table {
     pub(super) free: Free,
     pub(super) binding: Mutex<()>,
     /// Who may have storage of its own, and may let other processes reach regions.
-    platform: Option<Arc<dyn Platform>>,
+    pub(super) platform: Option<Arc<dyn Platform>>,
     /// The table of regions that other processes reach.
     pub(super) reached: OnceLock<Option<u8>>,
     /// Who uses regions without being counted.
     pub(super) regulars: Regulars,
+    /// Regions whose small pages may become large.
+    pub(super) large: Arc<Large>,
 }
 
 impl std::fmt::Debug for Table {
@@ -57,6 +60,7 @@ impl Table {
             platform: None,
             reached: OnceLock::new(),
             regulars: Regulars::default(),
+            large: Arc::default(),
         }
     }
 
@@ -123,7 +127,11 @@ impl Table {
         let key = index << 16 | random & 0xffff;
         slot.key.store(key, Ordering::SeqCst);
         self.publish(index);
-        Ok(Mr { key: Rkey(key) })
+        let mr = Mr { key: Rkey(key) };
+        if access & Access::ON_DEMAND == 0 {
+            self.list_large(mr, addr, len);
+        }
+        Ok(mr)
     }
 
     /// A region of all addresses that holds nothing: reads give zeros, what is written is lost. Local use only.
@@ -163,6 +171,7 @@ impl Table {
             }
             slot.key.store(0, Ordering::SeqCst);
         }
+        self.unlist_large(mr);
         self.withdraw(index);
         self.wait_for_users(index);
         self.free.give(index);
@@ -193,9 +202,13 @@ impl Table {
         if access & Access::ON_DEMAND != 0 {
             return Ok(backing);
         }
-        let large = self.platform.as_ref().is_some_and(|platform| platform.large_pages());
-        bring_in(addr, len, access & Access::LOCAL_WRITE != 0, large)?;
+        bring_in(addr, len, access & Access::LOCAL_WRITE != 0, self.wants_large_pages())?;
         Ok(backing)
+    }
+
+    /// Whether regions shall lie in large pages.
+    pub(super) fn wants_large_pages(&self) -> bool {
+        self.platform.as_ref().is_some_and(|platform| platform.large_pages())
     }
 }
 

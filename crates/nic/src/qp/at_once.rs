@@ -235,6 +235,7 @@ impl Inner {
             && let Some(table) = qp.pd.device.memory.reached_as()
         {
             let access = if self.engine.has_begun() { self.granted(carrier.mtu) } else { 0 };
+            qp.pd.device.memory.has_neighbours();
             let grant = Grant { qpn: qp.qpn, path: &carrier.path, pd: qp.pd.id, table, access };
             let was_open = std::mem::replace(&mut self.is_open, reach.open(&grant));
             self.was_open = true;
