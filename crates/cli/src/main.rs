@@ -1,6 +1,7 @@
 //! The `verbena` command. One file a subcommand.
 #![forbid(unsafe_code)]
 
+mod brought;
 mod demo;
 mod dev;
 mod devices;

@@ -17,7 +17,7 @@ pub const OBJECT: &str = "libverbena_rdma.so";
 pub const RPMA: &str = "libverbena_rpma.so";
 
 /// The names by which programs know the libraries that the object is.
-const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+pub const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
 /// The name by which they know the other.
 const RPMA_NAME: &str = "librpma.so.0";

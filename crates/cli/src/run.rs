@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::{object, program, sysfs};
+use crate::{brought, object, program, sysfs};
 
 /// Where programs are looked for without PATH (execvp(3)).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -17,9 +17,12 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// The program and all that it starts load libibverbs.so.1, librdmacm.so.1 and librpma.so.0 from
 /// Verbena, through LD_LIBRARY_PATH. The loader ignores that for set-user-ID programs, and it means
 /// nothing to statically linked ones: where the program is such a one, a line on standard error
-/// says so. Where the kernel allows it, /sys/class/infiniband, /sys/class/infiniband_verbs and
-/// /dev/infiniband show the devices as they are when the program starts, to it alone; `rdma link
-/// show` and `rdma dev show` tell of them everywhere.
+/// says so. Where the program's file names a copy of these libraries that it brings along, the
+/// object is also put before all others (LD_PRELOAD), and a line says so; of what is loaded while a
+/// program runs, as in Python, only --preload knows. Where the kernel allows it,
+/// /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband show the devices as they
+/// are when the program starts, to it alone; `rdma link show` and `rdma dev show` tell of them
+/// everywhere.
 #[derive(clap::Args)]
 pub struct Args {
     /// Leave librpma.so.0 to the system's, which runs on Verbena's other two libraries
@@ -28,6 +31,10 @@ pub struct Args {
     /// Leave /sys and /dev as they are, and the program in the namespaces of its caller
     #[arg(long)]
     no_sysfs: bool,
+    /// Put the object before all libraries of the program and of all that it starts (LD_PRELOAD): for one that brings libibverbs along
+    /// under another name, as wheels of PyPI do
+    #[arg(long)]
+    preload: bool,
     /// Write what was counted (packets sent, received, dropped and why) to FILE when the program ends; %p in it is the
     /// process's number. The same as VERBENA_COUNTERS in the environment
     #[arg(long, value_name = "FILE")]
@@ -68,6 +75,10 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     let libraries = before(&links, given.as_deref());
     let mut command = Command::new(program);
     command.args(rest).env("LD_LIBRARY_PATH", libraries);
+    if args.preload || brings_its_own(program, command_libraries(&command)) {
+        let object = links.join(object::NAMES[0]);
+        command.env("LD_PRELOAD", behind(env::var_os("LD_PRELOAD").as_deref(), &object));
+    }
     if let Some(commands) = object::commands(&links) {
         command.env("PATH", before(&commands, Some(&path)));
     }
@@ -91,6 +102,52 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     Ok(ExitCode::from(if error.kind() == ErrorKind::NotFound { 127 } else { 126 }))
 }
 
+/// Whether a program brings these libraries along, which is said then.
+fn brings_its_own(program: &OsStr, library_path: Option<OsString>) -> bool {
+    let Some(file) = found(program) else { return false };
+    let copies = brought::copies(&file, library_path.as_deref(), &object::NAMES);
+    if let [first, ..] = &copies[..] {
+        eprintln!(
+            "verbena: {} brings {}; Verbena's is put before it by LD_PRELOAD",
+            program.display(),
+            first.display()
+        );
+    }
+    !copies.is_empty()
+}
+
+/// The LD_LIBRARY_PATH that a command is given.
+fn command_libraries(command: &Command) -> Option<OsString> {
+    let mut given = command.get_envs();
+    given.find(|(name, _)| *name == "LD_LIBRARY_PATH").and_then(|(_, path)| path.map(OsStr::to_owned))
+}
+
+/// The file of a program, as execvp(3) finds it.
+fn found(program: &OsStr) -> Option<PathBuf> {
+    if program.as_encoded_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    let path = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+    env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+/// What is preloaded: what was, then the object, unless it is there.
+fn behind(given: Option<&OsStr>, object: &Path) -> OsString {
+    let mut all = given.unwrap_or_default().to_owned();
+    let is_there = |text: &OsStr| {
+        text.as_encoded_bytes()
+            .split(|b| b": ".contains(b))
+            .any(|p| p == object.as_os_str().as_encoded_bytes())
+    };
+    if !is_there(&all) {
+        if !all.is_empty() {
+            all.push(":");
+        }
+        all.push(object);
+    }
+    all
+}
+
 /// A search path: `first`, then what was there. An empty entry would mean the current directory (ld.so(8), execvp(3)).
 fn before(first: &Path, rest: Option<&OsStr>) -> OsString {
     let mut path = first.as_os_str().to_owned();
@@ -110,6 +167,15 @@ fn without_rpma(path: &OsStr) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_object_is_preloaded_once_behind_what_was() {
+        let object = Path::new("/run/verbena/libibverbs.so.1");
+        let preloaded = |given: &str| behind(Some(OsStr::new(given)), object);
+        assert_eq!((behind(None, object), preloaded("")), (object.into(), object.into()));
+        assert_eq!(preloaded("/a.so"), "/a.so:/run/verbena/libibverbs.so.1");
+        assert_eq!(preloaded("/a.so /run/verbena/libibverbs.so.1"), "/a.so /run/verbena/libibverbs.so.1");
+    }
 
     #[test]
     fn the_links_stand_before_what_was_there_and_no_empty_entry_arises() {
