@@ -5,6 +5,7 @@
 //! | [`verbs`] | libibverbs, in folders by object |
 //! | [`cma`] | librdmacm |
 //! | [`unsupported`] | the answers of functions that are exported and not built |
+//! | [`ioctl`] | `ioctl`, so that peers do not reach memory that is watched |
 //! | [`signals`] | `sigaction` and `signal`, so that the handler which guards registered memory stays |
 //! | `waiting` | how a thread waits for an event |
 //! | [`ffi_guard`] | what every function passes through: a panic becomes its failure |
@@ -30,6 +31,7 @@
 
 pub mod cma;
 pub mod ffi_guard;
+pub mod ioctl;
 pub mod signals;
 pub mod unsupported;
 pub mod verbs;

@@ -1,8 +1,10 @@
-//! Programs that bring libibverbs or librdmacm of their own: under another name, as wheels of PyPI do (`libibverbs-1a2b3c4d.so.1` in a directory `.libs`), or in a
-//! directory that the dynamic loader searches before LD_LIBRARY_PATH (DT_RPATH). They do not find Verbena's by the library's name, but by the names of its functions,
-//! where the object comes first of all (LD_PRELOAD).
+//! Programs that bring libibverbs or librdmacm of their own: under another name, as wheels of PyPI
+//! do (`libibverbs-1a2b3c4d.so.1` in a directory `.libs`), or in a directory that the dynamic
+//! loader searches before LD_LIBRARY_PATH (DT_RPATH). They do not find Verbena's by the library's
+//! name, but by the names of its functions, where the object comes first of all (LD_PRELOAD).
 //!
-//! What a program needs is read from its file and from those that it names, as the loader would (ld.so(8), elf(5)). What it loads while it runs is not seen so.
+//! What a program needs is read from its file and from those that it names, as the loader would
+//! (ld.so(8), elf(5)). What it loads while it runs is not seen so.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

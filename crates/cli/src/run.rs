@@ -31,8 +31,8 @@ pub struct Args {
     /// Leave /sys and /dev as they are, and the program in the namespaces of its caller
     #[arg(long)]
     no_sysfs: bool,
-    /// Put the object before all libraries of the program and of all that it starts (LD_PRELOAD): for one that brings libibverbs along
-    /// under another name, as wheels of PyPI do
+    /// Put the object before all libraries of the program and of all that it starts (LD_PRELOAD):
+    /// for one that brings libibverbs along under another name, as wheels of PyPI do
     #[arg(long)]
     preload: bool,
     /// Write what was counted (packets sent, received, dropped and why) to FILE when the program ends; %p in it is the

@@ -10,7 +10,8 @@ const PROGRAM: &str = "#include <stdio.h>
     struct ibv_device; struct ibv_device **ibv_get_device_list(int *);
     int main(void) { int n = -1; ibv_get_device_list(&n); puts(n == -7 ? \"its own\" : \"verbena\"); }";
 
-/// A directory with the two; `None` where there is no C compiler. `linked`: how the program finds the library of this name.
+/// A directory with the two; `None` where there is no C compiler. `linked`: how the program finds
+/// the library of this name.
 fn made(name: &str, library: &str, linked: &[&str]) -> Option<PathBuf> {
     let dir = std::env::temp_dir().join(format!("verbena-brought-{}-{name}", std::process::id()));
     std::fs::create_dir_all(dir.join(".libs")).unwrap();

@@ -104,6 +104,13 @@ pub fn take(len: usize) -> Option<Buffer> {
     Some(Buffer(file))
 }
 
+/// Whether an address is of a buffer of this process.
+pub(crate) fn holds(addr: u64) -> bool {
+    let buffers = BUFFERS.get().lock();
+    let before = buffers.range(..=addr).next_back();
+    before.is_some_and(|(first, file)| addr - first < file.len() as u64)
+}
+
 /// Gives a neighbour the buffer that a region is, where it is one and the region's rights allow
 /// that, and has the neighbour told of it. Whether the neighbour has it.
 pub(crate) fn give(addr: u64, len: u64, access: u32, to: &Arc<Connection>) -> bool {

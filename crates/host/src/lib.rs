@@ -16,6 +16,7 @@
 //! | `sockets` | how both kinds are set up |
 //! | `rings` | packets between processes of this host, by memory that they share |
 //! | `reach` | memory of other processes of this host, without them |
+//! | `shown` | which regions of this process others reach by themselves: none that may keep them waiting |
 //! | [`arena`] | memory of this process that the others map, too |
 //! | `same_host` | what is to be expected of both, before anybody sends |
 //! | `frames` over `packet` | whole frames of an interface |
@@ -88,6 +89,7 @@ mod routes;
 mod rx_socket;
 mod rx_sockets;
 mod same_host;
+mod shown;
 mod sockets;
 mod sys;
 mod tx;

@@ -365,6 +365,19 @@ pub(crate) fn receive_nothing(fd: &Fd) -> io::Result<()> {
     check(result).map(drop)
 }
 
+/// Touches the pages of a range, as far as they are mapped, to be written where they may be; waits
+/// for them.
+pub(crate) fn touch(addr: u64, len: u64) {
+    let (start, end) = (addr & !4095, addr.saturating_add(len).next_multiple_of(4096));
+    for advice in [libc::MADV_POPULATE_WRITE, libc::MADV_POPULATE_READ] {
+        // SAFETY: this advice changes no content; a range that is not mapped is an error, not a
+        // fault.
+        if unsafe { libc::madvise(start as *mut c_void, (end - start) as usize, advice) } == 0 {
+            return;
+        }
+    }
+}
+
 /// A descriptor that another thread can make readable (eventfd(2)).
 pub(crate) struct Bell(Fd);
 

@@ -32,6 +32,7 @@ use crate::rings::{self, Rings};
 use crate::routes::Routes;
 use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
+use crate::shown::Shown;
 use crate::sys::{self, Bell};
 use crate::tx::{self, Sender, Tx};
 use crate::{Config, fork, host_id, interfaces, neighbours};
@@ -65,6 +66,8 @@ pub struct RealWorld {
     idle_at: AtomicU64,
     pub(crate) rings: Rings,
     pub(crate) lent: Lent,
+    /// The regions that it is of.
+    shown: Shown,
     pub(crate) frames: Frames,
     pub(crate) names: Names,
     /// The process ends: the engine empties its sockets, then clears this.
@@ -99,6 +102,7 @@ impl RealWorld {
             tx,
             idle_at: AtomicU64::new(u64::MAX),
             lent: Lent::default(),
+            shown: Shown::default(),
             frames: Frames::default(),
             sweep_asked: AtomicBool::new(false),
         })
@@ -187,6 +191,13 @@ impl RealWorld {
         self.rings.close(&self.counters);
         self.names.close(&self.reactor);
         self.tx.retain(|_| false, &self.reactor);
+    }
+
+    /// Has a range of memory watched by userfaultfd(2), as `watch` does: no other process touches
+    /// it from then on, and none is in a copy when `watch` is called.
+    pub fn watched<T>(&self, range: std::ops::Range<u64>, watch: impl FnOnce() -> T) -> T {
+        let _coming = self.shown.coming(range, |(table, slot)| nic::Reach::withdraw(self, table, slot));
+        watch()
     }
 
     fn check_ours(&self) -> Result<(), Errno> {
@@ -294,6 +305,30 @@ impl Platform for RealWorld {
         self.is_ours() && sys::thread::with_signals_blocked(|| thread.spawn(work)).is_ok()
     }
 
+    fn is_late(&self, addr: u64, len: u64) -> bool {
+        self.is_ours() && self.shown.is_late(addr, len)
+    }
+
+    fn bring(&self, addr: u64, len: u64) {
+        /// Ranges that are being brought, by a thread each, by their addresses; what is asked for
+        /// beside them is asked for again.
+        static COMING: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
+        if !self.is_ours() || COMING.iter().any(|coming| coming.load(Ordering::Relaxed) == addr) {
+            return;
+        }
+        let free = |coming: &&AtomicU64| {
+            coming.compare_exchange(0, addr, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let Some(place) = COMING.iter().find(free) else { return };
+        let started = self.in_background(Box::new(move || {
+            sys::touch(addr, len);
+            place.store(0, Ordering::Release);
+        }));
+        if !started {
+            place.store(0, Ordering::Release);
+        }
+    }
+
     fn large_pages(&self) -> bool {
         self.config.same_host && self.config.large_pages
     }
@@ -333,10 +368,11 @@ impl nic::Reach for RealWorld {
     }
 
     fn publish(&self, table: u8, slot: u16, region: &Region) {
-        self.lent.publish(table, slot, region);
+        self.shown.show((table, slot), region, || self.lent.publish(table, slot, region));
     }
 
     fn withdraw(&self, table: u8, slot: u16) {
+        self.shown.forget((table, slot));
         if let Some(cleared) = self.lent.withdraw(table, slot) {
             self.rings.wait_for(cleared, self);
         }

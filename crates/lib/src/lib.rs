@@ -1,6 +1,6 @@
 //! The shared object that programs load as libibverbs.so.1 and librdmacm.so.1, two links to one file: every symbol of the two
-//! with its version node, each a jump into `capi`; and `sigaction` and `signal` with the C library's node, so that they stand in
-//! front of its own (`capi::signals`).
+//! with its version node, each a jump into `capi`; and `sigaction`, `signal` and `ioctl` with the C
+//! library's node, so that they stand in front of its own (`capi::signals`, `capi::ioctl`).
 //!
 //! | file | what |
 //! |---|---|

@@ -205,6 +205,8 @@ ranks! {
     TheirBuffers,
     /// The system: the list of rings by which packets come.
     RxRings,
+    /// The system: the regions that other processes reach, while one is shown or taken back.
+    Shown,
     /// The system: what is lent to other processes. Held while some of it is shown to one of them.
     LentTables,
     /// The system: the page by which another process knows this one.

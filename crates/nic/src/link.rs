@@ -181,10 +181,19 @@ pub trait Platform: Send + Sync + 'static {
     fn large_pages(&self) -> bool {
         false
     }
-    /// Runs `work`, which takes long and nobody waits for, in a thread of its own. False where it does not: then nobody does. Any lock may be held.
+    /// Runs `work`, which takes long and which no thread waits for, in a thread of its own. False
+    /// where there is none. Any lock may be held.
     fn in_background(&self, _work: Box<dyn FnOnce() + Send>) -> bool {
         false
     }
+    /// Whether memory is watched by userfaultfd(2): what is not there of it comes from a process,
+    /// perhaps never.
+    fn is_late(&self, _addr: u64, _len: u64) -> bool {
+        false
+    }
+    /// Has such memory brought, which is not there, by a thread that may wait for ever. Any lock
+    /// may be held.
+    fn bring(&self, _addr: u64, _len: u64) {}
     /// What this world keeps of the memory of its processes by itself. The real one does not: there files do, by the system.
     fn storage(&self) -> Option<&dyn Storage> {
         None

@@ -11,45 +11,29 @@
 //! | `Local` | NAK, remote operational error; both sides fail | the receiver fails |
 //! | `Remote` | NAK, remote access error; both sides fail | the message is dropped |
 //! | `Illegal` | NAK, invalid request; both sides fail | the message is dropped |
+//! | `Absent` | RNR NAK; the same piece comes again | the message is dropped |
 //! | `Away` | NAK, PSN sequence error; the piece comes again, with its bytes | none is |
 //!
 //! After a refusal the carrier calls one of two: [`Inbound::fail`] where the queue pair goes to the error state, so that the
-//! receive in use completes with the reason; [`Inbound::abandon`] where only the message is lost. After `NoReceive` and `Away` it may
+//! receive in use completes with the reason; [`Inbound::abandon`] where only the message is lost.
+//! After `NoReceive`, `Absent` and `Away` it may
 //! call neither, and give the same piece again.
+
+mod refusal;
 
 use std::task::Poll;
 
 use wire::Qpn;
 use wire::roce::{Header, SendTail};
 
+pub use refusal::Refusal;
+use refusal::{refusal, remote};
+
 use crate::likely::likely;
 use crate::op::{
     Access, AtomicOp, Completed, Completion, Context, Elsewhere, Fault, Flush, MAX_MESSAGE, Memory,
     NetworkHeader, Payload, Place, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole,
 };
-
-/// Why a message, or a piece of one, was not executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// No receive is posted. Nothing has changed: the sender may try the same piece again.
-    #[error("no receive is posted")]
-    NoReceive,
-    /// The message is longer than the receive it was to fill.
-    #[error("the message is longer than its receive")]
-    TooLong,
-    /// The receive names memory that it must not: the receiver's own fault.
-    #[error("the receive's memory: {0}")]
-    Local(Fault),
-    /// The peer named memory, or a key to invalidate, that it must not.
-    #[error("the memory that the peer named: {0}")]
-    Remote(Fault),
-    /// The piece is not one that may come now, or a length is not what was announced, or an address is not aligned.
-    #[error("the message breaks the protocol")]
-    Illegal,
-    /// The piece's bytes are elsewhere, and not reached there. It has not come; some of them may have been copied.
-    #[error("the piece's bytes are not reached where they are")]
-    Away,
-}
 
 /// The two queue pairs that a completion names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -311,7 +295,7 @@ impl Inbound {
             return Err(Refusal::Illegal);
         }
         if to.is_some() && range.length > 0 {
-            cx.memory().check(range, Access::Write).map_err(Refusal::Remote)?;
+            cx.memory().check(range, Access::Write).map_err(remote)?;
         }
         Ok((range, before))
     }
@@ -330,7 +314,7 @@ impl Inbound {
         if !bytes.is_empty() {
             cx.memory()
                 .write_payload(to, before, bytes, tail_of(last))
-                .map_err(|fault| refusal(fault, Refusal::Remote))
+                .map_err(remote)
                 .inspect_err(|refusal| self.has_not_come(before_it, *refusal))?;
         }
         if last {
@@ -339,9 +323,10 @@ impl Inbound {
         Ok(())
     }
 
-    /// After `Away` all is as before the piece, but that a receive may have been taken for it.
+    /// After `Away` and `Absent` all is as before the piece, but that a receive may have been taken
+    /// for it.
     fn has_not_come(&mut self, before_it: Message, refusal: Refusal) {
-        if refusal == Refusal::Away {
+        if matches!(refusal, Refusal::Away | Refusal::Absent) {
             self.message = before_it;
         }
     }
@@ -360,7 +345,7 @@ impl Inbound {
         if from.length == 0 {
             return Ok(());
         }
-        cx.memory().check(from, Access::Read).map_err(Refusal::Remote)
+        cx.memory().check(from, Access::Read).map_err(remote)
     }
 
     /// Executes an atomic, ATOMIC WRITE included; what was there before.
@@ -372,7 +357,7 @@ impl Inbound {
         if self.in_message() || at.length != 8 || !at.addr.is_multiple_of(8) {
             return Err(Refusal::Illegal);
         }
-        cx.memory().atomic(at, op).map_err(Refusal::Remote)
+        cx.memory().atomic(at, op).map_err(remote)
     }
 
     /// Executes a FLUSH; `Pending` where it takes long and is done by whoever gave the memory ([`Memory::flush`]).
@@ -405,7 +390,7 @@ impl Inbound {
     pub fn fail(&mut self, refusal: Refusal, ends: Ends, cx: &mut impl Context) {
         let of_write = matches!(self.message, Message::Write { .. });
         let (status, opcode) = match refusal {
-            Refusal::NoReceive | Refusal::Illegal | Refusal::Away => return,
+            Refusal::NoReceive | Refusal::Illegal | Refusal::Away | Refusal::Absent => return,
             Refusal::TooLong => (Status::LocalLength, Completed::Receive),
             Refusal::Local(_) => (Status::LocalProtection, Completed::Receive),
             // Nothing is wrong with the receive of a WRITE: the bytes lie elsewhere.
@@ -470,11 +455,6 @@ fn scatter(
     }
     let copied = memory.scatter_payload(receive.sges.as_slice(), at, bytes, tail);
     copied.map_err(|fault| refusal(fault, Refusal::Local))
-}
-
-/// What a fault of memory means, which is this unless it is none of ours.
-fn refusal(fault: Fault, ours: impl FnOnce(Fault) -> Refusal) -> Refusal {
-    if fault == Fault::Away { Refusal::Away } else { ours(fault) }
 }
 
 fn tail_of(last: bool) -> Tail {

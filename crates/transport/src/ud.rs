@@ -163,7 +163,12 @@ impl<A: Copy + PartialEq> Ud<A> {
             }
             // Dropped, and the receive is still good (IBA 1.4 §9.9.3, class D).
             Err(
-                Refusal::NoReceive | Refusal::TooLong | Refusal::Remote(_) | Refusal::Illegal | Refusal::Away,
+                Refusal::NoReceive
+                | Refusal::TooLong
+                | Refusal::Remote(_)
+                | Refusal::Illegal
+                | Refusal::Away
+                | Refusal::Absent,
             ) => Taken::NoRoom,
         }
     }

@@ -30,6 +30,7 @@
 //! | `hazards` | what is in use just now, and by which thread |
 //! | `fences` | what keeps the steps of both in order |
 //! | `guard` | calls that reach the right process or none; unsafe |
+//! | `present` | whether memory of another process is there, so that a copy waits for nothing; unsafe |
 //! | `near` | copies to and from memory that is mapped here, too, without a call; unsafe |
 
 mod borrower;
@@ -43,6 +44,7 @@ mod hazards;
 mod initiator;
 mod lent;
 mod near;
+mod present;
 pub(crate) mod shown;
 mod tables;
 
@@ -69,6 +71,7 @@ pub(crate) use hazards::BYTES as HAZARD_BYTES;
 use initiator::Request;
 pub(crate) use lent::{Cleared, Lent, Tables};
 use near::Near;
+use present::Pages;
 
 /// What `crate::layouts` looks at.
 #[cfg(test)]
@@ -104,6 +107,7 @@ const MOST_PIECES: usize = 8;
 /// A process that lends to us.
 pub(crate) struct Lender {
     process: Process,
+    pages: Arc<Pages>,
     tables: Arc<SharedMemory>,
     /// Its buffers that are mapped here.
     theirs: Theirs,
@@ -135,9 +139,13 @@ impl Lender {
         }
         let proof = Proof { nonce, tables: sys::inode(tables_fd)?, ring };
         let process = Process { pid: sys::peer_pid(connection)?, guard };
-        let is_reached = process.pid > 0 && sys::peer_lives(connection) && process.is_proven(&proof);
+        let pages = Arc::new(Pages::of(process.pid));
+        let is_reached = process.pid > 0
+            && sys::peer_lives(connection)
+            && pages.are_there(guard.address, 1)
+            && process.is_proven(&proof);
         let (is_closed, is_over) = (AtomicBool::new(!is_reached), AtomicBool::new(false));
-        Ok(Lender { process, tables: Arc::new(tables), theirs, is_closed, is_over })
+        Ok(Lender { process, pages, tables: Arc::new(tables), theirs, is_closed, is_over })
     }
 
     /// This lender, whose buffers that are mapped here are `theirs` now.
@@ -145,6 +153,7 @@ impl Lender {
         let same = |flag: &AtomicBool| AtomicBool::new(flag.load(Ordering::Relaxed));
         Lender {
             process: self.process,
+            pages: self.pages.clone(),
             tables: self.tables.clone(),
             theirs,
             is_closed: same(&self.is_closed),
@@ -154,7 +163,7 @@ impl Lender {
 
     /// Whether the system lets us reach it, as far as is known.
     pub(crate) fn is_there(&self) -> bool {
-        !self.is_closed.load(Ordering::Relaxed)
+        !self.is_closed.load(Ordering::Relaxed) && !self.pages.is_left_alone()
     }
 
     /// Whether what a peer names seems to lie in memory that is mapped here, too.
@@ -187,6 +196,10 @@ impl Lender {
                 Some(Err(Ended::Fault)) => return false,
                 Some(Err(Ended::Unable)) | None if !self.is_there() => return false,
                 Some(Err(Ended::Unable)) | None => {}
+            }
+            let touched = if matches!(what, Copy::Flush(how) if !how.persistent) { 0 } else { remote.length };
+            if !self.pages.are_there(self.process.guard.address, 1) || !self.pages.are_there(at, touched) {
+                return false;
             }
             let copied = self.copy_far(prepared, at);
             if copied == Copied::Nothing {

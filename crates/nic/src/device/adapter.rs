@@ -165,6 +165,12 @@ impl Adapter {
         })
     }
 
+    /// A range of addresses is about to be watched by userfaultfd(2): peers get what is there of
+    /// it, and are told to come again for the rest.
+    pub fn will_be_late(&self, range: &std::ops::Range<u64>) {
+        self.memory.will_be_late(range);
+    }
+
     /// 32 bits that nobody can foresee.
     pub(crate) fn random(&self) -> u32 {
         let mut random = [0; 4];

@@ -6,12 +6,15 @@ use transport::op::{Fault, SharedBytes, Tail};
 use wire::icrc::{PAGE, Remainder};
 
 use super::guard::{self, Change};
+use super::late;
 
 /// The memory of a range.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
     /// At this address.
     At(u64),
+    /// At this address, in a region that is watched ([`late`]).
+    Late(u64),
     /// Nowhere: reads as zero, what is written is lost.
     Null,
 }
@@ -19,9 +22,14 @@ pub(super) enum Place {
 /// Copies out of registered memory.
 #[inline(always)]
 pub(super) fn copy_out(place: Place, dst: &mut [u8]) -> Result<(), Fault> {
-    let Place::At(real) = place else {
-        dst.fill(0);
-        return Ok(());
+    let real = match place {
+        Place::At(real) => real,
+        // SAFETY: a buffer of our own, and a range that the caller checked.
+        Place::Late(real) => return unsafe { late::copy_out(dst.as_mut_ptr(), real, dst.len()) },
+        Place::Null => {
+            dst.fill(0);
+            return Ok(());
+        }
     };
     // SAFETY: the caller checked the range against a region that is counted in; the two can not overlap, `dst` is a
     // buffer of our own. The program may change the source meanwhile: then the copy holds some mixture, as with any DMA.
@@ -43,7 +51,12 @@ pub(super) fn copy_out_for_icrc(place: Place, dst: &mut [u8]) -> Result<Option<R
 /// everything before it; aligned eight bytes are one store.
 #[inline(always)]
 pub(super) fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault> {
-    let Place::At(real) = place else { return Ok(()) };
+    let real = match place {
+        Place::At(real) => real,
+        // SAFETY: as below. The kernel copies in order.
+        Place::Late(real) => return unsafe { late::copy_in(real, src.as_ptr(), src.len()) },
+        Place::Null => return Ok(()),
+    };
     let to = real as *mut u8;
     let split = match tail {
         Tail::More => src.len(),
@@ -65,7 +78,12 @@ pub(super) fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault>
 /// Copies `len` bytes out of registered memory to memory that two processes share, from its byte `at` on; as many as there are places.
 pub(super) fn copy_to_shared(place: Place, dst: SharedBytes<'_>, at: usize, len: usize) -> Result<(), Fault> {
     let Some((to, len)) = part(dst, at, len) else { return Ok(()) };
-    let Place::At(real) = place else { return fill(to, len) };
+    let real = match place {
+        Place::At(real) => real,
+        // SAFETY: as below.
+        Place::Late(real) => return unsafe { late::copy_out(to, real, len) },
+        Place::Null => return fill(to, len),
+    };
     // SAFETY: as for `copy_out`; words of shared memory may be stored to behind a shared borrow, by an instruction while others load and store there.
     unsafe { guard::copy_shared(to, real as *const u8, len) }
 }
@@ -79,7 +97,13 @@ pub(super) fn copy_from_shared(
     len: usize,
     tail: Tail,
 ) -> Result<(), Fault> {
-    let (Place::At(real), Some((from, len))) = (place, part(src, at, len)) else { return Ok(()) };
+    let Some((from, len)) = part(src, at, len) else { return Ok(()) };
+    let real = match place {
+        Place::At(real) => real,
+        // SAFETY: as below.
+        Place::Late(real) => return unsafe { late::copy_in(real, from, len) },
+        Place::Null => return Ok(()),
+    };
     let split = match tail {
         Tail::More => len,
         Tail::End => last_word(real, len),
@@ -118,7 +142,13 @@ pub(super) fn last_word(real: u64, len: usize) -> usize {
 
 /// Changes eight bytes atomically; what was there before. They must be aligned (`Range`) and be memory (`Rights`).
 pub(super) fn change(place: Place, change: Change) -> Result<u64, Fault> {
-    let Place::At(real) = place else { return Err(Fault::Rights) };
+    let real = match place {
+        Place::At(real) => real,
+        // A program that takes it away just behind this look holds the engine up: no system call
+        // changes it atomically and fails.
+        Place::Late(real) => late::look(real, 8).map(|()| real)?,
+        Place::Null => return Err(Fault::Rights),
+    };
     if real % 8 != 0 {
         return Err(Fault::Range);
     }

@@ -1,9 +1,11 @@
-//! Small pages under regions become large ones behind the registration, once a neighbour may reach them: to move 256 MiB takes 80 ms, eight times
-//! as long as to register it, and is of no use to a program that speaks by the network only.
+//! Small pages under regions become large ones behind the registration, once a neighbour may reach
+//! them: to move 256 MiB takes 80 ms, eight times as long as to register it, and is of no use to a
+//! program that speaks by the network only.
 //!
-//! Regions that fill a large page are listed here. From the first queue pair on that lets a process of this host reach memory, a thread goes
-//! through the list, a large page at a time, and ends with it. Each page is moved while its region is counted in: a deregistration
-//! waits for one page at most, and no page of memory is moved that the program has back.
+//! Regions that fill a large page are listed here. From the first queue pair on that lets a process
+//! of this host reach memory, a thread goes through the list, a large page at a time, and ends with
+//! it. Each page is moved while its region is counted in: a deregistration waits for one page at
+//! most, and no page of memory is moved that the program has back.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -55,7 +57,8 @@ impl Table {
         }
     }
 
-    /// A neighbour may reach regions from now on. With the lock of a queue pair held, mostly for the first one only.
+    /// A neighbour may reach regions from now on. With the lock of a queue pair held, mostly for
+    /// the first one only.
     pub(crate) fn has_neighbours(&self) {
         if !self.large.has_neighbours.load(Ordering::Relaxed)
             && !self.large.has_neighbours.swap(true, Ordering::SeqCst)
@@ -101,7 +104,8 @@ impl Large {
     }
 }
 
-/// Moves the first large page of a region from an address on; the address behind it. `None` where there is no more, or it is of no use to go on.
+/// Moves the first large page of a region from an address on; the address behind it. `None` where
+/// there is no more, or it is of no use to go on.
 fn move_page(slots: &Slots, key: u32, from: u64) -> Option<u64> {
     let slot = slots.get(key >> 16);
     let _here = InFlight::enter(&slot.in_flight);
@@ -158,7 +162,8 @@ mod tests {
     fn small_pages() -> u64 {
         let (len, rights) = (3 * LARGE as usize, libc::PROT_READ | libc::PROT_WRITE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, which the process keeps; all of it, whose bytes nobody has a reference to.
+        // SAFETY: a new mapping, which the process keeps; all of it, to whose bytes there is no
+        // reference.
         unsafe {
             let at = libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
@@ -168,7 +173,8 @@ mod tests {
         }
     }
 
-    /// Bytes in large pages from an address on (proc_pid_smaps(5)); a mapping begins there, for it has other advice.
+    /// Bytes in large pages from an address on (proc_pid_smaps(5)); a mapping begins there, for it
+    /// has other advice.
     fn large_bytes(at: u64) -> u64 {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mapping = smaps.split(&format!("{at:x}-")).nth(1).unwrap();
@@ -181,12 +187,12 @@ mod tests {
         let at = small_pages();
         let world = Arc::new(World::default());
         let table = Table::of(world.clone());
-        // SAFETY: atomics are not asked for: nobody has a reference to the bytes.
+        // SAFETY: atomics are not asked for: there is no reference to the bytes.
         let register = |at, len| unsafe { table.register(1, at, len, 0, Access::LOCAL_WRITE, 7) }.unwrap();
         let mr = register(at, 2 * LARGE);
         assert_eq!((large_bytes(at), world.run()), (0, 0), "not by the registration");
         table.has_neighbours();
-        assert_eq!(large_bytes(at), 0, "nor by whoever opens a queue pair");
+        assert_eq!(large_bytes(at), 0, "nor by the thread that opens a queue pair");
         assert_eq!(world.run(), 1);
         let moved = large_bytes(at);
         assert!(moved == 2 * LARGE || pages::collapse(at).is_err(), "{moved}");
@@ -194,7 +200,8 @@ mod tests {
         // SAFETY: as above.
         assert!((0..2 * LARGE).step_by(4096).all(|n| unsafe { ((at + n) as *const u8).read() } == 7));
 
-        // From then on each one's, but no more of what is deregistered meanwhile, nor of what fills none.
+        // From then on each one's, but no more of what is deregistered meanwhile, nor of what fills
+        // none.
         let (gone, short) = (small_pages(), small_pages());
         let (gone_mr, short_mr) = (register(gone, LARGE), register(short + 4096, LARGE));
         table.deregister(gone_mr).unwrap();

@@ -36,6 +36,7 @@
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
 //! | [`dm`] | device memory |
 //! | `pages`, `large` | pages brought in at registration; small ones that become large behind it |
+//! | `late` | regions that are watched by userfaultfd(2) |
 //! | `guard` | instructions that fail where memory faults, which write back cache lines, and which copy while another process lets them |
 //! | `first_thread` | whether this is the thread that the process began with |
 
@@ -48,6 +49,7 @@ mod flush;
 mod free;
 mod guard;
 mod large;
+mod late;
 mod pages;
 pub mod pd;
 pub(crate) mod reached;

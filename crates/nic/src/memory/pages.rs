@@ -8,12 +8,15 @@ use crate::error::Error;
 /// Bytes of a large page, as processors of 64 bits have it.
 pub(super) const LARGE: u64 = 2 << 20;
 
-/// Brings the pages of a new region in as [`populate`] does; what is not there yet as large ones where it fills such, if `large` says so. A copy between two
-/// processes looks each page up, which takes two thirds of its time where they are small. Where large pages are not to be had (no memory, a file system
-/// without) all is as it would be without the wish. What is there in small pages is moved later ([`super::large`]).
+/// Brings the pages of a new region in as [`populate`] does; what is not there yet as large ones
+/// where it fills such, if `large` says so. A copy between two processes looks each page up, which
+/// takes two thirds of its time where they are small. Where large pages are not to be had (no
+/// memory, a file system without) all is as it would be without the wish. What is there in small
+/// pages is moved later ([`super::large`]).
 pub(super) fn bring_in(addr: u64, len: u64, write: bool, large: bool) -> Result<(), Error> {
     if let Some(Range { start, end }) = inside(addr, len).filter(|_| large) {
-        // SAFETY: this advice changes no content and no rights; a range that is not mapped is an error, not a fault.
+        // SAFETY: this advice changes no content and no rights; a range that is not mapped is an
+        // error, not a fault.
         _ = unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, libc::MADV_HUGEPAGE) };
     }
     populate(addr, len, write)
@@ -25,9 +28,11 @@ pub(super) fn inside(addr: u64, len: u64) -> Option<Range<u64>> {
     (first < end).then_some(first..end)
 }
 
-/// Moves what lies in small pages to a large one, which begins at an address. The bytes stay what they are.
+/// Moves what lies in small pages to a large one, which begins at an address. The bytes stay what
+/// they are.
 pub(super) fn collapse(at: u64) -> Result<(), Errno> {
-    // SAFETY: this advice changes no content and no rights; a range that is not mapped is an error, not a fault.
+    // SAFETY: this advice changes no content and no rights; a range that is not mapped is an error,
+    // not a fault.
     let code = unsafe { libc::madvise(at as *mut libc::c_void, LARGE as usize, libc::MADV_COLLAPSE) };
     if code == 0 { Ok(()) } else { Err(Errno::last()) }
 }

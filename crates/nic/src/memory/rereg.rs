@@ -7,6 +7,7 @@ use transport::op::{Fault, Remote, Sge};
 use wire::Rkey;
 
 use super::copy::Place;
+use super::late::LATE;
 use super::pages::populate;
 use super::rights::Access;
 use super::table::{Mr, Table};
@@ -54,7 +55,7 @@ impl Table {
         };
         check()?;
         let (addr, len, iova) = place.unwrap_or((now(&slot.addr), now(&slot.len), now(&slot.iova)));
-        let access = access.unwrap_or(slot.access.load(Ordering::Relaxed));
+        let access = access.unwrap_or(slot.access.load(Ordering::Relaxed) & !LATE);
         let pd = pd.unwrap_or(slot.pd.load(Ordering::Relaxed));
         let backing = self.check_region(addr, len, iova, access)?;
         {
@@ -65,7 +66,7 @@ impl Table {
         // From here on nobody else changes the slot, and no window is bound to it. Whoever binds others does not wait for its neighbours.
         self.withdraw(mr.key.0 >> 16);
         self.wait_for_users(mr.key.0 >> 16);
-        slot.describe(pd, addr, len, iova, access);
+        slot.describe(pd, addr, len, iova, access | self.lateness(addr, len));
         slot.backing.store(backing.into(), Ordering::Relaxed);
         // Whoever deregisters it takes back what was published.
         let _binding = self.binding();
@@ -85,7 +86,7 @@ impl Table {
         let place = view.with(range, Access::ON_DEMAND | right, Who::Us, Ok);
         match place.map_err(|fault| self.why_not(pd, sge.lkey, write, fault))? {
             Place::At(real) => populate(real, range.length, write).map_err(|_| Advice::Fault),
-            Place::Null => Ok(()),
+            Place::Null | Place::Late(_) => Ok(()),
         }
     }
 

@@ -121,7 +121,7 @@ impl Table {
         let backing = self.check_region(addr, len, iova, access)?;
         let index = self.free.take(random)?;
         let slot = self.slot(index);
-        slot.describe(pd, addr, len, iova, access);
+        slot.describe(pd, addr, len, iova, access | self.lateness(addr, len));
         slot.backing.store(backing.into(), Ordering::Relaxed);
         slot.kind.store(kind::REGION, Ordering::Relaxed);
         let key = index << 16 | random & 0xffff;

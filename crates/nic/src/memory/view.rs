@@ -9,6 +9,7 @@ use wire::icrc::Remainder;
 use wire::{Qpn, Rkey};
 
 use super::copy::{Place, change, copy_from_shared, copy_in, copy_out, copy_out_for_icrc, copy_to_shared};
+use super::late::{self, LATE};
 use super::regular::Step;
 use super::rights::Access;
 use super::slot::{InFlight, kind};
@@ -118,11 +119,17 @@ impl View<'_> {
         if unlikely(!good) {
             return Err(Fault::Key);
         }
-        if unlikely(slot.access.load(Ordering::Relaxed) & right != right) {
+        let access = slot.access.load(Ordering::Relaxed);
+        if unlikely(access & right != right) {
             return Err(Fault::Rights);
         }
         let real = slot.place(range.addr, range.length)?;
-        Ok((if kind == kind::NULL { Place::Null } else { Place::At(real) }, here))
+        let place = match kind {
+            kind::NULL => Place::Null,
+            _ if unlikely(access & LATE != 0) && who == Who::Peer => Place::Late(real),
+            _ => Place::At(real),
+        };
+        Ok((place, here))
     }
 
     /// The same for a peer, who has the rights of the queue pair too.
@@ -135,13 +142,17 @@ impl View<'_> {
         if self.remote_access & right != right {
             return Err(Fault::Rights);
         }
-        let done = self.with(range, right, Who::Peer, copy)?;
-        if self.qpn != 0
+        let done = self.with(range, right, Who::Peer, copy);
+        if matches!(done, Err(Fault::Absent)) {
+            self.table.bring(range);
+        }
+        if done.is_ok()
+            && self.qpn != 0
             && let Some(reach) = self.table.reach()
         {
             reach.named(Qpn::new(self.qpn), range.rkey, self.remote_access);
         }
-        Ok(done)
+        done
     }
 
     /// Writes a whole message to the begin of an element.
@@ -252,7 +263,11 @@ impl Memory for View<'_> {
             op::Access::FlushGlobal => Access::FLUSH_GLOBAL,
             op::Access::FlushPersistent => Access::FLUSH_PERSISTENT,
         };
-        self.remote(range, right, |_| Ok(()))
+        self.remote(range, right, |place| match place {
+            // It is answered piece by piece, and has to be there then.
+            Place::Late(real) if matches!(access, op::Access::Read) => late::look(real, range.length),
+            _ => Ok(()),
+        })
     }
 
     fn write(&self, to: Remote, at: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {

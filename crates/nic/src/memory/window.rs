@@ -10,6 +10,7 @@ use locks::MutexGuard;
 use transport::op::{Bind, Fault};
 use wire::Rkey;
 
+use super::late::LATE;
 use super::rights::Access;
 use super::slot::{Slot, kind};
 use super::table::Table;
@@ -158,7 +159,7 @@ impl View<'_> {
         if end > slot.len.load(Ordering::Relaxed) {
             return Err(Fault::Range);
         }
-        Ok((index, bind.access & GRANTED, at))
+        Ok((index, bind.access & GRANTED | rights & LATE, at))
     }
 
     /// Invalidates a window of type 2 that was bound on this queue pair.

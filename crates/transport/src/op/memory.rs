@@ -48,6 +48,10 @@ pub enum Fault {
     /// The storage behind the region failed: what was written may not be on it (FLUSH to persistence).
     #[error("the storage of the memory failed")]
     Storage,
+    /// The memory is not there now, and a thread that touches it waits for another process or
+    /// machine, perhaps for ever. It is being brought.
+    #[error("memory is not there yet")]
+    Absent,
     /// What the sender lends can not be copied from its memory: nothing is wrong with ours.
     #[error("what the sender lends is not reached")]
     Away,

@@ -222,7 +222,7 @@ impl Responder {
         cx: &mut impl Context,
     ) -> Result<(), Broken> {
         let (code, event) = match refusal {
-            Refusal::NoReceive => {
+            Refusal::NoReceive | Refusal::Absent => {
                 self.quiet = true;
                 self.answers.rnr_nak(psn, self.msn, self.min_rnr_timer);
                 return Ok(());

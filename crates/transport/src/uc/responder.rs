@@ -60,7 +60,12 @@ impl Responder {
             }
             // The message is dropped, the receive is still good (IBA 1.4 §9.9.3, class D).
             Err(
-                Refusal::NoReceive | Refusal::TooLong | Refusal::Remote(_) | Refusal::Illegal | Refusal::Away,
+                Refusal::NoReceive
+                | Refusal::TooLong
+                | Refusal::Remote(_)
+                | Refusal::Illegal
+                | Refusal::Away
+                | Refusal::Absent,
             ) => {
                 self.inbound.abandon();
                 Ok(())

@@ -9,8 +9,9 @@
 //! A signal that somebody sent (kill(2), by its `si_code`) is no fault, wherever the thread is: it goes to the program's
 //! handler, is ignored where the program ignores it, or ends the process.
 //!
-//! No lock, and nothing that a forked child could find half done: `sigaction` may be called in a signal handler. So what the
-//! program set is one word ([`Wish`]), however often it sets one. Its mask stands in the action that the system has, which is ours.
+//! No lock, and nothing that a forked child could find half done: `sigaction` may be called in a
+//! signal handler. So what the program set is one word ([`Wish`]), however often it sets one. Its
+//! mask stands in the action that the system has, which is ours.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -68,7 +69,8 @@ pub(crate) fn install() {
     look();
 }
 
-/// Puts ours in the place of a handler that was there before us. One that can not be remembered stays.
+/// Puts ours in the place of a handler that was there before us. One that can not be remembered
+/// stays.
 fn take_over(which: usize, before: &libc::sigaction) {
     // SAFETY: a structure that the system filled.
     let (mask, Some(wish)) = (unsafe { mask_of(before) }, Wish::of(before.sa_sigaction, before.sa_flags))
@@ -111,7 +113,8 @@ pub unsafe fn program_sets(
     }
     let was = Wish::remembered(which);
     if !new.is_null() {
-        // SAFETY: as the caller says. Of the structure these fields are read and no other byte: programs write no more.
+        // SAFETY: as the caller says. Of the structure these fields are read and no other byte:
+        // programs write no more.
         let (function, flags, mask) = unsafe { ((*new).sa_sigaction, (*new).sa_flags, mask_of(new)) };
         if let Some(wish) = Wish::of(function, flags) {
             wish.remember(which);
@@ -123,7 +126,8 @@ pub unsafe fn program_sets(
         }
     }
     if !old.is_null() {
-        // SAFETY: as the caller says, and a structure that the system filled. The two may be one: `new` was read before.
+        // SAFETY: as the caller says, and a structure that the system filled. The two may be one:
+        // `new` was read before.
         unsafe { old.write(action(was.function(), was.flags(), mask_of(&raw const now))) };
     }
     Some(0)
@@ -166,8 +170,8 @@ fn action(function: usize, flags: c_int, mask: u64) -> libc::sigaction {
     action
 }
 
-/// The signals of an action's mask. The system knows 64, the first word of the set. Neither sigemptyset(3) nor sigaction(2) writes
-/// what is behind it.
+/// The signals of an action's mask. The system knows 64, the first word of the set. Neither
+/// sigemptyset(3) nor sigaction(2) writes what is behind it.
 ///
 /// # Safety
 ///
@@ -177,7 +181,8 @@ unsafe fn mask_of(action: *const libc::sigaction) -> u64 {
     unsafe { (&raw const (*action).sa_mask).cast::<u64>().read_unaligned() }
 }
 
-/// Our handler, with the mask and flags that the program's asks for. The mask is kept where it has no meaning, too: there it is remembered.
+/// Our handler, with the mask and flags that the program's asks for. The mask is kept where it has
+/// no meaning, too: there it is remembered.
 fn ours_for(wish: Wish, mask: u64) -> libc::sigaction {
     // A signal that is ignored interrupts no system call.
     let theirs = if wish.is_function() { wish.flags() } else { libc::SA_RESTART };
@@ -187,14 +192,16 @@ fn ours_for(wish: Wish, mask: u64) -> libc::sigaction {
 
 // ---- what programs wished ----
 
-/// What a program set for a signal, but for its mask: the address in the lower bits, and the flags of sigaction(2) above it, by their place in
-/// [`FLAGS`].
+/// What a program set for a signal, but for its mask: the address in the lower bits, and the flags
+/// of sigaction(2) above it, by their place in [`FLAGS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wish(u64);
 
-/// Bits of an address that a program may have: 57 with five levels of tables on x86-64, 52 on aarch64.
+/// Bits of an address that a program may have: 57 with five levels of tables on x86-64, 52 on
+/// aarch64.
 const ADDRESS_BITS: u32 = 57;
-/// What a program may ask for. A flag that is not here is not the program's afterwards, as with a kernel that does not know it.
+/// What a program may ask for. A flag that is not here is not the program's afterwards, as with a
+/// kernel that does not know it.
 const FLAGS: [c_int; 7] = [
     libc::SA_NOCLDSTOP,
     libc::SA_NOCLDWAIT,

@@ -111,7 +111,12 @@ impl Raw {
             }
             // Dropped, and the receive is still good, as for datagrams (IBA 1.4 §9.9.3, class D).
             Err(
-                Refusal::NoReceive | Refusal::TooLong | Refusal::Remote(_) | Refusal::Illegal | Refusal::Away,
+                Refusal::NoReceive
+                | Refusal::TooLong
+                | Refusal::Remote(_)
+                | Refusal::Illegal
+                | Refusal::Away
+                | Refusal::Absent,
             ) => Taken::NoRoom,
         }
     }

@@ -177,7 +177,8 @@ fn a_program_may_set_handlers_as_often_as_it_likes_and_ours_stays() {
     let status = in_a_process(|| {
         install();
         for n in 0..=1_000_u32 {
-            // Sixteen signals and two flags: 2^18 that differ, and of each structure the bytes behind what sigemptyset(3) writes.
+            // Sixteen signals and two flags: 2^18 that differ, and of each structure the bytes
+            // behind what sigemptyset(3) writes.
             let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
             // SAFETY: room for an action, all of which is written.
             let set = unsafe {
@@ -185,7 +186,7 @@ fn a_program_may_set_handlers_as_often_as_it_likes_and_ours_stays() {
                 let set = action.as_mut_ptr();
                 (*set).sa_sigaction = count as *const () as usize;
                 (*set).sa_flags =
-                    libc::SA_RESTART * (n % 2) as c_int | libc::SA_NODEFER * (n / 2 % 2) as c_int;
+                    (libc::SA_RESTART * (n % 2) as c_int) | (libc::SA_NODEFER * (n / 2 % 2) as c_int);
                 (&raw mut (*set).sa_mask).cast::<u64>().write_unaligned(u64::from(n) << 16);
                 set
             };
