@@ -2,6 +2,7 @@
 //! call anything. So the signal puts the work here, and the world does it when whatever brought the event is over: the
 //! thread that polls before it returns to the program, the engine thread before it sleeps.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use locks::{Mutex, Rank};
@@ -47,10 +48,29 @@ impl Later {
     }
 
     /// Does what there is to do, until there is no more. Call it with no lock held.
+    ///
+    /// # Panics
+    ///
+    /// With the first panic of the work, a fault of the stack itself, once all of the work was done. The program's code in it does
+    /// not panic: it is called by [`program::call`](crate::program::call).
     #[inline]
     pub fn run(&self) {
+        if self.any.load(Ordering::Acquire) {
+            self.run_all();
+        }
+    }
+
+    fn run_all(&self) {
+        let mut first = None;
         while self.any.load(Ordering::Acquire) {
-            self.take().for_each(Work::run);
+            for work in self.take() {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work.run())) {
+                    first.get_or_insert(panic);
+                }
+            }
+        }
+        if let Some(panic) = first.filter(|_| !std::thread::panicking()) {
+            resume_unwind(panic);
         }
     }
 
@@ -84,6 +104,24 @@ mod tests {
                 self.later.upgrade().unwrap().add(self.clone());
             }
         }
+    }
+
+    struct Panics;
+
+    impl Work for Panics {
+        fn run(self: Arc<Self>) {
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn work_behind_one_that_panics_is_done_and_the_panic_goes_on() {
+        let later = Arc::new(Later::default());
+        let again = Arc::new(Again { later: Arc::downgrade(&later), runs: AtomicU32::new(0) });
+        let works: [Arc<dyn Work>; 3] = [Arc::new(Panics), again.clone(), Arc::new(Panics)];
+        works.into_iter().for_each(|work| later.add(work));
+        assert!(catch_unwind(AssertUnwindSafe(|| later.run())).is_err());
+        assert_eq!((again.runs.load(Ordering::Relaxed), later.is_empty()), (3, true));
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | [`reach`] | what the adapter asks of a world whose processes reach each other's memory |
 //! | [`steering`] | who gets what names no queue pair: flow rules, multicast groups, the hash over work queues |
 //! | [`later`] | what is done when no lock is held |
+//! | [`program`] | the program's code where the stack calls it, and what becomes of its panics |
 //! | [`limits`] | every limit in one table |
 //! | [`Error`], [`PostError`], [`Errno`] | why a call, or a work request, is refused, and the number that C sees |
 //!
@@ -64,6 +65,7 @@ pub mod limits;
 pub mod link;
 #[allow(unsafe_code)]
 pub mod memory;
+pub mod program;
 pub mod qp;
 mod quota;
 pub mod reach;
