@@ -40,6 +40,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use locks::{Mutex, Rank};
+use nic::program::{self, Kept, wake_all};
 use verbena::{Completion, Message};
 
 use crate::conn::Conn;
@@ -94,7 +95,7 @@ struct List {
     /// Posted, and not given to the program yet; those that are under way to the list among them.
     under_way: usize,
     /// Who waits for more.
-    waker: Option<Waker>,
+    waker: Option<Kept<Waker>>,
     taken: bool,
 }
 
@@ -129,7 +130,7 @@ impl Posted {
             list.new.push(entry);
             list.waker.take()
         };
-        waker.into_iter().for_each(Waker::wake);
+        wake_all(waker);
     }
     /// Whether nobody has the queue yet.
     pub fn take(&self) -> bool {
@@ -211,6 +212,9 @@ impl Cq {
         let (mut recv, mut ended) = (pin!(conn.recv()), pin!(conn.ended()));
         let (mut has_recv, mut has_ended) = (messages, false);
         poll_fn(|cx| {
+            // What is under way survives a waker that panics.
+            let waker = program::calm(cx);
+            let cx = &mut Context::from_waker(&waker);
             loop {
                 if let Poll::Ready(wc) = poll_entries(conn, entries, cx) {
                     return Poll::Ready(Ok(wc));
@@ -239,7 +243,7 @@ impl Cq {
 /// The first completion to be told of; where there is none the waker is left.
 fn poll_entries(conn: &Conn, entries: &mut VecDeque<Entry>, cx: &mut Context<'_>) -> Poll<Wc> {
     loop {
-        let waker = cx.waker().clone();
+        let waker = Kept::of(cx);
         let before = {
             let mut list = conn.posted().list.lock();
             entries.extend(list.new.drain(..));

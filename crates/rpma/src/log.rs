@@ -106,7 +106,8 @@ pub fn threshold(threshold: Threshold) -> Option<Level> {
     LEVELS.into_iter().find(|level| *level as u8 == is)
 }
 
-/// Has messages go to this function, whatever thread they come from. No lock is held meanwhile.
+/// Has messages go to this function, whatever thread they come from. No lock is held meanwhile. A panic of
+/// it is caught.
 pub fn set_function(function: impl Fn(&Message<'_>) + Send + Sync + 'static) {
     let function: Function = Box::new(function);
     FUNCTION.store(Some(Arc::new(function)));
@@ -124,6 +125,11 @@ pub(crate) fn say(
     module: &'static str,
     text: fmt::Arguments<'_>,
 ) {
+    // Subscribers and functions are the program's code, and this may be said by a destructor.
+    nic::program::call(|| tell(level, file, line, module, text));
+}
+
+fn tell(level: Level, file: &'static str, line: u32, module: &'static str, text: fmt::Arguments<'_>) {
     match level {
         Level::Fatal | Level::Error => tracing::error!(target: "rpma", "{text}"),
         Level::Warning => tracing::warn!(target: "rpma", "{text}"),

@@ -111,8 +111,10 @@ impl Shared {
                 let told = self.told.lock().get(&number).cloned();
                 told.iter().for_each(|told| told.signal());
             }
-            // A waker that panics has told of it; the others are woken with the next event.
-            drop(catch_unwind(AssertUnwindSafe(|| later.run())));
+            // Of the program's code no panic comes; one of ours has told of itself, and all of the work is done.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| later.run())) {
+                nic::program::call(|| drop(panic));
+            }
         }
     }
 }

@@ -90,6 +90,12 @@
 //! tasks with no lock held. A future leaves its waker under the lock under which it looks, so no wake-up is lost. A process that was forked finds its
 //! parent's objects `Forked`.
 //!
+//! The program's code is called by whichever thread brings something: wakers, and destructors of
+//! values whose owner has gone. Where it panics the panic hook tells of it, everything else goes on,
+//! and [`caught_panics`] counts it. Nothing unwinds through the engine thread, another task's poll
+//! or a [`scope`](QueuePair::scope). A waker's `clone` is called in the poll of its own future, and
+//! unwinds there.
+//!
 //! # Features
 //!
 //! `software` (default): the stack, linked in. `sim` (default): [`sim`] and `#[verbena::test]`. `system`: `Provider::system`, this machine's
@@ -151,6 +157,12 @@ pub use spawn::spawn;
 pub use stream::{RdmaListener, RdmaStream, ReadHalf, StreamConfig, WriteHalf};
 pub use ud::{Datagram, Membership, UdAddress, UdSocket};
 pub use zerocopy;
+
+/// How many panics of the program's wakers and destructors this process has caught, as
+/// [`How it works`](crate#how-it-works) says: in a simulation, too.
+pub fn caught_panics() -> u64 {
+    nic::program::caught()
+}
 
 /// `use verbena::prelude::*`: the one trait that calls need.
 pub mod prelude {

@@ -156,6 +156,7 @@ impl PolledConnection {
         match self.qp().post_ready(&mut op.wr, buf) {
             Ok(ticket) => {
                 op.at = At::Queue(ticket);
+                self.qp().stack().later().run();
                 Ok(())
             }
             Err((error, buf)) => {

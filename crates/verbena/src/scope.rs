@@ -6,9 +6,11 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec;
@@ -26,6 +28,8 @@ pub struct Scope<'scope, 'env: 'scope, T: Transport> {
     posted: RefCell<Vec<Posted>>,
     /// The first of them that is perhaps under way: results that nobody has taken yet have an entry of the send queue each.
     first: Cell<usize>,
+    /// Each value of borrowed bytes has a handle of it: where this is the only one, none is registered.
+    registered: Arc<()>,
     _borrows: PhantomData<(&'scope mut &'scope (), &'env mut &'env ())>,
     _transport: PhantomData<fn() -> T>,
 }
@@ -49,8 +53,8 @@ impl Posted {
             Posted::Complete(_) | Posted::Taken => return Poll::Ready(()),
         };
         polled.map(|(result, bytes)| {
-            drop(bytes);
             *self = Posted::Complete(result);
+            drop(bytes);
         })
     }
 }
@@ -87,6 +91,12 @@ impl<T: Connected> QueuePair<T> {
     /// Runs `f`, which may post operations on bytes that it borrows from outside, then waits until all of them are complete. Where `f`
     /// panics the queue pair goes to the error state first, so that nothing is waited for that the peer owes. The bytes are registered for
     /// the one operation: for those of a pool that cost is paid once.
+    ///
+    /// It neither returns nor unwinds while an operation has borrowed bytes, whatever panics
+    /// meanwhile. A waker that this thread calls while it waits may panic: that is caught
+    /// ([`caught_panics`](crate::caught_panics)). After a panic of this crate's own the queue pair
+    /// goes to the error state, all is waited for again, and then the panic goes on. Where even
+    /// that fails the process aborts.
     ///
     /// A SEND to a peer that never posts a receive is never complete, where the connection's `rnr_retry_count` says for ever: neither is the
     /// scope.
@@ -137,26 +147,56 @@ impl<T: Connected> QueuePair<T> {
             qp: qp.clone(),
             posted: RefCell::default(),
             first: Cell::new(0),
+            registered: Arc::default(),
             _borrows: PhantomData,
             _transport: PhantomData,
         };
-        let drain = Drain { posted: &scope.posted, qp, panics: true };
+        let drain = Drain { posted: &scope.posted, registered: &scope.registered, qp, panics: true };
         let result = f(&scope);
         drain.end();
         result
     }
 }
 
-/// Waits, when it is dropped, until all that was posted is complete.
+/// Waits, when it is dropped, until all that was posted is complete and nothing is registered any more.
 struct Drain<'a> {
     posted: &'a RefCell<Vec<Posted>>,
+    registered: &'a Arc<()>,
     qp: &'a QpInner,
     panics: bool,
 }
 
+/// How often it begins again after a panic of the stack's own.
+const ATTEMPTS: u32 = 10;
+/// For how long it waits for what has no handle any more before it looks again.
+const LOOK: Duration = Duration::from_millis(10);
+/// How often it looks; nothing is under way any more after the first, as the queue pair is in the error state.
+const LOOKS: u32 = 100;
+
 impl Drain<'_> {
     fn end(mut self) {
         self.panics = false;
+    }
+
+    /// Whether some of the borrowed bytes are registered.
+    fn is_needed(&self) -> bool {
+        Arc::strong_count(self.registered) > 1
+    }
+
+    fn drain(&self, posted: &mut Vec<Posted>) {
+        if self.panics {
+            self.qp.fail();
+        }
+        posted.iter_mut().for_each(|posted| exec::block_on(poll_fn(|cx| posted.poll(cx))));
+        posted.clear();
+        // Behind a panic there may be operations whose handles are gone: whoever drains drops their bytes.
+        for _ in 0..LOOKS {
+            if !self.is_needed() {
+                return;
+            }
+            self.qp.fail();
+            exec::block_on_for(self.qp.idle(), LOOK);
+        }
     }
 }
 
@@ -167,10 +207,26 @@ impl Drop for Drain<'_> {
             // The parent's operations, on the parent's memory.
             return std::mem::forget(posted);
         }
-        if self.panics {
-            self.qp.fail();
+        let mut first = None;
+        for _ in 0..ATTEMPTS {
+            match catch_unwind(AssertUnwindSafe(|| self.drain(&mut posted))) {
+                Ok(()) => break,
+                Err(panic) => {
+                    self.panics = true;
+                    first.get_or_insert(panic);
+                }
+            }
         }
-        posted.iter_mut().for_each(|posted| exec::block_on(poll_fn(|cx| posted.poll(cx))));
+        if self.is_needed() {
+            // The bytes are about to be the program's again, and an adapter may write them.
+            eprintln!(
+                "verbena: a scope can not end: operations on its bytes do not complete, even in the error state"
+            );
+            std::process::abort();
+        }
+        if let Some(panic) = first.filter(|_| !std::thread::panicking()) {
+            resume_unwind(panic);
+        }
     }
 }
 
@@ -184,7 +240,7 @@ impl<'scope, 'env, T: Connected> Scope<'scope, 'env, T> {
     pub fn send(&'scope self, bytes: &'env [u8]) -> Result<ScopedOp<'scope, 'env, T>> {
         // SAFETY: 'env outlives the scope, which does not end, not by a panic either, before the operation is complete and the
         // registration gone (`Drain`).
-        let bytes = unsafe { Borrowed::shared(self.qp.pd(), bytes)? };
+        let bytes = unsafe { Borrowed::shared(self.qp.pd(), bytes, &self.registered)? };
         self.post(Asked::Send, bytes, Posted::Send)
     }
     /// RDMA WRITE.
@@ -195,7 +251,7 @@ impl<'scope, 'env, T: Connected> Scope<'scope, 'env, T> {
     #[allow(unsafe_code, reason = "borrowed bytes are registered")]
     pub fn write(&'scope self, bytes: &'env [u8], to: RemoteMemory) -> Result<ScopedOp<'scope, 'env, T>> {
         // SAFETY: as in `send`.
-        let bytes = unsafe { Borrowed::shared(self.qp.pd(), bytes)? };
+        let bytes = unsafe { Borrowed::shared(self.qp.pd(), bytes, &self.registered)? };
         self.post(Asked::Write(to), bytes, Posted::Write)
     }
 
@@ -243,7 +299,7 @@ impl<'scope, 'env, T: Reliable> Scope<'scope, 'env, T> {
         from: RemoteMemory,
     ) -> Result<ScopedOp<'scope, 'env, T>> {
         // SAFETY: as in `send`; and they are borrowed exclusively for all of 'env.
-        let bytes = unsafe { Borrowed::exclusive(self.qp.pd(), bytes)? };
+        let bytes = unsafe { Borrowed::exclusive(self.qp.pd(), bytes, &self.registered)? };
         self.post(Asked::Read(from), bytes, Posted::Read)
     }
 }

@@ -1,12 +1,12 @@
 //! Who sleeps in real time, and the thread that wakes them: one a process, from the first sleep on. A forked child has its own.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 use std::thread::Thread;
 use std::time::Instant;
 
 use locks::{Mutex, Rank};
+use nic::program::{self, Kept, wake_all};
 
 /// A place among the sleepers.
 #[derive(Debug)]
@@ -15,15 +15,15 @@ pub(crate) struct Sleeper {
     number: u64,
 }
 
-/// Wakes at a time; in place of the sleeper of before.
-pub(crate) fn wake_at(at: Instant, before: Option<Sleeper>, waker: &Waker) -> Sleeper {
+/// Wakes at a time; in place of the sleeper of before. `kept` is a clone of the waker.
+pub(crate) fn wake_at(at: Instant, before: Option<Sleeper>, waker: &Waker, kept: Kept<Waker>) -> Sleeper {
     let sleepers = this_process();
     let number = {
         let mut state = sleepers.0.lock();
         let old = before.and_then(|sleeper| state.wakers.remove(&(sleeper.at, sleeper.number)));
         state.number += 1;
         let number = state.number;
-        state.wakers.insert((at, number), waker.clone());
+        state.wakers.insert((at, number), kept);
         if state.thread.is_none() {
             let started = std::thread::Builder::new().name("verbena-time".to_owned()).spawn(wake_forever);
             state.thread = started.ok().map(|handle| handle.thread().clone());
@@ -36,7 +36,7 @@ pub(crate) fn wake_at(at: Instant, before: Option<Sleeper>, waker: &Waker) -> Sl
             Some(thread) if first => thread.unpark(),
             Some(_) => {}
             // The system has no thread for it: asking again and again is all that is left.
-            None => waker.wake_by_ref(),
+            None => program::call(|| waker.wake_by_ref()),
         }
         number
     };
@@ -53,7 +53,7 @@ struct Sleepers(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    wakers: BTreeMap<(Instant, u64), Waker>,
+    wakers: BTreeMap<(Instant, u64), Kept<Waker>>,
     number: u64,
     thread: Option<Thread>,
 }
@@ -77,10 +77,7 @@ fn wake_forever() {
         };
         // Nothing is locked: a waker may call anything.
         let none = due.is_empty();
-        for waker in due.into_values() {
-            // A waker that panics has told of it; the others are waited for.
-            drop(catch_unwind(AssertUnwindSafe(|| waker.wake())));
-        }
+        wake_all(due.into_values());
         match next {
             _ if !none => {}
             Some(at) => std::thread::park_timeout(at.saturating_duration_since(now)),

@@ -6,6 +6,9 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+#[cfg(any(feature = "sim", feature = "software"))]
+use nic::program::Kept;
+
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "software")]
 use crate::sleepers::{self, Sleeper};
@@ -71,22 +74,23 @@ impl Future for Sleep {
             self.forget();
             return Poll::Ready(());
         }
+        // Cloned before anything is changed: a panic of the clone leaves the timer as it is.
         #[cfg(any(feature = "sim", feature = "software"))]
-        let before = self.timer.take();
+        let (kept, before) = (Kept::of(cx), self.timer.take());
         #[cfg(feature = "sim")]
         if crate::sim::is_running() {
             let before = if let Some(Timer::Virtual(before)) = before { Some(before) } else { None };
-            self.timer = crate::sim::wake_at(until, before, cx.waker()).map(Timer::Virtual);
+            self.timer = crate::sim::wake_at(until, before, kept).map(Timer::Virtual);
             return Poll::Pending;
         }
         #[cfg(feature = "software")]
         {
             let before = if let Some(Timer::Real(before)) = before { Some(before) } else { None };
-            self.timer = Some(Timer::Real(sleepers::wake_at(until, before, cx.waker())));
+            self.timer = Some(Timer::Real(sleepers::wake_at(until, before, cx.waker(), kept)));
         }
         // No provider works outside of a simulation then, and no thread is kept for this.
         #[cfg(not(feature = "software"))]
-        cx.waker().wake_by_ref();
+        nic::program::wake_now(cx);
         Poll::Pending
     }
 }

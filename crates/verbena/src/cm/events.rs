@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use locks::{Mutex, Rank};
+use nic::program::wake_all;
 use nic::{Errno, Later, QpState, QpType, Signal, Work};
 use node::{EventKind, UdParam};
 use wire::mad::sidr_status;
@@ -229,7 +230,7 @@ impl Inbox {
             _ = id.disconnect();
             qp.ended(why);
         }
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 
     /// Ends a connection whose queue pair has failed: nobody else would tell the peer.
@@ -255,7 +256,7 @@ impl Work for Inbox {
             if let Some(Some(why)) = &event {
                 self.end(why.clone());
             }
-            wakers.into_iter().for_each(Waker::wake);
+            wake_all(wakers);
             if event.is_none() {
                 return self.look_at_qp();
             }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
 use locks::{Mutex, Rank};
+use nic::program::{Kept, wake_all};
 
 use super::{Addr, limits};
 use crate::error::{Error, ErrorKind, Result, Value};
@@ -50,7 +51,7 @@ struct Question(Mutex<Asked>);
 #[derive(Default)]
 struct Asked {
     found: Option<std::io::Result<Vec<SocketAddr>>>,
-    waker: Option<Waker>,
+    waker: Option<Kept<Waker>>,
 }
 
 /// Threads that ask.
@@ -87,11 +88,11 @@ async fn asked(host: String, port: u16) -> std::io::Result<Vec<SocketAddr>> {
             asked.found = Some(found);
             asked.waker.take()
         };
-        waker.into_iter().for_each(Waker::wake);
+        wake_all(waker);
     };
     std::thread::Builder::new().name("verbena-names".to_owned()).spawn(ask)?;
     std::future::poll_fn(move |cx| {
-        let waker = cx.waker().clone();
+        let waker = Kept::of(cx);
         let (found, old) = {
             let mut asked = question.0.lock();
             match asked.found.take() {

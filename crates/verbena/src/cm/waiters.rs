@@ -1,6 +1,6 @@
 //! Who waits for an event. A future leaves its waker, looks again, and is pending; both under the lock under which the event is noted, so
 //! that no wake-up is lost. All are woken, because a chosen one could be dropped before it looks. Wakers are cloned, called
-//! and dropped with no lock held: they are the program's code.
+//! and dropped with no lock held: they are the program's code ([`nic::program`]).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use locks::{Mutex, MutexGuard};
+use nic::program::Kept;
 
 /// What futures wait for: it lies behind a lock, with those that wait.
 pub(crate) trait Awaited {
@@ -19,12 +20,12 @@ pub(crate) trait Awaited {
 #[derive(Default)]
 pub(crate) struct Waiters {
     next: u64,
-    list: Vec<(u64, Waker)>,
+    list: Vec<(u64, Kept<Waker>)>,
 }
 
 impl Waiters {
     /// The future with this key waits, a new one without; the waker that it left before is to be dropped by the caller, unlocked.
-    pub fn leave(&mut self, key: &mut Option<u64>, waker: Waker) -> Option<Waker> {
+    pub fn leave(&mut self, key: &mut Option<u64>, waker: Kept<Waker>) -> Option<Kept<Waker>> {
         let known = key.and_then(|key| self.list.iter_mut().find(|(k, _)| *k == key));
         if let Some((_, old)) = known {
             return Some(std::mem::replace(old, waker));
@@ -35,7 +36,7 @@ impl Waiters {
         None
     }
 
-    pub fn remove(&mut self, key: u64) -> Option<Waker> {
+    pub fn remove(&mut self, key: u64) -> Option<Kept<Waker>> {
         let at = self.list.iter().position(|(k, _)| *k == key)?;
         Some(self.list.swap_remove(at).1)
     }
@@ -51,7 +52,7 @@ impl Waiters {
     }
 
     /// All of them, to be woken with no lock held.
-    pub fn take(&mut self) -> Vec<Waker> {
+    pub fn take(&mut self) -> Vec<Kept<Waker>> {
         std::mem::take(&mut self.list).into_iter().map(|(_, waker)| waker).collect()
     }
 }
@@ -89,7 +90,7 @@ where
 
     /// Ready when `look` finds something; else the waker is left.
     pub fn poll<T>(&mut self, cx: &mut Context<'_>, look: impl FnOnce(&mut S) -> Option<T>) -> Poll<T> {
-        let waker = cx.waker().clone();
+        let waker = Kept::of(cx);
         let (found, _unlocked) = {
             let mut state: MutexGuard<'_, S> = (*self.owner).as_ref().lock();
             match look(&mut state) {

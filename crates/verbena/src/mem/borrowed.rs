@@ -15,6 +15,8 @@ pub(crate) struct Borrowed {
     region: Option<Region>,
     /// Whether an operation may write them.
     exclusive: bool,
+    /// Given up behind the registration: the scope counts what is registered.
+    _scope: Arc<()>,
 }
 
 impl Borrowed {
@@ -23,9 +25,9 @@ impl Borrowed {
     /// # Safety
     ///
     /// The bytes stay borrowed until the value is gone, and until any operation that has it is complete.
-    pub unsafe fn shared(pd: &Pd, bytes: &[u8]) -> Result<Borrowed> {
+    pub unsafe fn shared(pd: &Pd, bytes: &[u8], scope: &Arc<()>) -> Result<Borrowed> {
         // SAFETY: as the caller says; without a right to write.
-        unsafe { Borrowed::new(pd, NonNull::from(bytes), false) }
+        unsafe { Borrowed::new(pd, NonNull::from(bytes), false, scope) }
     }
 
     /// For operations that write them.
@@ -33,17 +35,17 @@ impl Borrowed {
     /// # Safety
     ///
     /// The same; and they are borrowed exclusively.
-    pub unsafe fn exclusive(pd: &Pd, bytes: &mut [u8]) -> Result<Borrowed> {
+    pub unsafe fn exclusive(pd: &Pd, bytes: &mut [u8], scope: &Arc<()>) -> Result<Borrowed> {
         // SAFETY: as the caller says.
-        unsafe { Borrowed::new(pd, NonNull::from(bytes), true) }
+        unsafe { Borrowed::new(pd, NonNull::from(bytes), true, scope) }
     }
 
     /// # Safety
     ///
     /// As above.
-    unsafe fn new(pd: &Pd, bytes: NonNull<[u8]>, exclusive: bool) -> Result<Borrowed> {
+    unsafe fn new(pd: &Pd, bytes: NonNull<[u8]>, exclusive: bool, scope: &Arc<()>) -> Result<Borrowed> {
         if bytes.is_empty() {
-            return Ok(Borrowed { region: None, exclusive });
+            return Ok(Borrowed { region: None, exclusive, _scope: scope.clone() });
         }
         // SAFETY: the bytes are there as long as the value, as the caller says.
         let chunk = Arc::new(unsafe { Chunk::borrowed(bytes.cast(), bytes.len()) });
@@ -51,7 +53,8 @@ impl Borrowed {
         // SAFETY: peers have no right to it. The key is known to the operation that has the value alone; what it writes is
         // borrowed exclusively, and nothing writes what is not.
         let region = unsafe { Region::new(pd, &chunk, access) };
-        Ok(Borrowed { region: Some(region.map_err(|e| Error::of_nic("ibv_reg_mr", e))?), exclusive })
+        let region = region.map_err(|e| Error::of_nic("ibv_reg_mr", e))?;
+        Ok(Borrowed { region: Some(region), exclusive, _scope: scope.clone() })
     }
 
     fn pieces(&self, list: &mut SgeList) {

@@ -218,7 +218,7 @@ impl Drop for Chunk {
             Owner::Arena(_) => {}
             Owner::Program(done) => {
                 if let Some(done) = done.take() {
-                    done();
+                    nic::program::call(done);
                 }
             }
             // It ends itself.

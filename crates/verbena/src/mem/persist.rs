@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use locks::{Mutex, Rank};
+use nic::program::{Kept, wake_all};
 
 use super::access::RemoteWrite;
 use super::chunk::Chunk;
@@ -85,12 +86,12 @@ impl Memory<RemoteWrite> {
                 job.done = Some(done);
                 job.waker.take()
             };
-            waker.into_iter().for_each(Waker::wake);
+            wake_all(waker);
         };
         let thread = std::thread::Builder::new().name("verbena-persist".to_owned()).spawn(work);
         thread.map_err(|e| Error::of_io(PERSIST, &e))?;
         let done = std::future::poll_fn(|cx| {
-            let waker = cx.waker().clone();
+            let waker = Kept::of(cx);
             let (done, before) = {
                 let mut job = job.lock();
                 let done = job.done.take();
@@ -131,7 +132,7 @@ impl Memory<RemoteWrite> {
 #[derive(Default)]
 struct Job {
     done: Option<std::io::Result<()>>,
-    waker: Option<Waker>,
+    waker: Option<Kept<Waker>>,
 }
 
 /// A new file of zeros, persistent with its name. Where somebody else was first, theirs stays.

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 
 use locks::{Mutex, Rank};
 use nic::limits::MAX_MESSAGE;
+use nic::program::Kept;
 
 use super::buf::RegBuf;
 use super::chunk::Chunk;
@@ -45,7 +46,7 @@ pub(super) struct Slab {
 struct Free {
     /// Nobody waits while there are any.
     buffers: Vec<u32>,
-    waiting: VecDeque<(u64, Waker)>,
+    waiting: VecDeque<(u64, Kept<Waker>)>,
     /// Buffers for those who waited and have not looked yet.
     granted: Vec<(u64, u32)>,
     /// Number of the next one who waits.
@@ -162,7 +163,7 @@ impl Slab {
 
 impl Free {
     /// To whoever has waited longest, who is to be woken when the lock is released; else it is free.
-    fn give(&mut self, index: u32) -> Option<Waker> {
+    fn give(&mut self, index: u32) -> Option<Kept<Waker>> {
         match self.waiting.pop_front() {
             Some((number, waker)) => {
                 self.granted.push((number, index));
@@ -248,7 +249,7 @@ impl Future for Acquire<'_> {
         let slab = &self.pool.0;
         slab.region.pd().stack().check("Pool::acquire")?;
         // Cloned and dropped with no lock held: a waker may be the program's code.
-        let mut waker = cx.waker().clone();
+        let mut waker = Kept::of(cx);
         let mut free = slab.free.lock();
         let found = match self.number {
             Some(number) => free.take_granted(number),

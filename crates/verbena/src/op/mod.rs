@@ -132,10 +132,14 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
     pub fn post(self) -> Result<InFlight<K, B>, Refused<Self>> {
         let Op { qp, request, state } = self;
         match state {
-            State::New { value, place } => match qp.post_one::<K, B>(&request, value) {
-                Ok(ticket) => Ok(InFlight::new(qp.clone(), ticket)),
-                Err((error, value)) => Err((error, Op { qp, request, state: State::New { value, place } })),
-            },
+            State::New { value, place } => {
+                let posted = qp.post_one::<K, B>(&request, value);
+                let posted = posted.map(|ticket| InFlight::new(qp.clone(), ticket));
+                // When the ticket has an owner, who gives the value up in an orderly way if that unwinds.
+                qp.stack().later().run();
+                posted
+                    .map_err(|(error, value)| (error, Op { qp, request, state: State::New { value, place } }))
+            }
             State::Posted(in_flight) => Ok(in_flight),
             state @ State::Over => {
                 Err((Error::new(ErrorKind::WrongState, "ibv_post_send"), Op { qp, request, state }))
@@ -185,18 +189,29 @@ impl<K: Kind<B>, B: Send + 'static> Future for Op<'_, K, B> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<K::Output> {
         loop {
             match std::mem::replace(&mut self.state, State::Over) {
-                State::New { value, mut place } => match self.qp.post_one::<K, B>(&self.request, value) {
-                    Ok(ticket) => self.state = State::Posted(InFlight::new(self.qp.clone(), ticket)),
-                    Err((error, value)) if error.kind() == ErrorKind::QueueFull => {
-                        // There may be room by now: then the waker was not left.
-                        let waits = self.qp.wait_for_room(&mut place, cx);
-                        self.state = State::New { value, place };
-                        if waits {
-                            return Poll::Pending;
+                State::New { value, place } => {
+                    let posted = self.qp.post_one::<K, B>(&self.request, value);
+                    let full = match posted {
+                        Ok(ticket) => {
+                            self.state = State::Posted(InFlight::new(self.qp.clone(), ticket));
+                            false
                         }
+                        Err((error, value)) if error.kind() == ErrorKind::QueueFull => {
+                            self.state = State::New { value, place };
+                            true
+                        }
+                        Err((error, value)) => return Poll::Ready(K::output(Raw(Err(error)), value)),
+                    };
+                    self.qp.stack().later().run();
+                    // There may be room by now: then the waker was not left.
+                    let this = &mut *self;
+                    if full
+                        && let State::New { place, .. } = &mut this.state
+                        && this.qp.wait_for_room(place, cx)
+                    {
+                        return Poll::Pending;
                     }
-                    Err((error, value)) => return Poll::Ready(K::output(Raw(Err(error)), value)),
-                },
+                }
                 State::Posted(mut in_flight) => {
                     let polled = Pin::new(&mut in_flight).poll(cx);
                     if polled.is_pending() {

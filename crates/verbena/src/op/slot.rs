@@ -7,6 +7,8 @@
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::task::Waker;
 
+use nic::program::{self, Kept};
+
 /// Bytes of a value that are kept without an allocation; larger ones are boxed.
 const INLINE: usize = 40;
 
@@ -71,8 +73,9 @@ unsafe fn drop_as<B>(at: *mut u8) {
 }
 impl Drop for Keep {
     fn drop(&mut self) {
+        // Its owner has gone: the destructor's panic is not to end another's call.
         // SAFETY: it holds what `drop` was made for.
-        unsafe { (self.drop)(self.bytes.as_mut_ptr().cast()) }
+        program::call(|| unsafe { (self.drop)(self.bytes.as_mut_ptr().cast()) });
     }
 }
 // SAFETY: only `Send` values get in.
@@ -81,7 +84,7 @@ unsafe impl Send for Keep {}
 enum State<R> {
     Free,
     /// Whoever waits, or nobody.
-    Flying(Option<Waker>),
+    Flying(Option<Kept<Waker>>),
     /// The owner has gone.
     Abandoned,
     Done(R),
@@ -97,9 +100,9 @@ struct Entry<R> {
 #[must_use = "it is to be woken or dropped with no lock held"]
 pub(crate) enum Left {
     /// To be woken.
-    Woken(Waker),
+    Woken(Kept<Waker>),
     /// To be dropped.
-    Unused(#[expect(dead_code, reason = "it is dropped, and nothing else")] Waker),
+    Unused(#[expect(dead_code, reason = "it is dropped, and nothing else")] Kept<Waker>),
     /// Likewise.
     Value(#[expect(dead_code, reason = "as above")] Keep),
 }
@@ -234,7 +237,11 @@ impl<R> Slots<R> {
     /// # Errors
     ///
     /// The waker, where nothing is waited for any more.
-    pub fn leave<B>(&mut self, ticket: &Ticket<B>, new: Waker) -> Result<Option<Waker>, Waker> {
+    pub fn leave<B>(
+        &mut self,
+        ticket: &Ticket<B>,
+        new: Kept<Waker>,
+    ) -> Result<Option<Kept<Waker>>, Kept<Waker>> {
         let Some(Entry { state: State::Flying(waker), .. }) = self.entry(ticket.wr_id) else {
             return Err(new);
         };
@@ -306,7 +313,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_is_left_over_once_and_so_is_a_waker_that_is_not_needed() {
-        let waker = || Waker::noop().clone();
+        let waker = || Kept::new(Waker::noop().clone());
         let mut slots = Slots::new(1);
         let ticket = slots.put(()).unwrap();
         assert!(matches!(slots.leave(&ticket, waker()), Ok(None)));

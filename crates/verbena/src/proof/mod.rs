@@ -9,6 +9,7 @@
 //! | `by_hand` | those of identifiers, of events and of streams of requests |
 //! | `streams` | those of byte streams |
 //! | `windows` | buffers behind memory windows |
+//! | `panics` | wakers, destructors and buffers that panic at each of their calls |
 //! | `drops` | the objects of a connection, dropped in every order |
 //! | `setting` | the other side: it echoes and lends memory; what is left on a host |
 
@@ -16,6 +17,7 @@ mod by_hand;
 mod cancel;
 mod cut;
 mod drops;
+mod panics;
 mod setting;
 mod shared;
 mod streams;

@@ -2,15 +2,18 @@
 
 use std::task::Waker;
 
+use nic::program::{Kept, wake_all};
+
 use super::message::Message;
 use crate::cm::waiters::Waiters;
 use crate::mem::RegBuf;
 use crate::op::slot::Left;
 
-/// What is to be done when the queues are unlocked: wakers and destructors may be the program's code.
+/// What is to be done when the queues are unlocked: wakers and destructors may be the program's code, and none keeps another from
+/// being called.
 #[derive(Default)]
 pub(super) struct Afterwards {
-    pub wakers: Vec<Waker>,
+    pub wakers: Vec<Kept<Waker>>,
     left: Vec<Left>,
     pub buffers: Vec<RegBuf>,
     /// Receives of a shared queue that nothing came into: dropped, they are posted again.
@@ -37,6 +40,6 @@ impl Afterwards {
     }
     #[inline]
     pub fn run(self) {
-        self.wakers.into_iter().for_each(Waker::wake);
+        wake_all(self.wakers);
     }
 }

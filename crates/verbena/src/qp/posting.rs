@@ -56,6 +56,7 @@ impl QpInner {
         }
         let in_flight = ops.post(&mut posting, &mut requests);
         posting.finish();
+        self.stack().later().run();
         Ok(in_flight)
     }
 }
@@ -154,7 +155,7 @@ impl<'a> Posting<'a> {
     /// What was posted leaves.
     #[inline]
     pub(crate) fn finish(self) {
-        let Posting { qp, mut queues, sender, unlocked } = self;
+        let Posting { qp: _, mut queues, sender, unlocked } = self;
         let not_posted = sender.finish();
         if !not_posted.is_empty() {
             let complete = |(wr_id, error)| queues.sends.complete(wr_id, Err(error));
@@ -166,6 +167,5 @@ impl<'a> Posting<'a> {
             drop(queues);
         }
         drop(unlocked);
-        qp.stack().later().run();
     }
 }

@@ -4,11 +4,11 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::{Arc, Weak};
-use std::task::Waker;
 
 use arrayvec::ArrayVec;
 use locks::{Mutex, Rank};
 use nic::Work;
+use nic::program::wake_all;
 use nic::qp::xrc::domain::Xrcd;
 use transport::op::{AtomicOp, Data, Flush, Status};
 
@@ -223,7 +223,7 @@ impl Inner {
             if state.ready.is_empty() { Vec::new() } else { state.waiters.take() }
         };
         drop(unused);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 }
 

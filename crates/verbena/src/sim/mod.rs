@@ -172,6 +172,7 @@ pub use ::sim::Faults;
 /// fn works(left: verbena::sim::Host) {}
 /// ```
 pub use macros::test;
+use nic::program::Kept;
 
 pub use host::Host;
 pub use run::Outcome;
@@ -220,7 +221,7 @@ pub(crate) fn now() -> Option<Instant> {
 }
 
 /// In a simulation, has somebody woken at a time; in place of the timer that was set before.
-pub(crate) fn wake_at(at: Instant, before: Option<Timer>, waker: &Waker) -> Option<Timer> {
+pub(crate) fn wake_at(at: Instant, before: Option<Timer>, waker: Kept<Waker>) -> Option<Timer> {
     Some(world()?.wake_at(at, before, waker))
 }
 

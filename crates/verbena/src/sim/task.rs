@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use locks::{Mutex, Rank};
+use nic::program::{Kept, wake_all};
 
 /// A future as the executor keeps it.
 pub(super) type Body = Pin<Box<dyn Future<Output = ()>>>;
@@ -81,7 +82,7 @@ pub struct Task<T> {
 /// What a task and who awaits it share.
 struct Joint<T> {
     end: Option<End<T>>,
-    waiter: Option<Waker>,
+    waiter: Option<Kept<Waker>>,
 }
 
 enum End<T> {
@@ -124,14 +125,15 @@ impl<T> Task<T> {
     }
 
     fn poll_end(&self, cx: &mut Context<'_>) -> Poll<End<T>> {
+        // Cloned and dropped with nothing borrowed: it may be the program's code.
+        let waker = Kept::of(cx);
         let mut joint = self.result.borrow_mut();
-        match joint.end.take() {
-            Some(end) => Poll::Ready(end),
-            None => {
-                joint.waiter = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
+        let (end, _unused) = match joint.end.take() {
+            Some(end) => (Poll::Ready(end), Some(waker)),
+            None => (Poll::Pending, joint.waiter.replace(waker)),
+        };
+        drop(joint);
+        end
     }
 }
 
@@ -168,7 +170,7 @@ impl<T> Ending<T> {
             joint.end = Some(end);
             joint.waiter.take()
         };
-        waiter.into_iter().for_each(Waker::wake);
+        wake_all(waiter);
     }
 }
 

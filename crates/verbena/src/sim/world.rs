@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use ::sim::{HostId, ProcessId, Sim};
 use nic::Later;
+use nic::program::{Kept, wake_all};
 
 use super::hosts::{HostState, addresses};
 use super::settings::Settings;
@@ -55,7 +56,7 @@ pub(super) struct World {
     processes: RefCell<Vec<Process>>,
     tasks: RefCell<BTreeMap<u64, Slot>>,
     woken: Arc<Woken>,
-    timers: RefCell<BTreeMap<(Duration, u64), Waker>>,
+    timers: RefCell<BTreeMap<(Duration, u64), Kept<Waker>>>,
     /// Numbers of tasks and timers.
     numbers: Cell<u64>,
     /// The simulation's beginning.
@@ -231,10 +232,10 @@ impl World {
         let due = self.take_timers(elapsed);
         let over = !happened && due.is_empty() && elapsed >= self.limit;
         assert!(!over, "the time limit is over, {}", self.state());
-        due.into_iter().for_each(Waker::wake);
+        wake_all(due);
     }
 
-    fn take_timers(&self, elapsed: Duration) -> Vec<Waker> {
+    fn take_timers(&self, elapsed: Duration) -> Vec<Kept<Waker>> {
         let mut timers = self.timers.borrow_mut();
         let later = timers.split_off(&(elapsed + Duration::from_nanos(1), 0));
         std::mem::replace(&mut *timers, later).into_values().collect()
@@ -385,11 +386,11 @@ impl World {
     }
 
     /// Has somebody woken at a time; in place of the timer that was set before, if any.
-    pub fn wake_at(&self, at: Instant, before: Option<Timer>, waker: &Waker) -> Timer {
+    pub fn wake_at(&self, at: Instant, before: Option<Timer>, waker: Kept<Waker>) -> Timer {
         before.into_iter().for_each(|timer| self.forget(&timer));
         let at = at.saturating_duration_since(self.zero);
         let timer = Timer { world: self.number, at, number: self.next_number() };
-        self.timers.borrow_mut().insert((at, timer.number), waker.clone());
+        self.timers.borrow_mut().insert((at, timer.number), waker);
         timer
     }
 

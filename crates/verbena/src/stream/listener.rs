@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::{RdmaStream, StreamConfig};
+use nic::program;
+
 use crate::cm::{Listen, Listener, Request, ToAddr, listen};
 use crate::error::Result;
 
@@ -65,6 +67,9 @@ impl RdmaListener {
     ///
     /// Likewise.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<RdmaStream>> {
+        // What is polled in here belongs to other connections, too: it survives a waker that panics.
+        let waker = program::calm(cx);
+        let cx = &mut Context::from_waker(&waker);
         while self.handshakes.len() < HANDSHAKES {
             let listener = &self.listener;
             let next = self.next.get_or_insert_with(|| {

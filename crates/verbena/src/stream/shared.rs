@@ -114,7 +114,7 @@ impl Core {
             inner.stack().poll_until(|| inner.has_messages());
             let found = self.look(&mut look);
             if found.is_pending() {
-                cx.waker().wake_by_ref();
+                nic::program::wake_now(cx);
             }
             return found;
         }
@@ -237,7 +237,7 @@ impl Core {
                 ErrorKind::QueueFull => {}
                 // An entry is free before its buffer is: a moment.
                 ErrorKind::Exhausted => {
-                    cx.waker().wake_by_ref();
+                    nic::program::wake_now(cx);
                     return Poll::Pending;
                 }
                 _ => return Poll::Ready(Err(self.why(error))),

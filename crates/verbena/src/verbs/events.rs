@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use locks::{Mutex, Rank};
 use nic::device::async_events::{self, AsyncEventQueue, EventKind};
+use nic::program::wake_all;
 use nic::{Later, Signal, Work};
 
 use crate::cm::wait;
@@ -188,7 +189,7 @@ impl Work for AsyncEvents {
             state.waiters.take()
         };
         drop(taken);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 }
 

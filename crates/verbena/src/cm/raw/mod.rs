@@ -35,9 +35,9 @@ mod id;
 
 use std::future::Future;
 use std::sync::{Arc, Weak};
-use std::task::Waker;
 
 use locks::{Mutex, Rank};
+use nic::program::wake_all;
 use nic::{Later, Signal, Work};
 
 use super::wait;
@@ -102,7 +102,7 @@ impl Signal for Bell {
 impl Work for Channel {
     fn run(self: Arc<Self>) {
         let wakers = self.state.lock().waiters.take();
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 }
 

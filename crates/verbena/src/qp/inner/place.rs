@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use nic::program::Kept;
+
 use super::{QpInner, Queues};
 use crate::cm::waiters::Waiters;
 
@@ -38,8 +40,8 @@ impl Place {
         qp: &QpInner,
         queues: &mut Queues,
         what: For,
-        waker: Waker,
-    ) -> Option<Waker> {
+        waker: Kept<Waker>,
+    ) -> Option<Kept<Waker>> {
         if self.taken.is_none() {
             self.taken = qp.me.upgrade().map(|among| Box::new(Taken { among, what, key: None }));
         }

@@ -3,6 +3,7 @@
 use std::task::{Context, Poll, Waker};
 
 use locks::MutexGuard;
+use nic::program::{Kept, wake_all};
 
 use super::place::{For, Place};
 use super::{Ended, Message, QpInner, Queues};
@@ -12,7 +13,7 @@ use crate::op::slot::Ticket;
 impl QpInner {
     /// Leaves the waker until there is room in the send queue; false where there is some.
     pub fn wait_for_room(&self, place: &mut Place, cx: &mut Context<'_>) -> bool {
-        let waker = cx.waker().clone();
+        let waker = Kept::of(cx);
         let queues = self.lock();
         let full = queues.sends.room() == 0 && !queues.destroyed;
         if full {
@@ -31,7 +32,7 @@ impl QpInner {
         if !queues.room.is_empty() {
             let waiting = queues.room.take();
             drop(queues);
-            waiting.into_iter().for_each(Waker::wake);
+            wake_all(waiting);
         }
         Some(taken)
     }
@@ -49,7 +50,7 @@ impl QpInner {
         }
         if let Some(cx) = cx {
             // Cloned and dropped with no lock held: it may be the program's code.
-            let waker = cx.waker().clone();
+            let waker = Kept::of(cx);
             let mut queues = self.lock();
             let left = queues.sends.leave(ticket, waker);
             self.unlock_loud(queues);
@@ -68,7 +69,7 @@ impl QpInner {
     pub async fn idle(&self) {
         let mut place = Place::default();
         std::future::poll_fn(|cx| {
-            let waker = cx.waker().clone();
+            let waker = Kept::of(cx);
             let queues = self.lock();
             if !queues.sends.any_flying() {
                 drop(queues);
@@ -82,7 +83,7 @@ impl QpInner {
 
     /// The next message; where there is none the waker is left at the place, where one is given.
     pub fn poll_recv(&self, waits: Option<(&mut Place, &mut Context<'_>)>) -> Poll<Result<Option<Message>>> {
-        let waits = waits.map(|(place, cx)| (place, cx.waker().clone()));
+        let waits = waits.map(|(place, cx)| (place, Kept::of(cx)));
         let mut queues = self.lock();
         if queues.ready.is_empty() && self.carrier.has_completions() {
             drop(queues);
@@ -109,7 +110,7 @@ impl QpInner {
 
     /// Leaves a waker until a message comes or the connection ends. What was there before does not wake it: look again afterwards.
     pub fn wake_on_message(&self, place: &mut Place, cx: &Context<'_>) {
-        let waker = cx.waker().clone();
+        let waker = Kept::of(cx);
         self.leave(self.lock(), place, For::Message, waker);
     }
 
@@ -122,7 +123,7 @@ impl QpInner {
     }
 
     /// Leaves a waker, and gives the lock back.
-    fn leave(&self, mut queues: MutexGuard<'_, Queues>, place: &mut Place, what: For, waker: Waker) {
+    fn leave(&self, mut queues: MutexGuard<'_, Queues>, place: &mut Place, what: For, waker: Kept<Waker>) {
         let before = place.leave(self, &mut queues, what, waker);
         self.unlock_loud(queues);
         drop(before);
