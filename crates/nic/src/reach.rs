@@ -137,6 +137,12 @@ pub(crate) struct Peer<'a> {
     pub(crate) mtu: Mtu,
 }
 
+impl std::fmt::Debug for Peer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peer").field("path", &self.path).field("from", &self.from).finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,11 +153,5 @@ mod tests {
         let mtus = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096].map(terms::of_mtu);
         let bits: u32 = mtus.iter().sum::<u32>() + terms::RESOURCES;
         assert_eq!((bits, bits.count_ones(), bits & REACHED), (terms::ALL, 6, 0));
-    }
-}
-
-impl std::fmt::Debug for Peer<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Peer").field("path", &self.path).field("from", &self.from).finish_non_exhaustive()
     }
 }
