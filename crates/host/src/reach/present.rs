@@ -63,7 +63,8 @@ impl Pages {
     /// Whether `len` bytes at an address are there and may be written without a wait for another
     /// process.
     pub(super) fn are_there(&self, addr: u64, len: u64) -> bool {
-        let Some(last) = addr.checked_add(len.saturating_sub(1)) else { return false };
+        let Some(more) = len.checked_sub(1) else { return true };
+        let Some(last) = addr.checked_add(more) else { return false };
         let (first, last) = (addr / PAGE, last / PAGE);
         // No program has addresses there, and what is below can be counted.
         if last >> 51 != 0 {

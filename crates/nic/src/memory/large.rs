@@ -9,13 +9,13 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use locks::{Mutex, Rank};
 
 use super::pages::{self, LARGE};
 use super::slot::{InFlight, Slots};
-use super::table::{Mr, Table};
 use crate::errno::Errno;
 
 /// The regions of a table whose pages may be moved.
@@ -24,6 +24,9 @@ pub(super) struct Large {
     has_neighbours: AtomicBool,
     list: Mutex<List>,
 }
+
+/// What a thread does.
+type Work = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct List {
@@ -39,53 +42,41 @@ impl Default for Large {
     }
 }
 
-impl Table {
-    /// A region is registered, whose pages are there.
-    pub(super) fn list_large(&self, mr: Mr, addr: u64, len: u64) {
-        if self.wants_large_pages() && pages::inside(addr, len).is_some() {
-            self.large.list.lock().regions.insert(mr.key.0);
-            if self.large.has_neighbours.load(Ordering::SeqCst) {
-                self.move_pages();
-            }
+impl Large {
+    /// A region is registered, whose pages are there; whether that is worth a thread ([`Large::move_pages`]).
+    pub(super) fn list(&self, key: u32, addr: u64, len: u64) -> bool {
+        let is_large = pages::inside(addr, len).is_some();
+        if is_large {
+            self.list.lock().regions.insert(key);
         }
+        is_large && self.has_neighbours.load(Ordering::SeqCst)
     }
 
     /// It is not any more.
-    pub(super) fn unlist_large(&self, mr: Mr) {
-        if self.wants_large_pages() {
-            self.large.list.lock().regions.remove(&mr.key.0);
-        }
+    pub(super) fn unlist(&self, key: u32) {
+        self.list.lock().regions.remove(&key);
     }
 
-    /// A neighbour may reach regions from now on. With the lock of a queue pair held, mostly for
-    /// the first one only.
-    pub(crate) fn has_neighbours(&self) {
-        if !self.large.has_neighbours.load(Ordering::Relaxed)
-            && !self.large.has_neighbours.swap(true, Ordering::SeqCst)
-            && self.wants_large_pages()
-        {
-            self.move_pages();
-        }
+    /// A neighbour may reach regions from now on; whether that is new.
+    pub(super) fn has_neighbours(&self) -> bool {
+        !self.has_neighbours.load(Ordering::Relaxed) && !self.has_neighbours.swap(true, Ordering::SeqCst)
     }
 
-    /// Has a thread go through the list, unless one does.
-    fn move_pages(&self) {
-        let Some(platform) = &self.platform else { return };
+    /// Has a thread go through the list, unless one does: `start` starts it.
+    pub(super) fn move_pages(self: &Arc<Self>, slots: &Arc<Slots>, start: impl FnOnce(Work) -> bool) {
         {
-            let mut list = self.large.list.lock();
+            let mut list = self.list.lock();
             if list.in_hand || list.regions.is_empty() {
                 return;
             }
             list.in_hand = true;
         }
-        let (large, slots) = (self.large.clone(), self.slots.clone());
-        if !platform.in_background(Box::new(move || large.go_through(&slots))) {
-            self.large.list.lock().in_hand = false;
+        let (large, slots) = (self.clone(), slots.clone());
+        if !start(Box::new(move || large.go_through(&slots))) {
+            self.list.lock().in_hand = false;
         }
     }
-}
 
-impl Large {
     fn go_through(&self, slots: &Slots) {
         while let Some(key) = self.next() {
             let mut at = 0;
@@ -127,10 +118,9 @@ fn move_page(slots: &Slots, key: u32, from: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Instant;
 
-    use super::super::Access;
+    use super::super::{Access, Table};
     use super::*;
     use crate::link::{Persist, Platform};
 

@@ -8,55 +8,17 @@
 //! touches such memory.
 
 use std::fs::File;
-use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::Ordering;
 
-use transport::op::{Fault, Remote};
+use transport::op::Fault;
 
 use super::guard;
-use super::slot::{SLOTS, Slot};
-use super::table::Table;
 
 /// Beside the access flags of a region, of which it is none.
 pub(super) const LATE: u32 = 1 << 31;
 /// Pages of a range that are looked at before it is read.
 const MOST_PAGES: u64 = 1 << 12;
 const PAGE: u64 = 4096;
-
-impl Table {
-    /// A range is about to be watched: peers that reach a region of it are served as above from now
-    /// on.
-    pub(crate) fn will_be_late(&self, range: &Range<u64>) {
-        (1..SLOTS as u32).map(|index| self.slot(index)).filter(|slot| is_under(slot, range)).for_each(
-            |slot| {
-                slot.access.fetch_or(LATE, Ordering::SeqCst);
-            },
-        );
-    }
-
-    /// Whether a new region is watched: its flag.
-    pub(super) fn lateness(&self, addr: u64, len: u64) -> u32 {
-        let is_late = self.platform.as_ref().is_some_and(|platform| platform.is_late(addr, len));
-        if is_late { LATE } else { 0 }
-    }
-
-    /// Has what a peer named brought, which was not there.
-    #[cold]
-    pub(super) fn bring(&self, range: Remote) {
-        if let (Some(platform), Ok(real)) =
-            (&self.platform, self.slot(range.rkey.0 >> 16).place(range.addr, range.length))
-        {
-            platform.bring(real, range.length);
-        }
-    }
-}
-
-fn is_under(slot: &Slot, range: &Range<u64>) -> bool {
-    let (addr, len) = (slot.addr.load(Ordering::Relaxed), slot.len.load(Ordering::Relaxed));
-    let is_there = slot.key.load(Ordering::SeqCst) != 0 && slot.is_region();
-    is_there && addr < range.end && range.start < addr.saturating_add(len)
-}
 
 /// Copies to such memory.
 ///

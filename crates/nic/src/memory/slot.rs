@@ -1,6 +1,7 @@
 //! A slot of the table of regions, and what is said of it in plain atomics.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -59,6 +60,12 @@ impl Slot {
     /// Whether it is a region with memory.
     pub fn is_region(&self) -> bool {
         self.kind.load(Ordering::Relaxed) == kind::REGION
+    }
+    /// Whether it is a region that has a part of a range.
+    pub fn is_under(&self, range: &Range<u64>) -> bool {
+        let (addr, len) = (self.addr.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
+        let is_there = self.key.load(Ordering::SeqCst) != 0 && self.is_region();
+        is_there && addr < range.end && range.start < addr.saturating_add(len)
     }
     /// Where the bytes are that others name so.
     #[inline(always)]

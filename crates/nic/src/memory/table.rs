@@ -1,19 +1,22 @@
 //! The table of regions: registration and its end.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use locks::{Mutex, Rank};
+use transport::op::Remote;
 use wire::Rkey;
 
 use super::backing::{self, Backing};
 use super::free::Free;
 use super::guard;
 use super::large::Large;
+use super::late::LATE;
 use super::pages::bring_in;
 use super::regular::Regulars;
 use super::rights::Access;
-use super::slot::{InFlight, Slot, Slots, kind};
+use super::slot::{InFlight, SLOTS, Slot, Slots, kind};
 use crate::error::Error;
 #[cfg(doc)]
 use crate::limits;
@@ -27,7 +30,7 @@ pub struct Table {
     pub(super) free: Free,
     pub(super) binding: Mutex<()>,
     /// Who may have storage of its own, and may let other processes reach regions.
-    pub(super) platform: Option<Arc<dyn Platform>>,
+    platform: Option<Arc<dyn Platform>>,
     /// The table of regions that other processes reach.
     pub(super) reached: OnceLock<Option<u8>>,
     /// Who uses regions without being counted.
@@ -171,7 +174,7 @@ impl Table {
             }
             slot.key.store(0, Ordering::SeqCst);
         }
-        self.unlist_large(mr);
+        self.large.unlist(mr.key.0);
         self.withdraw(index);
         self.wait_for_users(index);
         self.free.give(index);
@@ -204,6 +207,50 @@ impl Table {
         }
         bring_in(addr, len, access & Access::LOCAL_WRITE != 0, self.wants_large_pages())?;
         Ok(backing)
+    }
+
+    /// A region is registered, whose pages are there: small ones become large behind that ([`super::large`]).
+    pub(super) fn list_large(&self, mr: Mr, addr: u64, len: u64) {
+        if self.wants_large_pages() && self.large.list(mr.key.0, addr, len) {
+            self.move_pages();
+        }
+    }
+
+    /// A neighbour may reach regions from now on. The caller may hold the lock of a queue pair.
+    pub(crate) fn has_neighbours(&self) {
+        if self.large.has_neighbours() && self.wants_large_pages() {
+            self.move_pages();
+        }
+    }
+
+    fn move_pages(&self) {
+        if let Some(platform) = &self.platform {
+            self.large.move_pages(&self.slots, |work| platform.in_background(work));
+        }
+    }
+
+    /// A range is about to be watched: from now on peers are served as [`super::late`] says.
+    pub(crate) fn will_be_late(&self, range: &Range<u64>) {
+        let slots = (1..SLOTS as u32).map(|index| self.slot(index));
+        slots.filter(|slot| slot.is_under(range)).for_each(|slot| {
+            slot.access.fetch_or(LATE, Ordering::SeqCst);
+        });
+    }
+
+    /// The flag of a new region that is watched, or 0.
+    pub(super) fn lateness(&self, addr: u64, len: u64) -> u32 {
+        let is_late = self.platform.as_ref().is_some_and(|platform| platform.is_late(addr, len));
+        if is_late { LATE } else { 0 }
+    }
+
+    /// Has what a peer named brought, which was not there.
+    #[cold]
+    pub(super) fn bring(&self, range: Remote) {
+        if let (Some(platform), Ok(real)) =
+            (&self.platform, self.slot(range.rkey.0 >> 16).place(range.addr, range.length))
+        {
+            platform.bring(real, range.length);
+        }
     }
 
     /// Whether regions shall lie in large pages.
