@@ -9,6 +9,7 @@ use transport::op::{AtOnce, Remote};
 use wire::{Mtu, Qpn, Rkey};
 
 use crate::link::{Path, Way};
+pub use crate::memory::rights::terms;
 pub use crate::memory::transfer::{Copy, Piece, Prepared, Regions, Transfer};
 
 /// What a world does whose processes reach each other's memory. None of the calls needs more of the caller than that the named objects
@@ -104,29 +105,6 @@ pub struct Grant<'a> {
     pub access: u32,
 }
 
-/// What the responder asks of a request beside rights, which the request fits or not whatever its
-/// bytes are: bits of a [`Grant`] that stand beside rights, where queue pairs have none.
-pub mod terms {
-    use super::Mtu;
-
-    /// READs and atomics are answered: `max_dest_rd_atomic` is not 0 (IBA 1.4 §9.7.4.1).
-    pub const RESOURCES: u32 = 1 << 11;
-    /// All of them.
-    pub const ALL: u32 = RESOURCES | 1 << 10 | 0xf0;
-
-    /// Packets are cut by this path MTU, and by no other (IBA 1.4 §9.7.4.1).
-    #[inline]
-    pub const fn of_mtu(mtu: Mtu) -> u32 {
-        match mtu {
-            Mtu::M256 => 1 << 4,
-            Mtu::M512 => 1 << 5,
-            Mtu::M1024 => 1 << 6,
-            Mtu::M2048 => 1 << 7,
-            Mtu::M4096 => 1 << 10,
-        }
-    }
-}
-
 /// A peer that may lend us bytes of its memory.
 pub(crate) struct Peer<'a> {
     pub(crate) reach: &'a dyn Reach,
@@ -140,18 +118,5 @@ pub(crate) struct Peer<'a> {
 impl std::fmt::Debug for Peer<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Peer").field("path", &self.path).field("from", &self.from).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::reached::REACHED;
-
-    #[test]
-    fn each_term_has_a_bit_of_its_own_which_is_no_right() {
-        let mtus = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096].map(terms::of_mtu);
-        let bits: u32 = mtus.iter().sum::<u32>() + terms::RESOURCES;
-        assert_eq!((bits, bits.count_ones(), bits & REACHED), (terms::ALL, 6, 0));
     }
 }

@@ -55,6 +55,8 @@ async fn a_neighbours_memory_is_written_and_read_at_once_and_messages_come_whole
         for (to, at_once) in [("left:7000", true), ("right:7000", false)] {
             let (conn, there) = connect(to).await?;
             let pool = Pool::new(conn.pd(), LEN, 2)?;
+            // The first request of a connection is a packet, whose answer tells that both ends fit.
+            conn.write(pool.copy(&bytes())?, there).await.buf()?;
             let begun = clock.elapsed();
             conn.write(pool.copy(&bytes())?, there).await.buf()?;
             let read = conn.read(pool.get()?, there.slice(1_000..5_000)?).await.buf()?;

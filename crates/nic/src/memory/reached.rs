@@ -237,6 +237,7 @@ mod tests {
 
     use wire::Qpn;
 
+    use super::super::rights::terms;
     use super::*;
     use crate::link::{Path, Persist, Platform};
     use crate::reach::Grant;
@@ -282,6 +283,14 @@ mod tests {
         fn copy(&self, _: &Prepared<'_>, _: &mut Way) -> AtOnce {
             AtOnce::NoWay
         }
+    }
+
+    #[test]
+    fn each_term_has_a_bit_of_its_own_which_is_no_right() {
+        use wire::Mtu::*;
+        let bits = [M256, M512, M1024, M2048, M4096].map(terms::of_mtu);
+        let all = bits.iter().fold(terms::RESOURCES, |all, bit| all | bit);
+        assert_eq!((all, all.count_ones(), all & REACHED), (terms::ALL, 6, 0));
     }
 
     #[test]

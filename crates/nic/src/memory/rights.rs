@@ -16,3 +16,26 @@ pub mod Access {
     /// Bits from here up are hints that may be ignored (IBV_ACCESS_OPTIONAL_RANGE).
     pub const OPTIONAL: u32 = 0x3ff0_0000;
 }
+
+/// What the responder asks of a request beside rights, which the request fits or not whatever its
+/// bytes are: bits of a [`Grant`](crate::reach::Grant) that stand beside rights, where queue pairs have none.
+pub mod terms {
+    use wire::Mtu;
+
+    /// READs and atomics are answered: `max_dest_rd_atomic` is not 0 (IBA 1.4 §9.7.4.1).
+    pub const RESOURCES: u32 = 1 << 11;
+    /// All of them.
+    pub const ALL: u32 = RESOURCES | 1 << 10 | 0xf0;
+
+    /// Packets are cut by this path MTU, and by no other (IBA 1.4 §9.7.4.1).
+    #[inline]
+    pub const fn of_mtu(mtu: Mtu) -> u32 {
+        match mtu {
+            Mtu::M256 => 1 << 4,
+            Mtu::M512 => 1 << 5,
+            Mtu::M1024 => 1 << 6,
+            Mtu::M2048 => 1 << 7,
+            Mtu::M4096 => 1 << 10,
+        }
+    }
+}

@@ -8,10 +8,9 @@ use wire::{Mtu, Qpn};
 
 use super::copy::{Place, change};
 use super::guard;
-use super::rights::Access;
+use super::rights::{Access, terms};
 use super::slot::{InFlight, Slots};
 use crate::link::Path;
-use crate::reach::terms;
 
 /// What is copied, or changed.
 #[derive(Clone, Copy, Debug)]

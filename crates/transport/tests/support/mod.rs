@@ -27,7 +27,7 @@ use transport::op::{
 use transport::rc::{Hold, RtrAttr, RtsAttr};
 use transport::{CongestionWindow, Context, Fault, Memory, Rc, Remote, Sge, TxBatch};
 use wire::bth::{Aeth, AtomicEth, Bth, NakCode, Reth, Syndrome};
-use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service, WriteAt};
+use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
 use wire::{Mtu, Pkey, Psn, Qpn, Rkey};
 
 /// Where the first region begins.
@@ -318,25 +318,6 @@ impl End {
     pub fn new(mtu: Mtu, len: usize, rts: RtsAttr) -> End {
         let mut end = End::in_rtr(mtu, len);
         end.rc.ready_to_send(rts);
-        end
-    }
-    /// The same behind a request that the peer has acknowledged, and one of the peer's if it is to
-    /// have sent one: neither is the first of the connection any more.
-    pub fn proven(mtu: Mtu, len: usize, rts: RtsAttr, hears: bool) -> End {
-        let before = Psn::new(PSN - 1);
-        let rq_psn = if hears { before } else { Psn::new(PSN) };
-        let mut end = End::with(RtrAttr { rq_psn, ..rtr(mtu) }, len);
-        end.rc.ready_to_send(RtsAttr { sq_psn: before, ..rts });
-        let nothing = sge(1, 0, 0);
-        end.post(SendWr { signaled: false, ..write(0, sge(0, 0, 0), nothing, None) });
-        assert_eq!(end.sent().len(), 1);
-        end.hear(-1, ack(1), &[]);
-        if hears {
-            let to = Reth { addr: nothing.addr, rkey: nothing.lkey, length: 0 };
-            end.hear(-1, Op::Write(WriteAt::Only(to, None)), &[]);
-            assert_eq!(end.sent().len(), 1);
-            assert!(end.rc.take_begun() && !end.rc.take_begun());
-        }
         end
     }
     pub fn in_rtr(mtu: Mtu, len: usize) -> End {

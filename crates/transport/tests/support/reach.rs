@@ -1,6 +1,12 @@
 //! A way to the peer's memory.
 
 use transport::op::{AtOnce, Company, SendOp, SendWr};
+use transport::rc::{RtrAttr, RtsAttr};
+use wire::bth::Reth;
+use wire::roce::{Op, WriteAt};
+use wire::{Mtu, Psn};
+
+use super::{End, PSN, ack, rtr, sge, write};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -27,5 +33,27 @@ impl TestReach {
         }
         self.done.push(wr.wr_id);
         AtOnce::Done
+    }
+}
+
+impl End {
+    /// In RTS, behind a request that the peer has acknowledged, and one of the peer's if it is to
+    /// have sent one: neither is the first of the connection any more.
+    pub fn proven(mtu: Mtu, len: usize, rts: RtsAttr, hears: bool) -> End {
+        let before = Psn::new(PSN - 1);
+        let rq_psn = if hears { before } else { Psn::new(PSN) };
+        let mut end = End::with(RtrAttr { rq_psn, ..rtr(mtu) }, len);
+        end.rc.ready_to_send(RtsAttr { sq_psn: before, ..rts });
+        let nothing = sge(1, 0, 0);
+        end.post(SendWr { signaled: false, ..write(0, sge(0, 0, 0), nothing, None) });
+        assert_eq!(end.sent().len(), 1);
+        end.hear(-1, ack(1), &[]);
+        if hears {
+            let to = Reth { addr: nothing.addr, rkey: nothing.lkey, length: 0 };
+            end.hear(-1, Op::Write(WriteAt::Only(to, None)), &[]);
+            assert_eq!(end.sent().len(), 1);
+            assert!(end.rc.take_begun() && !end.rc.take_begun());
+        }
+        end
     }
 }
