@@ -1,5 +1,7 @@
 //! The real world, as a node sees it.
 
+mod reach;
+
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,14 +10,12 @@ use std::time::Instant;
 
 use locks::{Mutex, Rank};
 use nic::link::Fill;
-use nic::reach::{Copy, Grant, Prepared, Region, Regions};
 use nic::{Errno, Link, Path, Persist, Platform, Way};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, Watch, World};
-use transport::op::{AtOnce, Bulk, Fault, Remote};
+use transport::op::{Bulk, Fault};
 use transport::{Short, TxBatch};
 use wire::mad::PortSpace;
-use wire::{Qpn, Rkey};
 
 use crate::alarm::Alarm;
 use crate::clock::Clock;
@@ -28,7 +28,7 @@ use crate::netlink::Netlink;
 use crate::random::Randomness;
 use crate::reach::Lent;
 use crate::reactor::{IN, Reactor, Source};
-use crate::rings::{self, Rings};
+use crate::rings::Rings;
 use crate::routes::Routes;
 use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
@@ -359,88 +359,6 @@ impl Platform for RealWorld {
             // What a parent has left would be given out twice.
             Randomness::default().fill(bytes);
         }
-    }
-}
-
-impl nic::Reach for RealWorld {
-    fn table(&self, _: &Regions) -> Option<u8> {
-        self.lent.table()
-    }
-
-    fn publish(&self, table: u8, slot: u16, region: &Region) {
-        self.shown.show((table, slot), region, || self.lent.publish(table, slot, region));
-    }
-
-    fn withdraw(&self, table: u8, slot: u16) {
-        self.shown.forget((table, slot));
-        if let Some(cleared) = self.lent.withdraw(table, slot) {
-            self.rings.wait_for(cleared, self);
-        }
-    }
-
-    fn prepare(&self, path: &Path) {
-        // What the peer lends comes by the ring to it, and answers go by it: so it is there before the first request.
-        self.rings.prepare(path.dest_qpn, self);
-    }
-
-    fn open(&self, grant: &Grant<'_>) -> bool {
-        self.lent.open(grant)
-    }
-
-    fn named(&self, qpn: Qpn, key: Rkey, access: u32) {
-        self.rings.named(&self.lent, (qpn, access), key.0);
-    }
-
-    fn heard(&self, qpn: Qpn) -> bool {
-        self.rings.heard(&self.lent, qpn)
-    }
-
-    fn told(&self, qpn: Qpn, key: Rkey) -> bool {
-        self.rings.told(&self.lent, qpn, key.0)
-    }
-
-    fn is_closed(&self, qpn: Qpn) -> bool {
-        self.lent.close(qpn).is_none_or(|cleared| self.rings.is_unused(cleared))
-    }
-
-    fn close(&self, qpn: Qpn, wait: bool) {
-        if let Some(cleared) = self.lent.close(qpn).filter(|_| wait) {
-            self.rings.wait_for(cleared, self);
-        }
-    }
-
-    fn is_here(&self, path: &Path) -> bool {
-        self.interfaces.current().bearing(path.dest, path.interface).is_some()
-    }
-
-    fn channel(&self, path: &Path) -> Option<(u16, u32)> {
-        Some((names::block(path.dest_qpn), rings::ROOM))
-    }
-
-    fn reaches(&self, path: &Path) -> bool {
-        self.rings.reaches(path)
-    }
-
-    fn shares_from(&self) -> Option<u32> {
-        self.config.both_copy.then_some(BOTH_COPY)
-    }
-
-    fn is_near(&self, path: &Path, remote: Remote, way: &Way) -> bool {
-        self.rings.is_near(path, remote, way)
-    }
-
-    fn copy(&self, prepared: &Prepared<'_>, way: &mut Way) -> AtOnce {
-        let became = self.rings.copy(prepared, way, self);
-        let counter = match prepared.transfer().what {
-            Copy::Atomic(_) => &self.counters.atomics_at_once,
-            Copy::Write => &self.counters.writes_at_once,
-            Copy::Read => &self.counters.reads_at_once,
-            Copy::Pull => &self.counters.pieces_pulled,
-            Copy::Put => &self.counters.pieces_put,
-            Copy::Flush(_) => &self.counters.flushes_at_once,
-        };
-        add(counter, (became == AtOnce::Done).into());
-        became
     }
 }
 
