@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use verbena::op::WithBuf;
+use verbena::zerocopy::IntoBytes;
 use verbena::{Connection, Pool, RemoteMemory, Result};
 
 use crate::{AT, DOES, LEN, LONG, MARK, MESSAGE, PATIENCE, Place, STOP, counter, queues};
@@ -141,22 +142,27 @@ fn scribble() {
         state >> 16 ^ state << 40
     };
     let memory = File::options().write(true).open("/proc/self/mem").expect("our own memory");
+    // A page at a time. What it lends is nine times as long as a ring and may lie in front of it:
+    // a call for each word took seconds to come to the ring, and half a minute beside load.
+    let mut words = [0_u64; 512];
     loop {
         let maps = fs::read_to_string("/proc/self/maps").expect("a list");
         for line in maps.lines().filter(|line| line.contains("verbena ring") && line.contains(" rw-s ")) {
             let range = line.split(' ').next().and_then(|range| range.split_once('-')).expect("a range");
             let number = |text| u64::from_str_radix(text, 16).expect("a number");
             let (first, end) = (number(range.0), number(range.1));
-            for at in (first..end).step_by(8) {
-                let word = match random() % 8 {
-                    0 => 0,
-                    1 => !0,
-                    // As if it used something.
-                    2 => 1 << 63 | random() & 0x3_00ff_00ff,
-                    _ => random(),
-                };
+            for at in (first..end).step_by(size_of_val(&words)) {
+                for word in &mut words {
+                    *word = match random() % 8 {
+                        0 => 0,
+                        1 => !0,
+                        // As if it used something.
+                        2 => 1 << 63 | random() & 0x3_00ff_00ff,
+                        _ => random(),
+                    };
+                }
                 // Another thread may have unmapped it.
-                _ = memory.write_at(&word.to_ne_bytes(), at);
+                _ = memory.write_at(words.as_bytes(), at);
             }
         }
     }

@@ -319,6 +319,15 @@ fn counter(name: &str) -> u64 {
     all.into_iter().find(|(known, _)| *known == name).expect("a counter").1
 }
 
+/// Says so when it is dropped, by a panic, too.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_neighbour_that_scribbles_over_all_it_shares_hurts_its_own_connections_and_nothing_else() {
     if !kit::is_software() {
@@ -330,6 +339,8 @@ fn a_neighbour_that_scribbles_over_all_it_shares_hurts_its_own_connections_and_n
     let stop = AtomicBool::new(false);
     let (mut rounds, mut longest) = (0, Duration::ZERO);
     thread::scope(|scope| {
+        // Whatever fails below: the scope waits for the traffic.
+        let _stops = Stops(&stop);
         let traffic = scope.spawn(|| {
             let mut told = false;
             for n in 0_u64.. {
