@@ -94,7 +94,9 @@ impl Needs {
         let &(_, at, _, len) = segments.iter().find(|segment| segment.0 == PT_DYNAMIC)?;
         let dynamic = bytes(&file, at, len)?;
         let entries: Vec<(u64, u64)> = dynamic
-            .chunks_exact(16)
+            .as_chunks::<16>()
+            .0
+            .iter()
             .filter_map(|e| Some((long(e, 0)?, long(e, 8)?)))
             .take_while(|e| e.0 != 0)
             .collect();

@@ -172,7 +172,8 @@ fn files_by_lines(range: &Range<u64>) -> Option<Vec<Device>> {
         let (major, minor) = fields.nth(2)?.split_once(':')?;
         let number = |text| u32::from_str_radix(text, 16).ok();
         let is_file = fields.next()? != "0";
-        Some((number(major)?, number(minor)?)).filter(|_| is_file && overlap(&mapping, range))
+        let device = (number(major)?, number(minor)?);
+        (is_file && overlap(&mapping, range)).then_some(device)
     };
     Some(maps.lines().filter_map(file).collect())
 }
