@@ -11,6 +11,7 @@
 //! The panic hook has told of each by then. Nothing unwinds through the stack or through another
 //! future of the program.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -40,11 +41,21 @@ pub fn call(code: impl FnOnce()) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(code)) {
         CAUGHT.fetch_add(1, Ordering::Relaxed);
         CAUGHT_HERE.set(CAUGHT_HERE.get() + 1);
-        // It is the program's, too.
-        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-            std::mem::forget(again);
+        forget(payload);
+    }
+}
+
+/// Drops what a panic was raised with. It is the program's, too, and so is what its drop is raised
+/// with: after a few of those the next is left where it is.
+#[cold]
+fn forget(mut payload: Box<dyn Any + Send>) {
+    for _ in 0..4 {
+        match catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            Ok(()) => return,
+            Err(again) => payload = again,
         }
     }
+    std::mem::forget(payload);
 }
 
 /// A value of the program's that the stack keeps. Its drop is the program's code, called by

@@ -182,7 +182,7 @@ fn seeded_storms_change_nothing_but_the_time_it_takes() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 40 }, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn any_storm_changes_nothing_but_the_time_it_takes(
         loss in 0u64..20, duplication in 0u64..30, delay in 0u64..40, ghosts in 0u64..6,

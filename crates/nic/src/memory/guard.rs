@@ -5,9 +5,12 @@
 //! Where the program has replaced the handler behind our back, copies go by `process_vm_readv` and `process_vm_writev` to
 //! ourselves, which report bad addresses by themselves (about a microsecond each).
 
+#[cfg_attr(miri, allow(dead_code, reason = "its instructions are not Miri's"))]
 mod code;
 pub(crate) mod granted;
 pub(crate) mod handler;
+#[cfg(miri)]
+mod interpreted;
 mod lines;
 #[cfg(target_arch = "x86_64")]
 mod pace;
@@ -16,6 +19,7 @@ mod system;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+#[cfg(not(miri))]
 use code::*;
 use handler::is_replaced;
 pub use lines::{write_back, writes_back};
@@ -24,6 +28,11 @@ use pace::{FEW_READ, FEW_WRITTEN, Pace};
 use system::{crawl, probe};
 use transport::op::{AtomicOp, Fault};
 use wire::icrc::{PAGE, Remainder};
+#[cfg(miri)]
+use {
+    code::{verbena_guarded_begin, verbena_guarded_end, verbena_guarded_fault, verbena_guarded_write_back},
+    interpreted::*,
+};
 
 /// Copies `len` bytes.
 ///

@@ -149,7 +149,11 @@ impl Handles {
 #[test]
 fn handles_never_overlap_where_one_may_write() {
     let pd = domain();
-    let config = ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig {
+        cases: if cfg!(miri) { 2 } else { 256 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
     proptest!(config, |(steps in vec(step(), 1..120))| {
         let pool = Pool::new(&pd, SIZE, COUNT).unwrap();
         let mut handles = Handles::default();
