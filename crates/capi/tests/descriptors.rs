@@ -33,6 +33,8 @@ fn leave(descriptors: usize) {
 
 /// A context takes two descriptors, and the port of an identifier one.
 const ENOUGH: usize = 3;
+/// A name has two forms, each with a descriptor.
+const NAME: usize = 2;
 
 #[test]
 fn an_address_of_a_device_that_cannot_be_opened_is_an_error_event_with_the_errno() {
@@ -86,7 +88,7 @@ fn serve(left: usize, says: &mut UnixStream) {
     assert!(comes(events, 10_000), "no request");
     let mut event = null_mut();
     let taken = unsafe { channel::rdma_get_cm_event(events, &raw mut event) };
-    if left < ENOUGH {
+    if left < ENOUGH + NAME {
         assert_eq!((taken, errno()), (-1, libc::EAGAIN), "the request is not told of");
         return;
     }
@@ -99,9 +101,8 @@ fn serve(left: usize, says: &mut UnixStream) {
 
 #[test]
 fn a_request_for_a_device_that_cannot_be_opened_is_refused_and_not_told_of() {
-    // One for the connection by which the request comes and one for that by which the refusal
-    // leaves, or all that is needed.
-    for left in [2, ENOUGH + 3] {
+    // One for the connection by which the request comes and those of a name, or all that is needed.
+    for left in [1 + NAME, ENOUGH + 2 + NAME] {
         let (mut here, mut there) = UnixStream::pair().expect("a pair");
         let server = unsafe { libc::fork() };
         assert!(server >= 0);

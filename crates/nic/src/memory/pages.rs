@@ -28,9 +28,18 @@ pub(super) fn inside(addr: u64, len: u64) -> Option<Range<u64>> {
     (first < end).then_some(first..end)
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Pages that this thread has asked to be moved. What is in large pages does not tell: the kernel
+    /// may move some by itself.
+    pub(super) static MOVED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Moves what lies in small pages to a large one, which begins at an address. The bytes stay what
 /// they are.
 pub(super) fn collapse(at: u64) -> Result<(), Errno> {
+    #[cfg(test)]
+    MOVED.with(|moved| moved.set(moved.get() + 1));
     // SAFETY: this advice changes no content and no rights; a range that is not mapped is an error,
     // not a fault.
     let code = unsafe { libc::madvise(at as *mut libc::c_void, LARGE as usize, libc::MADV_COLLAPSE) };
