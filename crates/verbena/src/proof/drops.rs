@@ -7,7 +7,9 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use super::cut::{all, surely};
+#[cfg(feature = "software")]
+use super::cut::all;
+use super::cut::surely;
 use super::setting::left_over;
 use crate::cm::{Addr, ToAddr};
 use crate::sim::Host;
