@@ -152,7 +152,7 @@ def machine_pingpong(row, service, size, *more):
     for last in (False, False, False, False, True):
         begun = len(row.programs)
         try:
-            pingpong(row, None, "127.0.0.1", ns, ns, *more, service=service, size=size, patience=30 if service == "rc" else 10)
+            pingpong(row, None, "127.0.0.1", ns, ns, *more, service=service, size=size, patience=30 if service == "rc" else 16)
             return
         except Fail:
             ends = row.programs[begun:]
