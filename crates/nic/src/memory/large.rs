@@ -164,12 +164,12 @@ mod tests {
     }
 
     /// Bytes in large pages from an address on (proc_pid_smaps(5)); a mapping begins there, for it
-    /// has other advice.
-    fn large_bytes(at: u64) -> u64 {
+    /// has other advice. `None` where the system, as an emulated one, does not say.
+    fn large_bytes(at: u64) -> Option<u64> {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let mapping = smaps.split(&format!("{at:x}-")).nth(1).unwrap();
-        let line = mapping.lines().find_map(|line| line.strip_prefix("AnonHugePages:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+        let mapping = smaps.split(&format!("{at:x}-")).nth(1)?;
+        let line = mapping.lines().find_map(|line| line.strip_prefix("AnonHugePages:"))?;
+        Some(line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10)
     }
 
     #[test]
@@ -184,9 +184,11 @@ mod tests {
         assert_eq!((asked(), world.run()), (0, 0), "not by the registration");
         table.has_neighbours();
         assert_eq!(asked(), 0, "nor by the thread that opens a queue pair");
-        assert_eq!((world.run(), asked()), (1, 2));
+        assert_eq!(world.run(), 1);
+        assert!((1..=2).contains(&asked()));
         let moved = large_bytes(at);
-        assert!(moved == 2 * LARGE || pages::collapse(at).is_err(), "{moved}");
+        let is_refused = || [at, at + LARGE].into_iter().any(|at| pages::collapse(at).is_err());
+        assert!(moved.is_none_or(|moved| moved == 2 * LARGE) || is_refused(), "{moved:?}");
         table.deregister(mr).unwrap();
         // SAFETY: as above.
         assert!((0..2 * LARGE).step_by(4096).all(|n| unsafe { ((at + n) as *const u8).read() } == 7));
