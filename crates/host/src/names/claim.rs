@@ -4,6 +4,7 @@
 //! one by which other builds find the process. The first is this user's alone. The second may be
 //! another user's already: then other builds do not find this process, and nothing else changes.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -119,36 +120,33 @@ fn bears_common(name: Name) -> bool {
 /// The names claimed for a port by processes of our user in this namespace (/proc/net/unix,
 /// proc_net(5)).
 pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
+    let (mut names, mut others) = borne_here(|name| name.is_of_port(space, port));
+    names.append(&mut others);
+    names.sort_unstable();
+    names
+}
+
+/// The names that processes of our user bear in this namespace: those of this protocol number, and
+/// those that builds of other numbers bear by the common form alone. Each once.
+fn borne_here(wanted: impl Fn(&Name) -> bool) -> (Vec<Name>, Vec<Name>) {
     let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
     let (table, uid) = (String::from_utf8_lossy(&table), sys::own_uid());
     let texts = table.lines().filter_map(|line| line.rsplit_once(' ')?.1.strip_prefix('@'));
-    let of_port = |name: &Name| name.is_of_port(space, port);
-    let mut names: Vec<Name> =
-        texts.clone().filter_map(|text| name_text::parse(text, uid)).filter(of_port).collect();
-    let mut common: Vec<Name> = texts.filter_map(name_text::parse_common).filter(of_port).collect();
     // Accepted connections bear the name of their listener too.
-    common.sort_unstable();
-    common.dedup();
-    common.retain(|name| !names.contains(name) && bears_common(*name));
-    names.append(&mut common);
-    names.sort_unstable();
-    names.dedup();
-    names
+    let each_once = |names: &mut dyn Iterator<Item = Name>| -> Vec<Name> {
+        names.filter(&wanted).collect::<BTreeSet<_>>().into_iter().collect()
+    };
+    let own = each_once(&mut texts.clone().filter_map(|text| name_text::parse(text, uid)));
+    let mut others = each_once(&mut texts.filter_map(name_text::parse_common));
+    others.retain(|name| !own.contains(name) && bears_common(*name));
+    (own, others)
 }
 
 /// How many blocks of queue pair numbers processes of this user bear here that are of builds of
 /// another protocol number ([`crate::name_text::PROTOCOL`]). Those exchange whole packets with this
 /// one, and nothing else.
 pub fn other_builds() -> usize {
-    let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
-    let (table, uid) = (String::from_utf8_lossy(&table), sys::own_uid());
-    let texts = table.lines().filter_map(|line| line.rsplit_once(' ')?.1.strip_prefix('@'));
-    let own: Vec<Name> = texts.clone().filter_map(|text| name_text::parse(text, uid)).collect();
-    let is_block = |name: &Name| matches!(name, Name::Block(_));
-    let mut common: Vec<Name> = texts.filter_map(name_text::parse_common).filter(is_block).collect();
-    common.sort_unstable();
-    common.dedup();
-    common.iter().filter(|name| !own.contains(name) && bears_common(**name)).count()
+    borne_here(|name| matches!(name, Name::Block(_))).1.len()
 }
 
 impl Listener {
