@@ -129,7 +129,7 @@ fn a_program_of_libibverbs_1_0_sends_to_itself_and_hears_of_it() {
 
         let (mut now, mut from): (ibv_qp_attr, old::QpInitAttr) = (std::mem::zeroed(), std::mem::zeroed());
         // All attributes that the call knows.
-        let all = (abi::verbs::IBV_QP_DEST_QPN << 1) - 1;
+        let all = (IBV_QP_DEST_QPN << 1) - 1;
         assert_eq!(old::ibv_query_qp(qp, &raw mut now, all as i32, &raw mut from), 0);
         assert_eq!((now.qp_state, from.send_cq, from.qp_context), (IBV_QPS_RTS, cq, user));
         assert_eq!(old::ibv_dealloc_pd(pd), libc::EBUSY);
