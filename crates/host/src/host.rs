@@ -1,6 +1,7 @@
 //! A guest and the real world under it, running: how they start and stop, and what the threads of a program ask of them.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
@@ -39,6 +40,9 @@ pub struct Config {
     /// Called on the engine's thread, with nothing of the host locked: after it caught a panic of
     /// the guest, and before it ends because it cannot wait.
     pub on_failure: fn(),
+    /// Called once, the first time that another user or the kernel's rdma_rxe has the UDP port of
+    /// addresses of an interface: its name, and these addresses.
+    pub on_port_in_use: fn(&str, &[IpAddr]),
 }
 
 impl Default for Config {
@@ -52,6 +56,7 @@ impl Default for Config {
             large_pages: true,
             both_copy: false,
             on_failure: || {},
+            on_port_in_use: |_, _| {},
         }
     }
 }

@@ -82,6 +82,8 @@ pub(crate) struct RxSockets {
 #[derive(Default)]
 struct State {
     attached: Vec<u32>,
+    /// Addresses of attached interfaces whose port another user or the kernel's rdma_rxe has.
+    in_use: Vec<(u32, IpAddr)>,
     /// Packets of each flow (peer, our address) that came by way of another process.
     forwarded: HashMap<(SocketAddr, SocketAddr), u32>,
 }
@@ -132,7 +134,7 @@ impl RxSockets {
         if new {
             state.attached.push(interface);
         }
-        let result = self.open_missing(&state, known, with);
+        let result = self.open_missing(&mut state, known, with);
         let opened = self.lineup.load().sockets.iter().any(|socket| socket.interface == interface);
         match result {
             Err(error) if !opened => {
@@ -147,7 +149,7 @@ impl RxSockets {
 
     /// Follows a change of addresses: closes what is gone, opens what is new.
     pub(crate) fn follow(&self, known: &Known, with: &Opener<'_>) {
-        let state = self.lock();
+        let mut state = self.lock();
         let lineup = self.lineup.load_full();
         let stays = |socket: &&Arc<RxSocket>| {
             let address = socket.dest.ip();
@@ -161,11 +163,18 @@ impl RxSockets {
         let sockets = lineup.sockets.iter().filter(stays).cloned().collect();
         self.lineup.store(Arc::new(Lineup { sockets, hot }));
         // A refused address is counted; there is nobody to return the error to.
-        let _ = self.open_missing(&state, known, with);
+        let _ = self.open_missing(&mut state, known, with);
+    }
+
+    /// The addresses of an interface whose port another user or the kernel's rdma_rxe had when it
+    /// was last tried: no packet for them arrives here.
+    pub(crate) fn in_use(&self, interface: u32) -> Vec<IpAddr> {
+        let state = self.lock();
+        state.in_use.iter().filter(|(index, _)| *index == interface).map(|(_, address)| *address).collect()
     }
 
     /// The first error is returned, after all addresses have been tried.
-    fn open_missing(&self, state: &State, known: &Known, with: &Opener<'_>) -> io::Result<()> {
+    fn open_missing(&self, state: &mut State, known: &Known, with: &Opener<'_>) -> io::Result<()> {
         let mut result = Ok(());
         for interface in known.list.iter().filter(|interface| state.attached.contains(&interface.index)) {
             for &address in &interface.addresses {
@@ -179,8 +188,13 @@ impl RxSockets {
                 {
                     continue;
                 }
-                if let Err(error) = self.open(dest, interface.index, None, with) {
+                let opened = self.open(dest, interface.index, None, with);
+                state.in_use.retain(|known| *known != (interface.index, address));
+                if let Err(error) = opened {
                     add(&with.counters.addresses_refused, 1);
+                    if error.kind() == io::ErrorKind::AddrInUse {
+                        state.in_use.push((interface.index, address));
+                    }
                     result = result.and(Err(error));
                 }
             }

@@ -61,6 +61,8 @@ pub struct RealWorld {
     random: Mutex<Randomness>,
     pub(crate) neighbours: Neighbours,
     pub(crate) rx_sockets: RxSockets,
+    /// `Config::on_port_in_use` was called.
+    told_of_port: AtomicBool,
     pub(crate) tx: Arc<Tx>,
     /// When sockets may be closed as nothing went by them for seconds, by the clock.
     idle_at: AtomicU64,
@@ -98,6 +100,7 @@ impl RealWorld {
             random: Mutex::new(Rank::Random, Randomness::default()),
             neighbours: Neighbours::default(),
             rx_sockets: RxSockets::default(),
+            told_of_port: AtomicBool::new(false),
             names: Names::new(tx.clone()),
             tx,
             idle_at: AtomicU64::new(u64::MAX),
@@ -141,6 +144,11 @@ impl RealWorld {
     pub(crate) fn delivery<'a, G>(&'a self, guest: &'a G) -> Delivery<'a, G> {
         let RealWorld { clock, counters, rings, alarm, .. } = self;
         Delivery { guest, clock, counters, rings, alarm }
+    }
+
+    /// The addresses of an interface whose UDP port another user or the kernel's rdma_rxe has.
+    pub fn addresses_in_use(&self, interface: u32) -> Vec<IpAddr> {
+        if self.is_ours() { self.rx_sockets.in_use(interface) } else { Vec::new() }
     }
 
     pub(crate) fn opener(&self) -> Opener<'_> {
@@ -365,7 +373,14 @@ impl Platform for RealWorld {
 impl World for RealWorld {
     fn attach(&self, interface: u32) -> Result<(), Errno> {
         self.check_ours()?;
-        self.rx_sockets.attach(interface, &self.interfaces.current(), &self.opener())
+        let known = self.interfaces.current();
+        let attached = self.rx_sockets.attach(interface, &known, &self.opener());
+        let in_use = self.addresses_in_use(interface);
+        if !in_use.is_empty() && !self.told_of_port.swap(true, Ordering::Relaxed) {
+            let name = known.by_index(interface).map_or("", |interface| &interface.name);
+            (self.config.on_port_in_use)(name, &in_use);
+        }
+        attached
     }
 
     fn route(&self, query: RouteQuery) -> Result<Route, Errno> {

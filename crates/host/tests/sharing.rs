@@ -265,3 +265,18 @@ fn a_port_that_somebody_owns_alone_is_reported() {
     assert_eq!(host.world().attach(LO), Ok(()));
     assert_eq!(host.world().attach(LO), Ok(()));
 }
+
+#[test]
+fn one_address_whose_port_somebody_owns_alone_is_named_and_the_others_serve() {
+    let alone = alone();
+    if !alone.own_namespace {
+        return eprintln!("skipped: needs a network namespace");
+    }
+    let _owner = UdpSocket::bind("127.0.0.1:4791").unwrap();
+    let host = start();
+    assert_eq!(host.world().attach(LO), Ok(()));
+    assert_eq!(host.world().addresses_in_use(LO), ["127.0.0.1".parse::<IpAddr>().unwrap()]);
+    drop(_owner);
+    assert_eq!(host.world().attach(LO), Ok(()));
+    assert!(host.world().addresses_in_use(LO).is_empty());
+}

@@ -18,6 +18,7 @@ pub mod environment;
 mod exit_heap;
 
 use std::io;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,8 +39,6 @@ use exit_heap::Leaving;
 pub struct Instance {
     /// The host; the node is its guest.
     pub host: Arc<Host<Node<RealWorld>>>,
-    /// The user has been told why a port could not be opened.
-    explained: AtomicBool,
     /// A panic was caught, whose leavings are not to be trusted, or there is no engine thread any
     /// more.
     fatal: AtomicBool,
@@ -70,24 +69,14 @@ impl Instance {
         }
     }
 
-    /// Opens the UDP port of a device before its first packet. The one failure that a user can mend is explained, once, on
-    /// standard error.
+    /// Opens the UDP port of a device before its first packet.
     ///
     /// # Errors
     ///
-    /// EADDRINUSE where the port belongs to another user or to the kernel's rdma_rxe; EADDRNOTAVAIL, EMFILE and others of the
-    /// system's; ENODEV in a forked child.
+    /// EADDRINUSE where the port of all its addresses belongs to another user or to the kernel's rdma_rxe;
+    /// EADDRNOTAVAIL, EMFILE and others of the system's; ENODEV in a forked child.
     pub fn attach(&self, device: &Device) -> io::Result<()> {
-        self.node().attach(device).map_err(|e| {
-            if e.errno() == Errno::EADDRINUSE && !self.explained.swap(true, Ordering::Relaxed) {
-                eprintln!(
-                    "verbena: UDP port 4791 of {} belongs to another user or to the kernel's rdma_rxe; \
-                     use an address or interface of its own (VERBENA_DEVICES=name=roce:interface)",
-                    device.config.interface_name
-                );
-            }
-            e.errno().into()
-        })
+        self.node().attach(device).map_err(|e| e.errno().into())
     }
 
     /// Takes every queue pair to the error state and tells the programs (IBV_EVENT_DEVICE_FATAL). Nothing new is made.
@@ -185,7 +174,9 @@ fn start() -> io::Result<Instance> {
     }
     let same_host = wish != SameHost::Off;
     let (large_pages, both_copy) = (environment::large_pages(), wish == SameHost::Both);
-    let config = Config { on_failure: fail, same_host, large_pages, both_copy, ..Config::default() };
+    let (on_failure, on_port_in_use) = (fail as fn(), explain_port_in_use as fn(&str, &[IpAddr]));
+    let config =
+        Config { on_failure, on_port_in_use, same_host, large_pages, both_copy, ..Config::default() };
     let host = Host::start(make, config)?;
     // A forked child inherits the function. No `Once`, which a child could inherit as taken; one thread at a time is here.
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
@@ -197,7 +188,18 @@ fn start() -> io::Result<Instance> {
         AT_EXIT.store(true, Ordering::Relaxed);
     }
     counters_file::remember();
-    Ok(Instance { host, explained: AtomicBool::new(false), fatal: AtomicBool::new(false) })
+    Ok(Instance { host, fatal: AtomicBool::new(false) })
+}
+
+/// Names the addresses on standard error, since a user can mend that.
+fn explain_port_in_use(interface: &str, addresses: &[IpAddr]) {
+    let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+    eprintln!(
+        "verbena: UDP port 4791 of {} ({interface}) belongs to another user or to the kernel's rdma_rxe, so no \
+         packet for it arrives here. Use another interface (VERBENA_DEVICES=name=roce:interface) or a network \
+         namespace. See the guide, Troubleshooting, \"Address already in use\"",
+        addresses.join(", ")
+    );
 }
 
 /// How long a process that ends takes at most to hand on what it has sent to others of its host.
