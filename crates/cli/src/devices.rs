@@ -9,6 +9,8 @@ use nic::DeviceConfig;
 use nic::device::Port;
 use node::devices::DeviceSpec;
 
+use crate::output;
+
 /// List the devices and their GIDs
 ///
 /// By default there is one for each network interface that is up and has an address, named rxe_<interface>. VERBENA_DEVICES
@@ -45,32 +47,46 @@ pub fn start() -> Result<Arc<Instance>, String> {
 }
 
 /// Prints a line a device, a line a GID, and a line about processes of this host.
+///
+/// # Errors
+/// A message: see [`start`]; or the system refused to write.
 pub fn run(_: &Args) -> Result<ExitCode, String> {
-    for device in start()?.node().devices() {
-        let (config, port) = (&device.config, device.port());
-        println!(
-            "{:<16} interface {:<10} {}  mtu {:<5} guid {:016x}",
-            config.name,
-            config.interface_name,
-            if port.up { "active" } else { "down  " },
-            port.mtu.bytes(),
-            config.guid.0
-        );
-        for (index, entry) in port.gids.iter() {
-            let note = if entry.borne { "" } else { "  (this host only: no interface bears it)" };
-            println!("    gid {index:<3} {}{note}", entry.gid.ip());
-        }
+    let instance = start()?;
+    let mut text = String::new();
+    for device in instance.node().devices() {
+        describe(&device.config, &device.port(), &mut text);
     }
-    println!("same host        {}", way(&host::same_host(), host::arena::take(1).is_some()));
+    if text.is_empty() {
+        text.push_str(
+            "no device        no network interface is up and has an address (`ip link set lo up`)\n",
+        );
+    }
+    let way = way(&host::same_host(), host::arena::take(1).is_some());
+    text.push_str(&format!("same host        {way}\n"));
     let others = host::other_builds();
     if others > 0 {
-        println!(
+        text.push_str(&format!(
             "other builds     {others} here, with another protocol between processes than {}: packets \
-             only, by the network",
+             only, by the network\n",
             host::name_text::PROTOCOL
-        );
+        ));
     }
-    Ok(ExitCode::SUCCESS)
+    output::write(text)
+}
+
+fn describe(config: &DeviceConfig, port: &Port, text: &mut String) {
+    text.push_str(&format!(
+        "{:<16} interface {:<10} {}  mtu {:<5} guid {:016x}\n",
+        config.name,
+        config.interface_name,
+        if port.up { "active" } else { "down  " },
+        port.mtu.bytes(),
+        config.guid.0
+    ));
+    for (index, entry) in port.gids.iter() {
+        let note = if entry.borne { "" } else { "  (this host only: no interface bears it)" };
+        text.push_str(&format!("    gid {index:<3} {}{note}\n", entry.gid.ip()));
+    }
 }
 
 /// How what is for other processes of this host travels, and why not faster. `buffers`: memory of

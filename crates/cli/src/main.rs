@@ -7,6 +7,9 @@ mod dev;
 mod devices;
 mod manual;
 mod object;
+mod output;
+#[cfg(test)]
+mod pages;
 mod program;
 mod rdma;
 mod ready;

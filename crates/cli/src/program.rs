@@ -17,7 +17,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The page that says what to do.
-pub const PAGE: &str = "docs/ci.md, \"Programs that do not get Verbena\"";
+pub const PAGE: &str = "the guide, Troubleshooting, \"Programs that do not get Verbena\"";
 
 /// Set-user-ID and set-group-ID (inode(7)); the latter means something else where the group may not execute.
 const SET_USER_ID: u32 = 0o4000;

@@ -15,7 +15,7 @@ use nic::device::Port;
 use nic::device::port::{CAPABILITIES, FIRMWARE, PhysState, PortState};
 use serde_json::{Map, Value};
 
-use crate::{devices, sysfs};
+use crate::{devices, output, sysfs};
 
 /// The names of the bits of [`CAPABILITIES`], as rdma-link(8) prints them.
 const CAPABILITY_NAMES: [(u32, &str); 2] = [(1 << 16, "CM"), (1 << 26, "IP_BASED_GIDS")];
@@ -34,8 +34,10 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
         eprintln!("Wrong device name.");
         return ExitCode::FAILURE;
     };
-    print!("{}", question.answer(&devices));
-    ExitCode::SUCCESS
+    output::write(question.answer(&devices)).unwrap_or_else(|message| {
+        eprintln!("rdma: {message}");
+        ExitCode::FAILURE
+    })
 }
 
 /// Becomes the next command of that name in PATH.
