@@ -18,7 +18,7 @@ PLACES = {
     "veth, port shared": "two namespaces; another process shares the UDP port of the one that is killed",
 }
 END = r"RDMA_CM_EVENT_(DISCONNECTED|REJECTED|UNREACHABLE|CONNECT_ERROR)"
-# What the end that lives is told: by stage and victim, in the order of PLACES (docs/deviations.md).
+# What the end that lives is told: by stage and victim, in the order of PLACES (guide/src/deviations.md).
 TOLD = {
     ("requested", "server"): ("REJECTED (28|8)", "UNREACHABLE -110", "REJECTED 8"),
     ("requested", "client"): ("REJECTED 4",) * 3,

@@ -163,7 +163,7 @@ RPING = [
 
 
 def refused(ours, kernels):
-    """What RoCE has not: the client fails, a little earlier or later than on the kernel (docs/deviations.md), and the server waits on."""
+    """What RoCE has not: the client fails, a little earlier or later than on the kernel (guide/src/deviations.md), and the server waits on."""
     def judge(server, client):
         text = kernels if isinstance(client, Job) else ours
         check(client.rc != 0, f"client exit {client.rc}", server, client)

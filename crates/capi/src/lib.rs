@@ -22,7 +22,7 @@
 //! this crate stays linkable into programs that link rdma-core. What a function does, and what it asks of its caller, is
 //! its man page's, which its doc names first; that the pointers are what the man page says is the safety contract of all
 //! of them. Where behaviour is known to be another than rdma-core's or the kernel's, the doc says "Unlike"; the whole list
-//! is docs/deviations.md.
+//! is guide/src/deviations.md.
 //!
 //! To build a function: write it in the module of its object, re-export it from the folder's `mod.rs`, and move its name
 //! from `crates/lib/symbols/unsupported.txt` to `built.txt` beside it; one of a function table goes into

@@ -25,100 +25,97 @@ macro_rules! counters {
 counters! {
     /// Packets handed to the network.
     packets_sent,
-    /// System calls that sent them.
+    /// System calls that sent packets to the network.
     sends,
-    /// Packets the system would not take: a full queue, no route, no descriptor left.
+    /// Packets that the system refused to send (full queue, no route, no descriptor).
     packets_dropped_sending,
-    /// Sockets that gave up segmented sends because the path takes single packets only.
+    /// Sockets that send one packet at a time because segmentation offload failed.
     segmentation_given_up,
-    /// Sockets that were closed because they sent nothing for seconds, or brought nothing: their
-    /// peers may be gone.
+    /// Sockets of one peer closed because they were idle for 5 seconds.
     idle_sockets_closed,
-    /// Sockets that were closed because the system had no descriptor left.
+    /// Sockets closed early because the process had no descriptor left.
     sockets_given_up,
-    /// Packets that came out of our sockets.
+    /// Packets received from the network.
     packets_received,
-    /// System calls that brought them.
+    /// System calls that received packets.
     receives,
-    /// Datagrams the system dropped because a receive buffer was full (SO_RXQ_OVFL).
+    /// Packets that the system dropped because a receive buffer was full (SO_RXQ_OVFL).
     overflow_drops,
-    /// Messages of connection managers that were dropped because too many waited for data to be served first.
+    /// Connection manager messages dropped because too many waited at one socket.
     management_drops,
-    /// Receives that failed, or brought an empty datagram or one without a sender.
+    /// Receives that failed, were empty or had no sender address.
     receive_errors,
-    /// Whole Ethernet frames sent for raw packet queue pairs.
+    /// Ethernet frames sent by raw packet queue pairs.
     frames_sent,
-    /// Whole Ethernet frames that came while a rule asked for some.
+    /// Ethernet frames received for flow rules.
     frames_received,
-    /// Packets handed to other processes of this host.
+    /// Packets passed to another process, which owns the queue pair.
     forwarded_out,
-    /// Packets other processes handed to us.
+    /// Packets that other processes passed to this one.
     forwarded_in,
-    /// Messages of connection managers handed to another process of this host past the network, not by a ring.
+    /// Connection manager messages passed directly to another process of this host.
     messages_handed_over,
-    /// Packets lost on the way to another process, because its queue was full.
+    /// Packets lost on the way to another process because its queue was full.
     forward_drops,
-    /// Packets not handed on, because a name's bearer belongs to another user; whoever wanted to counts them as well.
+    /// Packets not passed on because the owner belongs to another user.
     forward_refused,
-    /// Messages from other processes that were none of ours.
+    /// Messages from other processes that could not be understood.
     forward_errors,
-    /// Processes of this host, and offers of theirs, that are of builds with another protocol number:
-    /// they get whole packets by the network.
+    /// Peers on this host whose build has another protocol number; they use the network.
     other_builds,
-    /// Rings by which packets go to other processes of this host.
+    /// Shared-memory rings opened for sending to another process.
     rings_offered,
-    /// Rings that could not be made, or offered: the system refuses memory that processes share, or
-    /// files so long. Packets go by the network.
+    /// Rings that could not be created or offered; packets use the network instead.
     rings_refused,
-    /// Rings by which packets come from them.
+    /// Shared-memory rings accepted for receiving from another process.
     rings_taken,
-    /// Packets sent by rings.
+    /// Packets sent through rings.
     ring_packets_sent,
-    /// Packets that came by rings.
+    /// Packets received through rings.
     ring_packets_received,
-    /// Short messages sent by rings in place of packets, each perhaps with an ACK.
+    /// Short messages sent through rings without packets.
     ring_messages_sent,
-    /// Those that came.
+    /// Short messages received through rings.
     ring_messages_received,
-    /// Pieces of messages sent by rings, each in place of several packets.
+    /// Pieces of long messages sent through rings; each replaces several packets.
     ring_pieces_sent,
-    /// Those that came.
+    /// Pieces of long messages received through rings.
     ring_pieces_received,
-    /// System calls that told a reader of a ring that there is something.
+    /// System calls that woke the reader of a ring.
     ring_wakes,
-    /// Packets dropped because a ring was full for long.
+    /// Packets dropped because a ring and its 16 MiB queue were full.
     ring_drops,
-    /// Rings given up because of what came by them.
+    /// Rings closed because they brought invalid data.
     ring_errors,
-    /// WRITEs that were executed without the target.
+    /// WRITEs executed directly in the peer's memory.
     writes_at_once,
-    /// READs likewise.
+    /// READs executed directly in the peer's memory.
     reads_at_once,
-    /// Atomics likewise.
+    /// Atomic operations executed directly in the peer's memory.
     atomics_at_once,
-    /// FLUSHes likewise.
+    /// FLUSH operations completed without the peer.
     flushes_at_once,
-    /// Pieces of messages that were copied from the sender's memory.
+    /// Pieces of messages that this process copied from the sender's memory.
     pieces_pulled,
-    /// Pieces of SENDs that were copied to where the receiver has shown.
+    /// Pieces of SENDs that this process copied into the receiver's buffer.
     pieces_put,
-    /// Processes of this host whose memory the system does not let us reach.
+    /// Processes of this host whose memory the system does not let this one copy.
     reach_refused,
-    /// Buffers of processes of this host that are mapped here, so that they are reached without a system call.
+    /// Buffers of other processes mapped here; operations on them need no system call.
     buffers_mapped,
-    /// Those that could not be mapped, or were too much.
+    /// Buffers of other processes that could not be mapped or exceeded a limit.
     buffers_refused,
-    /// Processes of this host that reach our memory no more: they claimed for too long to be using what was taken back.
+    /// Peers that lost direct access because they held revoked memory for too long.
     reach_cut_off,
-    /// ICMP errors for packets of ours.
+    /// ICMP errors received for packets of this process.
     icmp_errors,
-    /// Flows that got a socket of their own.
+    /// Flows that received a socket of their own.
     promotions,
-    /// Addresses whose UDP port could not be opened.
+    /// Addresses whose UDP port 4791 could not be opened.
     addresses_refused,
-    /// Panics caught in the engine thread: each is a bug.
+    /// Panics in the engine thread; each is a bug of Verbena.
     panics,
-    /// 1 where the engine thread ended because the system lets it wait no more.
+    /// 1 after the engine thread stopped because the system refuses to let it wait.
     engine_ended,
 }
 

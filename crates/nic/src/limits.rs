@@ -24,7 +24,7 @@
 //! | size of a memory region | 2^64 - 1 bytes, as the address space allows |
 //! | size of a message | 2^31 bytes |
 
-/// Queue pairs.
+/// Queue pairs of a process, on all devices.
 pub const MAX_QP: u32 = 65_536;
 /// Completion queues.
 pub const MAX_CQ: u32 = 65_536;
@@ -34,17 +34,17 @@ pub const MAX_COMPLETION_COUNTERS: u32 = 65_536;
 pub const MAX_SRQ: u32 = 65_536;
 /// Receives of a shared receive queue.
 pub const MAX_SRQ_WR: u32 = 32_768;
-/// Memory regions; a slot of the table each, slot 0 is not used.
+/// Memory regions and windows together; slot 0 of the table stays empty.
 pub const MAX_MR: u32 = 65_535;
 /// Tags of a tag-matching queue.
 pub const MAX_TAGS: u32 = 4_096;
-/// Operations on a list of tags that may be under way; each is done when it is posted.
+/// Pending operations on a tag list; each completes when it is posted.
 pub const MAX_TAG_OPS: u32 = 32_768;
-/// Bytes of a rendezvous request that is matched; a packet of any path MTU holds it.
+/// Bytes of a rendezvous request header; a packet of any path MTU holds it.
 pub const MAX_RENDEZVOUS_HEADER: usize = 64;
 /// Protection domains.
 pub const MAX_PD: u32 = 65_536;
-/// Address handles that a device promises; they are a few words of memory each.
+/// Address handles that a device promises; only memory limits them.
 pub const MAX_AH: u32 = 1 << 20;
 /// Multicast groups; each takes a socket.
 pub const MAX_GROUPS: usize = 256;
@@ -54,17 +54,17 @@ pub const MAX_GROUP_QP: usize = 1_024;
 pub const MAX_FLOWS: usize = 1_024;
 /// Work queues outside queue pairs.
 pub const MAX_WQ: u32 = 65_536;
-/// Entries of an indirection table, the logarithm to the base of 2.
+/// Entries of an indirection table, as a binary logarithm.
 pub const MAX_LOG_TABLE: u32 = 12;
-/// Work requests of a queue.
+/// Work requests of a send or receive queue.
 pub const MAX_QP_WR: u32 = 32_768;
-/// Completions of a CQ.
+/// Completions of a completion queue.
 pub const MAX_CQE: u32 = 4_194_303;
 /// Scatter/gather elements of a request.
 pub const MAX_SGE: u32 = transport::op::MAX_SGE as u32;
 /// Inline bytes of a request.
 pub const MAX_INLINE: u32 = transport::op::MAX_INLINE as u32;
-/// READs and atomics that a queue pair accepts or starts at once.
+/// Outstanding READs and atomics of a queue pair, in each direction.
 pub const MAX_RD_ATOMIC: u8 = 128;
 /// Bytes of device memory, all buffers together.
 pub const MAX_DM: u64 = 16 << 20;
@@ -72,7 +72,7 @@ pub const MAX_DM: u64 = 16 << 20;
 pub const MAX_MESSAGE: u64 = 1 << 31;
 /// Entries of a port's GID table.
 pub const MAX_GIDS: usize = 256;
-/// Entries of a port's partition table.
+/// Entries of a port's partition key table.
 pub const PKEYS: u16 = 1;
-/// Asynchronous events kept for a program that does not fetch them; older ones stay, newer ones are dropped.
+/// Asynchronous events that wait unread; newer ones are dropped.
 pub const MAX_EVENTS: usize = 4_096;

@@ -21,27 +21,27 @@ use crate::{Errno, Node};
 /// What became of packets that no queue pair got, one counter a reason.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Dropped: too short for an ICRC, or with another than their bytes give.
+    /// Packets dropped: their checksum (ICRC) is missing or wrong.
     pub icrc: AtomicU64,
-    /// Dropped: cut short, or with lengths, pad counts or flags that do not fit their opcode.
+    /// Packets dropped: truncated, or with lengths or flags that contradict the opcode.
     pub malformed: AtomicU64,
-    /// Dropped: an opcode that the standard does not have.
+    /// Packets dropped: the standard does not define the opcode.
     pub unknown_opcode: AtomicU64,
-    /// Dropped: came by an interface that has no device.
+    /// Packets dropped: they arrived on an interface without a device.
     pub unknown_device: AtomicU64,
-    /// Dropped: for a queue pair of a process that there is not, or that could not take it.
+    /// Packets dropped: no process owns the queue pair, or its owner refused them.
     pub unknown_owner: AtomicU64,
-    /// Dropped: sent to QP1, and of a partition that the port is no member of.
+    /// Connection manager packets dropped: the port is no member of their partition.
     pub wrong_pkey: AtomicU64,
-    /// Dropped: sent to QP1, and no message of a connection manager.
+    /// Packets to queue pair 1 dropped: they carry no connection manager message.
     pub bad_mad: AtomicU64,
-    /// Connection requests refused for want of memory or numbers.
+    /// Connection requests refused because memory or numbers ran out.
     pub no_resources: AtomicU64,
-    /// Messages that nobody knows what to do with, dropped without an answer: there were too many of them.
+    /// Messages about unknown connections dropped unanswered because there were too many.
     pub strangers: AtomicU64,
-    /// Messages handed to the connection manager, or refused in its name.
+    /// Messages delivered to the connection manager or refused on its behalf.
     pub mads: AtomicU64,
-    /// Dropped among them: about a connection whose transaction id, address or peer is another.
+    /// Messages whose transaction id, address or peer does not match the connection; dropped.
     pub cm_unmatched: AtomicU64,
 }
 

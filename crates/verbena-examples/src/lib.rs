@@ -11,3 +11,35 @@
 pub mod grpc;
 pub mod http;
 pub mod tls;
+
+/// Runs a function of a documentation test on simulated hosts, as `#[verbena::test]` in front of it
+/// says. A documentation test has no `#[test]`: the attribute alone would leave the function out.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! simulate {
+    (#[verbena::test $(($($args:tt)*))?]
+    async fn $name:ident($($host:ident: Host),+) $(-> $output:ty)? $body:block) => {
+        async fn $name($($host: Host),+) $(-> $output)? $body
+        let (name, hosts) = (stringify!($name), [$(stringify!($host)),+]);
+        let args = stringify!($($($args)*)?);
+        verbena::sim::run_seeds(module_path!(), name, args, &hosts, |hosts| {
+            let mut hosts = hosts.into_iter();
+            $(let $host = hosts.next().expect("a host for each name");)+
+            Box::pin(async move { verbena::sim::check($name($($host),+).await) })
+        });
+    };
+}
+
+/// Each page of the guide that has Rust code, and the crate's README: their blocks are documentation
+/// tests.
+#[cfg(doctest)]
+mod guide {
+    #[doc = include_str!("../../verbena/README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../README.md")]
+    struct Front;
+    #[doc = include_str!("../../../guide/src/quick-start-rust.md")]
+    struct QuickStartRust;
+    #[doc = include_str!("../../../guide/src/simulation.md")]
+    struct Simulation;
+}

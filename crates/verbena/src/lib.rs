@@ -1,106 +1,274 @@
-//! RDMA for Rust: safe, sync and async, with no adapter, no kernel module and no root.
+//! RDMA for Rust, with no adapter, no kernel module and no root.
 //!
-//! Verbena speaks RoCE v2 over UDP sockets, as the kernel's rdma_rxe and ConnectX adapters do: the far end may be any of them, or a C program
-//! on Verbena's libibverbs. One's own protocol is tested on simulated hosts with a clock, losses and crashes of their own:
+//! Programs connect, exchange messages, and read and write each other's memory. The same code runs
+//! over UDP sockets, on the machine's rdma-core, and on simulated hosts in tests.
+//!
+//! A server that echoes messages, and a client, in one process:
 //!
 //! ```
 //! use verbena::prelude::*;
-//! use verbena::sim::Host;
 //!
-//! #[verbena::test(seeds = 20, faults = "loss=1%, delay=20us..200us, reorder=2%")]
-//! async fn what_is_said_comes_back(left: Host, right: Host) {
-//!     right.spawn(async {
-//!         let conn = verbena::listen("0.0.0.0:7000").await?.accept().await?;
-//!         while let Some(message) = conn.recv().await? {
-//!             conn.send(message).await.buf()?;
-//!         }
-//!         verbena::Result::Ok(())
-//!     });
-//!     let said = left.spawn(async {
-//!         let conn = verbena::connect("right:7000").await?;
+//! fn main() -> verbena::Result<()> {
+//!     verbena::block_on(async {
+//!         let listener = verbena::listen("127.0.0.1:0").await?;
+//!         let address = listener.local_addr();
+//!         verbena::spawn(async move {
+//!             let conn = listener.accept().await?;
+//!             while let Some(message) = conn.recv().await? {
+//!                 conn.send(message).await.buf()?;
+//!             }
+//!             conn.close().await
+//!         })?;
+//!
+//!         let conn = verbena::connect(address).await?;
 //!         conn.send_inline(b"hello").await?;
-//!         conn.recv().await
-//!     });
-//!     assert_eq!(&said.await.unwrap().unwrap()[..], b"hello");
+//!         let answer = conn.recv().await?.expect("an answer");
+//!         assert_eq!(&answer[..], b"hello");
+//!         conn.close().await
+//!     })
 //! }
 //! ```
 //!
-//! The same code runs in production, over sockets, in whatever runtime, or in none:
+//! The wire protocol is RoCEv2 (RDMA over Converged Ethernet, version 2). The peer can be another
+//! program on this crate, a C program on Verbena's libibverbs, or the Linux kernel's `rdma_rxe`. No
+//! hardware adapter was ever tried as a peer.
+//!
+//! The [guide](../guide/index.html) has a [quick start](../guide/quick-start-rust.html), the
+//! [counterparts of C calls](../guide/from-other-crates.html) and a page on [simulated
+//! networks](../guide/simulation.html).
+//!
+//! # How to depend on it
+//!
+//! The package is `verbena-rdma`, the library is `verbena`. The package is not published yet. The
+//! package called `verbena` in the registry is another project. Depend on a clone by its path, or
+//! on the repository:
+//!
+//! ```toml
+//! [dependencies]
+//! verbena = { package = "verbena-rdma", path = "../verbena/crates/verbena" }
+//! # or
+//! verbena = { package = "verbena-rdma", git = "URL-OF-VERBENA" }
+//! ```
+//!
+//! Linux only.
+//!
+//! # Connections
+//!
+//! [`listen`] and [`connect`] take addresses and ports, as TCP does. Both sides can send some bytes
+//! with the handshake, called private data. A server can look at a [`Request`] before it accepts or
+//! rejects it.
+//!
+//! ```no_run
+//! # async fn f() -> verbena::Result<()> {
+//! let listener = verbena::listen("0.0.0.0:7471").await?;
+//! let request = listener.request().await?;
+//! if request.private_data().starts_with(b"v1") {
+//!     let conn = request.accept().private_data(b"welcome").await?;
+//! #   drop(conn);
+//! } else {
+//!     request.reject(b"unknown version")?;
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! A [`Connection`] is a handle: its clones are the same connection. Dropping the last handle
+//! disconnects and tells the peer. [`Connection::close`] first waits for sends that are under way.
+//! [`Connect::uc`] and [`Listen::uc`] make connections that are unreliable.
+//!
+//! # Messages
+//!
+//! A SEND transfers one message, not bytes of a stream. It uses up a receive that the peer has
+//! posted, with a buffer that is large enough. The crate keeps receives posted
+//! ([`QueueConfig::recv_depth`]), and posts a buffer again when its [`Message`] is dropped. A
+//! sender that is faster than its peer waits (RNR, receiver not ready).
+//!
+//! ```no_run
+//! # use verbena::prelude::*;
+//! # async fn f(conn: verbena::Connection) -> verbena::Result<()> {
+//! while let Some(message) = conn.recv().await? {
+//!     println!("{} bytes", message.len());
+//!     conn.send_copy(b"received")?.await?;
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! [`RdmaStream`] is a byte stream over a connection. [`UdSocket`] sends and receives datagrams,
+//! and joins multicast groups.
+//!
+//! # One-sided operations
+//!
+//! READ, WRITE and atomics reach the peer's memory, and the peer's program does nothing for it. The
+//! peer registers the memory ([`Memory::mr`]) and sends a descriptor, [`RemoteMemory`]. Its 20
+//! bytes fit into private data.
+//!
+//! ```no_run
+//! # use verbena::prelude::*;
+//! # async fn f() -> verbena::Result<()> {
+//! use verbena::RemoteMemory;
+//!
+//! let conn = verbena::connect("10.0.0.2:7471").await?;
+//! let table = RemoteMemory::from_bytes(conn.private_data())?;
+//! let row = conn.read(conn.buffer()?, table.slice(..64)?).await.buf()?;
+//! let before = conn.fetch_add(table.word(0)?, 1).await?;
+//! # _ = (row, before); Ok(()) }
+//! ```
+//!
+//! The peer executes the operations of a connection in order. A WRITE with immediate data
+//! ([`Op::imm`](op::Op::imm)) also tells the peer's program that it arrived.
+//! [`flush`](QueuePair::flush) completes when earlier WRITEs are visible, or persistent.
+//! [`post_all`](QueuePair::post_all) posts several operations at once.
+//!
+//! # Completions and buffers
+//!
+//! An operation is complete when the peer's side has acknowledged it. Until then its buffer must
+//! not change. So the buffer moves into the operation, and comes back with the result:
+//!
+//! ```no_run
+//! # use verbena::prelude::*;
+//! # async fn f(conn: verbena::Connection) -> verbena::Result<()> {
+//! let mut buf = conn.buffer()?;
+//! buf.extend_from_slice(b"first")?;
+//! let (result, buf) = conn.send(buf).await; // with `.buf()`: a Result of the buffer
+//! result?;
+//! # drop(buf); Ok(()) }
+//! ```
+//!
+//! A dropped or forgotten future does not cancel an operation that was posted. The buffer returns
+//! to its pool when the operation completes. The module [`op`] has the details.
+//!
+//! # Memory
+//!
+//! RDMA works on registered memory. A [`Pool`] registers its memory once and gives out buffers
+//! ([`RegBuf`]). A [`Memory`] is what peers reach. Rust code sees memory that peers can write by
+//! copies and atomics only ([`SharedSlice`]), never as `&[u8]`.
+//!
+//! ```no_run
+//! # async fn f(request: verbena::Request) -> verbena::Result<()> {
+//! use verbena::{Memory, RemoteWrite};
+//!
+//! let table = Memory::<RemoteWrite>::zeroed(4096)?;
+//! let mr = table.mr(request.pd())?;
+//! let conn = request.accept().private_data(mr.remote().to_bytes()).await?;
+//! let counter: u64 = table.shared().load(0)?;
+//! # _ = (conn, counter); Ok(()) }
+//! ```
+//!
+//! [`Memory::open`] maps a file, so its bytes outlive the process. [`RegBuf::expose`] gives one
+//! peer a right that can be taken back. [`QueuePair::scope`] borrows bytes of the program for
+//! operations.
+//!
+//! # Errors
+//!
+//! Every [`Error`] has a kind, the call that failed, and the value that was wrong if there was one.
+//! The first request that fails moves its queue pair to the error state. All others then complete
+//! as [`Flushed`](WcStatus::Flushed), and [`QueuePair::failure`] has the cause.
+//!
+//! ```no_run
+//! # async fn f() -> verbena::Result<()> {
+//! use verbena::ErrorKind;
+//!
+//! match verbena::connect("10.0.0.2:7471").await {
+//!     Err(e) if e.kind() == ErrorKind::Rejected => println!("{:?}", e.rejection()),
+//!     other => drop(other?),
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! # Providers
+//!
+//! A [`Provider`] carries out the operations. [`Provider::current`] is the default: the simulated
+//! host of the running task, or else [`Provider::software`], which is the stack linked into the
+//! program. `Provider::system` (feature `system`) opens the machine's libibverbs and librdmacm, and
+//! with them its adapters. Builders take another provider:
+//!
+//! ```no_run
+//! # fn f() -> verbena::Result<()> {
+//! let provider = verbena::Provider::software()?;
+//! for device in provider.devices()? {
+//!     println!("{}", device.name());
+//! }
+//! let listener = verbena::listen("0.0.0.0:7471").provider(&provider).wait()?;
+//! # drop(listener); Ok(()) }
+//! ```
+//!
+//! Tests ran `Provider::system` over `rdma_rxe` and over Verbena's own object, never over an
+//! adapter.
+//!
+//! # Blocking and async
+//!
+//! Futures of this crate run in any runtime, or in [`block_on`] without one. Operations,
+//! connections and listeners also have `wait`, which blocks the thread. Calls such as `recv` and
+//! `close` have a blocking form with the suffix `_wait`.
 //!
 //! ```no_run
 //! fn main() -> verbena::Result<()> {
-//!     let conn = verbena::connect("10.0.0.2:7471").private_data(b"hello").wait()?;
+//!     let conn = verbena::connect("10.0.0.2:7471").wait()?;
 //!     conn.send_inline(b"a message").wait()?;
 //!     println!("{:?}", conn.recv_wait()?);
 //!     conn.close_wait()
 //! }
 //! ```
 //!
-//! # RDMA in ten minutes
+//! [`Connection::into_polled`] gives a connection to one polling thread, for latency.
 //!
-//! **Connections.** [`listen`], [`connect`]: addresses and ports as with TCP, but both sides may say something with the handshake itself (private
-//! data), and a [`Request`] can be looked at before it is accepted or rejected. A [`Connection`] is a handle: clones are the same one, the last
-//! one dropped tells the peer.
+//! # Testing
 //!
-//! **Messages.** A SEND is one message, not bytes of a stream. It needs a receive that the peer has posted, with a buffer large enough; the crate keeps
-//! some posted ([`QueueConfig`]), and posts a buffer again when its [`Message`] is dropped. Who sends faster than the peer takes waits (RNR).
+//! `#[verbena::test]` runs an async function on simulated hosts, with a virtual clock and faults
+//! that a seed decides. The code under test is the code that ships. The module [`sim`] has all
+//! arguments and faults.
 //!
-//! **One-sided operations.** WRITE, READ and atomics reach the peer's memory without its program: it has registered the memory ([`Memory`], [`Mr`]) and told
-//! where it is ([`RemoteMemory`], 20 bytes that fit any private data). Operations of one connection are executed in order; a WRITE with immediate data
-//! also says that it has come. FLUSH says that what was written lies where it shall: in
-//! memory of [`Memory::open`] it outlives the process, and [`sim`] has hosts whose power fails.
+//! ```
+//! # macro_rules! run {
+//! #     (#[verbena::test($($args:tt)*)]
+//! #     async fn $name:ident($a:ident: Host, $b:ident: Host) $body:block) => {
+//! #         async fn $name($a: Host, $b: Host) $body
+//! #         let (args, hosts) = (stringify!($($args)*), [stringify!($a), stringify!($b)]);
+//! #         verbena::sim::run_seeds("", stringify!($name), args, &hosts, |hosts| {
+//! #             Box::pin($name(hosts[0].clone(), hosts[1].clone()))
+//! #         });
+//! #     };
+//! # }
+//! use verbena::sim::Host;
 //!
-//! **Completions.** An operation is complete when the peer's adapter has acknowledged it: only then may its buffer be used again. So the buffer goes into the
-//! operation, and comes back with the result: `let buf = conn.send(buf).await.buf()?`. An operation that is dropped, or forgotten, goes on; its buffer
-//! returns to its pool when it is complete. See [`op`].
-//!
-//! **Memory.** Adapters work on registered memory: a [`Pool`] registers once and hands out [`RegBuf`]s. Memory that peers may write is never seen as `&[u8]`, but
-//! copied and loaded ([`SharedSlice`]). The table is in [`RegBuf`] and its like; who may touch what when is in their documentation.
-//!
-//! **Errors.** The first request that fails moves the queue pair to the error state; all others complete as [`Flushed`](WcStatus::Flushed).
-//! [`QueuePair::failure`] has the cause. Every [`Error`] has a kind, the call, and the value that was wrong.
-//!
-//! # Concept, type, C
-//!
-//! | concept | here | librdmacm, libibverbs |
-//! |---|---|---|
-//! | connect | [`connect`], or [`resolve`] and [`Route::connect`] | `rdma_resolve_addr`, `rdma_resolve_route`, `rdma_create_qp`, `rdma_connect` |
-//! | accept | [`listen`], [`Listener::request`], [`Request::accept`], [`Request::reject`] | `rdma_bind_addr`, `rdma_listen`, `rdma_get_cm_event`, `rdma_accept`, `rdma_reject` |
-//! | send, receive | [`QueuePair::send`], [`QueuePair::recv`] | `ibv_post_send`, `ibv_post_recv`, `ibv_poll_cq` |
-//! | datagrams | [`UdSocket`]: [`bind`](UdSocket::bind), [`lookup`](UdSocket::lookup), [`join`](UdSocket::join), [`send_to`](UdSocket::send_to), [`recv_from`](UdSocket::recv_from) | `rdma_connect` in `RDMA_PS_UDP`, `rdma_join_multicast`, `ibv_create_ah`, `ibv_post_send` |
-//! | one-sided | [`QueuePair::write`], [`read`](QueuePair::read), [`fetch_add`](QueuePair::fetch_add), [`compare_swap`](QueuePair::compare_swap), [`atomic_write`](QueuePair::atomic_write), [`flush`](QueuePair::flush) | `ibv_post_send` |
-//! | several with one doorbell | [`QueuePair::post_all`] | a list of `struct ibv_send_wr` |
-//! | registration | [`Pool`], [`Memory`] | `ibv_reg_mr` |
-//! | memory of a device, dma-bufs | [`Device::alloc_memory`], [`Memory::dmabuf`] | `ibv_alloc_dm`, `ibv_memcpy_to_dm`, `ibv_reg_dm_mr`, `ibv_reg_dmabuf_mr` |
-//! | a right that ends, for one peer | [`RegBuf::expose`], [`Exposed::revoke`] | `ibv_alloc_mw`, `ibv_post_send` with `IBV_WR_BIND_MW`, `ibv_dealloc_mw` |
-//! | bytes of the caller's own | [`QueuePair::scope`], [`QueuePair::send_inline`], [`QueuePair::send_copy`] | `ibv_reg_mr` for the one request, `IBV_SEND_INLINE` |
-//! | lowest latency | [`Connection::into_polled`] | a loop of `ibv_poll_cq` |
-//! | a stream of bytes | [`RdmaStream`] | rsockets, with a wire format of its own |
-//! | queues that many share | [`Srq`], [`Cq`] in [`QueueConfig`] | `ibv_create_srq`, `ibv_create_cq` |
-//! | by hand | [`verbs::Unconnected`] | `ibv_create_qp`, `ibv_modify_qp` |
-//! | XRC | [`verbs::XrcDomain`], [`XrcSend`], [`XrcSrq`] | `ibv_open_xrcd`, `ibv_create_srq_ex`, `ibv_wr_set_xrc_srqn` |
-//! | identifiers and events | [`cm::raw`] | `rdma_create_id`, `rdma_get_cm_event`, `rdma_init_qp_attr`, `rdma_establish`, `rdma_migrate_id` |
-//! | limits, port | [`Device::attr`], [`Device::port`] | `ibv_query_device`, `ibv_query_port`, `ibv_query_gid` |
-//! | device, domain | [`Provider`], [`Device`], [`Pd`] | `ibv_open_device`, `ibv_alloc_pd` |
+//! # run! {
+//! #[verbena::test(seeds = 20, faults = "loss=1%, delay=20us..200us, reorder=2%")]
+//! async fn a_message_arrives_through_losses(left: Host, right: Host) {
+//!     let receiver = right.spawn(async {
+//!         let conn = verbena::listen("0.0.0.0:7000").await?.accept().await?;
+//!         conn.recv().await
+//!     });
+//!     left.spawn(async {
+//!         let conn = verbena::connect("right:7000").await?;
+//!         conn.send_inline(b"hello").await?;
+//!         conn.close().await
+//!     });
+//!     assert_eq!(&receiver.await.unwrap().unwrap()[..], b"hello");
+//! }
+//! # }
+//! ```
 //!
 //! # How it works
 //!
-//! There is no thread for a connection, and none of this crate's. Completions that somebody waits for are put where futures look by whoever brings them: a thread that
-//! blocks in [`block_on`] or `wait` polls the sockets itself for 50 to 200 us before it sleeps; else the process's one engine thread brings them, and wakes
-//! tasks with no lock held. A future leaves its waker under the lock under which it looks, so no wake-up is lost. A process that was forked finds its
-//! parent's objects `Forked`.
+//! The crate has no thread for a connection. A thread that blocks in [`block_on`] or `wait` first
+//! polls the sockets itself, for 50 to 200 us. Then it sleeps. While no thread polls, the process's
+//! one engine thread receives packets and wakes tasks, with no lock held. A future leaves its waker
+//! under the lock under which it looks, so no wake-up is lost. After a fork, the child's calls on
+//! objects of its parent fail as [`Forked`](ErrorKind::Forked).
 //!
-//! The program's code is called by whichever thread brings something: wakers, and destructors of
-//! values whose owner has gone. Where it panics the panic hook tells of it, everything else goes on,
-//! and [`caught_panics`] counts it. Nothing unwinds through the engine thread, another task's poll
-//! or a [`scope`](QueuePair::scope). A waker's `clone` is called in the poll of its own future, and
+//! The thread that brings a completion calls wakers, and the destructors of values of abandoned
+//! operations. If one panics, the panic hook reports it, [`caught_panics`] counts it, and
+//! everything else goes on. Nothing unwinds through the engine thread, another task's poll or a
+//! [`scope`](QueuePair::scope). A waker's `clone` is called in the poll of its own future, and
 //! unwinds there.
 //!
-//! # Features
+//! # Feature flags
 //!
-//! `software` (default): the stack, linked in. `sim` (default): [`sim`] and `#[verbena::test]`. `system`: `Provider::system`, this machine's
-//! rdma-core and with it its adapters, opened while the program runs. `serde`: descriptors of memory and addresses of datagrams travel in any format.
-//! `tokio`: [`RdmaStream`] is `tokio::io::{AsyncRead, AsyncWrite}`; nothing of tokio runs.
+//! - `software` (default): the stack linked in, [`Provider::software`].
+//! - `sim` (default): the module [`sim`] and `#[verbena::test]`.
+//! - `system`: `Provider::system`. The libraries are opened while the program runs.
+//! - `serde`: `Serialize` and `Deserialize` for [`RemoteMemory`] and [`UdAddress`].
+//! - `tokio`: `AsyncRead`, `AsyncBufRead` and `AsyncWrite` of tokio for [`RdmaStream`]. The crate
+//!   starts no runtime of tokio.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 

@@ -72,19 +72,19 @@ pub struct DeviceConfig {
 /// What became of a device's packets, one counter a reason.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Dropped: for a queue pair that there is not.
+    /// Packets dropped: the queue pair does not exist.
     pub unknown_qp: AtomicU64,
-    /// Dropped: for a queue pair that is connected to another address.
+    /// Packets dropped: the queue pair is connected to another address.
     pub wrong_peer: AtomicU64,
-    /// Dropped: for a queue pair that is not connected or has failed.
+    /// Packets dropped: the queue pair is not connected or has failed.
     pub wrong_state: AtomicU64,
-    /// Dropped: of another partition than its queue pair.
+    /// Packets dropped: their partition key is not that of the queue pair.
     pub wrong_pkey: AtomicU64,
-    /// Dropped: a datagram with another Q_Key than its queue pair's.
+    /// Datagrams dropped: their Q_Key is not that of the queue pair.
     pub wrong_qkey: AtomicU64,
-    /// Dropped: nobody waited for it.
+    /// Datagrams and unreliable messages dropped: no receive was posted.
     pub no_receive: AtomicU64,
-    /// Handed to a queue pair.
+    /// Packets delivered to a queue pair.
     pub received: AtomicU64,
 }
 

@@ -15,7 +15,7 @@ use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::object::Cq;
 
 /// ibv_poll_cq(3), through the context's table. An empty queue first takes what has arrived from the sockets, in this
-/// thread. Unlike rdma_rxe: `wc.sl` of a datagram tells the network header (docs/deviations.md).
+/// thread. Unlike rdma_rxe: `wc.sl` of a datagram tells the network header (guide/src/deviations.md).
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     ffi_guard::or(-libc::EIO, || {
         // SAFETY: a queue of ours, by the man page's contract.
