@@ -8,6 +8,7 @@ mod devices;
 mod manual;
 mod object;
 mod output;
+mod packages;
 #[cfg(test)]
 mod pages;
 mod program;

@@ -11,7 +11,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -46,10 +46,24 @@ pub fn obstacle(program: &OsStr, arguments: &[OsString], path: &OsStr) -> Option
     })
 }
 
-/// The loader that a program names and that is not there, for which execve(2) says ENOENT as for the program.
-pub fn missing_loader(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
-    let loader = Elf::read(&find(program, path)?).ok()??.loader?;
-    (!loader.exists()).then_some(loader)
+/// What a program names to be started by, and that is not there: a loader, or the interpreter of a script. execve(2)
+/// says ENOENT of it as of the program.
+pub fn missing_interpreter(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
+    let file = find(program, path)?;
+    let interpreter = match Elf::read(&file).ok()? {
+        Some(elf) => elf.loader?,
+        None => script_interpreter(&file).ok()??,
+    };
+    (!interpreter.exists()).then_some(interpreter)
+}
+
+/// What stands behind `#!` in the first line of a script, without the argument (execve(2)).
+fn script_interpreter(file: &Path) -> io::Result<Option<PathBuf>> {
+    let mut head = Vec::new();
+    File::open(file)?.take(LONGEST).read_to_end(&mut head)?;
+    let line = head.split(|byte| *byte == b'\n').next().and_then(|line| line.strip_prefix(b"#!"));
+    let mut words = line.unwrap_or_default().split(|byte| b" \t".contains(byte));
+    Ok(words.find(|word| !word.is_empty()).map(|word| OsStr::from_bytes(word).into()))
 }
 
 /// The file that execvp(3) runs.
@@ -245,8 +259,20 @@ mod tests {
         assert!((HEADER..whole.len()).all(|len| dir.judged("cut", &whole[..len], 0o755, &[]).is_none()));
         let missing = elf(Some("/nowhere/ld-linux-x86-64.so.2"));
         assert_eq!(dir.judged("missing", &missing, 0o755, &[]), None);
-        let loader = missing_loader(OsStr::new("missing"), dir.0.as_os_str());
+        let loader = missing_interpreter(OsStr::new("missing"), dir.0.as_os_str());
         assert_eq!(loader, Some(PathBuf::from("/nowhere/ld-linux-x86-64.so.2")));
+        for (script, names) in [
+            (&b"#!/nowhere/python3 -u\nprint()\n"[..], Some("/nowhere/python3")),
+            (b"#! \t/nowhere/sh", Some("/nowhere/sh")),
+            (b"#!/bin/sh\n", None),
+            (b"#!\n", None),
+            (b"#", None),
+            (b"", None),
+        ] {
+            assert_eq!(dir.judged("script", script, 0o755, &[]), None);
+            let missing = missing_interpreter(OsStr::new("script"), dir.0.as_os_str());
+            assert_eq!(missing, names.map(PathBuf::from), "{script:?}");
+        }
     }
 
     #[test]

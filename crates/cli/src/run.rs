@@ -2,12 +2,12 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::{brought, object, program, sysfs};
+use crate::{brought, object, packages, program, sysfs};
 
 /// Where programs are looked for without PATH (execvp(3)).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -93,13 +93,29 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
         command.env("VERBENA_SAME_HOST", "off");
     }
     let error = command.exec();
-    match program::missing_loader(program, &path).filter(|_| error.kind() == ErrorKind::NotFound) {
-        Some(loader) => {
-            eprintln!("verbena: cannot run {}: there is no {}", program.display(), loader.display());
-        }
-        None => eprintln!("verbena: cannot run {}: {error}", program.display()),
+    let is_missing = error.kind() == ErrorKind::NotFound;
+    eprintln!("verbena: cannot run {}: {}", program.display(), why_not(program, &path, &error));
+    Ok(ExitCode::from(if is_missing { 127 } else { 126 }))
+}
+
+/// What is wrong where execvp(3) failed so: ENOENT is said of the program and of what the kernel starts for it alike.
+fn why_not(program: &OsStr, path: &OsStr, error: &io::Error) -> String {
+    if error.kind() != ErrorKind::NotFound {
+        return error.to_string();
     }
-    Ok(ExitCode::from(if error.kind() == ErrorKind::NotFound { 127 } else { 126 }))
+    if let Some(interpreter) = program::missing_interpreter(program, path) {
+        return format!("there is no {}, which it names", interpreter.display());
+    }
+    if program.as_encoded_bytes().contains(&b'/') {
+        return format!("there is no such file ({error})");
+    }
+    let none = format!("there is no such program in PATH ({error})");
+    match packages::of(program) {
+        Some(package) => {
+            format!("{none}. Debian and Ubuntu have it in {package}: apt-get install {package}")
+        }
+        None => none,
+    }
 }
 
 /// Whether a program brings these libraries along, which is said then.
