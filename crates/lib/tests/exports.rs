@@ -43,6 +43,18 @@ fn every_symbol_of_the_lists_is_found_under_its_version() {
     assert!(missing.is_empty(), "not exported: {}", missing.join(" "));
 }
 
+/// perftest is linked to libmlx5, which wants the private node of the libibverbs it was built with: without it no
+/// program of the package starts. Debian 12 and 13 have 34, to which 13's release added functions.
+#[test]
+fn providers_of_every_release_since_2021_find_their_private_node() {
+    let listed: BTreeSet<String> = list("ibverbs.txt").into_iter().map(|line| line.join(" ")).collect();
+    for number in [34, 57, 59, 64, 65] {
+        let symbol = format!("verbs_register_driver_{number} IBVERBS_PRIVATE_{number}");
+        assert!(listed.contains(&symbol), "{symbol}");
+    }
+    assert!(listed.contains("ibv_cmd_create_cq_ex2 IBVERBS_PRIVATE_34"), "of v56, Debian 13");
+}
+
 /// The symbols that a file defines for others, as the lists have them: "symbol node".
 fn exported(file: &[u8]) -> Result<BTreeSet<String>, object::read::Error> {
     let header = FileHeader64::<Endianness>::parse(file)?;
