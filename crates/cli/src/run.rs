@@ -14,32 +14,29 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Run a program on Verbena
 ///
-/// The program and all that it starts load libibverbs.so.1, librdmacm.so.1 and librpma.so.0 from
-/// Verbena, through LD_LIBRARY_PATH. The loader ignores that for set-user-ID programs, and it means
-/// nothing to statically linked ones: where the program is such a one, a line on standard error
-/// says so. Where the program's file names a copy of these libraries that it brings along, the
-/// object is also put before all others (LD_PRELOAD), and a line says so; of what is loaded while a
-/// program runs, as in Python, only --preload knows. Where the kernel allows it,
-/// /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband show the devices as they
-/// are when the program starts, to it alone; `rdma link show` and `rdma dev show` tell of them
-/// everywhere.
+/// The program, and all that it starts, loads libibverbs.so.1, librdmacm.so.1 and librpma.so.0 from
+/// Verbena, through LD_LIBRARY_PATH. Set-user-ID and statically linked programs do not load it; a
+/// line on standard error says so. Where the kernel allows it, /sys/class/infiniband and
+/// /dev/infiniband show the devices to the program alone. `rdma link show` and `rdma dev show` list
+/// them everywhere.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Leave librpma.so.0 to the system's, which runs on Verbena's other two libraries
+    /// Use the system's librpma.so.0 on top of Verbena's other libraries
     #[arg(long)]
     system_librpma: bool,
-    /// Leave /sys and /dev as they are, and the program in the namespaces of its caller
+    /// Leave /sys and /dev as they are, and the program in its caller's namespaces
     #[arg(long)]
     no_sysfs: bool,
-    /// Put the object before all libraries of the program and of all that it starts (LD_PRELOAD):
-    /// for one that brings libibverbs along under another name, as wheels of PyPI do
+    /// Preload the library (LD_PRELOAD), for programs that bring a libibverbs of their own under
+    /// another name. Set by itself where the program's file names such a library
     #[arg(long)]
     preload: bool,
-    /// Write what was counted (packets sent, received, dropped and why) to FILE when the program ends; %p in it is the
-    /// process's number. The same as VERBENA_COUNTERS in the environment
+    /// Write the counters to FILE when the program ends. %p in FILE stands for the process id. Same as
+    /// VERBENA_COUNTERS
     #[arg(long, value_name = "FILE")]
     counters: Option<PathBuf>,
-    /// Send by the network only, also between processes of this host. The same as VERBENA_SAME_HOST=off in the environment
+    /// Send all traffic through UDP sockets, even between processes of this host. Same as
+    /// VERBENA_SAME_HOST=off
     #[arg(long)]
     wire: bool,
     /// The program and its arguments
