@@ -15,10 +15,13 @@ use std::time::Duration;
 use node::DeviceSpec;
 use node::devices::ConfigError;
 
+/// The page that helps, in messages.
+pub(super) const SEE: &str = "See the guide, Environment variables";
+
 /// What a node is to be like. What has no meaning is explained on standard error.
 pub(super) fn config() -> node::Config {
     let devices = devices().unwrap_or_else(|e| {
-        eprintln!("verbena: {e}");
+        eprintln!("verbena: {e}. {SEE}");
         Some(Vec::new())
     });
     let mut config = node::Config { devices, ..node::Config::default() };
@@ -45,7 +48,7 @@ fn cm_timeout() -> Option<Duration> {
     let total = seconds.filter(|s| (0.1..=3_600.0).contains(s)).map(Duration::from_secs_f64);
     if total.is_none() {
         eprintln!(
-            "verbena: VERBENA_CM_TIMEOUT: '{}' is not a number from 0.1 to 3600",
+            "verbena: VERBENA_CM_TIMEOUT: '{}' is not a number from 0.1 to 3600. {SEE}",
             text.to_string_lossy()
         );
     }
@@ -93,7 +96,7 @@ fn parse_same_host(text: Option<&OsStr>) -> Result<SameHost, String> {
 /// on standard error.
 pub(super) fn large_pages() -> bool {
     let wish = parse_large_pages(std::env::var_os("VERBENA_LARGE_PAGES").as_deref()).unwrap_or_else(|e| {
-        eprintln!("verbena: {e}");
+        eprintln!("verbena: {e}. {SEE}");
         true
     });
     // MADV_COLLAPSE of madvise(2) does not ask.

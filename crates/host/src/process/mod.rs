@@ -158,15 +158,17 @@ fn start() -> io::Result<Instance> {
         for spec in config.devices.iter().flatten() {
             if !interfaces.iter().any(|i| i.name == spec.interface) {
                 eprintln!(
-                    "verbena: VERBENA_DEVICES: {}: there is no interface '{}'",
-                    spec.name, spec.interface
+                    "verbena: VERBENA_DEVICES: {}: there is no interface '{}'. {}",
+                    spec.name,
+                    spec.interface,
+                    environment::SEE
                 );
             }
         }
         Node::new(world, &config, &interfaces)
     };
     let wish = environment::same_host().unwrap_or_else(|e| {
-        eprintln!("verbena: {e}");
+        eprintln!("verbena: {e}. {}", environment::SEE);
         SameHost::default()
     });
     if wish == SameHost::Ptracer {
