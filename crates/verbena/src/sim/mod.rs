@@ -56,6 +56,7 @@
 //! | `partition=1%`, `partition_time=5ms` | the link loses all for up to so long, beginning with this packet |
 //! | `power_fail=1%`, `power_time=5ms` | the host it is sent to, where it has persistent memory, is without power for up to so long; see below |
 //! | `flush=10us`, `flush=10us..2ms` | time that a flush to persistence takes |
+//! | `together=70%` | packets that arrive at one moment are received as one batch; 70% where it is not set |
 //! | `unreached=1%` | what was to be copied from process to process of one host ([`Host::neighbour`]) goes by packets, as memory is not there for a moment |
 //!
 //! At a moment of the test's choice:
