@@ -1,6 +1,8 @@
 //! The C ABI of rdma-core as Rust types: what C programs that were compiled against `<infiniband/verbs.h>` and
 //! `<rdma/rdma_cma.h>` expect to find in memory. Types and constants only; the functions are elsewhere.
 //!
+//! Internal to Verbena: it promises no stability.
+//!
 //! | module | header |
 //! |---|---|
 //! | [`verbs`] | `<infiniband/verbs.h>`: one file a subject, under the header's names |

@@ -1,6 +1,8 @@
 //! The real world under a node: interfaces and routes by netlink, UDP sockets, names shared between the processes of
 //! this host, the engine thread that serves whoever does not poll, and the one instance of all that which a process has.
 //!
+//! Internal to Verbena: it promises no stability.
+//!
 //! [`Host::start`] makes the world, has the guest made on it, and runs both; [`RealWorld`] is what the guest sees.
 //! [`process::get`] is the host of this process with a [`node::Node`] as its guest: what the C functions use, and what Rust code beside them
 //! uses. A [`Host`] is generic over its guest so that this crate's tests can look at what a guest is told.

@@ -1,5 +1,7 @@
 //! The locks of a host, each with a rank, and the one order in which they are taken: [`Rank`].
 //!
+//! Internal to Verbena: it promises no stability.
+//!
 //! A thread that holds a lock takes only locks of later ranks, and never two of one rank: not two queue pairs, not two completion
 //! queues. So no two threads can wait for each other. In builds with debug assertions each thread knows what it holds, and a lock
 //! that is taken out of order panics with both ranks and the place; so every test run checks the order. In release builds a rank is

@@ -2,6 +2,8 @@
 //! keys, states and limits between them. It opens no socket, has no thread and never waits: the world around it gives what
 //! [`link`] asks for, and whoever is to be told of something gave a [`Signal`].
 //!
+//! Internal to Verbena: it promises no stability.
+//!
 //! | module | what lives there |
 //! |---|---|
 //! | [`link`] | what the adapter asks of the world: [`Link`] (packets), [`Frames`] (Ethernet), [`Platform`] (time, randomness, storage) |

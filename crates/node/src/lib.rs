@@ -1,6 +1,8 @@
 //! One RDMA host: the adapters, the connection manager, rdma_cm identifiers and port spaces. Generic over [`World`]:
 //! written once, run by the real world and by the simulated one.
 //!
+//! Internal to Verbena: it promises no stability.
+//!
 //! | file | what lives there |
 //! |---|---|
 //! | [`world`] | what a node asks of the world around it, and what the world tells it |

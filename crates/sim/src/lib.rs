@@ -1,6 +1,8 @@
 //! A simulated world of RDMA hosts: the shipped [`node::Node`] on a virtual clock, in one thread, over a network that loses,
 //! repeats, reorders, delays, corrupts and cuts off, all of it from one seed.
 //!
+//! Internal to Verbena: it promises no stability.
+//!
 //! | module | what lives there |
 //! |---|---|
 //! | `sim` | [`Sim`]: hosts, their processes, and the loop that moves time; a packet's way; the trace |

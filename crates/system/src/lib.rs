@@ -2,6 +2,8 @@
 //! `transport` and `node`. Crate `verbena` runs over it (`Provider::system`) on a real adapter, on the kernel's rdma_rxe, and over
 //! Verbena's own shared object alike.
 //!
+//! Internal to Verbena: it promises no stability.
+//!
 //! | module | what lives there |
 //! |---|---|
 //! | [`libraries`] | which files, and whether they are Verbena itself; the table of functions |

@@ -1,6 +1,8 @@
 //! Protocol engines, sans-IO: they take work requests, packets and the time, and give packets, completions and the
 //! next deadline. No socket, no clock, no thread.
 //!
+//! Internal to Verbena: it promises no stability.
+//!
 //! | module | what it is |
 //! |---|---|
 //! | [`op`] | the operation: work requests, [`Memory`], completions, and [`Context`], what an engine may use of its queue pair |

@@ -1,5 +1,9 @@
-//! The attribute `verbena::test`: an async function whose parameters are simulated hosts becomes a test. What it means, and which
-//! arguments it takes, is told in `verbena::sim`; here a function only becomes another one:
+//! The attribute `verbena::test`: an async function whose parameters are simulated hosts becomes a test.
+//!
+//! Internal to Verbena: it promises no stability.
+//!
+//! What the attribute means, and which arguments it takes, is told in `verbena::sim`; here a function
+//! only becomes another one:
 //!
 //! ```text
 //! #[verbena::test(ARGS)]                 const _: () = verbena::sim::check_settings("ARGS");

@@ -1,5 +1,7 @@
 //! Packet formats of RoCEv2 and the InfiniBand connection manager: parse and emit, nothing else.
 //!
+//! Internal to Verbena: it promises no stability.
+//!
 //! One file a format, the table of its bytes at the top. What was parsed needs no second check, and
 //! `parse(emit(x)) == x` for every value whose fields are in the ranges they document (of a field narrower than its
 //! type the low bits are sent).
