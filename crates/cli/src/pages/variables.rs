@@ -16,12 +16,7 @@ const VARIABLES: [Variable; 6] = [
         "one for each interface",
         "The devices that programs see.",
     ),
-    (
-        "VERBENA_SAME_HOST",
-        "`on`, `off`, `ptracer`, `both`",
-        "`on`",
-        "How processes of one host exchange data.",
-    ),
+    ("VERBENA_SAME_HOST", "`on`, `off`, `ptracer`", "`on`", "How processes of one host exchange data."),
     (
         "VERBENA_LARGE_PAGES",
         "`on`, `off`",
@@ -39,9 +34,10 @@ const VARIABLES: [Variable; 6] = [
 ];
 
 /// The variables of Verbena's own tests and build that a developer may set.
-const TEST_VARIABLES: [(&str, &str); 7] = [
+const TEST_VARIABLES: [(&str, &str); 8] = [
     ("VERBENA_SEED", "Runs seeded tests with this one seed and prints each packet."),
     ("VERBENA_SEEDS", "The number of seeds that each seeded test runs."),
+    ("VERBENA_THOROUGH", "Set to anything, races are tried ten times as often; `./test` sets it."),
     ("VERBENA_RENEW", "`1` writes the generated parts of this guide's pages anew."),
     (
         "VERBENA_TEST_PROVIDER",
