@@ -42,7 +42,7 @@ pub const ENVIRONMENT: [(&str, &str); 6] = [
         "VERBENA_SAME_HOST",
         "off: all traffic goes through UDP sockets, even between processes of this host; `verbena run --wire` sets it. \
          ptracer: every process of the user may trace the program (PR_SET_PTRACER of prctl(2)), so peers copy its memory \
-         directly where kernel.yama.ptrace_scope is 1. both: both ends always copy long messages; for tests.",
+         directly where kernel.yama.ptrace_scope is 1.",
     ),
     (
         "VERBENA_LARGE_PAGES",

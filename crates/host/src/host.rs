@@ -35,8 +35,6 @@ pub struct Config {
     pub same_host: bool,
     /// Have registered memory lie in large pages where it can, which other processes of this host copy faster.
     pub large_pages: bool,
-    /// Have both ends copy long messages between processes of this host, whatever is faster.
-    pub both_copy: bool,
     /// Called on the engine's thread, with nothing of the host locked: after it caught a panic of
     /// the guest, and before it ends because it cannot wait.
     pub on_failure: fn(),
@@ -54,7 +52,6 @@ impl Default for Config {
             promote_after: 4,
             same_host: true,
             large_pages: true,
-            both_copy: false,
             on_failure: || {},
             on_port_in_use: |_, _| {},
         }

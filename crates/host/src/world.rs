@@ -37,9 +37,6 @@ use crate::sys::{self, Bell};
 use crate::tx::{self, Sender, Tx};
 use crate::{Config, fork, host_id, interfaces, neighbours};
 
-/// Fewest bytes of a message that both ends copy where that is wanted.
-const BOTH_COPY: u32 = 16 << 10;
-
 /// Packets that leave together: who posts so many in a list waits for none of them by watching memory.
 const MANY: usize = 8;
 

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `VERBENA_DEVICES` | the devices, as `name=roce:interface`, comma separated; all that are up where it is not set | no devices |
 //! | `VERBENA_CM_TIMEOUT` | for how long connection requests are repeated, in seconds, 0.1 to 3600 | the default |
-//! | `VERBENA_SAME_HOST` | `off`: what is for other processes of this host goes by the network, too; `ptracer`: any process of the user may trace this one; `both`: both ends copy what it sends that is long, whatever is faster | on |
+//! | `VERBENA_SAME_HOST` | `off`: what is for other processes of this host goes by the network, too; `ptracer`: any process of the user may trace this one | on |
 //! | `VERBENA_LARGE_PAGES` | `off`: registered memory stays in the pages in which it is | on, unless the system says `never` |
 //! | `VERBENA_COUNTERS` | a file for the counters, written at exit; `%p` stands for the process's number | a message at exit |
 
@@ -65,8 +65,6 @@ pub(crate) enum SameHost {
     On,
     /// By memory, which any process of the user may reach, also under Yama.
     Ptracer,
-    /// By memory, and both ends copy long messages, whatever is faster.
-    Both,
 }
 
 /// What `VERBENA_SAME_HOST` says.
@@ -84,11 +82,7 @@ fn parse_same_host(text: Option<&OsStr>) -> Result<SameHost, String> {
         Some("on") => Ok(SameHost::On),
         Some("off") => Ok(SameHost::Off),
         Some("ptracer") => Ok(SameHost::Ptracer),
-        Some("both") => Ok(SameHost::Both),
-        _ => Err(format!(
-            "VERBENA_SAME_HOST: '{}' is none of on, off, ptracer and both",
-            text.to_string_lossy()
-        )),
+        _ => Err(format!("VERBENA_SAME_HOST: '{}' is none of on, off and ptracer", text.to_string_lossy())),
     }
 }
 
@@ -128,14 +122,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_processes_of_a_host_reach_each_other_is_one_of_four_words() {
+    fn how_processes_of_a_host_reach_each_other_is_one_of_three_words() {
         let parse = |text: &str| parse_same_host(Some(OsStr::new(text)));
         assert_eq!(parse_same_host(None), Ok(SameHost::On));
         assert_eq!(parse("on"), Ok(SameHost::On));
         assert_eq!(parse("off"), Ok(SameHost::Off));
         assert_eq!(parse("ptracer"), Ok(SameHost::Ptracer));
-        assert_eq!(parse("both"), Ok(SameHost::Both));
-        for other in ["", "OFF", "0", "off "] {
+        for other in ["", "OFF", "0", "off ", "both"] {
             assert!(parse(other).is_err_and(|said| said.contains(&format!("'{other}'"))));
         }
     }

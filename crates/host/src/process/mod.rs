@@ -175,10 +175,9 @@ fn start() -> io::Result<Instance> {
         sys::thread::let_anybody_trace();
     }
     let same_host = wish != SameHost::Off;
-    let (large_pages, both_copy) = (environment::large_pages(), wish == SameHost::Both);
+    let large_pages = environment::large_pages();
     let (on_failure, on_port_in_use) = (fail as fn(), explain_port_in_use as fn(&str, &[IpAddr]));
-    let config =
-        Config { on_failure, on_port_in_use, same_host, large_pages, both_copy, ..Config::default() };
+    let config = Config { on_failure, on_port_in_use, same_host, large_pages, ..Config::default() };
     let host = Host::start(make, config)?;
     // A forked child inherits the function. No `Once`, which a child could inherit as taken; one thread at a time is here.
     static AT_EXIT: AtomicBool = AtomicBool::new(false);

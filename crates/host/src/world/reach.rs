@@ -5,7 +5,7 @@ use nic::{Path, Way};
 use transport::op::{AtOnce, Remote};
 use wire::{Qpn, Rkey};
 
-use super::{BOTH_COPY, RealWorld};
+use super::RealWorld;
 use crate::counters::add;
 use crate::{names, rings};
 
@@ -66,10 +66,6 @@ impl nic::Reach for RealWorld {
 
     fn reaches(&self, path: &Path) -> bool {
         self.rings.reaches(path)
-    }
-
-    fn shares_from(&self) -> Option<u32> {
-        self.config.both_copy.then_some(BOTH_COPY)
     }
 
     fn is_near(&self, path: &Path, remote: Remote, way: &Way) -> bool {
