@@ -25,6 +25,7 @@ use crate::device_events::Everyone;
 use crate::event::{ConnParam, Event, EventChannel, EventKind};
 use crate::farewell::Waiting;
 use crate::id::{Id, Progress};
+use crate::kept_ports::KeptPort;
 use crate::listener::Listener;
 use crate::number_blocks::process_of;
 use crate::world::World;
@@ -53,6 +54,8 @@ pub(crate) struct Core {
     pub(crate) ids: BTreeMap<ConnKey, Arc<Id>>,
     /// Listeners; those on all addresses under the unspecified address of their family.
     pub(crate) listeners: BTreeMap<ListenKey, Listener>,
+    /// Ports that nothing listens on any more, and whose names still lead here.
+    pub(crate) kept_ports: Vec<KeptPort>,
     /// Accepted connections whose RTU has not come, by queue pair: data says as much.
     pub(crate) unheard: BTreeMap<Qpn, ConnKey>,
     /// Ends of connections that wait for ACKs, by the queue pair that these are for.
@@ -73,6 +76,7 @@ impl CmAgent {
             cms: BTreeMap::new(),
             ids: BTreeMap::new(),
             listeners: BTreeMap::new(),
+            kept_ports: Vec::new(),
             unheard: BTreeMap::new(),
             waiting_ends: BTreeMap::new(),
             arrived: Vec::new(),
@@ -142,7 +146,8 @@ impl Core {
     fn deadline(&self) -> Option<Instant> {
         let cms = self.cms.values().filter_map(Cm::deadline);
         let ends = self.waiting_ends.values().map(|waiting| waiting.until);
-        cms.chain(self.listeners.values().filter_map(Listener::deadline)).chain(ends).min()
+        let kept = self.kept_ports.iter().map(KeptPort::until);
+        cms.chain(self.listeners.values().filter_map(Listener::deadline)).chain(ends).chain(kept).min()
     }
 
     /// The next thing that a connection manager has put out, and whose it is.
@@ -288,8 +293,10 @@ impl<W: World> Node<W> {
     pub(crate) fn carry_out<'a>(&'a self, mut core: MutexGuard<'a, Core>, now: Instant) {
         loop {
             self.do_outputs(&mut core, now);
+            let not_kept = core.ports_not_kept_any_longer(now);
             let (deadline, arrived) = (core.deadline(), std::mem::take(&mut core.arrived));
             drop(core);
+            drop(not_kept);
             if let Some(at) = deadline {
                 self.world.wake_at(at);
             }

@@ -74,6 +74,10 @@ impl<W: World> Node<W> {
                 cm.destroy(now, conn);
             }
         }
+        let names = match (was, listened) {
+            (Progress::Listening, Some(listened)) => core.keep_port(now, &listened, names),
+            _ => Some(names),
+        };
         let gone = channel
             .take_back(|e| Arc::ptr_eq(&e.id, id) || e.listener.as_ref().is_some_and(|l| Arc::ptr_eq(l, id)));
         self.carry_out(core, now);

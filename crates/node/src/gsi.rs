@@ -63,6 +63,10 @@ impl<W: World> Node<W> {
         if self.cm_agent.expects(device.config.id, from, mad, service) {
             return self.on_mad(now, device, from, mad);
         }
+        if service.is_some_and(|service| self.cm_agent.lock().keeps(service)) {
+            // The name would lead to this process again.
+            return self.refuse_unknown_service(now, from, mad);
+        }
         let names = service.map(|cm::Service { space, port }| {
             places_for(d.dest.ip()).map(|addr| Name::Port { space, addr, port })
         });

@@ -70,6 +70,7 @@ pub mod event;
 mod farewell;
 mod gsi;
 pub mod id;
+mod kept_ports;
 pub mod listener;
 mod multicast;
 pub mod number_blocks;

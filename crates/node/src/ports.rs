@@ -37,6 +37,7 @@ impl<W: World> Node<W> {
     /// Claims a port, with 0 any free one. EADDRINUSE or EADDRNOTAVAIL where it is taken, EADDRNOTAVAIL where none is free.
     pub(crate) fn claim_port(&self, place: Place, port: u16) -> Result<(u16, Box<dyn Claim>), Error> {
         if port != 0 {
+            self.give_up_kept(place.space, port);
             return Ok((port, self.claim_one(place, port)?));
         }
         for _ in 0..PORT_TRIES {

@@ -46,6 +46,11 @@ impl CmState {
         matches!(self, CmState::ReqReceived | CmState::SidrReceived)
     }
 
+    /// A request was taken, and the peer has not said that it is ready.
+    pub fn is_half_open(self) -> bool {
+        matches!(self, CmState::ReqReceived | CmState::RepSent)
+    }
+
     /// For error messages.
     pub fn name(self) -> &'static str {
         match self {

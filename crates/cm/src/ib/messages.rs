@@ -404,7 +404,7 @@ pub(super) fn service_of(id: ServiceId) -> Option<Service> {
     id.ip_port().map(|(space, port)| Service { space, port })
 }
 
-fn service_id(service: Service) -> ServiceId {
+pub(super) fn service_id(service: Service) -> ServiceId {
     ServiceId::from_port(service.space, service.port)
 }
 

@@ -5,12 +5,12 @@ use std::time::Instant;
 use wire::mad::{Mad, Req, Rtu, reason};
 
 use super::config::Origin;
-use super::connection::{CmState, ReqMark};
-use super::messages::{data, path_back, rej_of_req, request, transport_service};
+use super::connection::{CmState, Connection, ReqMark};
+use super::messages::{data, path_back, rej_of_req, request, service_id, transport_service};
 use super::table::{Addressee, Cm};
 use super::timing::Retry;
 use crate::event::{ConnId, Error, Event, at_most};
-use crate::parameters::{Accept, Refusal, TransportService};
+use crate::parameters::{Accept, Refusal, Service, TransportService};
 
 impl Cm {
     /// Accepts a request: sends REP and repeats it. `Established`, `Rejected` or `Unreachable` follows.
@@ -92,6 +92,23 @@ impl Cm {
     /// Whether a request for a connection or for a datagram service still waits for its answer.
     pub fn is_unanswered(&self, id: ConnId) -> bool {
         self.connections.get(&id).is_some_and(|conn| conn.state.is_unanswered())
+    }
+
+    /// The connections that requests for this service began and that are not established yet: these requests may come again.
+    pub fn half_open(&self, service: Service) -> Vec<ConnId> {
+        let asked_for = service_id(service).0;
+        let is_it = |conn: &&Connection| {
+            conn.state.is_half_open() && conn.req_mark.is_some_and(|mark| mark.service_id == asked_for)
+        };
+        let mut all: Vec<_> =
+            self.connections.values().map(|conn| &**conn).filter(is_it).map(|conn| conn.id).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Whether a connection that a request began is not established yet.
+    pub fn is_half_open(&self, id: ConnId) -> bool {
+        self.connections.get(&id).is_some_and(|conn| conn.state.is_half_open())
     }
 
     pub(super) fn on_req(&mut self, now: Instant, from: Origin, transaction_id: u64, req: &Req) {

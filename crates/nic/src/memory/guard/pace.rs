@@ -1,7 +1,7 @@
 //! Which of two ways serves better, here and now, to copy long pieces into memory that another process reads, or out of memory that it fills, again and again. Where its processor is near
 //! the reader does best with a loop over vector registers, and the writer with stores that the caches keep; where it is far away the reader with the processor's string instruction, and
 //! the writer with stores past the caches. The processors of a virtual machine may be near each other for some minutes and then far, and nothing says so. What one copy takes does not
-//! tell (docs/design/same-host.md): so slices of a stream are compared, each from its first piece to its last.
+//! tell (docs/design/long-messages.md): so slices of a stream are compared, each from its first piece to its last.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
