@@ -11,6 +11,10 @@ use support::{Sources, crates, has_test, quoted, read, root};
 
 /// Lines of ARCHITECTURE.md at most: whoever wants more is sent to docs/design.
 const ARCHITECTURE_LINES: usize = 150;
+/// Words of a design page at most, without tables and code.
+const DESIGN_WORDS: usize = 1_600;
+/// Columns of a line at most, but for tables, code and the steps of ARCHITECTURE.md's walks.
+const COLUMNS: usize = 100;
 /// What a table of claims begins with.
 const CLAIMS: &str = "| what holds | shown by |";
 /// What a claim without a test says in place of one.
@@ -222,6 +226,39 @@ fn each_step_of_the_walks_names_a_function_and_the_file_it_is_in() {
 fn architecture_is_short() {
     let lines = read("ARCHITECTURE.md").lines().count();
     assert!(lines <= ARCHITECTURE_LINES, "{lines} lines");
+}
+
+/// Words of a text that are neither in a table nor in code.
+fn words(text: &str) -> usize {
+    let is_prose = |line: &&str| !line.starts_with(['|', '#']);
+    prose(text).map(|(_, line)| line).filter(is_prose).map(|line| line.split_whitespace().count()).sum()
+}
+
+#[test]
+fn design_pages_are_short() {
+    let long: Vec<String> = design()
+        .iter()
+        .map(|(page, text)| (page, words(text)))
+        .filter(|(_, words)| *words > DESIGN_WORDS)
+        .map(|(page, words)| format!("{page}: {words} words, {DESIGN_WORDS} are allowed"))
+        .collect();
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+#[test]
+fn documents_are_wrapped() {
+    let others = ["conformance/README.md", "fuzz/README.md", "docs/historic-bugs.md", "docs/rpma-wire.md"];
+    let mut bad = Vec::new();
+    for (page, text) in documents().into_iter().chain(others.map(|name| (name.to_owned(), read(name)))) {
+        for (number, line) in prose(&text) {
+            let is_step = line.starts_with(|c: char| c.is_ascii_digit());
+            let may_be_long = is_step || line.starts_with('|') || line.starts_with("    ");
+            if !may_be_long && line.chars().count() > COLUMNS {
+                bad.push(format!("{page}:{number}: longer than {COLUMNS} columns"));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
 #[test]
